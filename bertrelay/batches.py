@@ -1,0 +1,72 @@
+"""The batch plan: which items are learnt from together, as a pure function of lengths, seed, epoch and budget.
+
+The batch is about learning and is the same for any number of processes; the micro-batch is about memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Items = NDArray[np.int64]
+
+POOL_BATCHES = 64
+"""Items are shuffled, then sorted by length within pools of this many batches: little padding, still much chance."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much one step learns from: real tokens, or items where a paper asks for 16 of them."""
+
+    tokens: int | None = None
+    items: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tokens is None) == (self.items is None) or (self.tokens or self.items or 0) < 1:
+            raise ValueError(f"expected either tokens or items, at least 1, found {self}")
+
+
+def plan_epoch(lengths: NDArray[np.integer], seed: int, epoch: int, budget: Budget) -> list[Items]:
+    """The batches of one epoch, in the order of the steps; every item stands in exactly one.
+
+    lengths: tokens of each item, (items,). A batch is closed when the next item would go over the budget's
+    running total, so it holds at most the budget and one item more.
+    """
+    generator = np.random.default_rng((seed, epoch))
+    sizes = lengths.astype(np.int64) if budget.tokens else np.ones(len(lengths), dtype=np.int64)
+    capacity = budget.tokens or budget.items or 1
+    order = _length_grouped(lengths, sizes, capacity * POOL_BATCHES, generator)
+    before = np.cumsum(sizes[order]) - sizes[order]  # what the batches hold when each item comes
+    batch_of_item = before // capacity
+    starts = np.flatnonzero(np.diff(batch_of_item, prepend=-1))
+    batches = np.split(order, starts[1:])
+    return [batches[index] for index in generator.permutation(len(batches))]
+
+
+def _length_grouped(
+    lengths: NDArray[np.integer], sizes: NDArray[np.int64], pool_capacity: int, generator: np.random.Generator
+) -> Items:
+    """A random order in which neighbours have like lengths: pools of random items, each sorted by length.
+
+    Every other pool is sorted downwards, so that a batch lying across two pools has no jump in length.
+    """
+    shuffled = generator.permutation(len(lengths))
+    pools = (np.cumsum(sizes[shuffled]) - 1) // pool_capacity
+    keys = np.where(pools % 2 == 0, lengths[shuffled], -lengths[shuffled].astype(np.int64))
+    return shuffled[np.lexsort((keys, pools))]
+
+
+def share_of(batch: Items, rank: int, processes: int) -> Items:
+    """What process `rank` of `processes` learns from in this batch."""
+    return batch[rank::processes]
+
+
+def micro_batches(items: Items, lengths: NDArray[np.integer], device_tokens: int) -> Iterator[Items]:
+    """`items` in pieces whose padded size stays within `device_tokens`; an item longer than that goes alone."""
+    ordered = items[np.argsort(-lengths[items].astype(np.int64), kind="stable")]
+    start = 0
+    while start < len(ordered):
+        rows = max(1, device_tokens // max(1, int(lengths[ordered[start]])))  # the first is the longest
+        yield ordered[start : start + rows]
+        start += rows

@@ -1,0 +1,25 @@
+"""The project's own errors. Each says what was expected, what was found and where, and what to do."""
+
+
+class BertRelayError(Exception):
+    """Base of every error the project raises on purpose; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class RequestError(BertRelayError):
+    """The request was wrong: a setting, a recipe, or an input file that cannot be what it should be."""
+
+    exit_code = 2
+
+
+class WorkError(BertRelayError):
+    """The request was right and the work failed: a full disk, a non-finite loss, too many rejects."""
+
+
+class Stopped(BertRelayError):
+    """A signal asked the work to stop; what was done is saved and can be resumed."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

@@ -1,0 +1,111 @@
+"""What this machine can do: where tensors go, and in which precision the hardware really computes.
+
+Precision is settled without torch, because `plan` needs it for a fingerprint and must stay quick.
+"""
+
+import ctypes
+import importlib.util
+import re
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from bertrelay.errors import RequestError
+
+if TYPE_CHECKING:
+    import torch
+    from accelerate import Accelerator
+
+Precision = Literal["auto", "bf16", "fp32"]
+
+BF16_CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
+BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp32
+
+
+def resolve_precision(precision: str) -> Literal["bf16", "fp32"]:
+    """`auto` becomes bf16 where the hardware really computes in it, else fp32; the others stay."""
+    if precision == "auto":
+        return "bf16" if computes_in_bf16() else "fp32"
+    if precision not in ("bf16", "fp32"):
+        raise RequestError(f"precision: expected auto, bf16 or fp32, found {precision!r}")
+    return "bf16" if precision == "bf16" else "fp32"
+
+
+@cache
+def computes_in_bf16() -> bool:
+    """True on a GPU from Ampere on, and on a processor with AVX512-BF16 or AMX."""
+    capability = _cuda_compute_capability()
+    if capability is not None:
+        return capability >= BF16_COMPUTE_CAPABILITY
+    return bool(BF16_CPU_FLAGS & _cpu_flags())
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return set()
+    found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return set(found[1].split()) if found else set()
+
+
+def _cuda_compute_capability() -> int | None:
+    """Major compute capability of the first visible GPU, asked of the driver; None without a GPU torch could use."""
+    if not _torch_has_cuda():
+        return None
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    count, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or count.value == 0:
+        return None
+    driver.cuDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), 0)
+    return major.value
+
+
+def _torch_has_cuda() -> bool:
+    """Whether the installed torch was built for CUDA, read from its version file without importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return False
+    version = Path(spec.origin).parent / "version.py"
+    return version.is_file() and bool(re.search(r"^cuda\b.*=\s*['\"]", version.read_text(), re.MULTILINE))
+
+
+def accelerator() -> "Accelerator":
+    """Accelerate, for devices and processes. Precision is ours (`autocast`), so that it is settled in one place.
+
+    Raises RequestError for anything but data parallelism.
+    """
+    from accelerate import Accelerator
+    from accelerate.utils import DistributedType
+
+    found = Accelerator(mixed_precision="no")
+    if found.distributed_type in {DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}:
+        raise RequestError(
+            f"expected data-parallel processes, found {found.distributed_type.value}: "
+            "this project keeps a whole copy of the model in each process. Run `accelerate config` and choose "
+            "no FSDP, DeepSpeed or Megatron."
+        )
+    return found
+
+
+def autocast(device: "torch.device", precision: str) -> AbstractContextManager[None]:
+    """bf16 autocast on `device`, or nothing for fp32."""
+    import torch
+
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def private_memory_mb() -> float | None:
+    """Private memory of this process in MB (`RssAnon`: memory-mapped files do not count); None where unknown."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:  # not Linux
+        return None
+    found = re.search(r"^RssAnon:\s*(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) / 1024 if found else None

@@ -1,0 +1,98 @@
+"""Progress of long work: a bar with rate and time left on a terminal, plain lines elsewhere, nothing twice.
+
+Everything goes to standard error, and only from the main process. Never put text of a record into a description.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bertrelay.stage import World
+
+SECONDS_BETWEEN_LINES = 15.0
+
+
+class Bar:
+    """What `progress` hands out: `advance(n)` after n more units, `note` for figures such as the loss."""
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        """Counts `amount` more units as done and shows `note` beside them."""
+
+
+def say(message: str) -> None:
+    """Prints a plain line about the work on standard error, from the main process only."""
+    if World.from_environment().is_main:
+        print(message, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(description: str, total: int, unit: str = "items", done: int = 0) -> Iterator[Bar]:
+    """Shows `total` units of work going by; `done` of them were finished before (a resumed run)."""
+    if not World.from_environment().is_main or total <= done:
+        yield Bar()
+    elif sys.stderr.isatty():
+        with _rich_bar(description, total, unit, done) as bar:
+            yield bar
+    else:
+        lines = _Lines(description, total, unit, done)
+        yield lines
+        lines.finish()
+
+
+class _Lines(Bar):
+    """Plain lines: one every few seconds and one at the end."""
+
+    def __init__(self, description: str, total: int, unit: str, done: int) -> None:
+        self.description, self.total, self.unit = description, total, unit
+        self.done = self.done_before = done
+        self.note = ""
+        self.started = self.last_line = time.monotonic()
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        self.done += amount
+        self.note = note or self.note
+        if time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
+            self._print()
+
+    def finish(self) -> None:
+        self._print()
+
+    def _print(self) -> None:
+        self.last_line = time.monotonic()
+        seconds = max(self.last_line - self.started, 1e-6)
+        rate = (self.done - self.done_before) / seconds
+        left = "" if self.done >= self.total or rate == 0 else f", {(self.total - self.done) / rate:.0f} s left"
+        say(
+            f"{self.description}: {self.done:,} of {self.total:,} {self.unit}, {rate:,.1f}/s, {seconds:.0f} s{left}"
+            + (f"  {self.note}" if self.note else "")
+        )
+
+
+@contextmanager
+def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Bar]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn(f"{{task.completed:,}}/{{task.total:,}} {unit}"),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(description, total=total, completed=done, note="", rate="")
+
+        class RichBar(Bar):
+            def advance(self, amount: int = 1, note: str = "") -> None:
+                speed = shown.tasks[task].speed
+                rate = f"{speed:,.1f}/s" if speed else ""
+                if note:
+                    shown.update(task, advance=amount, note=note, rate=rate)
+                else:
+                    shown.update(task, advance=amount, rate=rate)
+
+        yield RichBar()

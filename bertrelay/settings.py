@@ -1,0 +1,194 @@
+"""What all settings share: strict, frozen, and with values that know whether they are files, models or data sets.
+
+A value is a plain number or word, or one of the kinds below. The kinds are what a fingerprint needs to know:
+of a file the content counts and not the path, of a hub id the revision, and of a `RUN_ONLY` setting nothing.
+This room loads neither torch nor transformers, so that `plan` and `--help` stay quick.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")
+PACKAGE = "package:"
+
+AnySettings = TypeVar("AnySettings", bound="Settings")
+
+
+class RunOnly:
+    """Marks a setting that changes how the work is done and never its result: workers, log interval, memory."""
+
+
+RUN_ONLY = RunOnly()
+
+
+class Settings(BaseModel):
+    """Base of every settings model: frozen, unknown keys forbidden, no silent coercion."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class Located(str):
+    """A string that remembers the folder its relative paths count from."""
+
+    base: Path
+
+    def __new__(cls, value: str, base: Path) -> Self:
+        located = super().__new__(cls, value)
+        located.base = base
+        return located
+
+
+def absolute(value: str) -> str:
+    """`value` as an absolute path, counted from where it was written, else from the working directory."""
+    base = value.base if isinstance(value, Located) else Path.cwd()
+    return str((base / Path(value).expanduser()).resolve())
+
+
+class _Kind(str):
+    """A string of a special kind that pydantic builds by `parse` and leaves as it is."""
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        return cls(value)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def build(value: object) -> str:
+            if isinstance(value, cls):
+                return value
+            if not isinstance(value, str):
+                raise ValueError(f"expected text, found {value!r}")
+            return cls.parse(value)
+
+        return core_schema.no_info_plain_validator_function(build)
+
+    @property
+    def stage_reference(self) -> tuple[str, str] | None:
+        """(stage, path inside its output) of a value written `@stage/path`, else None."""
+        if not self.startswith("@"):
+            return None
+        stage, _, inner = self[1:].partition("/")
+        return stage, inner
+
+
+class InputFile(_Kind):
+    """A file or folder that a stage reads: an absolute path, or `@stage/path`."""
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        return cls(value if value.startswith("@") else absolute(value))
+
+
+class HubDataset(_Kind):
+    """The id of a data set on the hub, `owner/name` or `owner/name@revision`."""
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        if not HUB_ID.fullmatch(value):
+            raise ValueError(f"expected a data set of the hub, owner/name or owner/name@revision, found {str(value)!r}")
+        return cls(value)
+
+    @property
+    def hub_id(self) -> str:
+        return self.partition("@")[0]
+
+    @property
+    def revision(self) -> str | None:
+        return self.partition("@")[2] or None
+
+
+class ModelSource(_Kind):
+    """Where a model comes from: a folder, `@stage/path`, `package:name/path`, or a hub id, `@revision` or not.
+
+    What exists as a folder, or is written like a path (`./x`, `../x`, `/x`, `~/x`), is one; other words are hub ids.
+    """
+
+    @classmethod
+    def parse(cls, value: str) -> Self:
+        if value.startswith("@"):
+            return cls(value)
+        if value.startswith(PACKAGE):
+            return cls(_package_folder(value))
+        if value.startswith(("/", "./", "../", "~")) or Path(absolute(value)).is_dir():
+            return cls(absolute(value))
+        if not HUB_ID.fullmatch(value):
+            raise ValueError(
+                f"expected a model folder, @stage/model, package:name/path or a hub id, found {str(value)!r}"
+            )
+        return cls(value)
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, when this is one; None for a hub id and for a stage's output that has no path yet."""
+        return Path(self) if self.startswith("/") else None
+
+    @property
+    def hub_id(self) -> str | None:
+        return None if self.startswith(("/", "@")) else self.partition("@")[0]
+
+    @property
+    def revision(self) -> str | None:
+        return self.partition("@")[2] or None if self.hub_id else None
+
+
+def _package_folder(value: str) -> str:
+    name, _, inner = value.removeprefix(PACKAGE).partition("/")
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or spec.origin is None:
+        raise ValueError(
+            f"{str(value)!r} names the Python package {name!r}, which is not installed; install it or give a folder"
+        )
+    return str(Path(spec.origin).parent / inner)
+
+
+class Leaf(NamedTuple):
+    """One value of a settings model: its dotted key (`train[0].path`), the value, and whether it is run-only."""
+
+    key: str
+    value: Any
+    run_only: bool
+
+
+def leaves(settings: Settings) -> Iterator[Leaf]:
+    """Every value of `settings`, flat, in the order of the fields."""
+    for name, field in type(settings).model_fields.items():
+        run_only = any(isinstance(item, RunOnly) for item in field.metadata)
+        for key, value in _flatten(name, getattr(settings, name)):
+            yield Leaf(key, value, run_only)
+
+
+def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Settings):
+        for leaf in leaves(value):
+            if not leaf.run_only:
+                yield f"{key}.{leaf.key}", leaf.value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _flatten(f"{key}.{name}", item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _flatten(f"{key}[{index}]", item)
+    else:
+        yield key, value
+
+
+def with_stage_paths(settings: AnySettings, locate: Callable[[str, str], Path]) -> AnySettings:
+    """`settings` with every `@stage/path` replaced by `locate(stage, path)`."""
+
+    def replace(value: Any) -> Any:
+        if isinstance(value, _Kind):
+            reference = value.stage_reference
+            return value if reference is None else type(value)(locate(*reference))
+        if isinstance(value, dict):
+            return {key: replace(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(replace(item) for item in value)
+        return value
+
+    return type(settings).model_validate(replace(settings.model_dump()))

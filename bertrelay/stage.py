@@ -1,0 +1,75 @@
+"""The contract of a stage: a settings model, and one function `run(settings, context) -> metrics`."""
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+from bertrelay.settings import Settings
+
+Metrics = dict[str, float | None]
+"""Flat metric names to figures; what was not measured is absent or None, never 0."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Which of how many processes this is, as launchers put it into the environment."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def from_environment(cls) -> "World":
+        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+@dataclass(frozen=True)
+class StageContext:
+    """Where a stage may write, and who it shares the work with.
+
+    output: the stage's own folder; all processes see the same one.
+    cache: shared between runs, content-addressed; a stage locks what it fills.
+    """
+
+    output: Path
+    cache: Path
+    world: World = World()
+
+
+class Run(Protocol):
+    """What a stage does. Every process calls it; files are written by the main one unless shared on purpose."""
+
+    def __call__(self, settings: Settings, context: StageContext) -> Metrics: ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of stage. The two import paths are loaded late, so that listing stages loads nothing heavy.
+
+    kind: what a recipe writes after `uses`, such as `students.distill`.
+    version: raised when the same settings begin to give another result.
+    settings: `package.module:Class` of the settings model, free of torch and transformers.
+    run: `package.module:function` of the work.
+    """
+
+    kind: str
+    version: int
+    settings: str
+    run: str
+    summary: str
+
+    def load_settings(self) -> type[Settings]:
+        return cast(type[Settings], _load(self.settings))
+
+    def load_run(self) -> Run:
+        return cast(Run, _load(self.run))
+
+
+def _load(path: str) -> object:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
