@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import re
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 Precision = Literal["auto", "bf16", "fp32"]
+
+LONGEST_WAIT = timedelta(hours=6)  # while one process looks at the dev data, the others wait
 
 BF16_CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
 BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp32
@@ -74,21 +77,25 @@ def _torch_has_cuda() -> bool:
     return version.is_file() and bool(re.search(r"^cuda\b.*=\s*['\"]", version.read_text(), re.MULTILINE))
 
 
-def accelerator() -> "Accelerator":
-    """Accelerate, for devices and processes. Precision is ours (`autocast`), so that it is settled in one place.
+def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Accelerator":
+    """Accelerate, for devices, processes and trackers. Precision is ours (`autocast`), settled in one place.
 
+    tracker: `tensorboard`, `wandb` or `mlflow`, told to write below `folder`.
     Raises RequestError for anything but data parallelism.
     """
-    from accelerate import Accelerator
+    from accelerate import Accelerator, InitProcessGroupKwargs
     from accelerate.utils import DistributedType
 
-    found = Accelerator(mixed_precision="no")
+    patient = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
+    found = Accelerator(mixed_precision="no", log_with=tracker, project_dir=folder, kwargs_handlers=[patient])
     if found.distributed_type in {DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}:
         raise RequestError(
             f"expected data-parallel processes, found {found.distributed_type.value}: "
             "this project keeps a whole copy of the model in each process. Run `accelerate config` and choose "
             "no FSDP, DeepSpeed or Megatron."
         )
+    if tracker:
+        found.init_trackers("bertrelay")
     return found
 
 

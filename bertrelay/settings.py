@@ -137,6 +137,10 @@ class ModelSource(_Kind):
         return self.partition("@")[2] or None if self.hub_id else None
 
 
+Source = InputFile | HubDataset | ModelSource
+"""A value whose content lies elsewhere: in a file, a folder, another stage or on the hub."""
+
+
 def _package_folder(value: str) -> str:
     name, _, inner = value.removeprefix(PACKAGE).partition("/")
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
@@ -180,15 +184,24 @@ def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def with_stage_paths(settings: AnySettings, locate: Callable[[str, str], Path]) -> AnySettings:
     """`settings` with every `@stage/path` replaced by `locate(stage, path)`."""
+    return with_sources(settings, lambda _, source: _located(source, locate))
 
-    def replace(value: Any) -> Any:
-        if isinstance(value, _Kind):
-            reference = value.stage_reference
-            return value if reference is None else type(value)(locate(*reference))
+
+def with_sources(settings: AnySettings, replace: Callable[[str, Source], str]) -> AnySettings:
+    """`settings` with every file, model and data set replaced by `replace(key, value)`, keys as in `leaves`."""
+
+    def walk(key: str, value: Any) -> Any:
+        if isinstance(value, Source):
+            return type(value)(replace(key, value))
         if isinstance(value, dict):
-            return {key: replace(item) for key, item in value.items()}
+            return {name: walk(f"{key}.{name}" if key else name, item) for name, item in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)(replace(item) for item in value)
+            return type(value)(walk(f"{key}[{index}]", item) for index, item in enumerate(value))
         return value
 
-    return type(settings).model_validate(replace(settings.model_dump()))
+    return type(settings).model_validate(walk("", settings.model_dump()))
+
+
+def _located(source: Source, locate: Callable[[str, str], Path]) -> str:
+    reference = source.stage_reference
+    return source if reference is None else str(locate(*reference))

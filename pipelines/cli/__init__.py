@@ -1,0 +1,67 @@
+"""The command line, `bertrelay`. A command's own module loads what it needs when it is called, so help is quick."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from bertrelay.errors import BertRelayError, Stopped
+
+INTERRUPTED = 130
+DEBUG = "--debug"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command and ends the process: 0 done, 1 the work failed, 2 a wrong request, 130 or 143 stopped."""
+    from pipelines.launch import die_with_parent
+
+    die_with_parent()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_exit_code([word for word in given if word != DEBUG], debug=DEBUG in given))
+
+
+def _exit_code(arguments: list[str], debug: bool) -> int:
+    from pipelines.cli.app import app
+
+    try:
+        app(args=arguments, prog_name="bertrelay")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BertRelayError as error:
+        if debug:
+            raise
+        _tell(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, `head` say, has seen enough; Python would complain once more while it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        print(_fault(error), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _tell(error: BertRelayError) -> None:
+    """The message, on standard error; being stopped concerns all processes alike, so the main one says it."""
+    rank = int(os.environ.get("RANK", "0"))
+    if rank == 0 or not isinstance(error, Stopped):
+        print(f"process {rank}: {error}" if rank else str(error), file=sys.stderr)
+
+
+def _fault(error: Exception) -> str:
+    """Where an unforeseen error arose. Its words may hold text of a record, so only the machine's are shown."""
+    import traceback
+
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    words = f": {error}" if isinstance(error, OSError | MemoryError | ImportError) or _is_memory(error) else ""
+    return (
+        f"an unforeseen {type(error).__name__} in {last.filename}, line {last.lineno}{words}\n"
+        f"What was done is kept. With {DEBUG} the same command shows the traceback, which may hold text of your data."
+    )
+
+
+def _is_memory(error: Exception) -> bool:
+    return type(error).__name__ in {"OutOfMemoryError", "AcceleratorError"}

@@ -1,0 +1,139 @@
+"""Checkpoints that are whole or not there: written beside, synced, renamed, and checked before they are believed."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertrelay.progress import say
+
+KEPT = 2  # the newest, and the one before it in case the newest is damaged
+MANIFEST = "checkpoint.json"
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a training needs to go on.
+
+    step: steps done when it was written.
+    state: small figures, as JSON holds them.
+    tensors: file name (`model`, `optimizer`, `best`) to its tensors by name.
+    """
+
+    step: int
+    state: dict[str, Any]
+    tensors: dict[str, Tensors]
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Writes `checkpoint` as `folder/checkpoint-<step>` and keeps the newest two."""
+    target = _path_of(folder, checkpoint.step)
+    building = target.with_suffix(".partial")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    for name, tensors in checkpoint.tensors.items():
+        save_file(tensors, building / f"{name}.safetensors")
+    digests = {path.name: _sync_and_digest(path) for path in sorted(building.iterdir())}
+    manifest = {"step": checkpoint.step, "state": checkpoint.state, "sha256": digests}
+    (building / MANIFEST).write_text(json.dumps(_sealed(manifest)))
+    _sync_and_digest(building / MANIFEST)
+    sync_folder(building)
+    shutil.rmtree(target, ignore_errors=True)
+    building.rename(target)
+    sync_folder(folder)
+    for _, old in _newest_first(folder)[KEPT:]:
+        shutil.rmtree(old)
+
+
+def load_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest whole checkpoint of `folder`, or None. A damaged one is reported, removed and passed over."""
+    for leftover in folder.glob("checkpoint-*.partial"):
+        shutil.rmtree(leftover)
+    for _, path in _newest_first(folder):
+        damage = _damage(path)
+        if damage is None:
+            return _read(path)
+        say(f"{path}: this checkpoint is damaged ({damage}) and is removed; going on from the one before it.")
+        shutil.rmtree(path)
+    return None
+
+
+def discard_checkpoints(folder: Path) -> None:
+    """Removes every checkpoint of `folder`, once what they led to is written."""
+    for path in folder.glob("checkpoint-*"):
+        shutil.rmtree(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in `folder` durable, which syncing the files alone does not."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unique_tensors(module: torch.nn.Module) -> Tensors:
+    """The state of `module` without second names of tied tensors, on the CPU, sharing memory where it can."""
+    return dict(_unique(module.state_dict()))
+
+
+def _unique(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    seen = set()
+    for name, tensor in state.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() == 0 or place not in seen:
+            seen.add(place)
+            yield name, tensor.detach().cpu().contiguous()
+
+
+def _path_of(folder: Path, step: int) -> Path:
+    return folder / f"checkpoint-{step:08d}"
+
+
+def _newest_first(folder: Path) -> list[tuple[int, Path]]:
+    found = [(int(path.name.removeprefix("checkpoint-")), path) for path in folder.glob("checkpoint-" + "[0-9]" * 8)]
+    return sorted(found, reverse=True)
+
+
+def _sync_and_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(manifest, sort_keys=True)
+    return {**manifest, "seal": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with the checkpoint at `path`, or None when every byte is as it was written."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        seal = manifest.pop("seal")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read: {type(error).__name__}"
+    if _sealed(manifest)["seal"] != seal:
+        return f"{MANIFEST} has other content than was written"
+    for name, digest in manifest["sha256"].items():
+        if not (path / name).is_file():
+            return f"{name} is missing"
+        if _sync_and_digest(path / name) != digest:
+            return f"{name} has other bytes than were written"
+    return None
+
+
+def _read(path: Path) -> Checkpoint:
+    manifest = json.loads((path / MANIFEST).read_text())
+    tensors = {name.removesuffix(".safetensors"): load_file(path / name) for name in manifest["sha256"]}
+    return Checkpoint(manifest["step"], manifest["state"], tensors)

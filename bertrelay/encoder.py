@@ -1,0 +1,222 @@
+"""The sentence encoder: a BERT-like network, pooling, perhaps a projection, perhaps a normalisation to length 1."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
+
+from bertrelay import backbone as backbones
+from bertrelay.errors import RequestError
+from bertrelay.layout import Dense, Layout, Prompts, read_layout, write_layout
+from bertrelay.pooling import Pooling, in_folder_order
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+TOKENS_WITHOUT_ANY_LIMIT = 512
+
+
+class Projection(nn.Module):
+    """A linear map of the pooled vector, and an activation after it."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, activation: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias)
+        self.activation = nn.Identity() if activation is None else activation
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return cast(Tensor, self.activation(self.linear(vectors)))  # (batch, out_features)
+
+
+class SentenceEncoder(nn.Module):
+    """Sentences to vectors.
+
+    pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
+    max_tokens: the longest input, special tokens included, and at most what the position table holds.
+    """
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        pooling: Pooling | Sequence[str] = ("mean",),
+        projection: Projection | None = None,
+        normalize: bool = False,
+        max_tokens: int | None = None,
+        prompts: Prompts | None = None,
+        similarity: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.tokenizer = tokenizer
+        self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(in_folder_order(pooling))
+        self.projection = projection
+        self.normalize = normalize
+        self.max_tokens = _longest_input(backbone, max_tokens or tokenizer.model_max_length)
+        self.prompts = prompts or Prompts()
+        self.similarity = similarity
+        self.pad_id = _pad_id(backbone, tokenizer)
+        self._rules = _cutting_rules(tokenizer, self.max_tokens)
+        backbones.freeze_pooler(backbone)
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        words, rows = len(self.tokenizer), self.backbone.config.vocab_size
+        if words > rows:
+            raise RequestError(
+                f"model: the tokenizer has {words:,} tokens and the network vectors for {rows:,} of them only"
+            )
+        if self.projection is not None and self.projection.linear.in_features != self.pooled_dim:
+            raise RequestError(
+                f"model: the projection expects {self.projection.linear.in_features} dimensions "
+                f"and the pooling ({', '.join(self.pooling.modes)}) gives {self.pooled_dim}"
+            )
+
+    @classmethod
+    def load(
+        cls, source: str | Path, *, revision: str | None = None, cache_dir: str | Path | None = None
+    ) -> "SentenceEncoder":
+        """The encoder of a sentence-transformers folder, of a plain transformers folder (mean pooling), or of a hub id.
+
+        Raises RequestError when it is not there, not whole, or not of a kind that is known here.
+        """
+        folder = backbones.model_folder(source, revision, cache_dir)
+        layout = read_layout(folder)
+        transformer = folder / layout.transformer_folder
+        network = backbones.load_backbone(transformer)
+        if layout.token_dim not in (None, network.config.hidden_size):
+            raise RequestError(
+                f"model: the pooling in {folder} expects token vectors of {layout.token_dim} dimensions "
+                f"and the network gives {network.config.hidden_size}"
+            )
+        return cls(
+            network,
+            backbones.load_tokenizer(transformer, layout.lower_case),
+            pooling=Pooling(layout.pooling),
+            projection=_load_projection(folder, layout.dense) if layout.dense else None,
+            normalize=layout.normalize,
+            max_tokens=layout.max_tokens,
+            prompts=layout.prompts,
+            similarity=layout.similarity,
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        backbones.save_backbone(self.backbone, folder)
+        backbones.save_tokenizer(self.tokenizer, folder, self.max_tokens)
+        write_layout(folder, self.layout)
+        if self.projection is not None:
+            weights = {
+                name: weight.detach().cpu().contiguous() for name, weight in self.projection.state_dict().items()
+            }
+            save_file(weights, folder / Dense.folder / "model.safetensors", {"format": "pt"})
+
+    @property
+    def layout(self) -> Layout:
+        """What a folder says of this encoder, apart from weights, network and tokenizer."""
+        dense = None
+        if self.projection is not None:
+            linear, activation = self.projection.linear, type(self.projection.activation)
+            path = f"{activation.__module__}.{activation.__qualname__}"
+            dense = Dense(linear.in_features, linear.out_features, linear.bias is not None, path)
+        return Layout(
+            pooling=self.pooling.modes,
+            token_dim=self.backbone.config.hidden_size,
+            dense=dense,
+            normalize=self.normalize,
+            max_tokens=self.max_tokens,
+            prompts=self.prompts,
+            similarity=self.similarity,
+        )
+
+    @property
+    def pooled_dim(self) -> int:
+        """Dimensions after the pooling and before the projection."""
+        return int(self.backbone.config.hidden_size) * len(self.pooling.modes)
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of a sentence vector."""
+        return self.pooled_dim if self.projection is None else self.projection.linear.out_features
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(batch, tokens) ids and mask -> float32 (batch, dim). Only the network computes in bf16 under autocast."""
+        tokens = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        with torch.autocast(input_ids.device.type, enabled=False):
+            vectors = self.pooling(tokens, attention_mask)  # (batch, pooled_dim)
+            if self.projection is not None:
+                vectors = self.projection(vectors)  # (batch, dim)
+            return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
+        """The ids of each sentence, special tokens included, cut to `max_tokens`; never an empty list."""
+        encodings = self._rules.encode_batch_fast(list(sentences))
+        return [encoding.ids or [self.pad_id] for encoding in encodings]
+
+    def encode(
+        self,
+        sentences: Sequence[str],
+        *,
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+        prompt_name: str | None = None,
+        progress: bool = False,
+    ) -> "NDArray[np.float32]":
+        """Vectors of `sentences`, float32 (n, dim), row i for sentence i; see `bertrelay.encoding.encode`."""
+        from bertrelay.encoding import encode
+
+        return encode(
+            self, sentences, precision=precision, batch_tokens=batch_tokens, prompt_name=prompt_name, progress=progress
+        )
+
+
+def _longest_input(backbone: nn.Module, max_tokens: int) -> int:
+    """`max_tokens`, or what the position table holds if that is less."""
+    limit = backbones.position_limit(backbone)
+    if limit is None and max_tokens >= VERY_LARGE_INTEGER:
+        return TOKENS_WITHOUT_ANY_LIMIT
+    return max_tokens if limit is None else min(max_tokens, limit)
+
+
+def _pad_id(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
+    known = (tokenizer.pad_token_id, backbone.config.pad_token_id, 0)
+    return int(next(value for value in known if value is not None))
+
+
+def _cutting_rules(tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> Tokenizer:
+    """A copy of the tokenizer's own rules that cuts at `max_tokens`: the caller's tokenizer stays as it is."""
+    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    rules.no_padding()
+    rules.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
+    return rules
+
+
+def _load_projection(folder: Path, dense: Dense) -> Projection:
+    kind: Any = getattr(nn, dense.activation.rpartition(".")[2], None)
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise RequestError(
+            f"model: expected an activation of torch.nn, found {dense.activation!r} in {folder / dense.folder}"
+        )
+    projection = Projection(dense.in_features, dense.out_features, dense.bias, kind())
+    try:
+        projection.load_state_dict(backbones.read_weights(folder / dense.folder))
+    except RuntimeError as error:
+        raise RequestError(f"model: the weights in {folder / dense.folder} do not fit its config.json") from error
+    return projection

@@ -1,0 +1,52 @@
+"""Small files that are whole or not there: written beside, synced, renamed. Loads nothing heavy."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_json(path: Path, value: Any, compact: bool = False) -> None:
+    """Writes `value` to `path` in one step: a reader sees the old file or the new one, also after a crash."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=None if compact else 2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes `text` to `path` in one step, as `write_json` does."""
+    descriptor, building = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(building).chmod(0o666 & ~_umask())  # mkstemp makes it private; results are shared like any other file
+        Path(building).replace(path)
+    except BaseException:
+        Path(building).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in `path`; None when there is none, or when it is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in `folder` durable, which syncing the files alone does not."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,141 @@
+"""What a stage's result depends on, as flat parts, and the hash of them that names its folder.
+
+A file counts by its content and suffix, never by its path; another stage's output by the fingerprint of that
+stage; a hub id by its revision. Run-only settings do not count. This room loads neither torch nor transformers.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bertrelay.files import read_json, write_json
+from bertrelay.settings import HubDataset, InputFile, ModelSource, Source, leaves
+from bertrelay.stage import Stage
+
+Parts = dict[str, Any]
+"""Key of a setting (`train[0].path`), or `uses` and `uses.version`, to what of it changes the result."""
+
+CLOCK_GRAIN_NS = 100_000_000
+COMPRESSED = {".gz", ".bz2", ".xz", ".zst"}
+
+
+class Digests:
+    """sha256 of files, remembered by (path, size, mtime, ctime, inode) so that a large file is read once.
+
+    memory: where they are remembered, None for nowhere; a damaged memory is begun anew.
+    verify: read every file again, whatever is remembered.
+    """
+
+    def __init__(self, memory: Path | None = None, verify: bool = False) -> None:
+        self.memory = memory
+        self.verify = verify
+        self._known: dict[str, list[Any]] = (read_json(memory) or {}) if memory else {}
+        self._fresh: dict[str, str] = {}
+
+    def of_file(self, path: Path) -> str:
+        """The sha256 of the file's content, in hex."""
+        stamp = _stamp(path)
+        name = str(path)
+        if self._fresh.get(name) == json.dumps(stamp) or (not self.verify and self._remembered(name, stamp)):
+            return str(self._known[name][-1])
+        begun = time.time_ns()
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        # Changed again within the clock's grain, a file could keep its stamp: such a fresh one is not remembered.
+        if begun - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS:
+            self._known[name] = [*stamp, digest]
+            self._fresh[name] = json.dumps(stamp)
+        return digest
+
+    def of_folder(self, folder: Path) -> str:
+        """The sha256 of the names and contents in `folder`; hidden files (`.git`, `.cache`) are no part of a model."""
+        inner = {path.relative_to(folder).as_posix(): path for path in _visible_files(folder)}
+        return fingerprint({name: self.of_file(path) for name, path in sorted(inner.items())})
+
+    def of(self, path: Path) -> str:
+        """The sha256 of a file or a folder."""
+        return self.of_folder(path) if path.is_dir() else self.of_file(path)
+
+    def moved(self, old: Path, new: Path) -> None:
+        """Carries over what is remembered of the files in `old`, which has been renamed to `new`."""
+        for name in [name for name in self._known if Path(name).is_relative_to(old)]:
+            self._known[str(new / Path(name).relative_to(old))] = self._known.pop(name)
+
+    def save(self) -> None:
+        """Writes the memory where it is kept, files that are gone left out."""
+        if self.memory is None:
+            return
+        self.memory.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.memory, {name: entry for name, entry in self._known.items() if Path(name).exists()}, True)
+
+    def _remembered(self, name: str, stamp: list[int]) -> bool:
+        entry = self._known.get(name)
+        return isinstance(entry, list) and entry[:-1] == stamp and isinstance(entry[-1], str)
+
+
+def _stamp(path: Path) -> list[int]:
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(root, name) for name in names if not name.startswith("."))
+
+
+def fingerprint(parts: Parts) -> str:
+    """sha256, in hex, of the canonical JSON of `parts`: the order of the keys does not count."""
+    canonical = json.dumps(parts, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def parts_of(
+    stage: Stage,
+    settings: Any,
+    digests: Digests,
+    upstream: Callable[[str], str],
+    revision: Callable[[ModelSource | HubDataset], str],
+) -> Parts:
+    """What the result of `stage` with `settings` depends on.
+
+    upstream: name of another stage to its fingerprint.
+    revision: the revision of a hub id that the recipe does not pin.
+    """
+
+    def part(key: str, value: Any) -> Any:
+        if isinstance(value, Source):
+            return _source_part(value, digests, upstream, revision)
+        if key.rpartition(".")[2] == "precision" and value == "auto":
+            from bertrelay.hardware import resolve_precision
+
+            return resolve_precision(value)
+        return value
+
+    counted = {leaf.key: part(leaf.key, leaf.value) for leaf in leaves(settings) if not leaf.run_only}
+    return {"uses": stage.kind, "uses.version": stage.version, **counted}
+
+
+def _source_part(
+    value: Source,
+    digests: Digests,
+    upstream: Callable[[str], str],
+    revision: Callable[[ModelSource | HubDataset], str],
+) -> str:
+    if value.stage_reference:
+        stage, inner = value.stage_reference
+        return f"output:{upstream(stage)}/{inner}"
+    if isinstance(value, InputFile) or (isinstance(value, ModelSource) and value.folder):
+        path = Path(value)
+        return f"folder:{digests.of(path)}" if path.is_dir() else f"file:{_suffix(path)}:{digests.of(path)}"
+    return f"hub:{value.hub_id}@{value.revision or revision(value)}"
+
+
+def _suffix(path: Path) -> str:
+    """The suffix that says how a file is read: `.tsv`, `.tsv.gz`."""
+    inner = Path(path.stem).suffix if path.suffix.lower() in COMPRESSED else ""
+    return f"{inner}{path.suffix}".lower()

@@ -1,0 +1,74 @@
+"""Records of any table (plain lines, CSV, TSV, JSONL, Parquet, `.gz` too, data sets of the hub), read as a stream.
+
+A row that cannot be used never disappears: it stops the reading, or it is counted and listed by `Rejects`.
+No text of a record ever stands in an error or in a rejects file, because records may be clinical.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bertrelay.arrow_tables import hub_rows, parquet_rows
+from bertrelay.errors import RequestError
+from bertrelay.rejects import Rejects
+from bertrelay.tables import Column, Format, Record, Table, Unusable
+from bertrelay.text_tables import delimited_rows, jsonl_rows, line_rows
+
+__all__ = ["Column", "Format", "Record", "Rejects", "Table", "Unusable", "read", "rows"]
+
+
+def read(
+    table: Table,
+    default_columns: Sequence[str | int],
+    context_cache: Path | None = None,
+    rejects: Rejects | None = None,
+) -> Iterator[Record]:
+    """Streams the records of `table`: of its own columns, else of `default_columns`.
+
+    Blank lines are skipped, but in plain lines each one is a record. Of a file without header, default columns are
+    the first ones. Values are text in CSV, TSV and lines, and elsewhere what the file holds.
+
+    rejects: counts and lists rows that cannot be used (too few fields, a missing value, invalid UTF-8, …); without it
+    the first one raises RequestError. The caller counts the used ones with `rejects.used()`.
+    Raises RequestError for what concerns the whole table: no such file, a damaged one, no such column, no records.
+    """
+    for row in rows(table, default_columns, context_cache):
+        if isinstance(row, Record) and all(value is not None for value in row.values):
+            yield row
+            continue
+        fault = row if isinstance(row, Unusable) else Unusable(row.file, row.line, "a missing value")
+        if rejects is None:
+            detail = f" ({fault.detail})" if fault.detail else ""
+            raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. Mend or remove this line.")
+        rejects.add(fault.file, fault.line, fault.reason)
+
+
+def rows(
+    table: Table, default_columns: Sequence[str | int], context_cache: Path | None = None
+) -> Iterator[Record | Unusable]:
+    """Every row in its place, usable or not, so that two row-aligned tables can be walked side by side.
+
+    Missing values are None here. Raises as `read` does for what concerns the whole table.
+    """
+    empty = True
+    for row in _rows_by_format(table, table.columns or default_columns, context_cache):
+        empty = False
+        yield row
+    if empty:
+        raise RequestError(f"{table.name} holds no records. Check that it is the right one and complete.")
+
+
+def _rows_by_format(
+    table: Table, columns: Sequence[str | int], context_cache: Path | None
+) -> Iterator[Record | Unusable]:
+    if table.path is None:
+        return hub_rows(table, columns, context_cache)
+    match table.file_format:
+        case "lines":
+            return line_rows(table, columns)
+        case "csv" | "tsv":
+            by_position = table.columns is None and not table.header
+            return delimited_rows(table, range(len(columns)) if by_position else columns)
+        case "jsonl":
+            return jsonl_rows(table, columns)
+        case "parquet":
+            return parquet_rows(table, columns)

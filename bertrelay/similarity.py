@@ -1,0 +1,94 @@
+"""How alike vectors are: pair by pair, all with all, and the nearest of many."""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.errors import RequestError
+
+Vectors = NDArray[np.float32]
+Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+
+# Equal vectors in different columns of a matrix product may differ in their last bits. Cosines closer than this are
+# a tie, or the winner among equal sentences would be up to the blocking and the processor.
+ROUNDING = 1e-6
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """`vectors` (n, dim) at length one; a zero vector stays zero, so that its cosine with anything is 0."""
+    vectors = np.asarray(vectors, dtype=np.float32)
+    lengths: Vectors = np.linalg.norm(vectors, axis=-1, keepdims=True)  # (n, 1)
+    lengths[lengths == 0] = 1
+    return vectors / lengths
+
+
+def pairwise(first: Vectors, second: Vectors, metric: Metric = "cosine") -> Vectors:
+    """Similarity (n,) of row i of `first` (n, dim) with row i of `second` (n, dim); distances are negative."""
+    if first.shape != second.shape:
+        raise RequestError(
+            f"pairs need two equal shapes, found {first.shape} and {second.shape}; for all with all use `matrix`"
+        )
+    return _PAIRWISE[metric](np.asarray(first, np.float32), np.asarray(second, np.float32)).astype(np.float32)
+
+
+def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: int = 1024) -> Vectors:
+    """Similarity (n, m) of every row of `first` (n, dim) with every row of `second` (m, dim); distances are negative.
+
+    Beside the result, no more than `block` rows are worked on at once.
+    """
+    similarities = np.empty((len(first), len(second)), dtype=np.float32)
+    for start in range(0, len(first), block):
+        rows = slice(start, start + block)
+        similarities[rows] = _MATRIX[metric](np.asarray(first[rows], np.float32), np.asarray(second, np.float32))
+    return similarities
+
+
+def nearest(queries: Vectors, corpus: Vectors, block: int = 1024) -> NDArray[np.int64]:
+    """Row number (n,) in `corpus` (m, dim) of the largest cosine for each of `queries` (n, dim); of a tie, the lowest.
+
+    Holds one (block, block) matrix at a time, never (n, m), so both may be memory-mapped files.
+    Raises RequestError when the corpus is empty.
+    """
+    if len(corpus) == 0:
+        raise RequestError("expected at least one vector to search in, found an empty corpus")
+    indices = np.empty(len(queries), dtype=np.int64)
+    for start in range(0, len(queries), block):
+        indices[start : start + block] = _nearest_of_block(unit(queries[start : start + block]), corpus, block)
+    return indices
+
+
+def _nearest_of_block(queries: Vectors, corpus: Vectors, block: int) -> NDArray[np.int64]:
+    indices = np.zeros(len(queries), dtype=np.int64)
+    best = np.full(len(queries), -np.inf, dtype=np.float32)
+    for start in range(0, len(corpus), block):
+        cosines = queries @ unit(corpus[start : start + block]).T  # (queries, corpus block)
+        block_best = cosines.max(axis=1)  # (queries,)
+        first_of_ties = np.argmax(cosines >= block_best[:, None] - ROUNDING, axis=1)  # (queries,)
+        better = block_best > best + ROUNDING  # an earlier block keeps a tie
+        indices[better] = start + first_of_ties[better]
+        best[better] = block_best[better]
+    return indices
+
+
+def _distances(first: Vectors, second: Vectors, name: Literal["euclidean", "cityblock"]) -> NDArray[np.float64]:
+    from scipy.spatial.distance import cdist
+
+    return 0 - cdist(first, second, name)  # and not minus, which would make "-0.0"
+
+
+_PAIRWISE: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
+    "cosine": lambda first, second: np.einsum("nd,nd->n", unit(first), unit(second)),
+    "dot": lambda first, second: np.einsum("nd,nd->n", first, second),
+    "euclidean": lambda first, second: 0 - np.linalg.norm(first - second, axis=1),
+    "manhattan": lambda first, second: 0 - np.abs(first - second).sum(axis=1),
+}
+
+_MATRIX: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
+    "cosine": lambda first, second: unit(first) @ unit(second).T,
+    "dot": lambda first, second: first @ second.T,
+    "euclidean": lambda first, second: _distances(first, second, "euclidean"),
+    "manhattan": lambda first, second: _distances(first, second, "cityblock"),
+}

@@ -1,0 +1,136 @@
+"""What a table is, what a row of it is, and how its columns are found by name or position."""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.errors import RequestError
+from bertrelay.settings import HubDataset, InputFile, Settings
+
+Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
+Column = str | Annotated[int, Field(ge=0)]
+"""A column by name (`score`; `translation.de` reaches into a nested object) or by position from 0."""
+
+FORMATS: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+
+COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")
+COLUMNS_SHOWN = 20
+
+
+class Table(Settings):
+    """Where records come from: a file, or a split of a data set of the hub.
+
+    format: found by the suffix (without `.gz`) when not given; an unknown suffix means plain lines.
+    columns: which ones to read; when not given, those that the reader of the table asks for.
+    header: whether a CSV or TSV file begins with the names of its columns.
+    """
+
+    path: InputFile | None = None
+    hub: HubDataset | None = None
+    config: str | None = None
+    split: str = "train"
+    format: Format | None = None
+    columns: Annotated[list[Column], Field(min_length=1)] | None = None
+    header: bool = True
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        check_one_source(self.path, self.hub, self.config)
+        return self
+
+    @property
+    def name(self) -> str:
+        """What errors and rejects call it."""
+        if self.path is not None:
+            return str(self.path)
+        return ":".join(filter(None, ["hub", self.hub, self.config, self.split]))
+
+    @property
+    def file_format(self) -> Format:
+        """The format given, else the one of the suffix."""
+        if self.format is not None:
+            return self.format
+        path = Path(self.path or "")
+        return FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower(), "lines")
+
+
+def check_one_source(path: str | None, hub: str | None, config: str | None) -> None:
+    """Raises ValueError unless a table has exactly one source, and a configuration only on the hub."""
+    if (path is None) == (hub is None):
+        raise ValueError("expected either `path` (a file) or `hub` (a data set), and exactly one of them")
+    if path is not None and config is not None:
+        raise ValueError("`config` is for data sets of the hub; a file has none")
+
+
+class Record(NamedTuple):
+    """The values of the columns asked for, and where they stand.
+
+    line: from 1, a header included; of a record over several lines the first; in Parquet and hub tables the row.
+    """
+
+    values: tuple[Any, ...]
+    file: str
+    line: int
+
+
+class Unusable(NamedTuple):
+    """A row that is not a record. `reason` is one of a few phrases to count by; `detail` goes into an error."""
+
+    file: str
+    line: int
+    reason: str
+    detail: str = ""
+
+
+def names_of(record: dict[str, Any]) -> list[str]:
+    """The keys of `record`, and after them those of its nested objects, dotted."""
+    nested = [f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in names_of(value)]
+    return [*record, *nested]
+
+
+def reach(record: dict[str, Any], column: str) -> Any:
+    """The value of `column`, dotted or not; None where it or an object on the way to it is missing."""
+    if column in record:
+        return record[column]
+    outer, _, inner = column.partition(".")
+    nested = record.get(outer)
+    return reach(nested, inner) if inner and isinstance(nested, dict) else None
+
+
+def find_columns(file: str, columns: Sequence[str | int], names: list[str]) -> list[str]:
+    """The names of `columns`; raises RequestError for one that is not there."""
+    for column in columns:
+        check_column(file, column, names)
+    return [names[column] if isinstance(column, int) else column for column in columns]
+
+
+def check_column(file: str, column: str | int, names: list[str]) -> None:
+    """Raises RequestError, with what there is instead, when `column` is not among `names`."""
+    if isinstance(column, int) and column >= len(names):
+        raise RequestError(
+            f"{file} has no column {column}: it has {len(names)}, counted from 0. Check the position and the format."
+        )
+    if isinstance(column, str) and column not in names:
+        raise RequestError(f"{file} has no column {column!r}. {_known_columns(column, names)}")
+
+
+def _known_columns(column: str, names: list[str]) -> str:
+    """What there is instead. A first row that does not look like a header may be a record, and is not quoted."""
+    if not all(COLUMN_NAME.fullmatch(name) for name in names):
+        return f"It has {len(names)} columns. If its first row is a record, give header = false and positions."
+    nearest = get_close_matches(column, names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    more = ", …" if len(names) > COLUMNS_SHOWN else ""
+    return f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}.{hint}"

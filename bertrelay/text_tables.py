@@ -1,0 +1,226 @@
+"""Rows of text files: plain lines, CSV, TSV and JSONL, gzip or not."""
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from bertrelay.errors import RequestError
+from bertrelay.tables import Record, Table, Unusable, check_column, find_columns, names_of, reach
+
+Fault = tuple[str, str]
+"""What is wrong with a line: a reason to count by, and a detail for an error."""
+
+
+def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | Unusable]:
+    """Each line is a row with one value, blank ones too."""
+    if len(columns) != 1:
+        raise RequestError(
+            f"{table.name} is read as plain lines, one value each, and {len(columns)} columns are asked of it. "
+            "Give its `format` (csv, tsv, jsonl or parquet)."
+        )
+    lines = _Lines(table.name)
+    for line in lines:
+        fault = lines.take_fault()
+        yield Unusable(table.name, lines.number, *fault) if fault else Record((line,), table.name, lines.number)
+
+
+def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | Unusable]:
+    """Rows of CSV (with quoting) or TSV (without), blank lines left out.
+
+    A CSV row must be as wide as the first one, because a stray comma shifts all that follows it. A TSV row may lack
+    trailing fields that nobody asks for, and have more than the first one where there is no header, as STS files do.
+    """
+    lines = _Lines(table.name)
+    is_csv = table.file_format == "csv"
+    fields = _csv_fields(lines) if is_csv else _tsv_fields(lines)
+    first = _header(table, fields) if table.header else None
+    positions = _positions(table, columns, first) if first else []
+    for line, values, found_fault in fields:
+        fault = found_fault
+        if first is None and fault is None:
+            first = values
+            positions = _positions(table, columns, first)
+        if first is not None and fault is None:
+            least = len(first) if is_csv else max(positions) + 1
+            most = len(first) if is_csv or table.header else len(values)
+            fault = _wrong_width(len(values), least, most)
+        if fault is None:
+            yield Record(tuple(values[position] for position in positions), table.name, line)
+        else:
+            yield Unusable(table.name, line, *fault)
+
+
+def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | Unusable]:
+    """One JSON object per line, blank lines left out. The first object must have all the columns."""
+    lines = _Lines(table.name)
+    names: list[str] = []
+    for line in lines:
+        fault = lines.take_fault()
+        if not line.strip() and fault is None:
+            continue
+        record, fault = (None, fault) if fault else _json_object(line)
+        values: tuple[Any, ...] = ()
+        if record is not None:
+            names = names or find_columns(table.name, columns, names_of(record))
+            values = tuple(reach(record, name) for name in names)
+            fault = None if _is_unicode(values) else ("not valid Unicode", "half of a surrogate pair")
+        yield Unusable(table.name, lines.number, *fault) if fault else Record(values, table.name, lines.number)
+
+
+@contextmanager
+def opened(file: str) -> Iterator[IO[bytes]]:
+    """The bytes of `file`, unpacked where they are gzip: told by its first bytes, because names are often wrong."""
+    try:
+        raw = Path(file).open("rb")  # noqa: SIM115 (closed below)
+    except FileNotFoundError:
+        raise RequestError(f"there is no file {file}. Check the path; a relative one counts from the recipe.") from None
+    except OSError as error:
+        raise RequestError(f"{file} cannot be read: {error.strerror}. Give a file that may be read.") from None
+    with raw:
+        packed = raw.peek(2)[:2] == b"\x1f\x8b"
+        yield io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
+
+
+class _Lines:
+    r"""Iterates the decoded lines of a file, split at \n alone: U+2028, U+0085 and the like are text.
+
+    number: of the last line, from 1. `take_fault` gives what went wrong since it was last called.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.number = 0
+        self._fault: Fault | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        offset = 0
+        with opened(self.file) as stream:
+            for raw in self._whole(stream):
+                self.number += 1
+                yield self._decoded(raw, offset)
+                offset += len(raw)
+
+    def take_fault(self) -> Fault | None:
+        fault, self._fault = self._fault, None
+        return fault
+
+    def _whole(self, stream: IO[bytes]) -> Iterator[bytes]:
+        try:
+            yield from stream
+        except (EOFError, OSError, zlib.error) as error:
+            raise RequestError(
+                f"{self.file} is cut off or damaged after line {self.number:,} ({type(error).__name__}). "
+                "Fetch or pack it again."
+            ) from None
+
+    def _decoded(self, raw: bytes, offset: int) -> str:
+        if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise RequestError(f"{self.file}: expected UTF-8, found UTF-16. Convert it, with iconv for example.")
+        try:
+            line = raw.decode()
+        except UnicodeDecodeError as error:
+            self._fault = ("not valid UTF-8", f"byte {offset + error.start:,} of the file, counted from 0")
+            line = raw.decode(errors="replace")
+        if "\0" in line:
+            self._fault = ("a NUL character", "is this a text file?")
+        if offset == 0:
+            line = line.removeprefix("\ufeff")
+        return line.removesuffix("\n").removesuffix("\r")
+
+
+class _Fields(NamedTuple):
+    line: int
+    values: list[str]
+    fault: Fault | None
+
+
+def _tsv_fields(lines: _Lines) -> Iterator[_Fields]:
+    for line in lines:
+        fault = lines.take_fault()
+        if line or fault:
+            yield _Fields(lines.number, line.split("\t"), fault)
+
+
+def _csv_fields(lines: _Lines) -> Iterator[_Fields]:
+    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    while True:
+        first = lines.number + 1
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            _check_open_quote(lines, first)
+            yield _Fields(first, [], lines.take_fault() or ("not a CSV row", "quotes or a line break inside a field"))
+            continue
+        fault = lines.take_fault()
+        if values or fault:
+            yield _Fields(first, values, fault)
+
+
+def _check_open_quote(lines: _Lines, first: int) -> None:
+    """Stops at a quote left open: it has swallowed the lines after it, so nothing that follows can be trusted."""
+    if lines.number > first:
+        raise RequestError(
+            f"{lines.file}, line {first:,}: a quoted field begins here and does not end properly by line "
+            f'{lines.number:,}. Double the quotes inside fields (""), or give format = "tsv" if it is one.'
+        ) from None
+
+
+def _header(table: Table, fields: Iterator[_Fields]) -> list[str]:
+    first = next(fields, None)
+    if first is None:
+        raise RequestError(f"{table.name} holds no records, not even a header. Check that it is complete.")
+    if first.fault is not None:
+        reason, detail = first.fault
+        raise RequestError(f"{table.name}, line {first.line:,}: the header is {reason} ({detail}). Mend the header.")
+    return first.values
+
+
+def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:
+    """Where `columns` stand, by the names in the first row when it is a header."""
+    for column in columns:
+        if isinstance(column, str) and not table.header:
+            raise RequestError(
+                f"{table.name} is read without a header, so its columns go by position, 0 to {len(first) - 1}; "
+                f"found {column!r}."
+            )
+        check_column(table.name, column, first)
+        if isinstance(column, str) and first.count(column) > 1:
+            raise RequestError(f"{table.name}: column {column!r} stands there more than once. Give its position.")
+    return [column if isinstance(column, int) else first.index(column) for column in columns]
+
+
+def _wrong_width(found: int, least: int, most: int) -> Fault | None:
+    if found < least:
+        return "too few fields", f"expected {least}, found {found}"
+    if found > most:
+        return "too many fields", f"expected {most}, found {found}"
+    return None
+
+
+def _json_object(line: str) -> tuple[dict[str, Any] | None, Fault | None]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None, ("not JSON", "expected one JSON object per line")
+    if not isinstance(found, dict):
+        return None, ("not a JSON object", f"found {type(found).__name__}")
+    return found, None
+
+
+def _is_unicode(values: tuple[Any, ...]) -> bool:
+    r"""False for text that JSON can escape (`\ud800`) and no file can hold."""
+    try:
+        for value in values:
+            if isinstance(value, str):
+                value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,72 @@
+"""Token ids of many sentences on disk: tokenized once, memory-mapped ever after, padded when a batch is made."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from filelock import FileLock
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertrelay.progress import progress
+
+BLOCK = 8192  # sentences tokenized at once
+
+
+class Tokens:
+    """The ids of sentences, one after the other in one file, and where each sentence begins in another.
+
+    lengths: tokens of each sentence, special ones among them, (sentences,).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        starts = np.load(folder / "starts.npy", mmap_mode="r")
+        self.lengths: NDArray[np.int64] = np.diff(starts)
+        self._starts = starts
+        count = int(starts[-1])
+        self._ids = np.memmap(folder / "ids.bin", np.int32, "r", shape=(count,)) if count else np.empty(0, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def discard(self) -> None:
+        """Removes the files, once nobody will read them again."""
+        shutil.rmtree(self.folder)
+
+    def padded(self, sentences: NDArray[np.integer], pad_id: int) -> tuple[Tensor, Tensor]:
+        """Ids and attention mask of `sentences`, both (len(sentences), longest), int64."""
+        lengths = self.lengths[sentences]
+        mask = np.arange(lengths.max(initial=1)) < lengths[:, None]
+        ids = np.full(mask.shape, pad_id, dtype=np.int64)
+        ids[mask] = np.concatenate([self._ids[self._starts[i] : self._starts[i + 1]] for i in sentences])
+        return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
+
+
+def tokens_of(sentences: Sequence[str], tokenize: Callable[[Sequence[str]], list[list[int]]], folder: Path) -> Tokens:
+    """The tokens of `sentences`, read from `folder` or written there first, by whoever comes first.
+
+    sentences: read in slices, so that they need not be in memory.
+    folder: named by the caller after everything the ids depend on.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done.json").is_file():
+            _write(sentences, tokenize, folder)
+    return Tokens(folder)
+
+
+def _write(sentences: Sequence[str], tokenize: Callable[[Sequence[str]], list[list[int]]], folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    lengths = np.zeros(len(sentences) + 1, dtype=np.int64)
+    with (folder / "ids.bin").open("wb") as file, progress("tokenizing", len(sentences), "sentences") as bar:
+        for start in range(0, len(sentences), BLOCK):
+            rows = tokenize(sentences[start : start + BLOCK])
+            lengths[start + 1 : start + 1 + len(rows)] = [len(row) for row in rows]
+            np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]).tofile(file)
+            bar.advance(len(rows))
+    np.save(folder / "starts.npy", np.cumsum(lengths))
+    (folder / "done.json").write_text(json.dumps({"sentences": len(sentences)}))  # last: it means all is there

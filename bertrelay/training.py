@@ -1,0 +1,343 @@
+"""The training loop: one for the whole project, on Accelerate, exact in its gradients and in its resuming.
+
+Three properties hold it together:
+
+- The step number is the position in the data. Batches and learning rate are pure functions of it, and dropout is
+  seeded from (seed, step, rank, micro-batch); so a checkpoint holds no generator and no loader.
+- A loss is a sum, and its denominator is counted over all micro-batches and processes before the first backward;
+  so a gradient does not depend on how many of them it was computed in.
+- Everything a decision rests on is the same in every process, so they stop, look and save at the same step.
+"""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from accelerate.utils import broadcast_object_list, gather_object
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertrelay import hardware
+from bertrelay.batches import Items, micro_batches, share_of
+from bertrelay.checkpoints import Checkpoint, load_checkpoint, save_checkpoint, unique_tensors
+from bertrelay.errors import RequestError, Stopped, WorkError
+from bertrelay.progress import Bar, progress, say
+from bertrelay.route import Route, learning_rate
+from bertrelay.signals import STOPPING, noted_stop_signals
+from bertrelay.training_log import TrainingLog
+from bertrelay.training_settings import TrainingSettings
+
+Figures = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch: tensors for the model, and what each loss is divided by.
+
+    inputs: `attention_mask` and whatever else the task's loss needs.
+    counts: the denominators by loss name, as whole numbers, so that adding them up is exact.
+    """
+
+    inputs: dict[str, Tensor]
+    counts: dict[str, int]
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch({name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}, self.counts)
+
+
+class Task(Protocol):
+    """What is learnt. The loop knows nothing else of it.
+
+    model: everything that has a gradient, heads among it.
+    lengths: tokens of each training item, (items,).
+    criterion: the dev figure, higher is better, that chooses the best weights; None without dev data.
+    """
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def lengths(self) -> NDArray[np.integer]: ...
+
+    @property
+    def criterion(self) -> str | None: ...
+
+    def collate(self, items: Items, epoch: int) -> Batch:
+        """The micro-batch of `items`; whatever is random in it is a function of (seed, epoch, item)."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """Summed losses under the names of `batch.counts`; calls `model` once."""
+        ...
+
+    def evaluate(self) -> Figures:
+        """Dev figures of the model as it stands; called in the main process only."""
+        ...
+
+
+@dataclass
+class State:
+    """What changes while training, beside the tensors; it goes into every checkpoint."""
+
+    step: int = 0
+    best_step: int | None = None
+    best_figures: Figures = field(default_factory=dict)
+    looks_without_better: int = 0
+    seconds: float = 0.0
+
+
+def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
+    """AdamW without weight decay on biases and norms (vectors); parameters without a gradient are left out."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, fused=True)
+
+
+def train(task: Task, settings: TrainingSettings, folder: Path) -> Figures:
+    """Trains `task.model` in place and leaves the best weights in it, or the last ones where there is no dev data.
+
+    folder: takes `metrics.jsonl` and the checkpoints; a training found there goes on where it was.
+    Returns the dev figures of the weights that are left, with `best_step`, `train_steps` and `train_seconds`.
+    Raises Stopped on SIGTERM and Ctrl-C, after saving; WorkError on a non-finite gradient.
+    """
+    if len(task.lengths) == 0:
+        raise RequestError("expected at least one training item, found none")
+    training = Training(task, settings, folder)
+    training.resume()
+    training.run()
+    return training.finish()
+
+
+class Training:
+    """The parts of one training, together for as long as it runs."""
+
+    def __init__(self, task: Task, settings: TrainingSettings, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.task, self.settings, self.folder = task, settings, folder
+        self.precision = hardware.resolve_precision(settings.precision)
+        if settings.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for to be deterministic
+        torch.use_deterministic_algorithms(settings.deterministic)
+        self.accelerator = hardware.accelerator(settings.tracker, folder)
+        self.device = self.accelerator.device
+        self.rank, self.processes = self.accelerator.process_index, self.accelerator.num_processes
+        task.model.to(self.device).train()
+        self.optimizer = build_optimizer(task.model, settings)
+        self.model = self.accelerator.prepare_model(task.model)
+        self.route = Route(task.lengths, settings)
+        self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
+        self.state = State()
+        self.best_tensors: dict[str, Tensor] | None = None
+
+    def run(self) -> None:
+        """Steps until the data, the patience or the user's wish is at its end."""
+        total, began = self.route.total_steps, time.monotonic() - self.state.seconds
+        with noted_stop_signals() as stop, progress("training", total, "steps", done=self.state.step) as bar:
+            while self.state.step < total and not self._is_out_of_patience():
+                signal_number = self._learn(bar, stop.signal_number)
+                if signal_number:
+                    self._save()
+                    raise Stopped(self._goodbye(signal_number), signal_number)
+                self.state.seconds = time.monotonic() - began
+                if self.task.criterion is not None and self._is_time_to_look():
+                    self._look(self.task.criterion)
+                if self.state.step % self.settings.checkpoint_every == 0:
+                    self._save()
+
+    def _learn(self, bar: Bar, signal_number: int) -> int:
+        """Learns from the next batch, or returns the signal that some process was asked to stop by."""
+        epoch, batch_items = self.route.batch(self.state.step)
+        mine = share_of(batch_items, self.rank, self.processes)
+        weight = 1.0 if len(mine) else 0.0  # fewer items than processes: go through the motions, add nothing
+        pieces = list(
+            micro_batches(mine if len(mine) else batch_items[:1], self.task.lengths, self.settings.device_tokens)
+        )
+        batches = [self.task.collate(items, epoch) for items in pieces]
+        counts, asked = self._agree(batches if len(mine) else [], list(batches[0].counts), signal_number)
+        if asked:
+            return asked
+        sums = self._backward(batches, counts, weight)
+        grad_norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
+        if not math.isfinite(grad_norm):
+            self._refuse_non_finite(pieces, sums)
+        self._update()
+        self._note(bar, batches, weight, sums, counts, grad_norm, epoch)
+        return 0
+
+    def _agree(self, batches: list[Batch], names: list[str], signal_number: int) -> tuple[dict[str, int], int]:
+        """Denominators over all micro-batches and processes, and the signal any process was asked to stop by."""
+        own = [sum(batch.counts[name] for batch in batches) for name in names]
+        if self.processes == 1:
+            return dict(zip(names, own, strict=True)), signal_number
+        votes = [int(signal_number == number) for number in STOPPING]
+        totals = self.accelerator.reduce(torch.tensor([*own, *votes], device=self.device), "sum").tolist()
+        asked = [number for number, count in zip(STOPPING, totals[len(names) :], strict=True) if count]
+        return dict(zip(names, totals, strict=False)), max(asked, default=0)
+
+    def _backward(self, batches: list[Batch], counts: dict[str, int], weight: float) -> list[dict[str, Tensor]]:
+        """Accumulates the gradient of Σ sum/count over the micro-batches; the last one joins the processes'."""
+        all_sums = []
+        for index, batch in enumerate(batches):
+            is_last = index == len(batches) - 1
+            torch.manual_seed(_mixed(self.settings.seed, self.state.step, self.rank, index))
+            with nullcontext() if is_last else self.accelerator.no_sync(self.model):
+                with hardware.autocast(self.device, self.precision):
+                    sums = self.task.loss(self.model, batch.to(self.device))
+                # Gradients are averaged over processes, hence their number as a factor.
+                scaled = [sums[name].float() * (weight * self.processes / max(1, counts[name])) for name in counts]
+                torch.stack(scaled).sum().backward()  # type: ignore[no-untyped-call]
+            all_sums.append({name: sums[name].detach() for name in counts})
+        return all_sums
+
+    def _refuse_non_finite(self, pieces: list[Items], sums: list[dict[str, Tensor]]) -> None:
+        guilty = [
+            items.tolist()
+            for items, named in zip(pieces, sums, strict=True)
+            if not all(torch.isfinite(value) for value in named.values())
+        ]
+        everywhere = sorted({item for found in gather_object(guilty) for item in found})
+        where = f"in the loss of training items {everywhere}" if everywhere else "in the gradient, losses being finite"
+        raise WorkError(
+            f"step {self.state.step + 1}: expected finite figures, found a non-finite one {where} (items are counted "
+            "from 0, as they stand after filtering). Look at those records, or lower learning_rate."
+        )
+
+    def _update(self) -> None:
+        rate = learning_rate(self.state.step, self.route.total_steps, self.settings)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.state.step += 1
+
+    def _note(
+        self,
+        bar: Bar,
+        batches: list[Batch],
+        weight: float,
+        sums: list[dict[str, Tensor]],
+        counts: dict[str, int],
+        grad_norm: float,
+        epoch: int,
+    ) -> None:
+        """Tells bar and log about the step just done."""
+        own = {name: weight * sum(float(named[name]) for named in sums) for name in counts}
+        masks = [batch.inputs["attention_mask"] for batch in batches] if weight else []
+        self.log.add(own, counts, sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks))
+        bar.advance(1, note=f"loss {sum(self.processes * own[name] / max(1, counts[name]) for name in counts):.4f}")
+        step, total = self.state.step, self.route.total_steps
+        if step % self.settings.log_every == 0 or step == total:
+            rate = learning_rate(step - 1, total, self.settings)
+            self.log.write_steps(step, epoch, rate, grad_norm, self.state.seconds)
+
+    def _is_time_to_look(self) -> bool:
+        step, every = self.state.step, self.settings.evaluate_every
+        due = self.route.ends_epoch(step) if every is None else step % every == 0
+        return due or step == self.route.total_steps
+
+    def _look(self, criterion: str) -> None:
+        """Scores the dev data and keeps the weights when they are the best so far."""
+        figures = self._evaluated_by_main()
+        self.log.write({"step": self.state.step, **figures})
+        score, best = figures[criterion], self.state.best_figures.get(criterion)
+        if score is not None and (best is None or score > best):
+            self.state.best_step, self.state.best_figures, self.state.looks_without_better = self.state.step, figures, 0
+            self.best_tensors = {name: tensor.clone() for name, tensor in unique_tensors(self.task.model).items()}
+        else:
+            self.state.looks_without_better += 1
+
+    def _evaluated_by_main(self) -> Figures:
+        figures: list[Figures] = [{}]
+        if self.accelerator.is_main_process:
+            self.task.model.eval()
+            with torch.inference_mode():
+                figures = [self.task.evaluate()]
+            self.task.model.train()
+        if self.processes > 1:
+            broadcast_object_list(figures)
+        return figures[0]
+
+    def _is_out_of_patience(self) -> bool:
+        return self.settings.patience is not None and self.state.looks_without_better >= self.settings.patience
+
+    def _goodbye(self, signal_number: int) -> str:
+        return (
+            f"stopped by {signal.Signals(signal_number).name} after step {self.state.step:,} of "
+            f"{self.route.total_steps:,}; everything is saved. The same command goes on from here."
+        )
+
+    def _save(self) -> None:
+        """A checkpoint of this step, written by the main process while the others wait."""
+        if self.accelerator.is_main_process:
+            state = {**asdict(self.state), "precision": self.precision, "total_steps": self.route.total_steps}
+            tensors = {"model": unique_tensors(self.task.model), "optimizer": self._optimizer_tensors()}
+            best = {} if self.best_tensors is None else {"best": self.best_tensors}
+            save_checkpoint(self.folder, Checkpoint(self.state.step, state, {**tensors, **best}))
+        self.accelerator.wait_for_everyone()
+
+    def resume(self) -> None:
+        """Goes on from the newest whole checkpoint in the folder, if there is one."""
+        with self.accelerator.main_process_first():  # it removes a damaged one before the others look
+            found = load_checkpoint(self.folder)
+        self.log.cut(after_step=found.step if found else 0)
+        if found is None:
+            return
+        state = dict(found.state)
+        self._refuse_other(state.pop("precision"), state.pop("total_steps"))
+        self.state = State(**state)
+        self.task.model.load_state_dict(found.tensors["model"], strict=False)  # a tied tensor has one name in it
+        self._load_optimizer(found.tensors["optimizer"])
+        self.best_tensors = found.tensors.get("best")
+        say(f"going on after step {self.state.step:,} of {self.route.total_steps:,}")
+
+    def _refuse_other(self, precision: str, total_steps: int) -> None:
+        if precision != self.precision:
+            raise RequestError(
+                f"{self.folder}: this training began in {precision} and would go on in {self.precision}, which changes "
+                f"its result. Set precision = {precision!r}, or begin anew in another folder."
+            )
+        if total_steps != self.route.total_steps:
+            raise RequestError(
+                f"{self.folder}: the training there has {total_steps:,} steps and this one {self.route.total_steps:,}, "
+                "so its data or settings are other ones. Begin anew in another folder."
+            )
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{key} {name}": value.detach().cpu()
+            for name, parameter in self.task.model.named_parameters()
+            for key, value in self.optimizer.state.get(parameter, {}).items()
+        }
+
+    def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        parameters = dict(self.task.model.named_parameters())
+        for full_name, value in tensors.items():
+            key, _, name = full_name.partition(" ")
+            self.optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
+
+    def finish(self) -> Figures:
+        """Puts the best weights into the model and tells what was reached."""
+        if self.best_tensors is not None:
+            self.task.model.load_state_dict(self.best_tensors, strict=False)
+        self.task.model.eval()
+        if self.settings.tracker:
+            self.accelerator.end_training()
+        best = {} if self.state.best_step is None else {"best_step": float(self.state.best_step)}
+        done = {"train_steps": float(self.state.step), "train_seconds": self.state.seconds}
+        return {**self.state.best_figures, **best, **done}
+
+
+def _mixed(*numbers: int) -> int:
+    """One 64-bit seed of several numbers, well mixed, so that neighbouring steps share nothing."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

@@ -1,0 +1,99 @@
+"""Vectors on disk: float32 `.npy` files, written by rows in place and read memory-mapped, of any size.
+
+Rows are written with plain writes and not through a memory map: a full disk is then an error that can be told,
+where a memory map ends the process with a bus error.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from bertrelay.errors import RequestError, WorkError
+
+FLOAT_BYTES = 4
+
+
+def create_vectors(path: Path, rows: int, dim: int) -> None:
+    """Makes a file of `rows` zero vectors of `dim` dimensions, and takes the disk space for it at once.
+
+    Raises WorkError when there is no space, and RequestError when the folder may not be written.
+    """
+    try:
+        with path.open("wb") as file:
+            npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)})
+            file.flush()
+            _take_space(file.fileno(), file.tell() + rows * dim * FLOAT_BYTES)
+            os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise not_written(path, error) from error
+
+
+def _take_space(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:  # macOS
+        os.ftruncate(descriptor, size)
+
+
+def open_vectors(path: Path) -> NDArray[np.float32]:
+    """The vectors of `path`, float32 (rows, dim), memory-mapped and read-only; only what is touched is read.
+
+    Raises RequestError when the file is not there, not float32 vectors, or shorter than its header says.
+    """
+    rows, dim, start = _read_header(path)
+    expected, found = start + rows * dim * FLOAT_BYTES, path.stat().st_size
+    if found < expected:
+        raise RequestError(
+            f"vectors: expected {expected:,} bytes for {rows:,} vectors of {dim} dimensions, "
+            f"found {found:,} in {path}; the file is cut off: delete it and make it again"
+        )
+    if rows * dim == 0:  # nothing to map
+        return np.zeros((rows, dim), np.float32)
+    return np.memmap(path, np.float32, "r", offset=start, shape=(rows, dim))
+
+
+def write_rows(path: Path, first_row: int, vectors: NDArray[np.float32]) -> None:
+    """Writes `vectors` (n, dim) from row `first_row` on, and returns when they are on the disk.
+
+    Raises WorkError when the disk is full.
+    """
+    rows, dim, start = _read_header(path)
+    if vectors.shape[1:] != (dim,) or first_row + len(vectors) > rows:
+        raise ValueError(f"{vectors.shape} vectors at row {first_row} do not fit ({rows}, {dim})")
+    try:
+        with path.open("r+b") as file:
+            file.seek(start + first_row * dim * FLOAT_BYTES)
+            file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
+def _read_header(path: Path) -> tuple[int, int, int]:
+    """Rows, dimensions, and the byte where the first vector begins."""
+    try:
+        with path.open("rb") as file:
+            npy.read_magic(file)
+            shape, by_column, dtype = npy.read_array_header_1_0(file)
+            start = file.tell()
+    except FileNotFoundError as error:
+        raise RequestError(f"vectors: expected a .npy file, found none at {path}") from error
+    except (OSError, ValueError, SyntaxError) as error:
+        raise RequestError(f"vectors: expected a .npy file, found something else in {path}") from error
+    if len(shape) != 2 or by_column or dtype != np.dtype("<f4"):
+        raise RequestError(f"vectors: expected float32 vectors by rows, found {dtype} of shape {shape} in {path}")
+    return int(shape[0]), int(shape[1]), start
+
+
+def not_written(path: Path, error: OSError) -> RequestError | WorkError:
+    """What to raise when `path` could not be written: a wrong request, or a disk that is full or broken."""
+    if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return RequestError(f"expected a file that may be written, found {error.strerror} at {path}")
+    return WorkError(f"could not write {path}: {error.strerror}; free space or choose another place, then run again")

@@ -1,0 +1,51 @@
+"""Which commands there are, and what the help says about the whole."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.encode import encode
+from pipelines.cli.recipes import recipes
+from pipelines.cli.run import plan, run
+from pipelines.cli.samples import samples
+from pipelines.cli.similarity import similarity
+
+HELP = """
+Hands knowledge on: from an English sentence encoder to students that speak many languages.
+
+A recipe describes a whole run. Every stage of it can be stopped, resumed, and is skipped when nothing changed.
+
+  bertrelay run quickstart          a first run, on sample data
+
+  bertrelay plan quickstart         what another run would do, and why
+"""
+
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bertrelay {version('bertrelay')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere in the command.")
+    ] = False,
+) -> None:
+    """Options of the whole command; `main` takes `--debug` out of the arguments before this is asked."""
+
+
+for command in (run, plan, recipes, samples, encode, similarity):
+    app.command()(command)

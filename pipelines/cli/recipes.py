@@ -1,0 +1,37 @@
+"""`bertrelay recipes`."""
+
+from typing import Annotated
+
+import typer
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Print this one.", show_default=False)] = None,
+) -> None:
+    """List the built-in recipes, or print one of them, as a beginning for your own.
+
+    For example:
+
+      bertrelay recipes
+
+      bertrelay recipes quickstart > my-recipe.toml
+    """
+    from bertrelay.errors import RequestError
+    from pipelines.mistakes import unknown
+    from pipelines.source import built_in_names, find_recipe
+
+    names = built_in_names()
+    if name is None:
+        width = max(map(len, names), default=0)
+        for each in names:
+            typer.echo(f"{each:{width}}  {_description(find_recipe(each).text)}".rstrip())
+    elif name in names:
+        typer.echo(find_recipe(name).text, nl=False)
+    else:
+        raise RequestError(f"{name}: {unknown(name, names, 'recipe')}")
+
+
+def _description(text: str) -> str:
+    """The first comment line of a recipe."""
+    comments = (line.lstrip("# ").rstrip() for line in text.splitlines() if line.startswith("#"))
+    return next((line for line in comments if line), "")

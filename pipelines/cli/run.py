@@ -1,0 +1,146 @@
+"""`bertrelay run` and `bertrelay plan`."""
+
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertrelay.stage import World
+
+ALONE = World()
+
+if TYPE_CHECKING:
+    from pipelines.plan import Plan
+    from pipelines.recipe import Recipe
+    from pipelines.runner import Means
+
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a built-in one (`bertrelay recipes`).")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a setting: student.epochs=2, vars.data=DIR, seed=3. May be repeated."
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="STAGE", help="This stage and what it needs that is not done. May be repeated."),
+]
+ForceOption = Annotated[
+    list[str] | None,
+    typer.Option("--force", metavar="STAGE", help="Run this stage again, from its beginning. May be repeated."),
+]
+RunsOption = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where the results stand.")]
+VerifyOption = Annotated[
+    bool, typer.Option("--verify", help="Read every input and output again, instead of trusting size and time.")
+]
+
+
+def run(
+    recipe: RecipeArgument,
+    settings: SetOption = None,
+    only: OnlyOption = None,
+    force: ForceOption = None,
+    runs: RunsOption = Path("runs"),
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes", metavar="N", min=1, help="Work in N processes: one for each GPU, or for some cores."
+        ),
+    ] = None,
+    verify: VerifyOption = False,
+) -> None:
+    """Run a recipe: what is done is skipped, what was stopped goes on.
+
+    For example:
+
+      bertrelay run quickstart
+
+      bertrelay run my-recipe.toml --set student.epochs=2 --set vars.data=../data
+
+      bertrelay run multi30k --only student --processes 2
+
+    Stop it with Ctrl-C whenever you like; the same command goes on from there.
+
+    On several machines start it with torchrun or accelerate launch, as -m pipelines run RECIPE.
+    """
+    from pipelines.cli.tables import outcome_lines
+    from pipelines.launch import check_world, launch
+    from pipelines.runner import REPORT
+    from pipelines.runner import run as run_recipe
+
+    world = check_world(processes)
+    read, means = _read(recipe, settings), _means(runs, only, force, verify, world)
+    if world.size == 1 and processes is not None and processes > 1 and not _plan(read, means).idle:
+        # -P: a folder of the user's that happens to be called pipelines is not taken for ours
+        raise typer.Exit(launch([sys.executable, "-P", "-m", "pipelines", *sys.argv[1:]], processes))
+    outcome = run_recipe(read, means)
+    if world.is_main:
+        typer.echo("\n".join(outcome_lines(outcome, outcome.plan.run_folder / REPORT)))
+
+
+def plan(
+    recipe: RecipeArgument,
+    settings: SetOption = None,
+    only: OnlyOption = None,
+    force: ForceOption = None,
+    runs: RunsOption = Path("runs"),
+    verify: VerifyOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Say what a run would do with each stage, and why. Nothing is run, and no hub is asked.
+
+    For example:
+
+      bertrelay plan quickstart
+
+      bertrelay plan quickstart --set student.epochs=8
+
+      bertrelay plan my-recipe.toml --json
+    """
+    from pipelines.cli.tables import plan_lines
+    from pipelines.plan import as_json as plan_as_json
+
+    found = _plan(_read(recipe, settings), _means(runs, only, force, verify))
+    typer.echo(
+        json.dumps(plan_as_json(found), ensure_ascii=False, indent=2) if as_json else "\n".join(plan_lines(found))
+    )
+
+
+def _read(recipe: str, settings: list[str] | None) -> "Recipe":
+    from pipelines.recipe import read_recipe
+    from pipelines.registry import REGISTRY
+
+    return read_recipe(recipe, REGISTRY, settings or [])
+
+
+def _means(runs: Path, only: list[str] | None, force: list[str] | None, verify: bool, world: World = ALONE) -> "Means":
+    from pipelines.plan import Wishes
+    from pipelines.runner import Means
+
+    wishes = Wishes(tuple(only or ()), tuple(force or ()))
+    return Means(runs.expanduser().resolve(), wishes, verify, world, _write_report)
+
+
+def _plan(recipe: "Recipe", means: "Means") -> "Plan":
+    from pipelines.plan import make_plan
+    from pipelines.revisions import lock_path, read_revisions
+    from pipelines.trouble import disk_explained
+
+    digests = means.digests()
+    with disk_explained(means.runs):
+        found = make_plan(recipe, means.runs, digests, read_revisions(lock_path(recipe, means.runs)), means.wishes)
+    if means.runs.is_dir():
+        with suppress(OSError):  # what is remembered saves time and nothing else
+            digests.save()
+    return found
+
+
+def _write_report(run_folder: Path) -> Path:
+    from pipelines.report import write_report
+
+    return write_report(run_folder)

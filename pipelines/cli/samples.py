@@ -1,0 +1,32 @@
+"""`bertrelay samples`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def samples(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; made when it is not there.")],
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed, other sentences.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Write sample data of every kind, made by the project's own generators; nothing is downloaded.
+
+    For example:
+
+      bertrelay samples my-samples
+    """
+    import json
+
+    from pipelines.samples import write_samples
+    from pipelines.trouble import disk_explained
+
+    with disk_explained(folder):
+        counts = write_samples(folder, seed)
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
+        return
+    for name, count in counts.items():
+        typer.echo(f"{count:>9,}  {name}")
+    typer.echo(f"written to {folder}")

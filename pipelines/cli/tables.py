@@ -1,0 +1,60 @@
+"""What `run` and `plan` print: plain lines in columns, that one can read and search."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import typer
+
+from bertrelay.stage import Metrics
+from pipelines.plan import Action, Plan, PlannedStep, short_path
+from pipelines.runner import Outcome
+
+COLOURS = {Action.RUN: typer.colors.GREEN, Action.RESUME: typer.colors.YELLOW, Action.SKIP: typer.colors.BRIGHT_BLACK}
+METRICS_SHOWN = 4
+NOT_MAIN = ("_low", "_high", "_deviation")
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Each step with its action; its reasons one below the other."""
+    labels = _width(planned.step.label for planned in plan.steps)
+    for planned in plan.steps:
+        first, *rest = planned.reasons or ("",)
+        yield f"{_action(planned)}  {planned.step.label:{labels}}  {first}".rstrip()
+        yield from (f"{'':6}  {'':{labels}}  {reason}" for reason in rest)
+
+
+def outcome_lines(outcome: Outcome, report: Path) -> Iterator[str]:
+    """The table of a run, and where its models and its report are."""
+    steps = outcome.plan.steps
+    labels = _width(planned.step.label for planned in steps)
+    for planned in steps:
+        key = planned.step.key
+        seconds = "" if planned.action == Action.SKIP else f"{outcome.seconds[key]:.1f} s"
+        figures = main_metrics(outcome.metrics.get(key, {}))
+        yield f"{_action(planned)}  {planned.step.label:{labels}}  {seconds:>9}  {figures}".rstrip()
+    models = [model for planned in steps if (model := _model(planned)).is_dir()]
+    yield from (f"model   {short_path(model)}" for model in models)
+    if report.exists():
+        yield f"report  {short_path(report)}"
+
+
+def main_metrics(metrics: Metrics) -> str:
+    """The first few figures, intervals left out."""
+    measured = [(name, value) for name, value in metrics.items() if value is not None and not name.endswith(NOT_MAIN)]
+    shown = [f"{name} {value:.4g}" for name, value in measured[:METRICS_SHOWN]]
+    more = len(measured) - len(shown)
+    return "  ".join([*shown, f"and {more} more" if more > 0 else ""]).rstrip()
+
+
+def _model(planned: PlannedStep) -> Path:
+    from pipelines.folders import latest_name
+
+    return planned.stage_folder / latest_name(planned.step.seed) / "model"
+
+
+def _action(planned: PlannedStep) -> str:
+    return typer.style(f"{planned.action.value:6}", fg=COLOURS[planned.action])
+
+
+def _width(labels: "Iterator[str] | Sequence[str]") -> int:
+    return max((len(label) for label in labels), default=0)

@@ -1,0 +1,185 @@
+"""The folder of a run: what stands in a stage's folder, whether it is whole, and how it comes to stand there.
+
+runs/<recipe>/<stage>/<fingerprint, 12 hex>/            whole: done.json was written last, then the folder renamed
+runs/<recipe>/<stage>/<fingerprint, 12 hex>.partial/    being built, or stopped on the way
+runs/<recipe>/<stage>/latest                            the one that the last run finished or skipped
+"""
+
+import math
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from bertrelay.files import read_json, sync_folder, write_json
+from bertrelay.fingerprint import Digests, Parts
+from bertrelay.stage import Metrics
+
+FINGERPRINT, DONE, METRICS = "fingerprint.json", "done.json", "metrics.json"
+DIGITS = 12
+PARTIAL, DISCARDED = ".partial", ".discarded"
+LIBRARIES = ("bertrelay", "torch", "transformers", "tokenizers", "accelerate", "datasets", "safetensors", "numpy")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What `done.json` tells of a whole folder."""
+
+    parts: Parts
+    metrics: Metrics
+    seconds: float
+    finished: str
+    outputs: dict[str, dict[str, Any]]
+
+
+def partial_of(folder: Path) -> Path:
+    """Where the folder is built."""
+    return folder.with_name(folder.name + PARTIAL)
+
+
+def latest_name(seed: int | None) -> str:
+    """The name of the link to the last result; a repeated stage has one for each seed."""
+    return "latest" if seed is None else f"latest-seed-{seed}"
+
+
+def read_done(folder: Path) -> Done | None:
+    """What stands in `done.json`, or None where there is none that can be read."""
+    found = read_json(folder / DONE)
+    try:
+        return Done(**{name: found[name] for name in Done.__dataclass_fields__}) if found else None
+    except KeyError:
+        return None
+
+
+def damage(folder: Path, digests: Digests) -> str | None:
+    """What is wrong with a folder that should be whole, or None."""
+    done = read_done(folder)
+    if done is None:
+        return f"{DONE} cannot be read"
+    for name, written in done.outputs.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != written["size"] or digests.of_file(path) != written["sha256"]:
+            return f"{name} was changed after it was written"
+    return None
+
+
+def has_work(folder: Path) -> bool:
+    """Whether a stage stopped on the way to `folder` and left something to go on from."""
+    partial = partial_of(folder)
+    return partial.is_dir() and any(path.name != FINGERPRINT for path in partial.iterdir())
+
+
+def previous_parts(stage_folder: Path, seed: int | None) -> Parts | None:
+    """The fingerprint parts of the last result; without one, of the newest folder that was begun."""
+    last = _parts_in(stage_folder / latest_name(seed))
+    if last is not None or seed is not None or not stage_folder.is_dir():
+        return last
+    begun = [path for path in stage_folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    newest = sorted(begun, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return next((parts for path in newest if (parts := _parts_in(path)) is not None), None)
+
+
+def parts_of_result(stage_folder: Path, fingerprint: str) -> Parts | None:
+    """The fingerprint parts of the result with that fingerprint, if it still stands."""
+    return _parts_in(stage_folder / fingerprint[:DIGITS])
+
+
+def _parts_in(folder: Path) -> Parts | None:
+    done = read_done(folder)
+    return done.parts if done else read_json(folder / FINGERPRINT)
+
+
+def begin(folder: Path, parts: Parts) -> Path:
+    """Makes or reopens the place where `folder` is built."""
+    partial = partial_of(folder)
+    partial.mkdir(parents=True, exist_ok=True)
+    write_json(partial / FINGERPRINT, parts)
+    return partial
+
+
+def finish(folder: Path, parts: Parts, metrics: Metrics, started: datetime, digests: Digests) -> None:
+    """Says that the partial folder is whole, `done.json` last, and gives it its name."""
+    partial = partial_of(folder)
+    plain = {name: _figure(value) for name, value in metrics.items()}
+    write_json(partial / METRICS, plain)
+    finished = datetime.now(UTC)
+    told = {
+        "parts": parts,
+        "metrics": plain,
+        "outputs": dict(_outputs(partial, digests)),
+        "libraries": _versions(),
+        "started": started.isoformat(timespec="seconds"),
+        "finished": finished.isoformat(timespec="seconds"),
+        "seconds": round((finished - started).total_seconds(), 3),
+    }
+    write_json(partial / DONE, told)
+    _rename_whole(folder, digests)
+
+
+def settle(run_folder: Path, digests: Digests) -> None:
+    """Names what was killed between its last word and the renaming."""
+    for done in run_folder.glob(f"*/*{PARTIAL}/{DONE}"):
+        folder = done.parent.with_name(done.parent.name.removesuffix(PARTIAL))
+        if not folder.exists():
+            _rename_whole(folder, digests)
+
+
+def _rename_whole(folder: Path, digests: Digests) -> None:
+    partial = partial_of(folder)
+    partial.rename(folder)
+    sync_folder(folder.parent)
+    digests.moved(partial, folder)
+
+
+def link_latest(folder: Path, name: str) -> None:
+    """Lets the link `name` beside `folder` point to it, in one step."""
+    link = folder.parent / name
+    if link.is_symlink() and link.readlink() == Path(folder.name):
+        return
+    building = folder.parent / f".{name}.{os.getpid()}"
+    building.unlink(missing_ok=True)
+    building.symlink_to(folder.name, target_is_directory=True)
+    building.replace(link)
+
+
+def discard(folder: Path) -> None:
+    """Removes a result and what was begun of it; half removed it has another name, so it is never taken for whole."""
+    for path in (folder, partial_of(folder)):
+        if path.exists():
+            doomed = folder.with_name(folder.name + DISCARDED)
+            shutil.rmtree(doomed, ignore_errors=True)
+            path.rename(doomed)
+            shutil.rmtree(doomed)
+
+
+def _outputs(folder: Path, digests: Digests) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path != folder / DONE:
+            yield (
+                path.relative_to(folder).as_posix(),
+                {"size": path.stat().st_size, "sha256": digests.of_file(path)},
+            )
+
+
+def _figure(value: float | None) -> float | None:
+    """A figure as JSON holds it; what is not a number was not measured."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(value)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

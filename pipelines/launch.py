@@ -1,0 +1,160 @@
+"""Starts the processes of `--processes N`, passes signals on to them, and lets none outlive the others.
+
+Each worker is the same command again, with its place among the others in its environment.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from bertrelay.errors import RequestError
+from bertrelay.signals import STOPPING
+from bertrelay.stage import World
+
+PARENT = "BERTRELAY_PARENT"
+GRACE_SECONDS = 20.0
+POLL_SECONDS = 0.05
+PR_SET_PDEATHSIG = 1
+
+
+def check_world(processes: int | None, environment: Mapping[str, str] = os.environ) -> World:
+    """The place of this process among those of a launcher. Raises RequestError when `--processes` says otherwise."""
+    world = World.from_environment()
+    if "RANK" in environment and processes not in (None, world.size):
+        raise RequestError(
+            f"--processes {processes}: expected the number that the launcher started, found {world.size}; "
+            "under torchrun or accelerate launch leave --processes out"
+        )
+    return world
+
+
+def launch(command: Sequence[str], processes: int) -> int:
+    """Runs `command` in so many processes and waits for them; the exit code of the first that failed, else 0."""
+    environments = worker_environments(processes)
+    workers: list[subprocess.Popen[bytes]] = []
+    with _signals_passed_to(workers):
+        # In a session of their own, a Ctrl-C of the terminal reaches the workers once: from here.
+        try:
+            workers.extend(
+                subprocess.Popen(command, env=environment, start_new_session=True) for environment in environments
+            )
+            return _wait(workers)
+        finally:
+            _end(workers)
+
+
+def worker_environments(processes: int) -> list[dict[str, str]]:
+    """The environment of each worker, as torchrun would set it."""
+    shared = {
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        PARENT: str(os.getpid()),
+    }
+    defaults = {"OMP_NUM_THREADS": str(max(1, _cores() // processes))}
+    if not _has_gpus(processes):
+        defaults["ACCELERATE_USE_CPU"] = "true"
+    return [
+        {**defaults, **os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)
+    ]
+
+
+def _has_gpus(processes: int) -> bool:
+    """Whether the workers take a GPU each. Raises RequestError when there are some, but too few."""
+    gpus = 0 if os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes"} else gpu_count()
+    if 0 < gpus < processes:
+        raise RequestError(
+            f"--processes {processes}: expected a GPU for each process, found {gpus}. "
+            f"Use --processes {gpus}, or set ACCELERATE_USE_CPU=true to compute without"
+        )
+    return gpus > 0
+
+
+def gpu_count() -> int:
+    """How many GPUs torch could use; asking touches none of them."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _signals_passed_to(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        for worker in workers:
+            worker.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Waits until all are done, or one has failed."""
+    while True:
+        codes = [worker.poll() for worker in workers]
+        failed = [code for code in codes if code]
+        if failed:
+            return _exit_code(failed[0])
+        if None not in codes:
+            return 0
+        time.sleep(POLL_SECONDS)
+
+
+def _exit_code(code: int) -> int:
+    """As a shell tells it: 128 and the signal's number for a process that died of one."""
+    return 128 - code if code < 0 else code
+
+
+def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Asks those still at work to stop, and after a while makes them."""
+    for worker in workers:
+        if worker.poll() is None:
+            worker.terminate()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for worker in workers:
+        try:
+            worker.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+
+
+def die_with_parent() -> None:
+    """Called first in a worker: whatever happens to the parent, SIGKILL included, this process does not live on."""
+    if PARENT not in os.environ:
+        return
+    parent = int(os.environ.pop(PARENT))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it died before this process could ask to be told
+        os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

@@ -1,0 +1,130 @@
+"""All that is wrong with a recipe, said at once and in plain words."""
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from bertrelay.errors import RequestError
+
+SHOWN = 60  # characters of a found value
+
+EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "none_required": "nothing",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "too_short": "a list of {min_length} or more",
+    "too_long": "a list of {max_length} or fewer",
+    "string_too_short": "text of {min_length} or more characters",
+    "string_pattern_mismatch": "text like {pattern}",
+}
+
+
+@dataclass
+class Mistakes:
+    """A list of mistakes that ends in one error."""
+
+    title: str
+    found: list[str] = field(default_factory=list)
+
+    def add(self, table: str, key: str, text: str) -> None:
+        """Notes what is wrong at `key` of `[table]`; an empty table is the top of the recipe."""
+        place = " ".join(part for part in (f"[{table}]" if table else "", key) if part)
+        self.found.append(f"{place}: {text}" if place else text)
+
+    def raise_if_any(self) -> None:
+        """Raises RequestError with every mistake, each once."""
+        found = list(dict.fromkeys(self.found))
+        if found:
+            count = "1 mistake" if len(found) == 1 else f"{len(found)} mistakes"
+            raise RequestError("\n  ".join([f"{self.title}: {count}", *found]))
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """`; did you mean "epochs"?` for the nearest of `choices`, or nothing."""
+    near = difflib.get_close_matches(word, list(choices), n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def unknown(word: str, choices: Sequence[str], what: str = "key") -> str:
+    """`unknown key; did you mean "epochs"? Allowed: …`."""
+    hint = did_you_mean(word, choices) or "."
+    return f"unknown {what}{hint} Allowed: {', '.join(choices) if choices else 'none'}"
+
+
+def shown(value: Any) -> str:
+    """A found value as a recipe would write it, cut short."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+
+
+def add_validation_mistakes(mistakes: Mistakes, table: str, model: type[BaseModel], error: ValidationError) -> None:
+    """Adds pydantic's findings about `[table]` in plain words; what several types were tried for is said once."""
+    expected: dict[tuple[str, str], list[str]] = {}
+    for found in error.errors():
+        models, key = _walk(model, found["loc"])
+        if found["type"] == "extra_forbidden":
+            word = str(found["loc"][-1])
+            mistakes.add(table, key, unknown(word, [name for each in models for name in each.model_fields]))
+        elif found["type"] == "missing":
+            mistakes.add(table, key, "is required and missing")
+        elif found["type"] == "value_error":
+            mistakes.add(table, key, str(found["ctx"]["error"]))
+        else:
+            allowed = EXPECTED.get(found["type"], found["msg"]).format(**found.get("ctx", {}))
+            expected.setdefault((key, _found(found)), []).append(allowed)
+    for (key, value), allowed_here in expected.items():
+        mistakes.add(table, key, f"expected {' or '.join(dict.fromkeys(allowed_here))}, found {value}")
+
+
+def _found(found: Any) -> str:
+    choices = [word.strip("'") for word in found.get("ctx", {}).get("expected", "").replace(" or ", ", ").split(", ")]
+    word = found["input"] if found["type"] == "literal_error" and isinstance(found["input"], str) else ""
+    return shown(found["input"]) + (did_you_mean(word, choices) if word else "")
+
+
+def _walk(model: type[BaseModel], location: Sequence[int | str]) -> tuple[list[type[BaseModel]], str]:
+    """The models that hold the last key of `location`, and the key as a recipe reads: `parallel[0].language`.
+
+    Pydantic names the members of a union in a location as well; they are no keys and are left out.
+    """
+    holders, models, key, inside_field = [model], [model], "", False
+    for number, part in enumerate(location):
+        if isinstance(part, int):
+            key += f"[{part}]"
+            continue
+        is_field = any(part in each.model_fields for each in models)
+        is_last_unknown = number == len(location) - 1 and bool(models)
+        if not (is_field or is_last_unknown) or (inside_field and not models):
+            continue
+        key += f".{part}" if key else part
+        holders = models
+        models = [inner for each in models if part in each.model_fields for inner in _models_of(each, part)]
+        inside_field = True
+    return holders, key
+
+
+def _models_of(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
+    def search(annotation: Any) -> list[type[BaseModel]]:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not get_args(annotation):
+            return [annotation]
+        return [found for inner in get_args(annotation) for found in search(inner)]
+
+    return search(model.model_fields[name].annotation)

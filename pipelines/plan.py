@@ -1,0 +1,254 @@
+"""What a run would do with each step, and why: one comparison of fingerprints, and words for the difference.
+
+Planning reads files and writes none, contacts no hub, and loads neither torch nor transformers.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from bertrelay.errors import RequestError
+from bertrelay.fingerprint import Digests, Parts, fingerprint, parts_of
+from bertrelay.settings import InputFile, ModelSource
+from pipelines.folders import DIGITS, damage, has_work, parts_of_result, previous_parts
+from pipelines.mistakes import Mistakes, did_you_mean, shown
+from pipelines.recipe import Key, Recipe, Step
+from pipelines.revisions import name_of, unknown_ids
+
+UNKNOWN = "unknown"
+
+
+class Action(StrEnum):
+    """What happens to a step."""
+
+    RUN = "RUN"
+    SKIP = "SKIP"
+    RESUME = "RESUME"
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step, what happens to it and why.
+
+    parts: what its result depends on; empty as long as a hub revision is unknown.
+    afresh: what stands in its folder is removed before it runs.
+    """
+
+    step: Step
+    action: Action
+    reasons: tuple[str, ...]
+    parts: Parts
+    stage_folder: Path
+    afresh: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.parts) if self.parts else UNKNOWN
+
+    @property
+    def folder(self) -> Path:
+        return self.stage_folder / self.fingerprint[:DIGITS]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run of a recipe would do, step by step."""
+
+    recipe: Recipe
+    run_folder: Path
+    steps: tuple[PlannedStep, ...]
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to run."""
+        return all(planned.action == Action.SKIP for planned in self.steps)
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asks beyond the recipe: stages to run alone, and stages to run again."""
+
+    only: tuple[str, ...] = ()
+    force: tuple[str, ...] = ()
+
+
+NO_WISHES = Wishes()
+
+
+def make_plan(
+    recipe: Recipe, runs: Path, digests: Digests, revisions: Mapping[str, str], wishes: Wishes = NO_WISHES
+) -> Plan:
+    """What a run would do. Raises RequestError for unknown stages, and for all inputs that are missing at once."""
+    steps = chosen_steps(recipe, wishes)
+    check_inputs(recipe, steps)
+    planned: dict[Key, PlannedStep] = {}
+    for step in steps:
+        planned[step.key] = _plan_step(step, planned, runs / recipe.name, digests, revisions, wishes)
+    return Plan(recipe, runs / recipe.name, tuple(planned.values()))
+
+
+def chosen_steps(recipe: Recipe, wishes: Wishes) -> list[Step]:
+    """All steps, or those that `only` names and what they need."""
+    names = recipe.stage_names
+    for option, asked in (("--only", wishes.only), ("--force", wishes.force)):
+        for name in asked:
+            if name not in names:
+                raise RequestError(
+                    f"{option} {name}: {recipe.name} has no such stage{did_you_mean(name, names) or '.'}"
+                    f" Its stages: {', '.join(names)}"
+                )
+    wanted = {step.key for step in recipe.steps if not wishes.only or step.name in wishes.only}
+    for step in reversed(recipe.steps):
+        if step.key in wanted:
+            wanted.update(step.needs)
+    return [step for step in recipe.steps if step.key in wanted]
+
+
+def check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
+    """Raises RequestError with every file and model folder that is not there."""
+    mistakes = Mistakes(recipe.source.title)
+    for step in steps:
+        for key, source in step.sources:
+            if isinstance(source, InputFile) and not source.stage_reference and not Path(source).exists():
+                mistakes.add(step.name, key, f"expected a file, found none at {source}")
+            elif isinstance(source, ModelSource) and source.folder and not source.folder.is_dir():
+                mistakes.add(step.name, key, f"expected a model folder, found none at {source}")
+    mistakes.raise_if_any()
+
+
+def _plan_step(
+    step: Step,
+    planned: Mapping[Key, PlannedStep],
+    run_folder: Path,
+    digests: Digests,
+    revisions: Mapping[str, str],
+    wishes: Wishes,
+) -> PlannedStep:
+    stage_folder = run_folder / step.name
+    needed = _needed(step, planned)
+    unknown = [*_unknown_revisions(step, revisions), *_unknown_upstream(needed)]
+    if unknown:
+        return PlannedStep(step, Action.RUN, tuple(unknown), {}, stage_folder)
+    parts = parts_of(
+        step.stage,
+        step.settings,
+        digests,
+        upstream=lambda name: needed[name].fingerprint,
+        revision=lambda source: revisions[name_of(source)],
+    )
+    forced = step.name in wishes.force
+    return _decide(PlannedStep(step, Action.RUN, (), parts, stage_folder), planned, digests, forced)
+
+
+def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, PlannedStep]:
+    """By name, the steps that `step` refers to; of a repeated stage the one with the same seed."""
+    return {key[0]: planned[key] for key in step.needs}
+
+
+def _unknown_revisions(step: Step, revisions: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name_of(source)}: its revision is not known before the first run" for source in unknown_ids(step, revisions)
+    ]
+
+
+def _unknown_upstream(needed: Mapping[str, PlannedStep]) -> list[str]:
+    return [
+        f"upstream {name}: {reason}" for name, other in needed.items() if not other.parts for reason in other.reasons
+    ]
+
+
+def _decide(draft: PlannedStep, planned: Mapping[Key, PlannedStep], digests: Digests, forced: bool) -> PlannedStep:
+    """Whether what stands in the step's folder is enough."""
+
+    def decided(action: Action, *reasons: str, afresh: bool = False) -> PlannedStep:
+        return PlannedStep(draft.step, action, reasons, draft.parts, draft.stage_folder, afresh)
+
+    if forced:
+        return decided(Action.RUN, "forced", afresh=True)
+    if draft.folder.is_dir():
+        wrong = damage(draft.folder, digests)
+        return decided(Action.RUN, wrong, afresh=True) if wrong else decided(Action.SKIP)
+    before = previous_parts(draft.stage_folder, draft.step.seed)
+    why = list(changes(draft, before, planned)) if before is not None else []
+    if has_work(draft.folder):
+        return decided(Action.RESUME, "begun and not finished", *why)
+    return decided(Action.RUN, *(why or ["first time"]))
+
+
+def changes(now: PlannedStep, before: Parts, planned: Mapping[Key, PlannedStep]) -> Iterator[str]:
+    """In plain words, every part that differs from the one before."""
+    sources = dict(now.step.sources)
+    for key in dict.fromkeys([*now.parts, *before]):
+        old, new = before.get(key, _Absent), now.parts.get(key, _Absent)
+        if old == new:
+            continue
+        source = sources.get(key)
+        if source is not None and source.stage_reference and _is(old, "output:"):
+            upstream = _needed(now.step, planned)[source.stage_reference[0]]
+            yield from _upstream_changes(upstream, str(old), str(new), planned)
+        elif source is not None and _is(old, "file:", "folder:") and _is(new, "file:", "folder:"):
+            yield f"file {short_path(source)} changed ({now.step.name}.{key})"
+        elif key == "uses.version":
+            yield f"{now.step.stage.kind} has a new version that gives other results: {old} → {new}"
+        else:
+            yield f"{now.step.name}.{key}: {_words(old)} → {_words(new)}"
+
+
+def _upstream_changes(upstream: PlannedStep, old: str, new: str, planned: Mapping[Key, PlannedStep]) -> Iterator[str]:
+    """Why an upstream stage's output is another one than before."""
+    name = upstream.step.name
+    old_fingerprint, _, old_inner = old.removeprefix("output:").partition("/")
+    new_fingerprint, _, new_inner = new.removeprefix("output:").partition("/")
+    if old_fingerprint == new_fingerprint:
+        yield f"upstream {name}: {old_inner} → {new_inner}"
+        return
+    before = parts_of_result(upstream.stage_folder, old_fingerprint)
+    reasons = list(changes(upstream, before, planned)) if before else list(upstream.reasons)
+    for reason in reasons or [f"another result, {old_fingerprint[:DIGITS]} → {new_fingerprint[:DIGITS]}"]:
+        yield f"upstream {name}: {reason}"
+
+
+class _Absent:
+    """Stands for a part that is not there."""
+
+
+def _is(part: Any, *prefixes: str) -> bool:
+    return isinstance(part, str) and part.startswith(prefixes)
+
+
+def _words(part: Any) -> str:
+    if part is _Absent:
+        return "not set"
+    if _is(part, "file:", "folder:"):
+        return f"a {str(part).partition(':')[0]}"
+    if _is(part, "output:"):
+        return "the output of a stage"
+    return str(part).removeprefix("hub:") if _is(part, "hub:") else shown(part)
+
+
+def short_path(path: str | Path) -> str:
+    """A path as one reads it: from the working directory where it lies below."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else str(path)
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The plan as `plan --json` prints it."""
+    return {
+        "recipe": plan.recipe.name,
+        "run_folder": str(plan.run_folder),
+        "stages": [
+            {
+                "name": planned.step.name,
+                "seed": planned.step.seed,
+                "uses": planned.step.stage.kind,
+                "action": planned.action.value,
+                "reasons": list(planned.reasons),
+                "fingerprint": planned.fingerprint if planned.parts else None,
+                "folder": str(planned.folder) if planned.parts else None,
+            }
+            for planned in plan.steps
+        ],
+    }

@@ -1,0 +1,109 @@
+"""Revisions of hub ids: the recipe's pin, else what the first run wrote into `<recipe>.lock`.
+
+Only a run asks the hub, and only for what is not known. `plan` reads what stands here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from bertrelay.errors import RequestError
+from bertrelay.files import read_json, write_json
+from bertrelay.settings import HubDataset, ModelSource, Settings, Source, with_sources
+from pipelines.recipe import Recipe, Step
+
+HubId = ModelSource | HubDataset
+Revisions = dict[str, str]
+"""`model owner/name` or `dataset owner/name` to its revision."""
+
+Ask = Callable[[HubId], str]
+
+
+def lock_path(recipe: Recipe, runs: Path) -> Path:
+    """Beside the recipe; a built-in recipe's lock stands with the runs."""
+    return recipe.source.path.with_suffix(".lock") if recipe.source.path else runs / f"{recipe.source.stem}.lock"
+
+
+def read_revisions(path: Path) -> Revisions:
+    """What the lock file knows."""
+    if not path.exists():
+        return {}
+    found = read_json(path)
+    if found is None or not all(isinstance(revision, str) for revision in found.values()):
+        raise RequestError(
+            f"{path}: expected a JSON object of revisions, found something else; delete it, "
+            "and the next run asks the hub again"
+        )
+    return found
+
+
+def name_of(source: HubId) -> str:
+    """How a lock file calls a hub id."""
+    return f"{'dataset' if isinstance(source, HubDataset) else 'model'} {source.hub_id}"
+
+
+def hub_ids(step: Step) -> list[HubId]:
+    """The models and data sets that a step takes from a hub."""
+    return [source for _, source in step.sources if isinstance(source, ModelSource | HubDataset) and source.hub_id]
+
+
+def unknown_ids(step: Step, known: Mapping[str, str]) -> list[HubId]:
+    """The hub ids of a step whose revision neither the recipe nor the lock file tells."""
+    return [source for source in hub_ids(step) if not source.revision and name_of(source) not in known]
+
+
+def learn_revisions(steps: Iterable[Step], path: Path, ask: Ask) -> Revisions:
+    """The known revisions and, asked of the hub and written down, those still unknown."""
+    known = read_revisions(path)
+    wanted = {name_of(source): source for step in steps for source in unknown_ids(step, known)}
+    if not wanted:
+        return known
+    known = {**known, **{name: ask(source) for name, source in wanted.items()}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, dict(sorted(known.items())))
+    return known
+
+
+def with_revisions(settings: Settings, known: Mapping[str, str]) -> Settings:
+    """`settings` with every hub id written `id@revision`, so that a stage takes what its fingerprint says."""
+
+    def pin(key: str, source: Source) -> str:  # noqa: ARG001
+        if isinstance(source, ModelSource | HubDataset) and source.hub_id and not source.revision:
+            return f"{source.hub_id}@{known[name_of(source)]}"
+        return source
+
+    return with_sources(settings, pin)
+
+
+def ask_hub(source: HubId) -> str:
+    """The newest revision of a hub id. Raises RequestError when there is no such id, or no hub to be reached."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    name = name_of(source)
+    try:
+        hub = HfApi()
+        found = (
+            hub.dataset_info(source.hub_id) if isinstance(source, HubDataset) else hub.model_info(str(source.hub_id))
+        )
+    except (RepositoryNotFoundError, GatedRepoError, HFValidationError) as error:
+        raise RequestError(
+            f"{name}: the hub has none of that name that it lets you read; check the spelling, "
+            "or log in with `hf auth login` if it is private"
+        ) from error
+    except OfflineModeIsEnabled as error:
+        raise RequestError(
+            f"{name}: its revision is not known yet and HF_HUB_OFFLINE is set; unset it for the first "
+            f"run, or pin the revision: {source.hub_id}@REVISION"
+        ) from error
+    except Exception as error:  # no network has as many names as the hub's client had HTTP libraries
+        raise RequestError(_unreachable(name, source, error)) from error
+    if not found.sha:
+        raise RequestError(f"{name}: the hub tells no revision; pin one: {source.hub_id}@REVISION")
+    return found.sha
+
+
+def _unreachable(name: str, source: HubId, error: Exception) -> str:
+    return (
+        f"{name}: the hub could not be reached ({type(error).__name__}). Connect to the network for the first run, "
+        f"pin a revision that is already downloaded ({source.hub_id}@REVISION), or give a folder instead"
+    )

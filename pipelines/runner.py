@@ -1,0 +1,201 @@
+"""Runs the steps of a recipe: what is whole is skipped, what was begun goes on, and what is done says so last.
+
+Every process of a run walks through here. The main one alone locks, plans, names and links; the others follow its plan.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bertrelay.errors import BertRelayError, RequestError
+from bertrelay.fingerprint import Digests, Parts
+from bertrelay.progress import say
+from bertrelay.settings import Settings, with_stage_paths
+from bertrelay.stage import Metrics, StageContext, World
+from pipelines.folders import begin, discard, finish, latest_name, link_latest, partial_of, read_done, settle
+from pipelines.locks import run_lock
+from pipelines.mistakes import did_you_mean
+from pipelines.plan import NO_WISHES, Action, Plan, PlannedStep, Wishes, check_inputs, chosen_steps, make_plan
+from pipelines.recipe import Key, Recipe
+from pipelines.revisions import Ask, Revisions, ask_hub, hub_ids, learn_revisions, lock_path, with_revisions
+from pipelines.summary import write_summary
+from pipelines.team import Team
+from pipelines.trouble import disk_explained, named, stopping_at_once
+
+CACHE = ".cache"
+REPORT = "report.html"
+ALONE = World()
+
+Shared = tuple[Revisions, dict[Key, tuple[Action, Parts]]]
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a run needs besides its recipe.
+
+    runs: the folder of all runs.
+    verify: hash every file again.
+    write_report: writes the report of a run's folder.
+    ask: asks the hub for a revision.
+    """
+
+    runs: Path
+    wishes: Wishes = NO_WISHES
+    verify: bool = False
+    world: World = ALONE
+    write_report: Callable[[Path], Path] | None = None
+    ask: Ask = ask_hub
+
+    @property
+    def cache(self) -> Path:
+        return self.runs / CACHE
+
+    def digests(self) -> Digests:
+        """The digests that all runs in the folder remember."""
+        return Digests(self.cache / "digests.json", self.verify)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run did: the plan it followed, and of each step the seconds now and the metrics."""
+
+    plan: Plan
+    seconds: dict[Key, float]
+    metrics: dict[Key, Metrics]
+
+
+def run(recipe: Recipe, means: Means) -> Outcome:
+    """Runs what is not done of `recipe`; what was done is kept, and the next run goes on from it.
+
+    Raises RequestError for wrong input and for a second runner, WorkError when a stage fails, Stopped on a signal.
+    """
+    _keep_to_ourselves(recipe)
+    run_folder = means.runs / recipe.name
+    with stopping_at_once(), disk_explained(run_folder), ExitStack() as held:
+        team = Team.gather(means.world)
+        if team.is_main:
+            held.enter_context(run_lock(run_folder))
+        digests = means.digests()
+        plan, revisions = _agree_on_plan(recipe, means, team, digests)
+        seconds = {step.step.key: _bring_to_end(step, plan, revisions, means, team, digests) for step in plan.steps}
+        if team.is_main:
+            _round_off(plan, means, digests)
+        team.part()
+    return Outcome(plan, seconds, _metrics(plan))
+
+
+def _keep_to_ourselves(recipe: Recipe) -> None:
+    """No telemetry, and no word with a hub unless the recipe names one; what a user has set stays."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    if not any(hub_ids(step) for step in recipe.steps):
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def _agree_on_plan(recipe: Recipe, means: Means, team: Team, digests: Digests) -> tuple[Plan, Revisions]:
+    """The main process's plan, in every process."""
+    if not team.is_main:
+        return _plan_of(recipe, means, team.share(None))
+    try:
+        plan, revisions = _plan(recipe, means, digests)
+    except BertRelayError as error:
+        team.share(error.exit_code)
+        raise
+    team.share((revisions, {each.step.key: (each.action, each.parts) for each in plan.steps}))
+    return plan, revisions
+
+
+def _plan(recipe: Recipe, means: Means, digests: Digests) -> tuple[Plan, Revisions]:
+    steps = chosen_steps(recipe, means.wishes)
+    check_inputs(recipe, steps)  # before a hub is asked
+    settle(means.runs / recipe.name, digests)
+    revisions = learn_revisions(steps, lock_path(recipe, means.runs), means.ask)
+    return make_plan(recipe, means.runs, digests, revisions, means.wishes), revisions
+
+
+def _plan_of(recipe: Recipe, means: Means, shared: Shared | int | None) -> tuple[Plan, Revisions]:
+    """The plan that the main process shared; where it shared an exit code, this process ends with it too."""
+    if shared is None or isinstance(shared, int):
+        sys.exit(shared or 1)
+    revisions, decided = shared
+    run_folder = means.runs / recipe.name
+    steps = []
+    for step in recipe.steps:
+        if step.key in decided:
+            action, parts = decided[step.key]
+            steps.append(PlannedStep(step, action, (), parts, run_folder / step.name))
+    return Plan(recipe, run_folder, tuple(steps)), revisions
+
+
+def _bring_to_end(
+    planned: PlannedStep, plan: Plan, revisions: Revisions, means: Means, team: Team, digests: Digests
+) -> float:
+    """Runs a step that is not done, and links it as the latest; the seconds that took."""
+    started = datetime.now(UTC)
+    say("  ".join([f"{planned.action.value:6}", planned.step.label, "; ".join(planned.reasons)]).rstrip())
+    if planned.action != Action.SKIP:
+        with named(planned.step.label), disk_explained(planned.folder):
+            _work(planned, settings_of(planned, plan, revisions), means, team, digests)
+    if team.is_main:
+        _link(planned, plan.recipe)
+    return (datetime.now(UTC) - started).total_seconds()
+
+
+def _work(planned: PlannedStep, settings: Settings, means: Means, team: Team, digests: Digests) -> None:
+    """Calls the stage in every process, on the folder that the main one opens and closes."""
+    started = datetime.now(UTC)
+    if team.is_main:
+        if planned.afresh:
+            discard(planned.folder)
+        begin(planned.folder, planned.parts)
+    team.wait()
+    context = StageContext(partial_of(planned.folder), means.cache, means.world)
+    metrics = planned.step.stage.load_run()(settings, context)
+    team.wait()
+    if team.is_main:
+        finish(planned.folder, planned.parts, metrics, started, digests)
+        digests.save()
+    team.wait()
+
+
+def settings_of(planned: PlannedStep, plan: Plan, revisions: Revisions) -> Settings:
+    """A step's settings with the places of its upstream outputs and the revisions of its hub ids filled in."""
+    seeds = dict(planned.step.needs)
+    folders = {each.step.key: each.folder for each in plan.steps}
+
+    def locate(stage: str, inner: str) -> Path:
+        return _existing(folders[stage, seeds[stage]], stage, inner)
+
+    return with_revisions(with_stage_paths(planned.step.settings, locate), revisions)
+
+
+def _existing(folder: Path, stage: str, inner: str) -> Path:
+    if not (folder / inner).exists():
+        written = sorted(path.name for path in folder.iterdir())
+        raise RequestError(
+            f"@{stage}/{inner}: the stage {stage} wrote nothing of that name{did_you_mean(inner, written) or '.'} "
+            f"It wrote: {', '.join(written)}"
+        )
+    return folder / inner
+
+
+def _link(planned: PlannedStep, recipe: Recipe) -> None:
+    """Links the result as the latest: of a repeated stage each seed's, the first seed's under the plain name too."""
+    link_latest(planned.folder, latest_name(planned.step.seed))
+    if planned.step.seed is not None and planned.step.seed == recipe.seeds[0]:
+        link_latest(planned.folder, latest_name(None))
+
+
+def _round_off(plan: Plan, means: Means, digests: Digests) -> None:
+    """Writes what is told about the whole run."""
+    digests.save()
+    write_summary(plan.recipe, plan.run_folder)
+    if means.write_report and not (plan.idle and (plan.run_folder / REPORT).exists()):
+        means.write_report(plan.run_folder)
+
+
+def _metrics(plan: Plan) -> dict[Key, Metrics]:
+    return {each.step.key: done.metrics for each in plan.steps if (done := read_done(each.folder))}

@@ -1,0 +1,149 @@
+"""Flat metric names to tables that can be read: by family, with a row for each language, set or name."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bertrelay.stage import Metrics
+
+ABOUT = {
+    "Translation accuracy": "The share of sentences whose nearest neighbour in the other language is their own "
+    "translation. Word-for-word lookup finds it by the words that a dictionary of the training pairs gives.",
+    "Semantic textual similarity": "Spearman's rank correlation of the vectors' similarity with people's scores.",
+    "Distance to the teacher": "Mean squared error of the student's vectors; relative to the spread of the teacher's, "
+    "0 is the teacher and 1 what its mean vector scores.",
+    "Other figures": "",
+}
+TRANSLATION = {"translation_accuracy": "Vectors", "lookup_accuracy": "Word-for-word lookup"}
+DISTANCE = {"mse": "squared error", "mse_relative": "relative"}
+MEASURES = {
+    f"{correlation}_{similarity}": f"{correlation.capitalize()}, {similarity}"
+    for correlation in ("spearman", "pearson")
+    for similarity in ("cosine", "dot", "euclidean", "manhattan")
+}
+ENDINGS = ("low", "high", "deviation")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure, and what is known of its precision: a 95 % interval, or the deviation over seeds."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    deviation: float | None = None
+
+    def __str__(self) -> str:
+        return shown(self.value) + ("" if self.deviation is None else f" ± {shown(self.deviation)}")
+
+    @property
+    def interval(self) -> str:
+        """`0.91 – 0.93`, or nothing; the deviation over seeds says more than one seed's interval."""
+        if self.low is None or self.high is None or self.deviation is not None:
+            return ""
+        return f"{shown(self.low)} – {shown(self.high)}"
+
+
+MISSING = Figure(None)
+Column = tuple[str, str]
+"""The group of a column and the column itself; either may be empty."""
+
+
+@dataclass
+class ScoreTable:
+    """Figures by row and column. What was not measured is in none of them."""
+
+    family: str
+    caption: str
+    columns: list[Column] = field(default_factory=list)
+    rows: dict[str, dict[Column, Figure]] = field(default_factory=dict)
+
+    def put(self, row: str, column: Column, figure: Figure) -> None:
+        """Sets a figure, behind the columns of its own group."""
+        if column not in self.columns:
+            order = list(dict.fromkeys(group for group, _ in [*self.columns, column]))
+            self.columns = sorted([*self.columns, column], key=lambda each: order.index(each[0]))
+        self.rows.setdefault(row, {})[column] = figure
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """The groups of columns, and how many columns each has."""
+        names = [group for group, _ in self.columns]
+        return [(name, names.count(name)) for name in dict.fromkeys(names)]
+
+    def cells(self, row: str) -> list[Figure]:
+        """The row's figures, one for each column."""
+        return [self.rows[row].get(column, MISSING) for column in self.columns]
+
+
+def score_tables(stages: Mapping[str, Metrics]) -> list[ScoreTable]:
+    """The metrics of `stages` (name to metrics) as tables, families in their order."""
+    tables: dict[tuple[str, str], ScoreTable] = {}
+    for stage, metrics in stages.items():
+        for name, figure in figures(metrics).items():
+            family, caption, row, column = _place(stage, name)
+            table = tables.setdefault((family, caption), ScoreTable(family, caption))
+            table.put(row, column, figure)
+    for table in tables.values():
+        if table.family == "Translation accuracy":
+            _add_means(table)
+    order = list(ABOUT)
+    return sorted(tables.values(), key=lambda table: order.index(table.family))
+
+
+def figures(metrics: Metrics) -> dict[str, Figure]:
+    """Each figure with its `_low`, `_high` and `_deviation`."""
+    return {
+        name: Figure(value, *(metrics.get(f"{name}_{ending}") for ending in ENDINGS))
+        for name, value in metrics.items()
+        if not any(base in metrics for base in _bases(name))
+    }
+
+
+def _bases(name: str) -> Iterator[str]:
+    """What `name` may be an addition to: `f1` for `f1_low`, and for `f1_low_deviation`."""
+    base, _, ending = name.rpartition("_")
+    if ending in ENDINGS:
+        yield base
+        yield from _bases(base)
+
+
+def _place(stage: str, name: str) -> tuple[str, str, str, Column]:
+    """Where a figure stands: family, caption of the table, row, column."""
+    family, *middle = name.split("/")
+    if family in TRANSLATION and middle and (language := _other_language(middle[-1])):
+        direction = "from English" if middle[-1].startswith("en-") else "into English"
+        caption = " · ".join([stage, *middle[:-1]])
+        return "Translation accuracy", caption, language, (TRANSLATION[family], direction)
+    if family == "sts" and len(middle) > 1:
+        column = (stage, MEASURES.get(middle[-1], middle[-1]))
+        return "Semantic textual similarity", "", " / ".join(middle[:-1]), column
+    if family in DISTANCE and middle:
+        return "Distance to the teacher", "", " / ".join(middle), (stage, DISTANCE[family])
+    return "Other figures", "", name, (stage, "")
+
+
+def _other_language(pair: str) -> str | None:
+    """`de` of `en-de` and `de-en`; None where English is no side of it."""
+    return pair.removeprefix("en-") if pair.startswith("en-") else pair.removesuffix("-en") if "-en" in pair else None
+
+
+def _add_means(table: ScoreTable) -> None:
+    if len(table.rows) < 2:
+        return
+    rows = list(table.rows.values())
+    for column in table.columns:
+        values = [row[column].value for row in rows if column in row]
+        known = [value for value in values if value is not None]
+        if len(known) == len(rows):
+            table.put("mean", column, Figure(sum(known) / len(known)))
+
+
+def shown(value: float | None) -> str:
+    """A figure for people: three decimals, or three digits where it is tiny; a dash for what was not measured."""
+    if value is None:
+        return "–"
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}".replace("-", "−")
+    decimals = 1 if abs(value) >= 100 else 3
+    text = f"{value:.3g}" if 0 < abs(value) < 0.0995 else f"{value:.{decimals}f}"
+    return text.replace("-", "−")

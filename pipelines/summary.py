@@ -1,0 +1,39 @@
+"""`metrics.json` of a run: each stage's latest figures, and their mean and deviation where seeds repeat it."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertrelay.files import write_json
+from bertrelay.stage import Metrics
+from pipelines.folders import METRICS, latest_name, read_done
+from pipelines.recipe import Recipe
+
+
+def write_summary(recipe: Recipe, run_folder: Path) -> None:
+    """Writes `metrics.json` of the run: stage to its metrics."""
+    write_json(run_folder / METRICS, summary(recipe, run_folder))
+
+
+def summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
+    """Stage to the metrics of its latest result; of a repeated one the mean over seeds and `<name>_deviation`."""
+    found: dict[str, Metrics] = {}
+    for name in recipe.stage_names:
+        seeds = [step.seed for step in recipe.steps if step.name == name]
+        done = [read_done(run_folder / name / latest_name(seed)) for seed in seeds]
+        metrics = [each.metrics for each in done if each]
+        if metrics:
+            found[name] = metrics[0] if seeds == [None] else over_seeds(metrics)
+    return found
+
+
+def over_seeds(metrics: Sequence[Metrics]) -> Metrics:
+    """The mean of each figure and its sample standard deviation; null where a seed lacks it."""
+    found: Metrics = {}
+    for name in dict.fromkeys(name for each in metrics for name in each):
+        values = [value for each in metrics if (value := each.get(name)) is not None]
+        whole = len(values) == len(metrics)
+        found[name] = statistics.fmean(values) if whole else None
+        if len(values) > 1:
+            found[f"{name}_deviation"] = statistics.stdev(values) if whole else None
+    return found

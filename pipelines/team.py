@@ -1,0 +1,71 @@
+"""The processes that run a recipe together: the main one plans and writes, the others follow.
+
+torch is loaded only where there is more than one process.
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from bertrelay.errors import WorkError
+from bertrelay.stage import World
+
+PATIENCE = timedelta(
+    days=7
+)  # one process may evaluate for hours while the others wait; a dead one is the launcher's job
+
+
+@dataclass(frozen=True)
+class Team:
+    """All processes of a run, seen from one of them."""
+
+    world: World
+
+    @classmethod
+    def gather(cls, world: World) -> "Team":
+        """Joins the other processes. Raises WorkError when there are not as many as were asked for."""
+        if world.size > 1:
+            _connect(world)
+        return cls(world)
+
+    @property
+    def is_main(self) -> bool:
+        return self.world.is_main
+
+    def share(self, value: Any) -> Any:
+        """The main process's `value`, in every process."""
+        if self.world.size == 1:
+            return value
+        from accelerate.utils import broadcast_object_list
+
+        return broadcast_object_list([value])[0]
+
+    def wait(self) -> None:
+        """Waits until every process is here."""
+        if self.world.size > 1:
+            from accelerate import PartialState
+
+            PartialState().wait_for_everyone()
+
+    def part(self) -> None:
+        """Leaves the others in peace at the end of the work."""
+        if self.world.size > 1:
+            from accelerate import PartialState
+
+            PartialState().destroy_process_group()
+
+
+def _connect(world: World) -> None:
+    import torch
+    from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
+
+    if not torch.cuda.is_available():  # else Accelerate on CPU leaves every process alone with itself
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+    found = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=PATIENCE).num_processes
+    if found != world.size:
+        raise WorkError(
+            f"expected {world.size} processes, found {found} that know of one another; "
+            "start them with `bertrelay run … --processes N`, torchrun or accelerate launch"
+        )

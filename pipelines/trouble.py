@@ -1,0 +1,80 @@
+"""What goes wrong while a stage works, said so that a user knows what to do."""
+
+import errno
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from bertrelay.errors import BertRelayError, RequestError, Stopped, WorkError
+from bertrelay.signals import STOPPING
+
+NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+@contextmanager
+def named(label: str) -> Iterator[None]:
+    """Says in the project's own errors which stage they are about."""
+    try:
+        yield
+    except Stopped as error:
+        raise Stopped(f"[{label}] {error}", error.exit_code - 128) from error
+    except RequestError as error:
+        raise RequestError(f"[{label}] {error}") from error
+    except WorkError as error:
+        raise WorkError(f"[{label}] {error}") from error
+
+
+@contextmanager
+def disk_explained(folder: Path) -> Iterator[None]:
+    """Turns what a full disk or a forbidden folder raises into an error that says what to do."""
+    try:
+        yield
+    except BertRelayError:
+        raise
+    except Exception as error:
+        number, place = _error_number(error), getattr(error, "filename", None) or folder
+        if number in NO_ROOM:
+            raise WorkError(
+                f"no room left to write {place}: the disk, the quota or the limit on file sizes is full. Free some, or "
+                "choose another disk with --runs DIR, and run the same command again; what was done is kept"
+            ) from error
+        if number in NOT_ALLOWED:
+            raise RequestError(
+                f"expected a place that may be read and written, found none: {place}. "
+                "Change its permissions, or choose another folder with --runs DIR"
+            ) from error
+        raise
+
+
+def _error_number(error: BaseException | None) -> int | None:
+    """The system's number of an error; libraries in Rust and C++ hide it in their words or in a cause."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno:
+            return error.errno
+        found = re.search(r"os error (\d+)", str(error))
+        if found:
+            return int(found[1])
+        error = error.__cause__ or error.__context__
+    return None
+
+
+@contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """Turns SIGTERM and Ctrl-C into Stopped. A training, which stops at a step of its own, handles them itself."""
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise Stopped(f"stopped by {signal.Signals(number).name}; the same command goes on from here", number)
+
+    try:
+        before = {number: signal.signal(number, stop) for number in STOPPING}
+    except ValueError:  # outside the main thread Python lets nobody handle signals
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,289 @@
+"""Parallel corpora: read, filtered, split and laid down once, as memory-mapped files that students learn from.
+
+Sentences are kept in Unicode NFC with single spaces. Two English sentences are one target when they are equal so, and
+one sentence of the dev split when they are equal but for case.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from bertrelay.progress import say
+from bertrelay.records import Rejects
+from students.holdout import Mask, Seen, number_targets, split_off_drawn, split_off_given
+from students.parallel import DEV, TRAIN, Account, Pair, filtered, listed, read_pairs
+from students.sources import ENGLISH, Filters, ParallelSource
+
+BLOCK_PAIRS = 4096
+SPOOL = "pairs.arrow"
+
+
+class Translations(NamedTuple):
+    """English sentences and what they are in another language, row by row."""
+
+    english: list[str]
+    other: list[str]
+
+
+DevSplit = dict[str, Translations]
+"""The dev pairs by language."""
+
+
+class Sentences:
+    """Sentences of an Arrow file, mapped into memory and read block by block."""
+
+    def __init__(self, path: Path) -> None:
+        self._column = pa.ipc.open_file(pa.memory_map(str(path))).read_all().column(0)
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def read(self, start: int, stop: int) -> list[str]:
+        """Sentences `start` to `stop`, the last one not included."""
+        found: list[str] = self._column.slice(start, max(stop - start, 0)).to_pylist()
+        return found
+
+
+@dataclass(frozen=True)
+class ParallelCorpus:
+    """A corpus as a student learns from it: items, each a sentence to encode and the English sentence it should equal.
+
+    The first items are the distinct English sentences, item i with target i; all the translations follow.
+
+    english: the distinct English training sentences, which the teacher encodes.
+    targets: row of `english` whose teacher vector an item learns. int32 (items,)
+    weights: of an English item the number of its translations, of a translation 1. int32 (items,)
+    languages: index into `language_names`, where 0 is English. int16 (items,)
+    dev: the sentences held out; no English one of them is in training in any language.
+    facts: what `corpus.json` tells: how many of what, and what became of the pairs of each source.
+    """
+
+    english: Sentences
+    translations: Sentences
+    targets: NDArray[np.int32]
+    weights: NDArray[np.int32]
+    languages: NDArray[np.int16]
+    language_names: list[str]
+    dev: DevSplit
+    facts: dict[str, Any]
+
+    @classmethod
+    def open(cls, folder: Path) -> "ParallelCorpus":
+        """Opens a corpus that `build_corpus` laid down; sentences and arrays stay on disk."""
+        facts = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
+        dev = json.loads((folder / "dev.json").read_text(encoding="utf-8"))
+        return cls(
+            english=Sentences(folder / "english.arrow"),
+            translations=Sentences(folder / "translations.arrow"),
+            targets=np.load(folder / "targets.npy", mmap_mode="r"),
+            weights=np.load(folder / "weights.npy", mmap_mode="r"),
+            languages=np.load(folder / "languages.npy", mmap_mode="r"),
+            language_names=[ENGLISH, *facts["train"]],
+            dev={language: Translations(**sides) for language, sides in dev.items()},
+            facts=facts,
+        )
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def texts(self, start: int, stop: int) -> list[str]:
+        """The sentences of items `start` to `stop`, the last one not included."""
+        border = len(self.english)
+        english = self.english.read(min(start, border), min(stop, border))
+        return english + self.translations.read(max(start - border, 0), max(stop - border, 0))
+
+
+@dataclass(frozen=True)
+class CorpusPlan:
+    """What a corpus is made of.
+
+    dev_sentences: how many distinct English sentences to hold out: those with the smallest hash under `seed`, so that
+    more data moves few of them. Not used where there are `dev_sources`.
+    dev_sources: held out as they stand; training gives up every pair whose English is in them.
+    rejects_limit: the share of unusable records (a broken row, invalid UTF-8) that is borne. A pair that a filter
+    leaves out is usable: it is counted with its reason and never stops anything.
+    """
+
+    sources: Sequence[ParallelSource]
+    seed: int
+    filters: Filters = field(default_factory=Filters)
+    dev_sentences: int = 0
+    dev_sources: Sequence[ParallelSource] = ()
+    rejects_limit: float = 0.01
+
+
+def build_corpus(cache: Path, key: str, plan: CorpusPlan, context_cache: Path | None = None) -> ParallelCorpus:
+    """The corpus of `plan` in `cache / key`, laid down unless it is there; another process that asks waits.
+
+    key: stands for the plan and the content of its files; what lies under an equal key is believed.
+    context_cache: where data sets of the hub are kept.
+    Raises RequestError for input that cannot be a parallel corpus, WorkError for too many unusable records.
+    """
+    folder, building = cache / key, cache / f"{key}.partial"
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / f"{key}.lock"):
+        if not folder.is_dir():
+            shutil.rmtree(building, ignore_errors=True)
+            building.mkdir()
+            _lay_down(building, plan, context_cache)
+            _sync(building)
+            building.rename(folder)
+    return ParallelCorpus.open(folder)
+
+
+def _lay_down(folder: Path, plan: CorpusPlan, context_cache: Path | None) -> None:
+    account, dev_account = Account(plan.sources), Account(plan.dev_sources)
+    with Seen(folder, plan.seed) as seen, Rejects(folder / "rejects.jsonl", plan.rejects_limit) as rejects:
+        given = _given_dev(read_pairs(plan.dev_sources, context_cache, rejects), dev_account)
+        kept = filtered(read_pairs(plan.sources, context_cache, rejects), plan.filters, account)
+        _write_spool(folder / SPOOL, _noted(kept, seen, account))
+    fates = _split(seen, plan, account, given)
+    for fate, mask in fates.items():
+        account.add(fate, seen.streams[mask])
+    account.check_trained()
+    dev = given if plan.dev_sources else _drawn_dev(folder / SPOOL, fates[DEV], seen, account)
+    english_count = _write_items(folder, fates[TRAIN], seen, account)
+    (folder / SPOOL).unlink()
+    seen.forget()
+    _write_json(folder / "dev.json", {language: sides._asdict() for language, sides in dev.items()})
+    facts = _facts(english_count, account, dev_account, dev, rejects)
+    _write_json(folder / "corpus.json", facts)
+    _tell(facts, account)
+
+
+def _noted(pairs: Iterable[Pair], seen: Seen, account: Account) -> Iterator[Pair]:
+    for pair in pairs:
+        seen.note(pair, account.language_of(pair.stream))
+        yield pair
+
+
+def _split(seen: Seen, plan: CorpusPlan, account: Account, given: DevSplit) -> dict[str, Mask]:
+    if plan.dev_sources:
+        english = [sentence for sides in given.values() for sentence in sides.english]
+        return split_off_given(seen, english, plan.filters.drop_duplicates)
+    languages = [language for _, language in account.streams]
+    return split_off_drawn(seen, languages, plan.dev_sentences, plan.filters.drop_duplicates)
+
+
+def _given_dev(pairs: Iterable[Pair], account: Account) -> DevSplit:
+    """The dev pairs as their sources give them; only those with an empty side are left out."""
+    dev = {language: Translations([], []) for language in account.languages}
+    for stream, english, other in pairs:
+        usable = bool(english and other)
+        account.fates[stream][DEV if usable else "empty side"] += 1
+        if usable:
+            sides = dev[account.language_of(stream)]
+            sides.english.append(english)
+            sides.other.append(other)
+    return dev
+
+
+def _drawn_dev(spool: Path, drawn: Mask, seen: Seen, account: Account) -> DevSplit:
+    english, other = (list(_spooled(spool, side, drawn)) for side in Translations._fields)
+    dev: DevSplit = {}
+    for stream, *pair in zip(seen.streams[drawn].tolist(), english, other, strict=True):
+        sides = dev.setdefault(account.language_of(stream), Translations([], []))
+        sides.english.append(pair[0])
+        sides.other.append(pair[1])
+    return dev
+
+
+# On disk
+
+
+def _write_spool(path: Path, pairs: Iterator[Pair]) -> None:
+    """Both sides of all pairs that passed the filters, until it is known which ones stay."""
+    schema = pa.schema([(side, pa.string()) for side in Translations._fields])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        while block := list(islice(pairs, BLOCK_PAIRS)):
+            _, english, other = zip(*block, strict=True)
+            writer.write_batch(pa.record_batch([pa.array(english), pa.array(other)], schema=schema))
+
+
+def _spooled_batches(spool: Path, side: str, wanted: Mask) -> Iterator[pa.Array]:
+    with pa.memory_map(str(spool)) as source:
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            start = number * BLOCK_PAIRS
+            yield reader.get_batch(number).column(side).filter(pa.array(wanted[start : start + BLOCK_PAIRS]))
+
+
+def _spooled(spool: Path, side: str, wanted: Mask) -> Iterator[str]:
+    for batch in _spooled_batches(spool, side, wanted):
+        yield from batch.to_pylist()
+
+
+def _write_sentences(path: Path, batches: Iterator[pa.Array]) -> None:
+    schema = pa.schema([("sentence", pa.string())])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(pa.record_batch([batch], schema=schema))
+
+
+def _write_items(folder: Path, train: Mask, seen: Seen, account: Account) -> int:
+    """Writes the training items and returns how many of them are English."""
+    places = np.flatnonzero(train)
+    targets, first = number_targets(seen.digests("targets")[places])
+    is_first = np.zeros(len(train), bool)
+    is_first[places[first]] = True
+    _write_sentences(folder / "english.arrow", _spooled_batches(folder / SPOOL, "english", is_first))
+    _write_sentences(folder / "translations.arrow", _spooled_batches(folder / SPOOL, "other", train))
+    codes = np.array([1 + account.languages.index(language) for _, language in account.streams], np.int16)
+    english = np.arange(len(first), dtype=np.int32)
+    weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
+    np.save(folder / "targets.npy", np.concatenate([english, targets]))
+    np.save(folder / "weights.npy", np.concatenate([weights, np.ones_like(targets)]))
+    np.save(folder / "languages.npy", np.concatenate([np.zeros(len(first), np.int16), codes[seen.streams[places]]]))
+    return len(first)
+
+
+def _facts(
+    english_count: int, account: Account, dev_account: Account, dev: DevSplit, rejects: Rejects
+) -> dict[str, Any]:
+    train = {language: account.total(language)[TRAIN] for language in account.languages}
+    return {
+        "english": english_count,
+        "items": english_count + sum(train.values()),
+        "train": train,
+        "dev": {language: len(sides.english) for language, sides in dev.items()},
+        "rejects": dict(sorted(rejects.counts.items())),
+        "sources": account.by_source(),
+        "dev_sources": dev_account.by_source(),
+    }
+
+
+def _tell(facts: dict[str, Any], account: Account) -> None:
+    dropped = {fate: count for fate, count in account.total().items() if fate not in (TRAIN, DEV)}
+    say(
+        f"parallel corpus: {facts['english']:,} English sentences to train on, translations {_named(facts['train'])}; "
+        f"held out {_named(facts['dev']) or 'none'}; left out {listed(dropped) or 'none'}; "
+        f"unusable {listed(facts['rejects']) or 'none'}"
+    )
+
+
+def _named(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {language}" for language, count in counts.items())
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def _sync(folder: Path) -> None:
+    """Makes the files durable before the folder gets the name under which they are believed."""
+    for path in [*sorted(folder.iterdir()), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

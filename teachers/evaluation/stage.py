@@ -1,0 +1,18 @@
+"""The stage `teachers.evaluate`: an encoder as it is, scored on STS sets."""
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.hardware import accelerator
+from bertrelay.records import Rejects
+from bertrelay.stage import Metrics, StageContext
+from teachers.evaluation.sts import read_sts, sts_metrics
+from teachers.settings import EvaluateSettings
+
+
+def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
+    """Spearman of cosine on every set; the main process does it, as others have nothing to add."""
+    if not context.world.is_main:
+        return {}
+    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
+        pairs = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
+    encoder = SentenceEncoder.load(settings.model, cache_dir=context.cache / "hub").to(accelerator().device)
+    return sts_metrics(pairs, lambda sentences: encoder.encode(sentences, precision=settings.precision))

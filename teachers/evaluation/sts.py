@@ -1,0 +1,93 @@
+"""Semantic textual similarity: Spearman's rank correlation of the vectors' cosine with the gold scores."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.errors import RequestError
+from bertrelay.records import Rejects, read, rows
+from bertrelay.similarity import pairwise
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.statistics import spearman, with_interval
+from bertrelay.tables import Record, Unusable
+from teachers.examples import parse_score
+from teachers.settings import COLUMNS, StsTable
+
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class StsPairs:
+    """Pairs of sentences and their gold scores, (pairs,), on whatever scale."""
+
+    first: list[str]
+    second: list[str]
+    scores: NDArray[np.float64]
+
+
+def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPairs:
+    """The pairs of `table`; rows that cannot be used go to `rejects`."""
+    records = read(table, COLUMNS["cosine"], context.cache, rejects) if table.second is None else _across(table)
+    found = []
+    for record in records:
+        try:
+            first, second, score = _pair(record)
+        except ValueError as error:
+            rejects.add(record.file, record.line, str(error))
+        else:
+            rejects.used()
+            found.append((first, second, score))
+    if not found:
+        raise RequestError(f"{table.name}: expected pairs with a score, found none that can be used")
+    return StsPairs([f for f, _, _ in found], [s for _, s, _ in found], np.array([score for *_, score in found]))
+
+
+def _across(table: StsTable) -> Iterator[Record]:
+    """Records whose second sentence stands in the row-aligned table `second`."""
+    other = table.model_copy(update={"path": table.second, "second": None})
+    sides = (rows(table, COLUMNS["cosine"]), rows(other, COLUMNS["cosine"]))
+    for number, (row, aligned) in enumerate(zip_longest(*sides), start=1):
+        if row is None or aligned is None:
+            ended, going = (table, other) if row is None else (other, table)
+            raise RequestError(
+                f"{table.name} and {other.name} should be aligned row by row: "
+                f"{ended.name} ends before record {number:,} and {going.name} goes on"
+            )
+        for side in (row, aligned):
+            if isinstance(side, Unusable):
+                raise RequestError(f"{side.file}, line {side.line:,}: {side.reason}. Mend this line in both files.")
+        assert isinstance(row, Record) and isinstance(aligned, Record)
+        yield row._replace(values=(row.values[0], aligned.values[1], row.values[2]))
+
+
+def _pair(record: Record) -> tuple[str, str, float]:
+    if len(record.values) != 3:
+        raise RequestError(
+            f"{record.file}: STS reads 3 columns (sentence1, sentence2, score), found {len(record.values)} in `columns`"
+        )
+    first, second, score = record.values
+    if not (isinstance(first, str) and isinstance(second, str)):
+        raise ValueError("a sentence that is not text")
+    return first, second, parse_score(score)
+
+
+def sts_metrics(pairs: Mapping[str, StsPairs], encode: Encode, intervals: bool = True) -> Metrics:
+    """`sts/<name>/spearman_cosine` for each set, and its interval; every distinct sentence is encoded once."""
+    sentences = [sentence for each in pairs.values() for side in (each.first, each.second) for sentence in side]
+    vectors = encode(sentences)
+    metrics: Metrics = {}
+    start = 0
+    for name, each in pairs.items():
+        middle, end = start + len(each.scores), start + 2 * len(each.scores)
+        cosines = pairwise(vectors[start:middle], vectors[middle:end])
+        metrics |= _figures(f"sts/{name}/spearman_cosine", cosines, each.scores, intervals)
+        start = end
+    return metrics
+
+
+def _figures(name: str, cosines: NDArray[Any], scores: NDArray[np.float64], intervals: bool) -> Metrics:
+    return with_interval(name, spearman, cosines, scores) if intervals else {name: spearman(cosines, scores)}

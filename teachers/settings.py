@@ -1,0 +1,95 @@
+"""The settings of the teachers' stages; free of torch."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.encoder_settings import NewEncoder, PoolingMode
+from bertrelay.settings import InputFile, ModelSource, Settings
+from bertrelay.tables import Table
+from bertrelay.training_settings import Positive, TrainingSettings
+
+Part = Literal["u", "v", "|u-v|", "u*v"]
+
+CONCATENATIONS: tuple[tuple[Part, ...], ...] = (
+    ("u", "v"),
+    ("|u-v|",),
+    ("u*v",),
+    ("|u-v|", "u*v"),
+    ("u", "v", "u*v"),
+    ("u", "v", "|u-v|"),
+    ("u", "v", "|u-v|", "u*v"),
+)
+"""The seven of Reimers & Gurevych 2019, table 6."""
+
+COLUMNS: dict[str, list[str | int]] = {
+    "softmax": ["premise", "hypothesis", "label"],
+    "cosine": ["sentence1", "sentence2", "score"],
+    "triplet": ["anchor", "positive", "negative"],
+}
+"""What each objective reads when a table does not name its columns."""
+
+
+class StsTable(Table):
+    """Pairs with a gold similarity: sentence, sentence, score.
+
+    second: a row-aligned table of the same shape from which the second sentence is read instead, for pairs across
+    two languages that stand in a file each.
+    """
+
+    second: InputFile | None = None
+
+
+class TrainSettings(TrainingSettings):
+    """A teacher: what it starts from, what it learns from, and how. Defaults are those of the SBERT paper."""
+
+    base: ModelSource | NewEncoder
+    """A model to start from, or the size of a new one."""
+    objective: Literal["softmax", "cosine", "triplet"]
+    train: Annotated[list[Table], Field(min_length=1)]
+    dev: list[Table] = []
+    """Scored by the objective's own measure: accuracy, Spearman, or accuracy of triplets."""
+    dev_sts: dict[str, StsTable] = {}
+    """Scored by Spearman of cosine; when given, their mean chooses the best weights."""
+    batch_items: Positive | None = 16
+    pooling: Annotated[list[PoolingMode], Field(min_length=1)] | None = None
+    """The base's own, else mean."""
+    concatenation: list[Part] = ["u", "v", "|u-v|"]
+    linear: bool = False
+    """A linear layer of equal size after the pooling, kept with the model."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """On the sentence vectors, while training."""
+    margin: Annotated[float, Field(gt=0)] = 1.0
+    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.0, 5.0]
+    """The lowest and highest gold score, which become cosine 0 and 1."""
+    head: InputFile | None = None
+    """The softmax head of an earlier training to go on with: `@stage/head`."""
+    max_tokens: Positive | None = None
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tokens_replace_items(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("batch_tokens") is not None and "batch_items" not in given:
+            return {**given, "batch_items": None}
+        return given
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if tuple(self.concatenation) not in CONCATENATIONS:
+            known = "; ".join(", ".join(parts) for parts in CONCATENATIONS)
+            raise ValueError(f"concatenation: expected one of {known}; found {', '.join(self.concatenation)}")
+        if self.score_range[0] >= self.score_range[1]:
+            raise ValueError(f"score_range: expected the lowest score first, found {self.score_range}")
+        if self.head is not None and self.objective != "softmax":
+            raise ValueError(f"head: only the softmax objective has one, and the objective is {self.objective}")
+        return self
+
+
+class EvaluateSettings(Settings):
+    """An encoder scored on STS sets without training: Spearman of cosine."""
+
+    model: ModelSource
+    sts: Annotated[dict[str, StsTable], Field(min_length=1)]
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

@@ -1,0 +1,32 @@
+"""`bertrelay` with the light stages, as a process of its own; `--limit BYTES` and `--user ID` set limits first."""
+
+import os
+import resource
+import signal
+import sys
+import types
+
+import light_stages
+
+import pipelines.registry
+from pipelines.cli import main
+
+
+def light_report(run_folder):
+    (run_folder / "report.html").write_text("<html>")
+    return run_folder / "report.html"
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--limit":
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+        del sys.argv[1:3]
+    if sys.argv[1] == "--user":
+        os.setuid(int(sys.argv[2]))
+        del sys.argv[1:3]
+    pipelines.registry.REGISTRY = light_stages.REGISTRY
+    report = types.ModuleType("pipelines.report")
+    report.write_report = light_report
+    sys.modules["pipelines.report"] = report
+    main()

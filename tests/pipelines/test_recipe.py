@@ -1,0 +1,221 @@
+import pytest
+from light_stages import REGISTRY
+
+from bertrelay.errors import RequestError
+from pipelines.recipe import read_recipe
+from pipelines.source import toml_value
+
+RELAY = """
+name = "relay"
+seed = 7
+
+[vars]
+data = "data"
+both = "${data}/both"
+
+[student]
+uses = "light.learn"
+teacher = "@teacher/model"
+parallel = [{ path = "${both}/de.tsv", language = "no" }]
+
+[teacher]
+uses = "light.teach"
+data = "${data}/pairs.tsv"
+"""
+
+
+def read(path, *overrides):
+    return read_recipe(path, REGISTRY, overrides)
+
+
+def settings(recipe, name):
+    return next(step.settings for step in recipe.steps if step.name == name)
+
+
+def mistakes_of(path, *overrides):
+    with pytest.raises(RequestError) as error:
+        read(path, *overrides)
+    return str(error.value)
+
+
+def test_references_order_the_steps(write_recipe):
+    recipe = read(write_recipe(RELAY))
+    assert [step.label for step in recipe.steps] == ["teacher", "student"]
+    assert recipe.steps[1].needs == (("teacher", None),)
+
+
+def test_paths_count_from_the_recipe_and_in_set_from_the_working_directory(write_recipe, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    path = write_recipe(RELAY)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert settings(read(path), "teacher").data == str(tmp_path / "data/pairs.tsv")
+    changed = read(path, "vars.data=here")
+    assert settings(changed, "teacher").data == str(tmp_path / "elsewhere/here/pairs.tsv")
+    assert settings(changed, "student").parallel[0].path == str(tmp_path / "elsewhere/here/both/de.tsv")
+
+
+def test_a_language_called_no_stays_a_word(write_recipe):
+    assert settings(read(write_recipe(RELAY)), "student").parallel[0].language == "no"
+
+
+def test_a_var_alone_keeps_its_type(write_recipe):
+    recipe = read(write_recipe('[vars]\nn = 3\n[t]\nuses = "light.teach"\nepochs = "${n}"'), "vars.n=5")
+    assert settings(recipe, "t").epochs == 5
+
+
+def test_the_seed_of_the_recipe_reaches_stages_that_write_none(write_recipe):
+    path = write_recipe(RELAY + "seed = 3\n")
+    assert settings(read(path), "student").seed == 7
+    assert settings(read(path), "teacher").seed == 3
+    assert settings(read(path, "seed=9"), "student").seed == 9
+
+
+def test_seeds_repeat_a_stage_and_what_hangs_on_it(write_recipe):
+    recipe = read(
+        write_recipe("""
+        seeds = [1, 2]
+        [fixed]
+        uses = "light.teach"
+        seed = 5
+        [teacher]
+        uses = "light.teach"
+        [score]
+        uses = "light.score"
+        model = "@teacher/model"
+        [other]
+        uses = "light.score"
+        model = "@fixed/model"
+        """)
+    )
+    assert [step.label for step in recipe.steps] == [
+        "fixed",
+        "teacher (seed 1)",
+        "teacher (seed 2)",
+        "score (seed 1)",
+        "score (seed 2)",
+        "other",
+    ]
+    assert recipe.steps[4].needs == (("teacher", 2),)
+    assert [step.settings.seed for step in recipe.steps[1:3]] == [1, 2]
+
+
+def test_every_mistake_is_told_at_once_with_table_key_and_nearest_name(write_recipe):
+    text = """
+    nmae = "x"
+    seed = true
+    [vars]
+    data = "d"
+    [teacher]
+    uses = "light.teach"
+    epohs = 3
+    epochs = 0
+    rate = "fast"
+    pooling = "maen"
+    data = "${dta}/x"
+    [student]
+    uses = "light.lern"
+    teacher = "@techer/model"
+    [score]
+    uses = "light.score"
+    [pupil]
+    uses = "light.learn"
+    teacher = 3
+    parallel = [{ path = "x", langauge = "de" }]
+    [var]
+    x = 1
+    """
+    told = mistakes_of(write_recipe(text), "pupil.epochs=2.5", "pupl.epochs=2", "vars.dat=x", "nonsense")
+    for line in [
+        'nmae: unknown key; did you mean "name"? Allowed: name, seed, seeds, [vars] and tables of stages',
+        "seed: expected a whole number from 0, found true",
+        '[teacher] epohs: unknown key; did you mean "epochs"? Allowed: data, base, hub, epochs, rate, pooling, '
+        "precision, workers, seed",
+        "[teacher] epochs: expected 1 or more, found 0",
+        '[teacher] rate: expected a number, found "fast"',
+        """[teacher] pooling: expected 'cls' or 'mean', found "maen"; did you mean "mean"?""",
+        '[teacher] data: ${dta} is not set; did you mean "data"?',
+        '[student] uses: found "light.lern": unknown kind; did you mean "light.learn"? Allowed: light.teach, '
+        "light.learn, light.score, light.slow",
+        '[student] teacher: found @techer: unknown stage; did you mean "teacher"? Allowed: teacher, score, pupil, var',
+        "[score] model: is required and missing",
+        "[pupil] teacher: expected text, found 3",
+        '[pupil] parallel[0].langauge: unknown key; did you mean "language"? Allowed: path, language',
+        "[pupil] parallel[0].language: is required and missing",
+        "[pupil] epochs: expected a whole number, found 2.5",
+        "[var] uses: is required and missing; did you mean \"vars\"?",
+        '--set pupl.epochs=2: unknown stage; did you mean "pupil"?',
+        '--set vars.dat=x: unknown var; did you mean "data"?',
+        "--set nonsense: expected KEY=VALUE",
+    ]:
+        assert f"\n  {line}" in told
+    assert told.splitlines()[0].endswith("relay.toml: 18 mistakes")
+
+
+def test_a_circle_of_stages_is_named_once(write_recipe):
+    told = mistakes_of(
+        write_recipe("""
+        [c]
+        uses = "light.score"
+        model = "@b/model"
+        [b]
+        uses = "light.learn"
+        teacher = "@a/model"
+        [a]
+        uses = "light.learn"
+        teacher = "@b/model"
+        """)
+    )
+    assert told.endswith("1 mistake\n  stages need each other in a circle: [a] → [b] → [a]")
+
+
+def test_a_stage_that_needs_itself_is_refused(write_recipe):
+    told = mistakes_of(write_recipe('[a]\nuses = "light.learn"\nteacher = "@a/model"'))
+    assert "[a] teacher: @a is this stage itself" in told
+
+
+def test_a_slip_in_the_toml_is_told_with_its_line(write_recipe):
+    assert "relay.toml: expected TOML" in (told := mistakes_of(write_recipe("[a]\nuses = \n")))
+    assert "line 2" in told
+
+
+def test_a_recipe_that_is_not_utf8_is_told_with_its_line(tmp_path):
+    path = tmp_path / "latin.toml"
+    path.write_bytes(b'name = "a"\n# caf\xe9\n')
+    assert "latin.toml, line 2: expected UTF-8, found the byte 0xe9" in mistakes_of(str(path))
+
+
+def test_a_missing_recipe_names_the_nearest_built_in(monkeypatch):
+    monkeypatch.setattr("pipelines.source.built_in_names", lambda: ["multi30k", "quickstart"])
+    assert 'did you mean "quickstart"?' in mistakes_of("quikstart")
+
+
+def test_seed_and_seeds_together_are_refused_and_set_replaces_one_by_the_other(write_recipe):
+    path = write_recipe('seeds = [1, 2]\n[t]\nuses = "light.teach"')
+    assert read(path, "seed=4").steps[0].label == "t"
+    assert len(read(path, "seeds=[1, 2, 3]").steps) == 3
+    assert "expected seed or seeds, found both" in mistakes_of(write_recipe('seed = 1\nseeds = [1]\n[t]\nuses = "x"'))
+    assert "expected different whole numbers" in mistakes_of(path, "seeds=[1, 1]")
+
+
+def test_a_recipe_without_stages_and_one_with_a_folder_in_its_name_are_refused(write_recipe):
+    assert "expected at least one stage" in mistakes_of(write_recipe('name = "a"'))
+    assert "name: expected letters" in mistakes_of(write_recipe('name = "../a"\n[t]\nuses = "light.teach"'))
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("2", 2),
+        ("3e-5", 3e-5),
+        ("true", True),
+        ('"2"', "2"),
+        ("../data", "../data"),
+        ('["a", "no"]', ["a", "no"]),
+        ("{a = 1}", {"a": 1}),
+        ("2020-01-01", "2020-01-01"),
+        ("1\nx=2", "1\nx=2"),
+        ("", ""),
+    ],
+)
+def test_set_takes_a_toml_value_or_plain_text(written, value):
+    assert toml_value(written) == value
