@@ -202,7 +202,8 @@ def _apply_settings(rules: Tokenizer, settings: dict[str, Any]) -> None:
 
 
 def _as_fast(rules: Tokenizer, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    build: Any = PreTrainedTokenizerFast  # its constructor has no types
+    fast: PreTrainedTokenizerFast = build(
         tokenizer_object=rules,
         model_max_length=tokenizer.model_max_length,
         model_input_names=tokenizer.model_input_names,
@@ -210,6 +211,7 @@ def _as_fast(rules: Tokenizer, tokenizer: PreTrainedTokenizerBase) -> PreTrained
         truncation_side=tokenizer.truncation_side,
         **{name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)},
     )
+    return fast
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int) -> None:

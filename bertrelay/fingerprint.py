@@ -7,8 +7,9 @@ stage; a hub id by its revision. Run-only settings do not count. This room loads
 import hashlib
 import json
 import os
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,19 @@ def parts_of(
 
     counted = {leaf.key: part(leaf.key, leaf.value) for leaf in leaves(settings) if not leaf.run_only}
     return {"uses": stage.kind, "uses.version": stage.version, **counted}
+
+
+def content_parts(settings: Any, fields: Iterable[str], digests: Digests) -> Parts:
+    """What `fields` of settings that a stage was handed say, for naming what is kept in the cache.
+
+    Such settings hold no reference to another stage any more; a hub id without a revision counts by its name.
+    """
+    wanted = set(fields)
+    found = (leaf for leaf in leaves(settings) if re.split(r"[.\[]", leaf.key)[0] in wanted)
+    return {
+        leaf.key: _source_part(leaf.value, digests, str, lambda _: "") if isinstance(leaf.value, Source) else leaf.value
+        for leaf in found
+    }
 
 
 def _source_part(

@@ -23,8 +23,10 @@ FONTS = (
 FONT_SIZE = 12.0
 COLUMN_WIDTH = 7.3  # of one half-width character at FONT_SIZE, in the widest of the usual fonts
 LABEL_COLUMNS = 34
+CELL = 46.0
+WIDEST = 620.0  # of all cells together, so that a page need not shrink the labels
 CELLS_WITH_VALUES = 12
-CELLS_WITH_LABELS = 60
+CELLS_WITH_LABELS = 48
 MOST_CELLS = 200
 SLANT = math.radians(40)
 GAP = 8.0
@@ -69,7 +71,7 @@ class Layout:
     def of(cls, row_widths: Sequence[float], column_widths: Sequence[float]) -> "Layout":
         rows, columns = len(row_widths), len(column_widths)
         most = max(rows, columns)
-        cell = 46.0 if most <= CELLS_WITH_VALUES else max(4.0, min(46.0, 840.0 / most))
+        cell = CELL if most <= CELLS_WITH_VALUES else max(4.0, min(CELL, WIDEST / most))
         labelled = most <= CELLS_WITH_LABELS
         left = max(row_widths) + GAP if labelled else 0.0
         top = 28.0 + (max(column_widths) * math.sin(SLANT) + FONT_SIZE + GAP if labelled else GAP)
@@ -88,7 +90,7 @@ class Layout:
 def heatmap_svg(matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str) -> str:
     """`matrix` (rows, columns) as an SVG element; a missing value (None or nan) is an empty cell marked "–".
 
-    Values stand in the cells when there are at most 12 × 12, labels beside them up to 60 × 60.
+    Values stand in the cells when there are at most 12 × 12, labels beside them up to 48 × 48.
     Raises RequestError when the labels do not fit the matrix, or there is nothing, or too much, to be seen.
     """
     values = np.array(matrix, dtype=np.float64)

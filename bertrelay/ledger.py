@@ -54,6 +54,7 @@ def open_ledger(path: Path, holds: dict[str, object], blocks: int, create: Calla
     holds: what decides the file's content; another one than was begun is begun again, with a word.
     """
     try:
+        path.parent.stat()  # the lock would make a folder that is not there
         with FileLock(path.with_name(path.name + ".lock")):
             return _open(path, holds, blocks, create)
     except OSError as error:

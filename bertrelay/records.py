@@ -24,8 +24,8 @@ def read(
 ) -> Iterator[Record]:
     """Streams the records of `table`: of its own columns, else of `default_columns`.
 
-    Blank lines are skipped, but in plain lines each one is a record. Of a file without header, default columns are
-    the first ones. Values are text in CSV, TSV and lines, and elsewhere what the file holds.
+    Blank lines are skipped, but in plain lines each one is a record. Of a file without header, default columns
+    given by name are the first ones. Values are text in CSV, TSV and lines, and elsewhere what the file holds.
 
     rejects: counts and lists rows that cannot be used (too few fields, a missing value, invalid UTF-8, …); without it
     the first one raises RequestError. The caller counts the used ones with `rejects.used()`.
@@ -66,8 +66,9 @@ def _rows_by_format(
         case "lines":
             return line_rows(table, columns)
         case "csv" | "tsv":
-            by_position = table.columns is None and not table.header
-            return delimited_rows(table, range(len(columns)) if by_position else columns)
+            if table.columns is None and not table.header:
+                columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
+            return delimited_rows(table, columns)
         case "jsonl":
             return jsonl_rows(table, columns)
         case "parquet":

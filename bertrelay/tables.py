@@ -130,7 +130,8 @@ def _known_columns(column: str, names: list[str]) -> str:
     """What there is instead. A first row that does not look like a header may be a record, and is not quoted."""
     if not all(COLUMN_NAME.fullmatch(name) for name in names):
         return f"It has {len(names)} columns. If its first row is a record, give header = false and positions."
-    nearest = get_close_matches(column, names, n=1)
+    same_but_for_case = [name for name in names if name.casefold() == column.casefold()]
+    nearest = same_but_for_case or get_close_matches(column, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     more = ", …" if len(names) > COLUMNS_SHOWN else ""
     return f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}.{hint}"

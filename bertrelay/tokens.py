@@ -46,27 +46,37 @@ class Tokens:
         return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-def tokens_of(sentences: Sequence[str], tokenize: Callable[[Sequence[str]], list[list[int]]], folder: Path) -> Tokens:
-    """The tokens of `sentences`, read from `folder` or written there first, by whoever comes first.
+def tokens_of(
+    read_block: Callable[[int, int], Sequence[str]],
+    count: int,
+    tokenize: Callable[[Sequence[str]], list[list[int]]],
+    folder: Path,
+) -> Tokens:
+    """The tokens of `count` sentences, read from `folder` or written there first, by whoever comes first.
 
-    sentences: read in slices, so that they need not be in memory.
+    read_block: (first, end) -> the sentences of these rows, so that they need not be in memory.
     folder: named by the caller after everything the ids depend on.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
         if not (folder / "done.json").is_file():
-            _write(sentences, tokenize, folder)
+            _write(read_block, count, tokenize, folder)
     return Tokens(folder)
 
 
-def _write(sentences: Sequence[str], tokenize: Callable[[Sequence[str]], list[list[int]]], folder: Path) -> None:
+def _write(
+    read_block: Callable[[int, int], Sequence[str]],
+    count: int,
+    tokenize: Callable[[Sequence[str]], list[list[int]]],
+    folder: Path,
+) -> None:
     folder.mkdir(exist_ok=True)
-    lengths = np.zeros(len(sentences) + 1, dtype=np.int64)
-    with (folder / "ids.bin").open("wb") as file, progress("tokenizing", len(sentences), "sentences") as bar:
-        for start in range(0, len(sentences), BLOCK):
-            rows = tokenize(sentences[start : start + BLOCK])
+    lengths = np.zeros(count + 1, dtype=np.int64)
+    with (folder / "ids.bin").open("wb") as file, progress("tokenizing", count, "sentences") as bar:
+        for start in range(0, count, BLOCK):
+            rows = tokenize(read_block(start, min(start + BLOCK, count)))
             lengths[start + 1 : start + 1 + len(rows)] = [len(row) for row in rows]
             np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]).tofile(file)
             bar.advance(len(rows))
     np.save(folder / "starts.npy", np.cumsum(lengths))
-    (folder / "done.json").write_text(json.dumps({"sentences": len(sentences)}))  # last: it means all is there
+    (folder / "done.json").write_text(json.dumps({"sentences": count}))  # last: its presence means all is there

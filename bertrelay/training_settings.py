@@ -1,6 +1,6 @@
 """The settings of every training, wherever it runs; free of torch, so that `plan` and `--help` stay quick."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,14 @@ class TrainingSettings(Settings):
     checkpoint_every: Annotated[Positive, RUN_ONLY] = 500
     log_every: Annotated[Positive, RUN_ONLY] = 20
     tracker: Annotated[Literal["tensorboard", "wandb", "mlflow"] | None, RUN_ONLY] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given_budget_replaces_default(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        others = {"batch_tokens": "batch_items", "batch_items": "batch_tokens"}
+        return {**{other: None for name, other in others.items() if given.get(name) is not None}, **given}
 
     @model_validator(mode="after")
     def _one_budget(self) -> Self:

@@ -5,7 +5,6 @@ where a memory map ends the process with a bus error.
 """
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -26,19 +25,21 @@ def create_vectors(path: Path, rows: int, dim: int) -> None:
         with path.open("wb") as file:
             npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)})
             file.flush()
-            _take_space(file.fileno(), file.tell() + rows * dim * FLOAT_BYTES)
+            _take_space(path, file.fileno(), file.tell() + rows * dim * FLOAT_BYTES)
             os.fsync(file.fileno())
     except OSError as error:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
         raise not_written(path, error) from error
 
 
-def _take_space(descriptor: int, size: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-    else:  # macOS
-        os.ftruncate(descriptor, size)
+def _take_space(path: Path, descriptor: int, size: int) -> None:
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+        else:  # macOS
+            os.ftruncate(descriptor, size)
+    except OSError:
+        path.unlink()  # what was taken before the disk was full is given back
+        raise
 
 
 def open_vectors(path: Path) -> NDArray[np.float32]:

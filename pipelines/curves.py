@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,8 @@ NOT_DRAWN = {"step", "epoch", "grad_norm", "tokens_per_second", "padding_share",
 TITLES = {"loss": "Loss", "lr": "Learning rate"}
 LINES_WITH_NAMES = 10
 MOST_POINTS = 400
-SIZE_INCHES = (4.4, 2.7)
+POINTS_WITH_MARKS = 30
+SIZE_INCHES = (3.5, 2.3)
 # Dark and light enough to be seen on a white page and on a dark one.
 COLOURS = ("#3b7dc4", "#cf6a2c", "#3f9a66", "#a45fbd", "#b0892a", "#c8517b", "#2a9aa8", "#8a8a8a", "#7a6fd0", "#7f9a2f")
 INK = "#010203"  # a colour that nothing else has, and that becomes the page's own
@@ -67,15 +68,12 @@ def _draw(lines: Mapping[str, Points]) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    style = {
+    style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "bertrelay",  # the same figures give the same file
+        "text.parse_math": False,  # a dollar in a name is a dollar
         "font.size": 9,
-        "text.color": INK,
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
+        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
     }
     with matplotlib.rc_context(style):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
@@ -88,24 +86,16 @@ def _draw(lines: Mapping[str, Points]) -> str:
 def _plot(axes: "Axes", lines: Mapping[str, Points]) -> None:
     for number, (name, points) in enumerate(lines.items()):
         steps, values = zip(*_thinned(points), strict=True)
-        marker = "o" if len(points) <= 30 else ""
-        axes.plot(
-            steps,
-            values,
-            marker,
-            linestyle="-",
-            markersize=3,
-            linewidth=1.4,
-            label=name or None,
-            color=COLOURS[number % len(COLOURS)],
-        )
+        marker = "o" if len(points) <= POINTS_WITH_MARKS else ""
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(steps, values, marker=marker, markersize=3, linewidth=1.4, label=name or None, color=colour)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_alpha(0.4)
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
     axes.set_xlabel("step")
     axes.ticklabel_format(axis="y", scilimits=(-3, 5), useMathText=False)
     if any(lines) and len(lines) <= LINES_WITH_NAMES:
-        axes.legend(frameon=False, fontsize=8, ncols=2 if len(lines) > 4 else 1)
+        axes.legend(frameon=False, fontsize=7.5, ncols=2 if len(lines) > 4 else 1)
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
@@ -115,8 +105,7 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, flo
 
 
 def _for_a_page(svg: str) -> str:
-    """The element alone, in the page's ink, without the names that would be there twice on a page of several."""
-    element = svg[svg.index("<svg") :]
-    element = re.sub(r"<metadata>.*?</metadata>\s*", "", element, flags=re.DOTALL)
-    element = re.sub(r"<!--.*?-->\s*", "", element, flags=re.DOTALL)
+    """The element alone, in the page's ink, without what would reach beyond it: a style, and names that come again."""
+    element = svg[svg.index("<svg") :].replace("<svg ", '<svg stroke-linejoin="round" ', 1)
+    element = re.sub(r"<(metadata|style).*?</\1>\s*|<!--.*?-->\s*", "", element, flags=re.DOTALL)
     return re.sub(r'<g id="[^"]*"', "<g", element).replace(INK, "currentColor")

@@ -82,9 +82,12 @@ def _page(run_folder: Path, stages: list[FinishedStage]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("pipelines", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=PackageLoader("pipelines", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     environment.filters |= {"duration": duration, "day": day}
     return environment.get_template(TEMPLATE).render(
         recipe=run_folder.resolve().name,
@@ -94,7 +97,7 @@ def _page(run_folder: Path, stages: list[FinishedStage]) -> str:
         tables=score_tables(_summary(run_folder)),
         about=ABOUT,
         curves=[(stage, drawn) for stage in stages if (drawn := stage.curves)],
-        heatmaps=[(stage, drawn) for stage in stages if (drawn := _heatmap(stage.folder))],
+        heatmaps=[(stage, picture) for stage in stages if (picture := _heatmap(stage.folder))],
         libraries=_libraries(stages),
     )
 

@@ -7,10 +7,11 @@ from bertrelay.stage import Metrics
 
 ABOUT = {
     "Translation accuracy": "The share of sentences whose nearest neighbour in the other language is their own "
-    "translation. Word-for-word lookup finds it by the words that a dictionary of the training pairs gives.",
+    "translation. Word-for-word lookup has only a dictionary learnt from the training pairs to find it by.",
     "Semantic textual similarity": "Spearman's rank correlation of the vectors' similarity with people's scores.",
     "Distance to the teacher": "Mean squared error of the student's vectors; relative to the spread of the teacher's, "
     "0 is the teacher and 1 what its mean vector scores.",
+    "Dev data": "What the best weights were chosen by.",
     "Other figures": "",
 }
 TRANSLATION = {"translation_accuracy": "Vectors", "lookup_accuracy": "Word-for-word lookup"}
@@ -33,7 +34,9 @@ class Figure:
     deviation: float | None = None
 
     def __str__(self) -> str:
-        return shown(self.value) + ("" if self.deviation is None else f" ± {shown(self.deviation)}")
+        if self.deviation is None:
+            return shown(self.value)
+        return f"{shown(self.value, 4)} ± {shown(self.deviation, 4)}"
 
     @property
     def interval(self) -> str:
@@ -119,7 +122,7 @@ def _place(stage: str, name: str) -> tuple[str, str, str, Column]:
         return "Semantic textual similarity", "", " / ".join(middle[:-1]), column
     if family in DISTANCE and middle:
         return "Distance to the teacher", "", " / ".join(middle), (stage, DISTANCE[family])
-    return "Other figures", "", name, (stage, "")
+    return ("Dev data" if family == "dev" else "Other figures"), "", name.removeprefix("dev/"), (stage, "")
 
 
 def _other_language(pair: str) -> str | None:
@@ -138,12 +141,14 @@ def _add_means(table: ScoreTable) -> None:
             table.put("mean", column, Figure(sum(known) / len(known)))
 
 
-def shown(value: float | None) -> str:
-    """A figure for people: three decimals, or three digits where it is tiny; a dash for what was not measured."""
+def shown(value: float | None, decimals: int = 3) -> str:
+    """A figure for people, with `decimals` or so many digits where it is tiny; a dash for what was not measured."""
     if value is None:
         return "–"
     if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}".replace("-", "−")
-    decimals = 1 if abs(value) >= 100 else 3
-    text = f"{value:.3g}" if 0 < abs(value) < 0.0995 else f"{value:.{decimals}f}"
+        text = f"{value:,.0f}"
+    elif 0 < abs(value) < 10**-decimals:
+        text = f"{value:.{decimals}g}"
+    else:
+        text = f"{value:.{1 if abs(value) >= 100 else decimals}f}"
     return text.replace("-", "−")

@@ -5,16 +5,11 @@ torch is loaded only where there is more than one process.
 
 import os
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from bertrelay.errors import WorkError
+from bertrelay.hardware import LONGEST_WAIT
 from bertrelay.stage import World
-
-PATIENCE = timedelta(
-    days=7
-)  # one process may evaluate for hours while the others wait; a dead one is the launcher's job
-
 
 @dataclass(frozen=True)
 class Team:
@@ -63,7 +58,7 @@ def _connect(world: World) -> None:
 
     if not torch.cuda.is_available():  # else Accelerate on CPU leaves every process alone with itself
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
-    found = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=PATIENCE).num_processes
+    found = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=LONGEST_WAIT).num_processes
     if found != world.size:
         raise WorkError(
             f"expected {world.size} processes, found {found} that know of one another; "

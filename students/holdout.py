@@ -1,6 +1,6 @@
 """Which pairs are duplicates, which are held out as the dev split, and which are left to train on.
 
-It is decided on 128-bit digests, sorted one kind at a time: some 80 bytes of memory for each pair, and no sentences.
+It is decided on 128-bit digests, sorted one kind at a time: some 110 bytes of memory for each pair, and no sentences.
 """
 
 import hashlib

@@ -26,7 +26,7 @@ class Teacher(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(sentences, tokens) to vectors (sentences, dim), or logits (sentences / 2, classes): first halves, second."""
-        vectors = self.dropout(self.encoder(input_ids, attention_mask))  # (sentences, dim)
+        vectors: Tensor = self.dropout(self.encoder(input_ids, attention_mask))  # (sentences, dim)
         if self.head is None:
             return vectors
         return self.logits(*vectors.chunk(2))

@@ -20,11 +20,13 @@ def softmax_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 def cosine_loss(u: Tensor, v: Tensor, scores: Tensor) -> Tensor:
     """Σ (cos(u, v) − score)²: vectors (batch, dim), gold scores from 0 to 1 (batch,)."""
-    return (F.cosine_similarity(u, v) - scores).square().sum()
+    errors: Tensor = F.cosine_similarity(u, v) - scores
+    return errors.square().sum()
 
 
 def triplet_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float) -> Tensor:
     """Σ max(‖a − p‖ − ‖a − n‖ + margin, 0) in Euclidean distance: vectors (batch, dim)."""
     to_positive = torch.linalg.vector_norm(anchor - positive, dim=-1)  # (batch,)
     to_negative = torch.linalg.vector_norm(anchor - negative, dim=-1)  # (batch,)
-    return (to_positive - to_negative + margin).clamp(min=0).sum()
+    hinges: Tensor = (to_positive - to_negative + margin).clamp(min=0)
+    return hinges.sum()

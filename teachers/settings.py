@@ -1,6 +1,6 @@
 """The settings of the teachers' stages; free of torch."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -66,13 +66,6 @@ class TrainSettings(TrainingSettings):
     """The softmax head of an earlier training to go on with: `@stage/head`."""
     max_tokens: Positive | None = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
-
-    @model_validator(mode="before")
-    @classmethod
-    def _tokens_replace_items(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("batch_tokens") is not None and "batch_items" not in given:
-            return {**given, "batch_items": None}
-        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -30,7 +30,8 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
     classes = sorted(set(examples.labels)) if settings.objective == "softmax" else []
     encoder = start_encoder(settings, examples.sentences, context)
     head = start_head(settings, encoder, classes)
-    tokens = tokens_of(examples.sentences, encoder.tokenize, context.output / "tokens")
+    sentences = examples.sentences
+    tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), encoder.tokenize, context.output / "tokens")
     model = Teacher(encoder, head, settings.dropout, settings.concatenation)
     metrics = train(TeacherTask(model, settings, examples, classes, tokens, dev), settings, context.output)
     if context.world.is_main:

@@ -27,9 +27,7 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BertRelayError as error:
-        if debug:
-            raise
-        _tell(error)
+        _tell(error, debug)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -37,18 +35,24 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if debug:
-            raise
-        print(_fault(error), file=sys.stderr)
+        print(_traceback(error) if debug else _fault(error), file=sys.stderr)
         return 1
     return 0
 
 
-def _tell(error: BertRelayError) -> None:
+def _tell(error: BertRelayError, debug: bool) -> None:
     """The message, on standard error; being stopped concerns all processes alike, so the main one says it."""
     rank = int(os.environ.get("RANK", "0"))
-    if rank == 0 or not isinstance(error, Stopped):
+    if debug:
+        print(_traceback(error), file=sys.stderr)
+    elif rank == 0 or not isinstance(error, Stopped):
         print(f"process {rank}: {error}" if rank else str(error), file=sys.stderr)
+
+
+def _traceback(error: Exception) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error))
 
 
 def _fault(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """`bertrelay` with the light stages, as a process of its own; `--limit BYTES` and `--user ID` set limits first."""
 
+import importlib
 import os
 import resource
 import signal
@@ -23,6 +24,14 @@ if __name__ == "__main__":
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
         del sys.argv[1:3]
     if sys.argv[1] == "--user":
+        for name in (
+            "pipelines.cli.app",
+            "pipelines.cli.tables",
+            "pipelines.runner",
+            "importlib.readers",
+            "encodings.utf_8_sig",
+        ):
+            importlib.import_module(name)  # Python itself may stand where that user may not read
         os.setuid(int(sys.argv[2]))
         del sys.argv[1:3]
     pipelines.registry.REGISTRY = light_stages.REGISTRY

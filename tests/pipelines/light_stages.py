@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -30,7 +31,7 @@ class TeachSettings(Settings):
 
 class LearnSettings(Settings):
     teacher: ModelSource
-    parallel: list[Corpus] = []
+    parallel: list[Corpus] = Field(default_factory=list)
     epochs: int = 1
     seed: int = 0
 
@@ -55,13 +56,13 @@ def teach(settings, context):
 
 def learn(settings, context):
     (context.output / "model").mkdir(exist_ok=True)
-    teacher = open(os.path.join(settings.teacher, "weights.txt")).read()
+    teacher = (Path(settings.teacher) / "weights.txt").read_text()
     (context.output / "model" / "weights.txt").write_text(f"learnt from {teacher}")
     return {"score": float(teacher.split()[1]) * 2}
 
 
-def score(settings, context):
-    return {"score": len(open(os.path.join(settings.model, "weights.txt")).read())}
+def score(settings, context):  # noqa: ARG001
+    return {"score": len((Path(settings.model) / "weights.txt").read_text())}
 
 
 def slow(settings, context):

@@ -142,7 +142,7 @@ def test_every_mistake_is_told_at_once_with_table_key_and_nearest_name(write_rec
         '[pupil] parallel[0].langauge: unknown key; did you mean "language"? Allowed: path, language',
         "[pupil] parallel[0].language: is required and missing",
         "[pupil] epochs: expected a whole number, found 2.5",
-        "[var] uses: is required and missing; did you mean \"vars\"?",
+        '[var] uses: is required and missing; did you mean "vars"?',
         '--set pupl.epochs=2: unknown stage; did you mean "pupil"?',
         '--set vars.dat=x: unknown var; did you mean "data"?',
         "--set nonsense: expected KEY=VALUE",

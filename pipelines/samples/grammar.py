@@ -1,0 +1,167 @@
+"""Meanings: what a sentence says, as a tree that no language has touched yet, and which of them are sensible."""
+
+from dataclasses import dataclass
+
+from pipelines.samples.lexicon import (
+    ADJECTIVES,
+    KINDS,
+    LIVING,
+    NEVER_NEGATED,
+    OWNED,
+    STATES,
+    TIMES,
+    UNCOUNTED,
+    UNLIKELY,
+    VERBS,
+    Determiner,
+    Link,
+    Relation,
+    Tense,
+    fits,
+)
+
+COUNTED = ("two", "three", "many")
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A noun with what belongs to it: "the old dogs", "two books", "my friend"."""
+
+    noun: str
+    determiner: Determiner = "the"
+    adjective: str | None = None
+    several: bool = False
+
+    @property
+    def plural(self) -> bool:
+        return self.several or self.determiner in COUNTED
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where, where to or where from."""
+
+    relation: Relation
+    noun: str
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Who does what, to what and to whom, where and when. With the verb `be`, `state` says how the subject is."""
+
+    subject: Phrase
+    verb: str
+    tense: Tense
+    negated: bool = False
+    object: Phrase | None = None
+    recipient: Phrase | None = None
+    state: str | None = None
+    place: Place | None = None
+    time: str | None = None
+
+    @property
+    def phrases(self) -> list[Phrase]:
+        return [phrase for phrase in (self.subject, self.object, self.recipient) if phrase is not None]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """One clause, or two that a link joins."""
+
+    main: Clause
+    link: Link | None = None
+    second: Clause | None = None
+
+    @property
+    def clauses(self) -> list[Clause]:
+        return [self.main] if self.second is None else [self.main, self.second]
+
+
+def is_sensible(meaning: Meaning) -> bool:
+    """Whether a person might say this, in every one of the languages."""
+    nouns = [phrase.noun for clause in meaning.clauses for phrase in clause.phrases]
+    return (
+        len(set(nouns)) == len(nouns)
+        and all(_sensible_clause(clause) for clause in meaning.clauses)
+        and _sensible_link(meaning)
+    )
+
+
+def _sensible_link(meaning: Meaning) -> bool:
+    main, second = meaning.main, meaning.second
+    if second is None:
+        return main.tense != "background"
+    if second.time is not None or main.tense == "background":
+        return False
+    if meaning.link == "while":
+        awake = main.verb != "be" and (main.tense, second.tense) in {("past", "background"), ("present", "present")}
+        return awake and second.verb != "be" and not main.negated and not second.negated
+    if meaning.link == "because":
+        reason: tuple[Tense, ...] = ("past",) if main.tense == "past" else ("past", "present")
+        return second.tense in reason and (second.tense == "past" or second.verb == "be")
+    return second.tense == main.tense != "habit" and (meaning.link == "but") == (main.negated != second.negated)
+
+
+def _sensible_clause(clause: Clause) -> bool:
+    verb = VERBS[clause.verb]
+    return (
+        all(_sensible_phrase(phrase) for phrase in clause.phrases)
+        and _fits_or_absent(clause.subject, verb.subjects)
+        and _fits_or_absent(clause.object, verb.objects)
+        and _fits_or_absent(clause.recipient, verb.recipients)
+        and _sensible_state(clause)
+        and _sensible_place(clause)
+        and _sensible_time(clause)
+        and not (clause.negated and _counts(clause))
+    )
+
+
+def _sensible_phrase(phrase: Phrase) -> bool:
+    kind = KINDS[phrase.noun]
+    living = kind in LIVING
+    if phrase.several and (phrase.determiner != "the" or not living):
+        return False
+    if phrase.determiner == "my" and living and phrase.noun not in OWNED:
+        return False
+    if phrase.noun in UNCOUNTED and phrase.plural:
+        return False
+    if phrase.adjective is None:
+        return True
+    described = phrase.adjective in ADJECTIVES[kind] and (phrase.noun, phrase.adjective) not in UNLIKELY
+    return described and phrase.determiner != "many"
+
+
+def _fits_or_absent(phrase: Phrase | None, allowed: frozenset[str]) -> bool:
+    return not allowed if phrase is None else fits(phrase.noun, allowed)
+
+
+def _sensible_state(clause: Clause) -> bool:
+    if clause.verb != "be":
+        return clause.state is None
+    idle_animal = clause.state == "busy" and KINDS[clause.subject.noun] == "animal"
+    return clause.state is not None and not idle_animal and clause.subject.adjective not in STATES
+
+
+def _sensible_place(clause: Clause) -> bool:
+    direction = VERBS[clause.verb].direction
+    if clause.place is None:
+        return direction is None
+    if direction is not None:
+        return clause.place.relation == direction
+    crowded = clause.recipient is not None and clause.negated
+    return clause.place.relation in ("at", "near") and clause.verb not in ("be", "love") and not crowded
+
+
+def _sensible_time(clause: Clause) -> bool:
+    verb = VERBS[clause.verb]
+    if clause.tense not in verb.tenses:
+        return False
+    if clause.time is None:
+        return verb.stative or clause.tense != "habit"
+    timeless = verb.stative and clause.tense == "habit"
+    return clause.tense in TIMES[clause.time] and not timeless and not (clause.negated and clause.time in NEVER_NEGATED)
+
+
+def _counts(clause: Clause) -> bool:
+    """Whether a number stands in the clause: "not two books" means several things."""
+    return any(phrase.determiner in COUNTED for phrase in clause.phrases)

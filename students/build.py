@@ -1,0 +1,100 @@
+"""What a student starts from: a pretrained model, a new network, or the teacher's layers under a new vocabulary."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from transformers import XLMRobertaModel
+
+from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder_settings import NewEncoder
+from bertrelay.stage import StageContext
+from bertrelay.vocabulary import train_unigram
+from students.corpus import ParallelCorpus
+from students.layers import POSITION_OFFSET, copy_of, keep_layers, xlmr_config
+from students.settings import DistillSettings, TeacherCopy
+from students.targets import Targets
+
+VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
+READ_AT_ONCE = 4096
+FITTED_SENTENCES = 8192
+RIDGE = 1e-3  # of the vectors' mean square: keeps directions that hardly vary from being blown up
+
+
+def start_student(
+    settings: DistillSettings, corpus: ParallelCorpus, teacher: SentenceEncoder, targets: Targets, context: StageContext
+) -> SentenceEncoder:
+    """The student before its first step: it gives vectors of the teacher's size and scale.
+
+    The student of a unit-norm teacher ends in a normalisation. Where sizes differ, or the teacher's vectors have
+    other lengths than 1, a projection is learnt; it begins as the least-squares map from the student's vectors to
+    the teacher's, so that no step is lost, and no second moment of Adam spoilt, on finding mean and scale.
+    """
+    bare = _base_encoder(settings, corpus, teacher, context)
+    if settings.layers is not None:
+        keep_layers(bare.backbone, settings.layers)
+    student = SentenceEncoder(
+        bare.backbone,
+        bare.tokenizer,
+        pooling=bare.pooling,
+        projection=bare.projection,
+        normalize=targets.is_unit,
+        max_tokens=min(settings.max_tokens, bare.max_tokens),
+    )
+    if student.dim != teacher.dim or not targets.is_unit:
+        student.projection = fitted_projection(student, corpus, targets)
+    return student
+
+
+def _base_encoder(
+    settings: DistillSettings, corpus: ParallelCorpus, teacher: SentenceEncoder, context: StageContext
+) -> SentenceEncoder:
+    if isinstance(settings.base, NewEncoder):
+        return new_xlmr(settings.base, corpus, settings.seed)
+    if isinstance(settings.base, TeacherCopy):
+        tokenizer = train_unigram(_vocabulary_texts(corpus), settings.base.vocabulary, settings.max_tokens)
+        return copy_of(teacher, tokenizer)
+    return SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
+
+
+def _vocabulary_texts(corpus: ParallelCorpus) -> Iterator[str]:
+    """The corpus, or sentences evenly spread over it when it is large."""
+    every = -(-len(corpus) // VOCABULARY_SENTENCES)
+    for start in range(0, len(corpus), READ_AT_ONCE * every):
+        yield from corpus.texts(start, min(start + READ_AT_ONCE * every, len(corpus)))[::every]
+
+
+def new_xlmr(size: NewEncoder, corpus: ParallelCorpus, seed: int) -> SentenceEncoder:
+    """An XLM-R with random weights and a unigram vocabulary learnt from the corpus."""
+    tokenizer = train_unigram(_vocabulary_texts(corpus), size.vocabulary, size.max_tokens)
+    config = xlmr_config(
+        tokenizer,
+        hidden_size=size.dim,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=size.feed_forward or 4 * size.dim,
+        max_position_embeddings=size.max_tokens + POSITION_OFFSET,
+        hidden_dropout_prob=size.dropout,
+        attention_probs_dropout_prob=size.dropout,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return SentenceEncoder(XLMRobertaModel(config), tokenizer)
+
+
+def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets) -> Projection:
+    """The ridge regression from the student's vectors before its first step to the teacher's, on a spread sample."""
+    items = np.unique(np.linspace(0, len(corpus) - 1, FITTED_SENTENCES).astype(np.int64))
+    sentences = [corpus.texts(item, item + 1)[0] for item in items.tolist()]
+    vectors = student.encode(sentences, precision="fp32").astype(np.float64)  # (sentences, pooled)
+    wanted = targets.vectors[corpus.targets[items]].astype(np.float64)  # (sentences, dim)
+    centre, wanted_centre = vectors.mean(axis=0), wanted.mean(axis=0)
+    centred = vectors - centre
+    covariance = centred.T @ centred / len(items)  # (pooled, pooled)
+    ridge = RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
+    weight = np.linalg.solve(covariance + ridge, centred.T @ (wanted - wanted_centre) / len(items))  # (pooled, dim)
+    projection = Projection(weight.shape[0], weight.shape[1])
+    with torch.no_grad():
+        projection.linear.weight.copy_(torch.from_numpy(weight.T))
+        projection.linear.bias.copy_(torch.from_numpy(wanted_centre - centre @ weight))
+    return projection

@@ -1,0 +1,97 @@
+"""The stage `students.distill`: a multilingual student learns the teacher's vector space (Reimers & Gurevych 2020)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertrelay.batches import Items
+from bertrelay.checkpoints import discard_checkpoints
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.fingerprint import Digests, content_parts, fingerprint
+from bertrelay.hardware import accelerator
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.tokens import Tokens, tokens_of
+from bertrelay.training import Batch, Figures, train
+from students.build import start_student
+from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.dev import CRITERION, DevSplit, dev_figures, dev_split
+from students.settings import DistillSettings
+from students.targets import Targets, fill_targets, save_variance
+
+CORPUS_FIELDS = ("parallel", "filters", "dev", "dev_sentences", "seed", "max_rejects")
+
+
+def run(settings: DistillSettings, context: StageContext) -> Metrics:
+    """Lays down the corpus, fills the teacher's vectors, trains the student, and writes `model/`."""
+    digests = Digests(context.cache / "digests.json")
+    corpus_key = fingerprint(content_parts(settings, CORPUS_FIELDS, digests))
+    targets_key = fingerprint({"corpus": corpus_key, **content_parts(settings, ["teacher"], digests)})
+    corpus = build_corpus(context.cache / "corpora", corpus_key[:32], _corpus_plan(settings), context.cache)
+    teacher = SentenceEncoder.load(settings.teacher, cache_dir=context.cache / "hub").to(accelerator().device)
+    targets = fill_targets(teacher, corpus, context, targets_key[:32], settings.precision)
+    student = start_student(settings, corpus, teacher, targets, context)
+    dev = dev_split(corpus, teacher, targets, settings.precision)
+    del teacher  # its vectors are on the disk; its memory is the student's now
+    tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.output / "tokens")
+    metrics = train(DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output)
+    if context.world.is_main:
+        student.save(context.output / "model")
+        save_variance(targets.variance, context.output / "model")
+        discard_checkpoints(context.output)
+        tokens.discard()
+    return {**metrics, "target_variance": targets.variance, "train_items": float(len(corpus))}
+
+
+def _corpus_plan(settings: DistillSettings) -> CorpusPlan:
+    return CorpusPlan(
+        sources=settings.parallel,
+        seed=settings.seed,
+        filters=settings.filters,
+        dev_sentences=settings.dev_sentences,
+        dev_sources=settings.dev,
+        rejects_limit=settings.max_rejects,
+    )
+
+
+class DistillationTask:
+    """Squared error of the student to the teacher's vector of the English, for the English and its translations.
+
+    An item is one sentence; a distinct English sentence is one item with the weight of its translations. The error
+    is divided by the targets' variance, so that 1 is what the mean vector scores and clipping means something.
+    """
+
+    def __init__(
+        self,
+        student: SentenceEncoder,
+        settings: DistillSettings,
+        corpus: ParallelCorpus,
+        targets: Targets,
+        tokens: Tokens,
+        dev: DevSplit,
+    ) -> None:
+        self.model, self.settings = student, settings
+        self.corpus, self.targets, self.tokens, self.dev = corpus, targets, tokens, dev
+        self.lengths: NDArray[np.integer] = tokens.lengths
+        self.criterion = CRITERION if dev.pairs else None
+
+    def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
+        ids, mask = self.tokens.padded(items, self.model.pad_id)
+        weights = np.asarray(self.corpus.weights[items])
+        inputs = {
+            "input_ids": ids,  # (batch, tokens)
+            "attention_mask": mask,  # (batch, tokens)
+            "targets": torch.from_numpy(self.targets.vectors[self.corpus.targets[items]]),  # (batch, dim)
+            "weights": torch.from_numpy(weights),  # (batch,)
+        }
+        return Batch(inputs, {"distance": int(weights.sum())})
+
+    def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        vectors = model(batch.inputs["input_ids"], batch.inputs["attention_mask"])  # (batch, dim)
+        distances = (vectors - batch.inputs["targets"]).square().sum(dim=-1)  # (batch,)
+        return {"distance": (batch.inputs["weights"] * distances).sum() / self.targets.variance}
+
+    def evaluate(self) -> Figures:
+        return dev_figures(self.model, self.dev, self.settings.precision)

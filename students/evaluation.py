@@ -1,0 +1,129 @@
+"""The stage `students.evaluate`: a student on held-out sentences, in every language, from one encoding."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.files import write_json
+from bertrelay.hardware import accelerator
+from bertrelay.records import Rejects
+from bertrelay.similarity import matrix
+from bertrelay.stage import Metrics, StageContext
+from students.corpus import Translations
+from students.parallel import read_pairs
+from students.scores import mse_metrics, translation_metrics
+from students.settings import EvaluateSettings
+from students.sources import ENGLISH, ParallelSource
+from students.targets import read_variance
+from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
+
+PICTURE = "similarity.json"
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors of many sentences, found again by the sentence."""
+
+    rows: Mapping[str, int]
+    matrix: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, encoder: SentenceEncoder, sentences: Sequence[str], precision: str) -> "Vectors":
+        distinct = list(dict.fromkeys(sentences))
+        vectors = encoder.encode(distinct, precision=precision, progress=True)
+        return cls({sentence: row for row, sentence in enumerate(distinct)}, vectors)
+
+    def __call__(self, sentences: Sequence[str]) -> NDArray[np.float32]:
+        """(sentences, dim)"""
+        return self.matrix[[self.rows[sentence] for sentence in sentences]]
+
+
+def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
+    """Scores the model; the main process does it, as others have nothing to add."""
+    if not context.world.is_main:
+        return {}
+    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
+        tests = read_translations(settings.parallel, context, rejects)
+        sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
+        lookups = read_translations(settings.lookup, context, rejects)
+    device, hub = accelerator().device, context.cache / "hub"
+    student = SentenceEncoder.load(settings.model, cache_dir=hub).to(device)
+    vectors = Vectors.of(student, _all_sentences(tests, sts), settings.precision)
+    metrics = _translation(tests, vectors) | _lookup(lookups, tests) | (sts_metrics(sts, vectors) if sts else {})
+    if settings.teacher is not None and tests:
+        teacher = SentenceEncoder.load(settings.teacher, cache_dir=hub).to(device)
+        english = [sentence for sides in tests.values() for sentence in sides.english]
+        targets = Vectors.of(teacher, english, settings.precision)
+        metrics |= _distances(tests, vectors, targets, read_variance(settings.model))
+    picture = similarity_picture(tests, vectors, settings.picture_sentences)
+    if picture is not None:
+        write_json(context.output / PICTURE, picture)
+    return metrics
+
+
+def read_translations(
+    sources: Sequence[ParallelSource], context: StageContext, rejects: Rejects
+) -> dict[str, Translations]:
+    """The pairs of `sources` by language; those with an empty side go to `rejects`."""
+    streams = [(source.name, language) for source in sources for language in source.languages]
+    found: dict[str, Translations] = {}
+    for row, pair in enumerate(read_pairs(sources, context.cache, rejects), start=1):
+        name, language = streams[pair.stream]
+        if not (pair.english and pair.other):
+            rejects.add(name, row, "empty side")
+            continue
+        sides = found.setdefault(language, Translations([], []))
+        sides.english.append(pair.english)
+        sides.other.append(pair.other)
+    return found
+
+
+def _all_sentences(tests: Mapping[str, Translations], sts: Mapping[str, StsPairs]) -> list[str]:
+    translated = [sentence for sides in tests.values() for side in sides for sentence in side]
+    scored = [sentence for pairs in sts.values() for side in (pairs.first, pairs.second) for sentence in side]
+    return translated + scored
+
+
+def _translation(tests: Mapping[str, Translations], vectors: Vectors) -> Metrics:
+    metrics: Metrics = {}
+    for language, sides in tests.items():
+        metrics |= translation_metrics(language, vectors(sides.english), vectors(sides.other))
+    return metrics
+
+
+def _lookup(lookups: Mapping[str, Translations], tests: Mapping[str, Translations]) -> Metrics:
+    from students.lookup import Lookup  # scikit-learn is slow to load, and seldom asked for
+
+    metrics: Metrics = {}
+    for language, sides in tests.items():
+        if language in lookups:
+            metrics |= Lookup(lookups[language]).metrics(language, sides)
+    return metrics
+
+
+def _distances(
+    tests: Mapping[str, Translations], student: Vectors, teacher: Vectors, variance: float | None
+) -> Metrics:
+    """Distances to the teacher; relative ones in units of the training targets' variance, where that is known."""
+    english = list(teacher.rows)
+    metrics = mse_metrics(ENGLISH, student(english), teacher(english), variance)
+    for language, sides in tests.items():
+        metrics |= mse_metrics(language, student(sides.other), teacher(sides.english), variance)
+    return metrics
+
+
+def similarity_picture(tests: Mapping[str, Translations], vectors: Vectors, count: int) -> dict[str, object] | None:
+    """Cosines among the first `count` English sentences that all languages translate, and their translations."""
+    translations = {language: dict(zip(sides.english, sides.other, strict=True)) for language, sides in tests.items()}
+    if not translations or count == 0:
+        return None
+    first, *rest = translations.values()
+    shared = [english for english in first if all(english in other for other in rest)][:count]
+    groups = [[english, *(of[english] for of in translations.values())] for english in shared]
+    texts = [text for group in groups for text in group]
+    labels = [f"{language}: {text}" for language, text in zip([ENGLISH, *tests] * len(groups), texts, strict=True)]
+    shown = vectors(texts)
+    return {"labels": labels, "rows": labels, "matrix": matrix(shown, shown).tolist()} if shared else None

@@ -1,0 +1,77 @@
+"""The settings of the students' stages; free of torch."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from bertrelay.encoder_settings import NewEncoder
+from bertrelay.settings import ModelSource, Settings
+from bertrelay.training_settings import Positive, TrainingSettings
+from students.sources import Filters, ParallelSource
+from teachers.settings import StsTable
+
+
+class TeacherCopy(Settings):
+    """A student with the teacher's layers and a new multilingual vocabulary.
+
+    vocabulary: pieces learnt from the corpus; each begins as the mean of the teacher's pieces of its text.
+    """
+
+    layers_of: Literal["teacher"]
+    vocabulary: Positive
+
+
+def _kind_of_base(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "model"
+    if isinstance(value, TeacherCopy) or (isinstance(value, dict) and "layers_of" in value):
+        return "copy"
+    return "new" if isinstance(value, dict | NewEncoder) else None
+
+
+Base = Annotated[
+    Annotated[ModelSource, Tag("model")] | Annotated[NewEncoder, Tag("new")] | Annotated[TeacherCopy, Tag("copy")],
+    Discriminator(
+        _kind_of_base,
+        custom_error_type="student_base",
+        custom_error_message="expected a model such as 'xlm-roberta-base', a size such as "
+        "{ layers = 6, dim = 384, heads = 12, vocabulary = 32000 }, or { layers_of = 'teacher', vocabulary = 16000 }",
+    ),
+]
+
+
+class DistillSettings(TrainingSettings):
+    """A student that learns to give, for English and for its translations, the teacher's vector of the English."""
+
+    teacher: ModelSource
+    base: Base
+    """What the student starts from: a pretrained model, a size, or the teacher's layers."""
+    layers: Positive | None = None
+    """Keep this many of the base's layers, evenly spread."""
+    parallel: Annotated[list[ParallelSource], Field(min_length=1)]
+    filters: Filters = Filters()
+    dev: list[ParallelSource] = []
+    dev_sentences: Annotated[int, Field(ge=0)] = 1000
+    """English sentences held out of `parallel`, in every language, when there is no `dev`."""
+    max_tokens: Positive = 128
+    batch_tokens: Positive | None = 2048
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+
+class EvaluateSettings(Settings):
+    """A student on held-out sentences: translation accuracy, distance to the teacher, STS within and across languages.
+
+    teacher: gives `mse/<language>`; left out, there is none.
+    lookup: training corpora from which word-for-word lookup learns its dictionary; its accuracy is told beside.
+    picture_sentences: how many sentences, in every language, the picture of similarities shows; 0 for none.
+    """
+
+    model: ModelSource
+    teacher: ModelSource | None = None
+    parallel: list[ParallelSource] = []
+    sts: dict[str, StsTable] = {}
+    lookup: list[ParallelSource] = []
+    picture_sentences: Annotated[int, Field(ge=0)] = 4
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

@@ -1,0 +1,90 @@
+"""What a student learns: the teacher's vector of every distinct English sentence, computed once and kept on disk."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoding import fill_vectors
+from bertrelay.files import read_json, write_json
+from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.settings import ModelSource
+from bertrelay.stage import StageContext
+from bertrelay.vectors import open_vectors
+from students.corpus import ParallelCorpus
+
+BLOCK = 8192
+VARIANCE = "distillation.json"
+UNIT_TOLERANCE = 0.01  # vectors normalised in bf16 are this close to length 1
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The teacher's space, as far as a student sees it.
+
+    vectors: memory-mapped, row i for English sentence i, float32 (sentences, dim).
+    variance: mean squared distance of the targets to their mean, each weighted by its translations. Errors are
+        divided by it, so that 1 is what the mean vector scores and 0 the teacher, whatever its scale.
+    is_unit: every vector has length 1.
+    """
+
+    vectors: NDArray[np.float32]
+    variance: float
+    is_unit: bool
+
+
+def fill_targets(
+    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, key: str, precision: str
+) -> Targets:
+    """The targets of the corpus, from the cache or computed by all processes together, each a share of the blocks.
+
+    key: stands for the teacher's weights and the corpus; the vectors are kept under it.
+    """
+    folder = context.cache / "targets" / f"{key}-{resolve_precision(precision)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "vectors.npy"
+    fill_vectors(
+        teacher,
+        corpus.english.read,
+        len(corpus.english),
+        path,
+        key,
+        precision=precision,
+        world=context.world,
+        description="teacher's vectors",
+    )
+    accelerator().wait_for_everyone()
+    vectors = open_vectors(path)
+    facts = folder / "facts.json"
+    if context.world.is_main and not facts.is_file():
+        write_json(facts, _facts(vectors, corpus.weights[: len(vectors)]))
+    accelerator().wait_for_everyone()
+    return Targets(vectors, **json.loads(facts.read_text()))
+
+
+def save_variance(variance: float, model_folder: Path) -> None:
+    """Keeps the unit of the relative distances with the model that was trained in it."""
+    write_json(model_folder / VARIANCE, {"target_variance": variance})
+
+
+def read_variance(model: ModelSource) -> float | None:
+    """The unit of the relative distances of a model trained here; None for any other."""
+    kept = read_json(model.folder / VARIANCE) if model.folder else None
+    return float(kept["target_variance"]) if kept else None
+
+
+def _facts(vectors: NDArray[np.float32], weights: NDArray[np.int32]) -> dict[str, float | bool]:
+    """Variance and whether all lengths are 1, in float64 and block by block."""
+    total = float(weights.sum(dtype=np.int64))
+    mean, squares, farthest = np.zeros(vectors.shape[1]), 0.0, 0.0
+    for start in range(0, len(vectors), BLOCK):
+        block = vectors[start : start + BLOCK].astype(np.float64)  # (block, dim)
+        lengths = np.linalg.norm(block, axis=1)
+        share = weights[start : start + BLOCK] / total  # (block,)
+        mean += share @ block
+        squares += float(share @ lengths**2)
+        farthest = max(farthest, float(np.abs(lengths - 1).max()))
+    return {"variance": squares - float(mean @ mean), "is_unit": farthest < UNIT_TOLERANCE}

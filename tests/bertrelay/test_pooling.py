@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+import torch
+
+from bertrelay.errors import RequestError
+from bertrelay.pooling import POOLINGS, Pooling, in_folder_order
+
+LENGTHS = [5, 1, 7, 3]
+TOKENS, DIM = 7, 6
+
+
+def ragged_batch(left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    vectors = torch.randn(len(LENGTHS), TOKENS, DIM, generator=torch.Generator().manual_seed(3)) - 2
+    mask = torch.zeros(len(LENGTHS), TOKENS, dtype=torch.long)
+    for row, length in enumerate(LENGTHS):
+        mask[row, TOKENS - length if left else 0 :][:length] = 1
+    return vectors, mask
+
+
+def pooled_by_hand(mode: str, tokens: np.ndarray) -> np.ndarray:
+    """One sentence's real token vectors, (tokens, dim) in float64, pooled in plain loops."""
+    result = np.zeros(tokens.shape[1])
+    for dimension in range(tokens.shape[1]):
+        values = [float(value) for value in tokens[:, dimension]]
+        match mode:
+            case "cls":
+                result[dimension] = values[0]
+            case "max":
+                result[dimension] = max(values)
+            case "mean":
+                result[dimension] = sum(values) / len(values)
+            case "mean_sqrt_len":
+                result[dimension] = sum(values) / len(values) ** 0.5
+    return result
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("modes", [[mode] for mode in POOLINGS] + [["cls", "max", "mean"], ["mean", "cls"]])
+def test_pooling_is_what_plain_loops_give(modes: list[str], left: bool) -> None:
+    vectors, mask = ragged_batch(left)
+    expected = [
+        np.concatenate([pooled_by_hand(mode, vectors[row][mask[row] == 1].double().numpy()) for mode in modes])
+        for row in range(len(LENGTHS))
+    ]
+    found = Pooling(modes)(vectors, mask)
+    assert found.shape == (len(LENGTHS), DIM * len(modes))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rubbish", [1e30, -1e30, float("nan"), float("inf")])
+def test_what_stands_in_padding_enters_no_pooling(rubbish: float) -> None:
+    vectors, mask = ragged_batch(left=False)
+    spoilt = vectors.masked_fill(mask.unsqueeze(-1) == 0, rubbish)
+    assert torch.equal(Pooling(POOLINGS)(vectors, mask), Pooling(POOLINGS)(spoilt, mask))
+
+
+def test_pooling_counts_in_float32_whatever_comes_in() -> None:
+    ones = torch.ones(1, 1000, 2, dtype=torch.bfloat16)
+    mask = torch.ones(1, 1000, dtype=torch.long)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = Pooling(["mean_sqrt_len"])(ones, mask)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), np.sqrt(1000), rtol=1e-6)  # bf16 cannot count to 1,000
+
+
+def test_gradients_reach_real_tokens_only() -> None:
+    vectors, mask = ragged_batch(left=False)
+    vectors.requires_grad_(True)
+    Pooling(["mean"])(vectors, mask).sum().backward()
+    assert vectors.grad is not None
+    by_hand = mask.unsqueeze(-1) / torch.tensor(LENGTHS).view(-1, 1, 1)
+    torch.testing.assert_close(vectors.grad, by_hand.expand_as(vectors))
+
+
+def test_the_order_of_the_folders_is_cls_max_mean() -> None:
+    assert in_folder_order(["mean", "max", "cls"]) == ("cls", "max", "mean")
+
+
+@pytest.mark.parametrize("modes", [[], ["median"], ["mean", "mean"]])
+def test_unknown_absent_and_doubled_poolings_are_refused(modes: list[str]) -> None:
+    with pytest.raises(RequestError, match="pooling"):
+        Pooling(modes)

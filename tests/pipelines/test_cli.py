@@ -1,0 +1,166 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+RELAY = """
+# A short relay.
+[student]
+uses = "light.learn"
+teacher = "@teacher/model"
+
+[teacher]
+uses = "light.teach"
+"""
+
+
+def test_help_answers_within_a_second_for_every_command(bertrelay):
+    for command in ([], ["run"], ["plan"], ["recipes"], ["samples"], ["encode"], ["similarity"]):
+        times = []
+        for _ in range(3):  # the quickest of three, for other work on this machine is not the command's
+            started = time.monotonic()
+            code, out, _ = bertrelay(*command, "--help")
+            times.append(time.monotonic() - started)
+            if times[-1] < 1:
+                break
+        assert code == 0
+        assert "Usage: bertrelay" in out
+        assert min(times) < 1
+
+
+def test_help_and_a_skipped_run_load_neither_torch_nor_transformers(write_recipe, tmp_path, bertrelay):
+    path = write_recipe(RELAY)
+    assert bertrelay("run", path, "--processes", "1")[0] == 0
+    script = f"""
+import sys; sys.path.append({str(Path(__file__).parent)!r})
+import light_stages, pipelines.registry
+pipelines.registry.REGISTRY = light_stages.REGISTRY
+from pipelines.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print("loaded", sorted({{"torch", "transformers", "pandas", "matplotlib", "accelerate"}} & set(sys.modules)))
+"""
+    for arguments in (["--help"], ["run", path], ["run", path, "--processes", "2"]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=tmp_path, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "loaded []"
+
+
+def test_a_run_tells_what_it_did_and_where_models_and_report_are(write_recipe, bertrelay):
+    path = write_recipe(RELAY)
+    code, out, err = bertrelay("run", path)
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()] == [
+        ["RUN", "teacher"],
+        ["RUN", "student"],
+        ["model", "runs/relay/teacher/latest/model"],
+        ["model", "runs/relay/student/latest/model"],
+        ["report", "runs/relay/report.html"],
+    ]
+    assert "score 1" in out
+    assert "teacher  first time" in err
+
+
+def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrelay):
+    path = write_recipe(RELAY)
+    bertrelay("run", path)
+    code, out, _ = bertrelay("plan", path, "--set", "teacher.epochs=2", "--set", "student.epochs=3")
+    assert code == 0
+    assert out.splitlines() == [
+        "RUN     teacher  teacher.epochs: 1 → 2",
+        "RUN     student  upstream teacher: teacher.epochs: 1 → 2",
+        "                 student.epochs: 1 → 3",
+    ]
+    document = json.loads(bertrelay("plan", path, "--json")[1])
+    assert [(stage["name"], stage["action"], stage["reasons"]) for stage in document["stages"]] == [
+        ("teacher", "SKIP", []),
+        ("student", "SKIP", []),
+    ]
+    assert Path(document["stages"][0]["folder"]).is_dir()
+
+
+def test_a_plan_on_a_fresh_place_leaves_no_trace(write_recipe, bertrelay, tmp_path):
+    bertrelay("plan", write_recipe(RELAY))
+    assert [path.name for path in tmp_path.iterdir()] == ["relay.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "relay.toml", "--set", "student.epohs=2"], 'did you mean "epochs"'),
+        (["run", "relay.toml", "--only", "studnet"], 'did you mean "student"'),
+        (["run", "none.toml"], "expected a recipe file or a built-in recipe, found nothing of that name"),
+        (["run", "relay.toml", "--sett", "a=1"], "No such option"),
+        (["run"], "Missing argument"),
+        (["rnu"], "No such command"),
+        (["run", "relay.toml", "--processes", "0"], "greater than or equal to 1"),
+        (["recipes", "quikstart"], "unknown recipe"),
+    ],
+)
+def test_a_wrong_request_ends_with_2_and_without_a_traceback(write_recipe, bertrelay, arguments, told):
+    write_recipe(RELAY)
+    code, out, err = bertrelay(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_debug_shows_the_traceback_wherever_it_stands(write_recipe, bertrelay, place):
+    arguments = ["run", write_recipe(RELAY), "--set", "student.epohs=2"]
+    code, _, err = bertrelay(*arguments[:place], "--debug", *arguments[place:])
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_version_is_that_of_the_package(bertrelay):
+    assert bertrelay("--version") == (0, f"bertrelay {version('bertrelay')}\n", "")
+
+
+def test_recipes_are_listed_with_their_first_line_and_printed(tmp_path, monkeypatch, capsys):
+    from pipelines import source
+    from pipelines.cli.recipes import recipes
+
+    (tmp_path / "short.toml").write_text("#\n# A short relay.\nname = 'x'\n")
+    monkeypatch.setattr(source, "files", lambda _: tmp_path)
+    recipes(None)
+    assert capsys.readouterr().out == "short  A short relay.\n"
+    recipes("short")
+    assert capsys.readouterr().out == (tmp_path / "short.toml").read_text()
+
+
+def test_every_built_in_recipe_is_listed(bertrelay):
+    from pipelines.source import built_in_names
+
+    code, out, _ = bertrelay("recipes")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == built_in_names()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
+    stages = "".join(f'[{"t" * 1000}{number}]\nuses = "light.teach"\n' for number in range(500))
+    process = start("plan", write_recipe(stages))
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(30) == 1
+    assert process.stderr.read() == ""
+    process.stdout = open(os.devnull)  # noqa: PTH123, SIM115
+
+
+def test_results_of_a_worker_are_told_once(write_recipe, bertrelay):
+    code, out, _ = bertrelay("run", write_recipe(RELAY), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    assert code == 0
+    assert out.count("RUN     teacher") == 1
+
+
+def test_processes_that_contradict_the_launcher_are_refused(write_recipe, bertrelay):
+    code, _, err = bertrelay("run", write_recipe(RELAY), "--processes", "2", RANK="0", WORLD_SIZE="1")
+    assert code == 2
+    assert "--processes 2: expected the number that the launcher started, found 1" in err

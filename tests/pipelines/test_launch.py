@@ -1,0 +1,166 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertrelay.errors import RequestError
+from bertrelay.stage import World
+from pipelines import launch as launching
+from pipelines.launch import check_world, launch, worker_environments
+
+HERE = Path(__file__).parent
+SLOW = '[slow]\nuses = "light.slow"\n'
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(monkeypatch):
+    monkeypatch.setattr(launching, "gpu_count", lambda: 0)
+
+
+@pytest.fixture
+def start_launcher(tmp_path):
+    """Starts a process that launches two workers, each running `code` after it has tied itself to its parent."""
+    started = []
+
+    def start(code, grace=20.0):
+        worker = f"from pipelines.launch import die_with_parent; die_with_parent()\nimport os, signal, sys\n{code}"
+        parent = (
+            "import sys\nfrom pipelines import launch\n"
+            f"launch.gpu_count = lambda: 0\nlaunch.GRACE_SECONDS = {grace}\n"
+            f"sys.exit(launch.launch([sys.executable, '-c', {worker!r}], 2))"
+        )
+        process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def in_two(code):
+    return launch([sys.executable, "-c", code], 2)
+
+
+def workers_of(launcher):
+    return [int(launcher.stdout.readline()) for _ in range(2)]
+
+
+def has_ended(pid):
+    """True once the process is gone; a killed one may wait as a zombie for whoever takes in orphans."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    import select
+
+    return bool(select.select([descriptor], [], [], 10)[0])
+
+
+def test_workers_know_their_place_as_under_torchrun(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(launching, "_cores", lambda: 8)
+    first, second, third = worker_environments(3)
+    assert [each["RANK"] for each in (first, second, third)] == ["0", "1", "2"]
+    assert [each["LOCAL_RANK"] for each in (first, second, third)] == ["0", "1", "2"]
+    assert {each["WORLD_SIZE"] for each in (first, second, third)} == {"3"} == {first["LOCAL_WORLD_SIZE"]}
+    assert len({each["MASTER_PORT"] for each in (first, second, third)}) == 1
+    assert first["OMP_NUM_THREADS"] == "2"
+    assert first["ACCELERATE_USE_CPU"] == "true"
+
+
+def test_threads_that_a_user_set_stay(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert worker_environments(2)[0]["OMP_NUM_THREADS"] == "5"
+
+
+def test_gpus_are_one_for_each_process(monkeypatch):
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    monkeypatch.setattr(launching, "gpu_count", lambda: 2)
+    assert "ACCELERATE_USE_CPU" not in worker_environments(2)[0]
+    with pytest.raises(RequestError, match="expected a GPU for each process, found 2"):
+        worker_environments(3)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert worker_environments(3)[0]["ACCELERATE_USE_CPU"] == "true"
+
+
+def test_another_number_of_processes_than_the_launchers_is_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert check_world(None) == check_world(2) == World(1, 2)
+    with pytest.raises(RequestError, match="--processes 3: expected the number that the launcher started, found 2"):
+        check_world(3)
+
+
+def test_the_exit_code_is_that_of_the_worker_that_failed():
+    assert in_two("pass") == 0
+    assert in_two("import os, signal\nif os.environ['RANK'] == '1': raise SystemExit(7)\nsignal.pause()") == 7
+    assert in_two("import os, signal\nif os.environ['RANK'] == '0': os.kill(os.getpid(), 9)\nsignal.pause()") == 137
+
+
+def test_a_worker_that_does_not_stop_when_asked_is_made_to(monkeypatch):
+    monkeypatch.setattr(launching, "GRACE_SECONDS", 0.1)
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    assert in_two(f"import os, signal\nif os.environ['RANK'] == '1': raise SystemExit(3)\n{deaf}") == 3
+
+
+def test_workers_die_with_a_killed_parent(start_launcher):
+    launcher = start_launcher("print(os.getpid(), flush=True)\nwhile True: signal.pause()")
+    workers = workers_of(launcher)
+    launcher.kill()
+    launcher.wait()
+    assert all(has_ended(pid) for pid in workers)
+
+
+def test_a_worker_whose_parent_died_before_it_asked_ends_too():
+    code = "from pipelines.launch import die_with_parent; die_with_parent(); print('lives')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "BERTRELAY_PARENT": "1"}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_passed_to_the_workers_and_their_end_is_awaited(start_launcher, number, tmp_path):
+    launcher = start_launcher(
+        "def stop(number, frame):\n"
+        f"    open({str(tmp_path)!r} + '/stopped-' + os.environ['RANK'], 'w').write(str(number))\n"
+        "    sys.exit(128 + number)\n"
+        "signal.signal(signal.SIGTERM, stop); signal.signal(signal.SIGINT, stop)\n"
+        "print(os.getpid(), flush=True)\n"
+        "while True: signal.pause()"
+    )
+    workers = workers_of(launcher)
+    launcher.send_signal(number)
+    assert launcher.wait(20) == 128 + number
+    assert all(has_ended(pid) for pid in workers)
+    assert {path.read_text() for path in tmp_path.glob("stopped-*")} == {str(number.value)}
+    assert len(list(tmp_path.glob("stopped-*"))) == 2
+
+
+def launch_bertrelay(*arguments):
+    return launch([sys.executable, str(HERE / "light_bertrelay.py"), *map(str, arguments)], 2)
+
+
+def test_two_processes_share_a_run_and_one_writes_it(write_recipe, tmp_path, capfd):
+    path, runs = write_recipe(SLOW + '[t]\nuses = "light.teach"\n'), tmp_path / "runs"
+    assert launch_bertrelay("run", path, "--runs", runs) == 0
+    assert {file.name for file in (runs / "relay/slow/latest").glob("steps-*")} == {"steps-0.txt", "steps-1.txt"}
+    out, _ = capfd.readouterr()
+    assert out.count("RUN     slow") == 1
+
+
+def test_one_failing_process_ends_the_others(write_recipe, tmp_path, capfd):
+    path = write_recipe(SLOW)
+    assert launch_bertrelay("run", path, "--runs", tmp_path / "runs", "--set", "slow.fail=rank 1") == 1
+    assert "process 1: [slow] the loss is not finite" in capfd.readouterr().err
+
+
+def test_a_plan_that_fails_ends_every_process_with_its_code(write_recipe, tmp_path, capfd):
+    path = write_recipe('[t]\nuses = "light.teach"\ndata = "none.tsv"\n')
+    assert launch_bertrelay("run", path, "--runs", tmp_path / "runs") == 2
+    assert capfd.readouterr().err.count("expected a file, found none") == 1

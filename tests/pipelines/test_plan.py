@@ -1,0 +1,240 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from light_stages import REGISTRY
+
+from bertrelay.errors import RequestError
+from pipelines.plan import NO_WISHES, Wishes, make_plan
+from pipelines.recipe import read_recipe
+from pipelines.runner import Means, run
+
+RELAY = """
+[teacher]
+uses = "light.teach"
+data = "pairs.tsv"
+base = "base"
+
+[student]
+uses = "light.learn"
+teacher = "@teacher/model"
+
+[score]
+uses = "light.score"
+model = "@student/model"
+
+[aside]
+uses = "light.teach"
+"""
+
+
+@pytest.fixture
+def relay(write_recipe, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "weights").write_bytes(b"\0" * 100)
+    return write_recipe(RELAY)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return tmp_path / "runs"
+
+
+def go(path, runs, *overrides, **wishes):
+    return run(read_recipe(path, REGISTRY, overrides), Means(runs, Wishes(**wishes)))
+
+
+def planned(path, runs, *overrides, wishes=NO_WISHES, verify=False, revisions=None):
+    recipe = read_recipe(path, REGISTRY, overrides)
+    plan = make_plan(recipe, runs, Means(runs, verify=verify).digests(), revisions or {}, wishes)
+    return {each.step.label: (each.action.value, *each.reasons) for each in plan.steps}
+
+
+def test_everything_runs_the_first_time_and_is_skipped_the_second(relay, runs):
+    assert set(planned(relay, runs).values()) == {("RUN", "first time")}
+    go(relay, runs)
+    assert set(planned(relay, runs).values()) == {("SKIP",)}
+
+
+def test_a_changed_setting_is_why_its_stage_and_what_hangs_on_it_run(relay, runs):
+    go(relay, runs, "student.epochs=6")
+    assert planned(relay, runs, "student.epochs=8") == {
+        "teacher": ("SKIP",),
+        "student": ("RUN", "student.epochs: 6 → 8"),
+        "score": ("RUN", "upstream student: student.epochs: 6 → 8"),
+        "aside": ("SKIP",),
+    }
+    assert planned(relay, runs, "teacher.rate=0.5", "student.epochs=6")["score"] == (
+        "RUN",
+        "upstream student: upstream teacher: teacher.rate: 0.1 → 0.5",
+    )
+
+
+def test_going_back_to_a_former_setting_finds_its_result_again(relay, runs):
+    go(relay, runs)
+    go(relay, runs, "teacher.epochs=2")
+    assert set(planned(relay, runs).values()) == {("SKIP",)}
+
+
+def test_what_a_skipped_upstream_changed_to_is_told(relay, runs):
+    go(relay, runs)
+    go(relay, runs, "teacher.epochs=2", only=("teacher",))
+    assert planned(relay, runs, "teacher.epochs=2")["student"] == ("RUN", "upstream teacher: teacher.epochs: 1 → 2")
+
+
+def test_run_only_settings_change_nothing(relay, runs):
+    go(relay, runs)
+    assert set(planned(relay, runs, "teacher.workers=8").values()) == {("SKIP",)}
+
+
+def test_a_flipped_byte_of_an_input_is_found_and_named(relay, runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    go(relay, runs)
+    (tmp_path / "pairs.tsv").write_text("a\tc\n")
+    found = planned(relay, runs)
+    assert found["teacher"] == ("RUN", "file pairs.tsv changed (teacher.data)")
+    assert found["student"] == ("RUN", "upstream teacher: file pairs.tsv changed (teacher.data)")
+    assert found["aside"] == ("SKIP",)
+
+
+def test_a_flipped_byte_in_a_model_folder_is_found(relay, runs, tmp_path):
+    go(relay, runs)
+    weights = tmp_path / "base" / "weights"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    assert "changed (teacher.base)" in planned(relay, runs)["teacher"][1]
+
+
+def test_a_moved_input_changes_nothing(relay, runs, tmp_path):
+    go(relay, runs)
+    (tmp_path / "pairs.tsv").rename(tmp_path / "others.tsv")
+    assert planned(relay, runs, f"teacher.data={tmp_path}/others.tsv")["teacher"] == ("SKIP",)
+
+
+def test_a_change_that_keeps_size_and_time_is_found(relay, runs, tmp_path):
+    go(relay, runs)
+    pairs = tmp_path / "pairs.tsv"
+    before = pairs.stat()
+    pairs.write_text("a\tc\n")
+    os.utime(pairs, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert planned(relay, runs)["teacher"][0] == "RUN"
+
+
+def test_verify_finds_what_a_file_system_without_times_hides(relay, runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertrelay.fingerprint._stamp", lambda path: [path.stat().st_size, 0, 0, 0])
+    go(relay, runs)
+    (tmp_path / "pairs.tsv").write_text("a\tc\n")
+    assert planned(relay, runs)["teacher"][0] == "SKIP"
+    assert planned(relay, runs, verify=True)["teacher"][0] == "RUN"
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda file: file.write_text("2 0"), "model/weights.txt was changed after it was written"),
+        (lambda file: file.write_text("longer than before"), "model/weights.txt was changed after it was written"),
+        (Path.unlink, "model/weights.txt is missing"),
+        (lambda file: (file.parents[1] / "done.json").write_text("{"), "done.json cannot be read"),
+    ],
+)
+def test_a_damaged_output_is_made_again_and_what_hangs_on_it_is_not(relay, runs, harm, told):
+    go(relay, runs)
+    harm(runs / "relay/teacher/latest/model/weights.txt")
+    found = planned(relay, runs)
+    assert found["teacher"] == ("RUN", told)
+    assert found["student"] == ("SKIP",)
+    go(relay, runs)
+    assert (runs / "relay/teacher/latest/model/weights.txt").read_text() == "1 0"
+    assert set(planned(relay, runs).values()) == {("SKIP",)}
+
+
+def test_what_was_begun_is_resumed_and_an_empty_beginning_is_not(relay, runs):
+    go(relay, runs)
+    latest = (runs / "relay/aside/latest").resolve()
+    partial = latest.rename(latest.with_name(latest.name + ".partial"))
+    (partial / "done.json").unlink()
+    assert planned(relay, runs)["aside"] == ("RESUME", "begun and not finished")
+    for path in [*partial.glob("model/*"), *partial.glob("m*")]:
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert planned(relay, runs)["aside"] == ("RUN", "first time")
+
+
+def test_force_and_only_choose_stages_and_unknown_ones_are_refused(relay, runs):
+    go(relay, runs)
+    assert planned(relay, runs, wishes=Wishes(force=("student",)))["student"] == ("RUN", "forced")
+    assert list(planned(relay, runs, wishes=Wishes(only=("student",)))) == ["teacher", "student"]
+    for wishes in (Wishes(only=("studnet",)), Wishes(force=("studnet",))):
+        with pytest.raises(RequestError, match='did you mean "student"'):
+            planned(relay, runs, wishes=wishes)
+
+
+def test_all_missing_inputs_are_told_at_once(relay, runs, tmp_path):
+    (tmp_path / "pairs.tsv").unlink()
+    with pytest.raises(RequestError) as error:
+        planned(relay, runs, "aside.base=./none")
+    assert f"[teacher] data: expected a file, found none at {tmp_path}/pairs.tsv" in str(error.value)
+    assert "[aside] base: expected a model folder" in str(error.value)
+    assert list(planned(relay, runs, "teacher.base=@aside/model", wishes=Wishes(only=("aside",)))) == ["aside"]
+
+
+def test_an_unknown_revision_is_told_and_a_known_one_counts(write_recipe, runs):
+    path = write_recipe(
+        '[t]\nuses = "light.teach"\nbase = "owner/model"\n[s]\nuses = "light.learn"\nteacher = "@t/model"'
+    )
+    unknown = "model owner/model: its revision is not known before the first run"
+    assert planned(path, runs) == {"t": ("RUN", unknown), "s": ("RUN", f"upstream t: {unknown}")}
+    assert planned(path, runs, revisions={"model owner/model": "abc"})["t"] == ("RUN", "first time")
+    go_with = Means(runs, ask=lambda _: "abc")
+    run(read_recipe(path, REGISTRY), go_with)
+    assert planned(path, runs, revisions={"model owner/model": "def"})["t"] == (
+        "RUN",
+        "t.base: owner/model@abc → owner/model@def",
+    )
+    assert planned(path, runs, "t.base=owner/model@abc")["t"] == ("SKIP",)
+
+
+def test_a_new_version_of_a_stage_is_why_it_runs(relay, runs, monkeypatch):
+    go(relay, runs)
+    newer = [type(stage)(**{**vars(stage), "version": 2}) for stage in REGISTRY]
+    monkeypatch.setitem(globals(), "REGISTRY", newer)
+    assert planned(relay, runs)["aside"] == (
+        "RUN",
+        "light.teach has a new version that gives other results: 1 → 2",
+    )
+
+
+def test_another_precision_of_the_hardware_is_why_a_stage_runs(relay, runs, monkeypatch):
+    monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda: True)
+    go(relay, runs)
+    monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda: False)
+    assert planned(relay, runs)["aside"] == ("RUN", 'aside.precision: "bf16" → "fp32"')
+
+
+def test_seeds_are_planned_each_for_itself(relay, runs):
+    go(relay, runs, "seeds=[1, 2]")
+    found = planned(relay, runs, "seeds=[1, 2, 3]", "student.epochs=2")
+    assert found["teacher (seed 2)"] == ("SKIP",)
+    assert found["teacher (seed 3)"] == ("RUN", "first time")
+    assert found["student (seed 2)"] == ("RUN", "student.epochs: 1 → 2")
+
+
+def test_planning_loads_neither_torch_nor_transformers(relay, runs):
+    go(relay, runs)
+    script = f"""
+import sys; sys.path.append({str(Path(__file__).parent)!r})
+from pathlib import Path
+import light_stages, pipelines.registry
+pipelines.registry.REGISTRY = light_stages.REGISTRY
+from pipelines.cli import main
+try:
+    main(["plan", {relay!r}, "--runs", {str(runs)!r}, "--json"])
+finally:
+    heavy = {{"torch", "transformers", "pandas", "datasets", "accelerate", "matplotlib"}} & set(sys.modules)
+    print(sorted(heavy), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert {stage["action"] for stage in json.loads(done.stdout)["stages"]} == {"SKIP"}

@@ -1,0 +1,262 @@
+import json
+import os
+import platform
+import signal
+import statistics
+
+import pytest
+from light_stages import REGISTRY
+
+from bertrelay.errors import RequestError, WorkError
+from pipelines.recipe import read_recipe
+from pipelines.runner import Means, Wishes, run
+
+RELAY = """
+[student]
+uses = "light.learn"
+teacher = "@teacher/model"
+
+[teacher]
+uses = "light.teach"
+epochs = 3
+"""
+SLOW = """
+[slow]
+uses = "light.slow"
+"""
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return tmp_path / "runs"
+
+
+def go(path, runs, *overrides, **means):
+    return run(read_recipe(path, REGISTRY, overrides), Means(runs, **means))
+
+
+def actions(outcome):
+    return {each.step.label: each.action.value for each in outcome.plan.steps}
+
+
+def test_a_finished_folder_says_all_about_itself(write_recipe, runs):
+    go(write_recipe(RELAY), runs)
+    folder = runs / "relay/teacher/latest"
+    assert folder.is_symlink()
+    assert len(str(folder.readlink())) == 12
+    done = json.loads((folder / "done.json").read_text())
+    assert done["parts"]["epochs"] == 3
+    assert done["metrics"] == {"score": 3, "unmeasured": None} == json.loads((folder / "metrics.json").read_text())
+    assert set(done["outputs"]) == {"fingerprint.json", "metrics.json", "model/weights.txt"}
+    assert done["outputs"]["model/weights.txt"]["size"] == 3
+    assert {"python", "torch", "bertrelay"} <= set(done["libraries"])
+    assert done["started"] <= done["finished"]
+    assert not list(runs.glob("relay/*/*.partial"))
+
+
+def test_upstream_output_reaches_the_next_stage(write_recipe, runs):
+    outcome = go(write_recipe(RELAY), runs)
+    assert (runs / "relay/student/latest/model/weights.txt").read_text() == "learnt from 3 0"
+    assert list(actions(outcome)) == ["teacher", "student"]
+
+
+def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, runs):
+    path = write_recipe(RELAY)
+    go(path, runs)
+    first = (runs / "relay/teacher/latest").readlink()
+    go(path, runs, "teacher.epochs=4")
+    assert (runs / "relay/teacher/latest").readlink() != first
+    assert actions(go(path, runs)) == {"teacher": "SKIP", "student": "SKIP"}
+    assert (runs / "relay/teacher/latest").readlink() == first
+
+
+def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_recipe, runs):
+    path = write_recipe(RELAY)
+    assert actions(go(path, runs, wishes=Wishes(only=("teacher",)))) == {"teacher": "RUN"}
+    assert not (runs / "relay/student").exists()
+    mark = runs / "relay/teacher/latest/mark"
+    mark.touch()
+    assert actions(go(path, runs, wishes=Wishes(force=("teacher",)))) == {"teacher": "RUN", "student": "RUN"}
+    assert not mark.exists()
+
+
+def test_figures_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs):
+    go(write_recipe("seeds = [1, 2, 6]\n" + RELAY), runs)
+    summary = json.loads((runs / "relay/metrics.json").read_text())
+    scores = [3 + seed for seed in (1, 2, 6)]
+    assert summary["teacher"]["score"] == statistics.mean(scores)
+    assert summary["teacher"]["score_deviation"] == pytest.approx(statistics.stdev(scores))
+    assert summary["teacher"]["unmeasured"] is None
+    assert summary["student"]["score"] == 6
+    assert (runs / "relay/student/latest").readlink() == (runs / "relay/student/latest-seed-1").readlink()
+    assert (runs / "relay/student/latest-seed-6/model/weights.txt").read_text() == "learnt from 3 6"
+
+
+def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, runs):
+    path, written = write_recipe(RELAY), []
+
+    def report(folder):
+        written.append(folder)
+        (folder / "report.html").touch()
+        return folder / "report.html"
+
+    for _ in range(2):
+        go(path, runs, write_report=report)
+    assert written == [runs / "relay"]
+    (runs / "relay/report.html").unlink()
+    go(path, runs, write_report=report)
+    assert len(written) == 2
+
+
+def test_a_reference_to_what_a_stage_did_not_write_names_what_it_wrote(write_recipe, runs):
+    with pytest.raises(RequestError) as error:
+        go(write_recipe(RELAY), runs, "student.teacher=@teacher/modle")
+    assert "[student] @teacher/modle: the stage teacher wrote nothing of that name" in str(error.value)
+    assert 'did you mean "model"' in str(error.value)
+
+
+def test_the_revision_is_asked_once_written_down_and_given_to_the_stage(write_recipe, runs, tmp_path, monkeypatch):
+    path = write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model"\nhub = "owner/data@pinned"')
+    asked, given = [], []
+
+    def ask(source):
+        asked.append(str(source))
+        return "5ha"
+
+    monkeypatch.setattr("light_stages.teach", lambda settings, context: given.append(settings) or {})  # noqa: ARG005
+    go(path, runs, ask=ask)
+    go(path, runs, "t.epochs=2", ask=ask)
+    assert asked == ["owner/model"]
+    assert json.loads((tmp_path / "relay.lock").read_text()) == {"model owner/model": "5ha"}
+    assert {(settings.base, settings.hub) for settings in given} == {("owner/model@5ha", "owner/data@pinned")}
+
+
+def test_a_hub_is_shut_out_unless_the_recipe_names_one(write_recipe, runs, monkeypatch):
+    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+        monkeypatch.delenv(name, raising=False)
+    go(write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model@1"'), runs)
+    assert "HF_HUB_OFFLINE" not in os.environ
+    assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+    go(write_recipe(RELAY), runs)
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def test_what_a_user_set_for_the_hub_stays(write_recipe, runs, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    go(write_recipe(RELAY), runs)
+    assert os.environ["HF_HUB_OFFLINE"] == "0"
+
+
+def test_a_hub_out_of_reach_and_an_offline_hub_are_explained(write_recipe, runs, bertrelay):
+    path = write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model"')
+    code, _, err = bertrelay("run", path, "--runs", runs, HF_ENDPOINT="http://127.0.0.1:9")
+    assert (code, "Traceback" in err) == (2, False)
+    assert "model owner/model: the hub could not be reached" in err
+    code, _, err = bertrelay("run", path, "--runs", runs, HF_HUB_OFFLINE="1")
+    assert code == 2, err
+    assert "pin the revision: owner/model@REVISION" in err
+
+
+def test_a_failed_stage_names_itself_and_goes_on_from_its_work(write_recipe, runs):
+    path = write_recipe(SLOW)
+    with pytest.raises(WorkError, match=r"^\[slow\] the loss is not finite at step 3$"):
+        go(path, runs, "slow.fail=rank 0")
+    outcome = go(path, runs)
+    assert actions(outcome) == {"slow": "RESUME"}
+    assert outcome.metrics["slow", None] == {"resumed_from": 3}
+
+
+def test_a_killed_run_goes_on_where_it_was(write_recipe, runs, start):
+    path = write_recipe(SLOW)
+    first = start("run", path, "--runs", runs, "--set", "slow.block_at=2")
+    assert first.stdout.readline() == f"blocked {first.pid}\n"
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
+    assert not (runs / "relay/slow/latest").exists()
+    outcome = go(path, runs)
+    assert actions(outcome) == {"slow": "RESUME"}
+    assert outcome.metrics["slow", None] == {"resumed_from": 2}
+    steps = (runs / "relay/slow/latest/steps-0.txt").read_text().splitlines()
+    assert steps == [str(first.pid)] * 2 + [str(os.getpid())]
+
+
+def test_what_was_killed_just_before_its_renaming_is_whole(write_recipe, runs):
+    path = write_recipe(RELAY)
+    go(path, runs)
+    whole = (runs / "relay/teacher/latest").resolve()
+    whole.rename(whole.with_name(whole.name + ".partial"))
+    assert actions(go(path, runs)) == {"teacher": "SKIP", "student": "SKIP"}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_stops_with_a_word_and_the_run_can_go_on(write_recipe, runs, start, number, code):
+    path = write_recipe(SLOW)
+    process = start("run", path, "--runs", runs, "--set", "slow.block_at=2")
+    process.stdout.readline()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert f"[slow] stopped by {number.name}; the same command goes on from here" in err
+    assert "Traceback" not in err
+    assert actions(go(path, runs)) == {"slow": "RESUME"}
+
+
+def test_a_second_runner_is_told_who_holds_the_folder(write_recipe, runs, start, bertrelay):
+    path = write_recipe(SLOW)
+    first = start("run", path, "--runs", runs, "--set", "slow.block_at=1")
+    first.stdout.readline()
+    code, _, err = bertrelay("run", path, "--runs", runs)
+    assert code == 2, err
+    assert f"process {first.pid} on {platform.node()}, since " in err
+    assert "Traceback" not in err
+    first.kill()
+    first.wait()
+    assert bertrelay("run", path, "--runs", runs)[0] == 0, "the system lets go of a killed runner's lock"
+
+
+def test_a_full_disk_is_explained_and_the_run_goes_on_when_there_is_room(write_recipe, runs, bertrelay):
+    path = write_recipe(SLOW)
+    code, _, err = bertrelay("--limit", "500000", "run", path, "--runs", runs, "--set", "slow.megabytes=1")
+    assert code == 1
+    assert "[slow] no room left to write" in err
+    assert str(runs) in err
+    assert "Traceback" not in err
+    code, out, _ = bertrelay("run", path, "--runs", runs, "--set", "slow.megabytes=1")
+    assert code == 0
+    assert out.startswith("RESUME  slow")
+
+
+def test_a_full_disk_that_a_library_in_rust_reports_is_known_too(write_recipe, runs, monkeypatch):
+    def full(settings, context):  # noqa: ARG001
+        raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("light_stages.slow", full)
+    with pytest.raises(WorkError, match="no room left"):
+        go(write_recipe(SLOW), runs)
+
+
+def test_a_folder_that_may_not_be_written_is_explained(write_recipe, bertrelay, tmp_path):
+    path, closed = write_recipe(SLOW), tmp_path / "closed"
+    closed.mkdir()
+    closed.chmod(0o555)
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent.stat().st_uid == os.getuid() and parent.name.startswith(("test_", "pytest-")):
+            parent.chmod(0o755)
+    unprivileged = ["--user", "65534"] if os.getuid() == 0 else []
+    code, _, err = bertrelay(*unprivileged, "run", path, "--runs", closed / "runs")
+    assert code == 2, err
+    assert f"expected a place that may be read and written, found none: {closed}/runs" in err
+    assert "--runs DIR" in err
+    assert "Traceback" not in err
+
+
+def test_an_unforeseen_error_shows_no_text_of_the_data(write_recipe, runs, bertrelay):
+    arguments = ["run", write_recipe(SLOW), "--runs", runs, "--set", "slow.fail=unforeseen"]
+    code, out, err = bertrelay(*arguments)
+    assert code == 1
+    assert "patient" not in out + err
+    assert "an unforeseen KeyError in" in err
+    assert "light_stages.py, line" in err
+    code, _, err = bertrelay(*arguments, "--debug")
+    assert "Traceback" in err
+    assert "patient" in err

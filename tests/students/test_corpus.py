@@ -1,0 +1,415 @@
+import gzip
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from bertrelay.errors import RequestError, WorkError
+from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.parallel import clean, drop_reason
+from students.sources import AlignedFiles, Filters, ParallelSource, TranslationColumns
+
+Pairs = Sequence[tuple[str, str]]
+
+
+def aligned(folder: Path, language: str, pairs: Pairs, name: str = "train") -> AlignedFiles:
+    """Two line-aligned files, the other one packed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    english, other = folder / f"{name}.{language}.en", folder / f"{name}.{language}.gz"
+    english.write_text("".join(f"{pair[0]}\n" for pair in pairs), encoding="utf-8")
+    other.write_bytes(gzip.compress("".join(f"{pair[1]}\n" for pair in pairs).encode(), mtime=0))
+    return AlignedFiles(english=str(english), other=str(other), language=language)
+
+
+def build(folder: Path, sources: Sequence[ParallelSource], seed: int = 1, **plan: Any) -> ParallelCorpus:
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    return build_corpus(folder / "cache", "key", CorpusPlan(sources, seed, **plan), context_cache=folder)
+
+
+def items(corpus: ParallelCorpus) -> list[tuple[str, str, str, int]]:
+    """(text, language, English target, weight) of each item."""
+    texts, english = corpus.texts(0, len(corpus)), corpus.english.read(0, len(corpus.english))
+    return [
+        (text, corpus.language_names[language], english[target], weight)
+        for text, language, target, weight in zip(texts, corpus.languages, corpus.targets, corpus.weights, strict=True)
+    ]
+
+
+def numbered(language: str, numbers: Sequence[int]) -> Pairs:
+    return [(f"sentence number {n}", f"{language} number {n}") for n in numbers]
+
+
+# Items
+
+
+def test_items_targets_and_weights_by_hand(tmp_path: Path) -> None:
+    german = aligned(tmp_path, "de", [("A dog.", "Ein Hund."), ("A cat.", "Eine Katze."), ("A dog.", "Der Hund.")])
+    french = aligned(tmp_path, "fr", [("A cat.", "Un chat."), ("A bird.", "Un oiseau.")])
+    assert items(build(tmp_path, [german, french])) == [
+        ("A dog.", "en", "A dog.", 2),
+        ("A cat.", "en", "A cat.", 2),
+        ("A bird.", "en", "A bird.", 1),
+        ("Ein Hund.", "de", "A dog.", 1),
+        ("Eine Katze.", "de", "A cat.", 1),
+        ("Der Hund.", "de", "A dog.", 1),
+        ("Un chat.", "fr", "A cat.", 1),
+        ("Un oiseau.", "fr", "A bird.", 1),
+    ]
+
+
+def test_the_weight_of_an_english_item_is_the_number_of_its_translations(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    pairs = list(dict.fromkeys((f"e{rng.randrange(300)}", f"t{rng.randrange(50)}") for _ in range(2000)))
+    corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)])
+    expected = {english: sum(pair[0] == english for pair in pairs) for english, _ in pairs}
+    assert {item[0]: item[3] for item in items(corpus) if item[1] == "en"} == expected
+    assert sorted((item[2], item[0]) for item in items(corpus) if item[1] == "de") == sorted(pairs)
+
+
+def test_any_block_of_texts_is_the_same_as_that_part_of_all(tmp_path: Path) -> None:
+    corpus = build(tmp_path, [aligned(tmp_path, "de", numbered("de", range(10_000)))])
+    texts = corpus.texts(0, len(corpus))
+    assert len(texts) == len(corpus) == 20_000
+    for start, stop in [(0, 1), (4095, 4097), (9_990, 10_010), (10_000, 10_001), (19_999, 20_000), (5, 5)]:
+        assert corpus.texts(start, stop) == texts[start:stop]
+    assert isinstance(corpus.targets, np.memmap)
+
+
+def test_case_makes_another_target_and_spaces_and_composition_do_not(tmp_path: Path) -> None:
+    pairs = [("a  café", "eins"), (" a\u00a0cafe\u0301 ", "zwei"), ("A café", "drei")]
+    corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)])
+    assert corpus.english.read(0, 9) == ["a café", "A café"]
+    assert corpus.targets.tolist() == [0, 1, 0, 0, 1]
+
+
+# Sources
+
+
+def test_row_aligned_tables_pair_by_row_whatever_lines_their_fields_take(tmp_path: Path) -> None:
+    (tmp_path / "en.csv").write_text('"one\ntwo",x,1\nthree,y,2\n')
+    (tmp_path / "de.csv").write_text('eins zwei,x,1\n"dr\nei",y,2\n')
+    source = AlignedFiles(english=str(tmp_path / "en.csv"), other=str(tmp_path / "de.csv"), language="de", header=False)
+    assert build(tmp_path, [source]).texts(0, 9) == ["one two", "three", "eins zwei", "dr ei"]
+
+
+def test_one_table_serves_several_languages(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("id\ten\tgerman\tfr\n1\tyes\tja\toui\n2\tno\tnein\t\n")
+    source = TranslationColumns(path=str(tmp_path / "a.tsv"), others={"de": "german", "fr": "fr"})
+    corpus = build(tmp_path, [source])
+    assert [item[:3] for item in items(corpus)[2:]] == [("ja", "de", "yes"), ("oui", "fr", "yes"), ("nein", "de", "no")]
+    assert corpus.facts["sources"][1] == {
+        "source": str(tmp_path / "a.tsv"), "language": "fr", "pairs": 2, "empty side": 1, "train": 1
+    }  # fmt: skip
+
+
+def test_nested_translations_of_jsonl_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"translation": {"en": "yes", "de": "ja"}}\n{"translation": {"en": "no"}}\n')
+    source = TranslationColumns(
+        path=str(tmp_path / "a.jsonl"), english="translation.en", others={"de": "translation.de"}
+    )
+    corpus = build(tmp_path, [source])
+    assert corpus.texts(0, 9) == ["yes", "ja"]
+    assert corpus.facts["sources"][0]["empty side"] == 1
+
+
+@pytest.mark.parametrize(("english", "other"), [(5, 3), (3, 5)])
+def test_unaligned_files_are_refused_with_both_counts_and_the_line(tmp_path: Path, english: int, other: int) -> None:
+    source = aligned(tmp_path, "de", numbered("de", range(english)))
+    Path(source.other).write_text("x\n" * other)
+    with pytest.raises(RequestError) as refused:
+        build(tmp_path, [source])
+    message = str(refused.value)
+    assert f"first has {english} rows and the second {other}" in message
+    assert f"line 4 of {source.english if english > other else source.other} has no partner" in message
+    assert source.english in message and source.other in message
+
+
+def test_a_line_that_is_not_utf8_rejects_its_row_and_shifts_no_other(tmp_path: Path) -> None:
+    source = aligned(tmp_path, "de", numbered("de", range(200)))
+    lines = Path(source.english).read_bytes().splitlines()
+    lines[2] = b"bro\xffken"
+    Path(source.english).write_bytes(b"\n".join(lines))
+    corpus = build(tmp_path, [source])
+    assert {(item[2], item[0]) for item in items(corpus)[199:]} == set(numbered("de", range(200))) - {
+        ("sentence number 2", "de number 2")
+    }
+    assert corpus.facts["rejects"] == {"not valid UTF-8": 1}
+    rejected = json.loads((tmp_path / "cache" / "key" / "rejects.jsonl").read_text())
+    assert rejected == {"file": source.english, "line": 3, "reason": "not valid UTF-8"}
+
+
+def test_too_many_unusable_records_stop_and_filtered_pairs_never_do(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"en": "yes", "de": "ja"}\n' * 50 + '{"en": "yes", "de": 7}\n')
+    source = TranslationColumns(path=str(tmp_path / "a.jsonl"), others={"de": "de"})
+    with pytest.raises(WorkError, match=r"1 of 51 records.*1 × not text"):
+        build(tmp_path, [source])
+    assert not (tmp_path / "cache" / "key").exists()
+    assert build(tmp_path, [source], rejects_limit=0.02).facts["sources"][0]["duplicate"] == 49
+
+
+# Filters
+
+
+@pytest.mark.parametrize(
+    ("english", "other", "reason"),
+    [
+        ("", "Ja", "empty side"),
+        ("Yes", "", "empty side"),
+        ("a" * 1001, "b" * 1001, "too long"),
+        ("a" * 1000, "b" * 1000, None),
+        ("a" * 91, "b" * 30, "length ratio"),
+        ("a" * 30, "b" * 91, "length ratio"),
+        ("a" * 90, "b" * 30, None),
+        ("Yes.", "Oui, bien sûr, volontiers!", None),
+        ("STRASSE 5", "straße 5", "copy of the source"),
+        ("Berlin is big", "Berlin ist groß", None),
+        ("The weather is nice today, so let us go to the park", "今日は天気がいいので公園に", None),
+        ("a" * 90, "今" * 14, "length ratio"),
+        ("a" * 90, "今" * 15, None),
+    ],
+)
+def test_each_filter_has_its_reason(english: str, other: str, reason: str | None) -> None:
+    assert drop_reason(english, other, Filters()) == reason
+
+
+def test_wide_characters_are_those_of_unicode() -> None:
+    for text in [
+        "Ein Satz über Füße",
+        "天気がいい。ﾊﾝｶｸ",
+        "오늘은 날씨가 좋다",
+        "Сегодня",
+        "ＦＵＬＬ　width",
+        "𠀋字",
+        "नमस्ते",
+    ]:
+        width = sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
+        exactly, less = Filters(max_length_ratio=100 / width), Filters(max_length_ratio=100 / width - 0.01)
+        assert drop_reason("a" * 100, text, exactly) is None
+        assert drop_reason("a" * 100, text, less) == "length ratio"
+
+
+def test_every_pair_is_accounted_for(tmp_path: Path) -> None:
+    pairs = [("Same", "same"), ("", "x"), ("a", ""), ("b " * 600, "c"), ("d", "e"), ("d", " e "), ("f" * 99, "g")]
+    corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)])
+    (account,) = corpus.facts["sources"]
+    reasons = {"copy of the source": 1, "empty side": 2, "too long": 1, "duplicate": 1, "length ratio": 1, "train": 1}
+    assert {key: account[key] for key in account if key not in ("source", "language")} == {"pairs": 7, **reasons}
+
+
+def test_copies_and_duplicates_stay_when_they_are_not_to_be_dropped(tmp_path: Path) -> None:
+    pairs = [("Same", "Same"), ("Same", "Same")]
+    corpus = build(
+        tmp_path, [aligned(tmp_path, "de", pairs)], filters=Filters(drop_copies=False, drop_duplicates=False)
+    )
+    assert items(corpus) == [("Same", "en", "Same", 2), ("Same", "de", "Same", 1), ("Same", "de", "Same", 1)]
+
+
+def test_the_same_translation_in_two_sources_is_a_duplicate_and_in_two_languages_not(tmp_path: Path) -> None:
+    pairs = [("A taxi comes", "Un taxi")]
+    sources = [aligned(tmp_path, "es", pairs), aligned(tmp_path, "es", pairs, "more"), aligned(tmp_path, "fr", pairs)]
+    corpus = build(tmp_path, sources)
+    assert corpus.facts["train"] == {"es": 1, "fr": 1}
+    assert corpus.facts["sources"][1]["duplicate"] == 1
+
+
+def test_a_corpus_that_the_filters_empty_is_refused_with_the_counts(tmp_path: Path) -> None:
+    german, french = numbered("de", range(3)), [("Copy", "copy"), ("Copy", "COPY"), ("", "vide")]
+    with pytest.raises(RequestError, match=r"no pair of en and fr .* 2 × copy of the source, 1 × empty side"):
+        build(tmp_path, [aligned(tmp_path, "de", german), aligned(tmp_path, "fr", french)])
+    with pytest.raises(RequestError, match=r"no pair of en and de .* 3 × dev"):
+        build(tmp_path, [aligned(tmp_path, "de", german)], dev_sentences=3)
+
+
+# Dev split
+
+
+def three_languages(folder: Path) -> list[AlignedFiles]:
+    """The same English in several languages, with other case and spaces, given several times."""
+    german = [(f"Sentence  number {n} ", f"de {n} {form}") for n in range(300) for form in "ab"]
+    french = [(f"sentence number {n}", f"fr {n}") for n in range(100, 400)]
+    korean = [(f"SENTENCE NUMBER {n}", f"ko {n}") for n in range(0, 400, 7)]
+    return [aligned(folder, "de", german), aligned(folder, "fr", french), aligned(folder, "ko", korean)]
+
+
+def test_no_english_sentence_is_in_dev_for_one_language_and_in_training_for_another(tmp_path: Path) -> None:
+    corpus = build(tmp_path, three_languages(tmp_path), dev_sentences=80)
+    dev = {english.casefold() for sides in corpus.dev.values() for english in sides.english}
+    train = {english.casefold() for _, _, english, _ in items(corpus)}
+    assert len(dev) == 80
+    assert dev.isdisjoint(train)
+    assert dev | train == {f"sentence number {n}" for n in range(400)}
+    assert all(len(sides.english) > 5 for sides in corpus.dev.values())
+
+
+def test_dev_pairs_are_real_pairs_one_for_each_sentence_and_language(tmp_path: Path) -> None:
+    corpus = build(tmp_path, three_languages(tmp_path), dev_sentences=80)
+    for language, (english, other) in corpus.dev.items():
+        assert len({sentence.casefold() for sentence in english}) == len(english)
+        form = " a" if language == "de" else ""
+        assert other == [f"{language} {sentence.split()[-1]}{form}" for sentence in english]
+    (german, *_) = corpus.facts["sources"]
+    assert german["dev"] == german["in the dev split"] == len(corpus.dev["de"].english)
+    assert german["pairs"] == german["dev"] + german["in the dev split"] + german["train"]
+
+
+def test_more_data_moves_few_dev_sentences_and_another_seed_moves_most(tmp_path: Path) -> None:
+    def dev(numbers: Sequence[int], seed: int) -> set[str]:
+        source = aligned(tmp_path, "de", numbered("de", numbers))
+        return set(build(tmp_path, [source], seed, dev_sentences=100).dev["de"].english)
+
+    before = dev(range(1000), 1)
+    assert len(before & dev(range(1100), 1)) > 80
+    assert before == dev(list(reversed(range(1000))), 1)
+    assert len(before & dev(range(1000), 2)) < 30
+
+
+def test_given_dev_sources_stand_as_they_are_and_training_gives_up_their_english(tmp_path: Path) -> None:
+    sources = [aligned(tmp_path, "de", numbered("de", range(10))), aligned(tmp_path, "fr", numbered("fr", range(10)))]
+    given = [("SENTENCE number 3", "drei"), ("Sentence number 3", "auch drei"), ("", "leer"), ("new", "neu")]
+    corpus = build(tmp_path, sources, dev_sentences=5, dev_sources=[aligned(tmp_path / "dev", "de", given)])
+    assert list(corpus.dev) == ["de"]
+    assert corpus.dev["de"].english == ["SENTENCE number 3", "Sentence number 3", "new"]
+    assert corpus.dev["de"].other == ["drei", "auch drei", "neu"]
+    assert "sentence number 3" not in corpus.english.read(0, 99)
+    assert [source["in the dev split"] for source in corpus.facts["sources"]] == [1, 1]
+    assert corpus.facts["dev_sources"][0]["empty side"] == 1
+
+
+# On disk
+
+
+def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
+    three_languages(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from students.corpus import *; from students.sources import *; "
+        "here = Path(sys.argv[1]); build_corpus(here / sys.argv[2], 'key', CorpusPlan([AlignedFiles("
+        "english=str(here / f'train.{code}.en'), other=str(here / f'train.{code}.gz'), language=code) "
+        "for code in ('de', 'fr', 'ko')], 1, dev_sentences=50))"
+    )
+    folders = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-c", code, str(tmp_path), seed], check=True, env=environment)
+        folders.append({path.name: path.read_bytes() for path in (tmp_path / seed / "key").iterdir()})
+    assert folders[0] == folders[1]
+    assert sorted(folders[0]) == [
+        "corpus.json", "dev.json", "english.arrow", "languages.npy", "rejects.jsonl", "targets.npy",
+        "translations.arrow", "weights.npy",
+    ]  # fmt: skip
+
+
+def test_a_corpus_that_stands_is_not_read_again_and_a_half_built_one_is_built_anew(tmp_path: Path) -> None:
+    source = aligned(tmp_path, "de", numbered("de", range(5)))
+    cache = tmp_path / "cache"
+    (cache / "key.partial").mkdir(parents=True)
+    (cache / "key.partial" / "english.arrow").write_text("half")
+    build_corpus(cache, "key", CorpusPlan([source], 1))
+    Path(source.english).unlink()
+    assert len(build_corpus(cache, "key", CorpusPlan([source], 1))) == len(ParallelCorpus.open(cache / "key")) == 10
+    assert sorted(path.name for path in cache.iterdir() if path.suffix != ".lock") == ["key"]
+
+
+def test_two_processes_that_want_one_corpus_build_it_once(tmp_path: Path) -> None:
+    aligned(tmp_path, "de", numbered("de", range(20_000)))
+    code = (
+        "import sys; from pathlib import Path; import students.corpus as c; from students.sources import *; "
+        "here = Path(sys.argv[1]); lay_down = c._lay_down; "
+        "c._lay_down = lambda *a: (print('built', flush=True), lay_down(*a)); "
+        "corpus = c.build_corpus(here / 'cache', 'key', c.CorpusPlan([AlignedFiles("
+        "english=str(here / 'train.de.en'), other=str(here / 'train.de.gz'), language='de')], 1)); print(len(corpus))"
+    )
+    both = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = sorted(process.communicate(timeout=60)[0].split() for process in both)
+    assert said == [["40000"], ["built", "40000"]]
+
+
+MEMORY = """
+import sys, threading
+from pathlib import Path
+from bertrelay.hardware import private_memory_mb
+from students.corpus import CorpusPlan, build_corpus
+from students.sources import AlignedFiles
+
+here, ended, peak = Path(sys.argv[1]), threading.Event(), [0.0]
+files = lambda name: AlignedFiles(english=str(here / f"{name}.en"), other=str(here / f"{name}.de"), language="de")
+plan = lambda name: CorpusPlan([files(name)], 1, dev_sentences=500)
+build_corpus(here / "cache", "small", plan("small"))
+before = private_memory_mb()
+
+def watch():
+    while not ended.wait(0.002):
+        peak[0] = max(peak[0], private_memory_mb())
+
+threading.Thread(target=watch).start()
+corpus = build_corpus(here / "cache", "large", plan("large"))
+ended.set()
+print(len(corpus), peak[0] - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="private memory is read from /proc")
+def test_memory_holds_some_numbers_for_each_pair_and_no_sentences(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    for name, count in (("small", 20_000), ("large", 200_000)):
+        tails = [" ".join(str(rng.randrange(10**6)) for _ in range(20)) for _ in range(count)]
+        (tmp_path / f"{name}.en").write_text("".join(f"sentence {n} {tail}\n" for n, tail in enumerate(tails)))
+        (tmp_path / f"{name}.de").write_text("".join(f"Satz {n} {tail}\n" for n, tail in enumerate(tails)))
+    done = subprocess.run([sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=True)
+    items_built, growth_mb = done.stdout.split()
+    text_mb = sum((tmp_path / f"large.{side}").stat().st_size for side in ("en", "de")) / 2**20
+    assert int(items_built) == 2 * 199_500
+    assert text_mb > 55
+    assert float(growth_mb) < 35
+
+
+# Settings
+
+
+def sources_of(*found: object) -> list[ParallelSource]:
+    return TypeAdapter(list[ParallelSource]).validate_python(list(found))
+
+
+def test_the_keys_tell_the_kind_of_source() -> None:
+    files = {"english": "a.en", "other": "a.de", "language": "de"}
+    columns = {"path": "a.tsv", "others": {"de": "de"}}
+    first, second = sources_of(files, columns)
+    assert isinstance(first, AlignedFiles) and isinstance(second, TranslationColumns)
+    assert sources_of(first.model_dump(), second.model_dump()) == [first, second] == sources_of(first, second)
+
+
+@pytest.mark.parametrize(
+    ("found", "where", "message"),
+    [
+        ({"english": "a.en", "other": "a.de"}, "language", "Field required"),
+        ({"english": "a", "other": "b", "language": "German"}, "language", "expected a language code"),
+        ({"english": "a", "other": "b", "language": "en"}, "language", "cannot be en as well"),
+        ({"english": "a", "othr": "b", "language": "de"}, "othr", "Extra inputs are not permitted"),
+        ({"path": "a.tsv", "others": {}}, "others", "at least 1 item"),
+        ({"path": "a.tsv", "hub": "a/b", "others": {"de": 1}}, "columns", "exactly one of them"),
+        ({"path": "a.tsv"}, "others", "Field required"),
+        ({"file": "a.tsv"}, 0, "expected either two aligned files"),
+        ("a.tsv", 0, "expected either two aligned files"),
+    ],
+)
+def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found: object, where: str, message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        sources_of(found)
+    assert any(message in error["msg"] and error["loc"][-1] == where for error in refused.value.errors())
+    assert len({error["loc"][1:2] for error in refused.value.errors()}) == 1
+
+
+def test_clean_text_is_composed_and_single_spaced() -> None:
+    assert clean("\t e\u0301te\u0301\u2028 \u3000x\n") == "été x"
