@@ -32,6 +32,8 @@ from bertrelay.vectors import create_vectors, not_written, open_vectors, write_r
 BLOCK_SENTENCES = 8_192
 CPU_BATCH_TOKENS = 2_048  # as much as stays in the caches; more is slower
 GPU_BATCH_TOKENS = 65_536
+NO_MATTER = {"transformers_version", "_name_or_path", "dtype", "architectures"}
+"""What a network's config says and its vectors do not depend on."""
 
 Vectors = NDArray[np.float32]
 
@@ -52,6 +54,7 @@ def encode(
     Raises RequestError when `sentences` is one string, or holds something that is none.
     """
     _check_are_sentences(sentences)
+    sentences = list(sentences)
     distinct, row_of = _distinct(sentences)
     vectors = np.empty((len(distinct), encoder.dim), np.float32)
     blocks = (distinct[start : start + BLOCK_SENTENCES] for start in range(0, len(distinct), BLOCK_SENTENCES))
@@ -66,9 +69,11 @@ def encode(
 def _check_are_sentences(sentences: Sequence[str]) -> None:
     if isinstance(sentences, str | bytes):
         raise RequestError("encode: expected a list of sentences, found one string; write [sentence]")
-    odd = next((index for index, sentence in enumerate(sentences) if not isinstance(sentence, str)), None)
+    odd = next(
+        ((place, type(text).__name__) for place, text in enumerate(sentences) if not isinstance(text, str)), None
+    )
     if odd is not None:
-        raise RequestError(f"encode: expected text, found {type(sentences[odd]).__name__} at position {odd}")
+        raise RequestError(f"encode: expected text, found {odd[1]} at position {odd[0]}")
 
 
 @contextmanager
@@ -190,15 +195,21 @@ def fill_vectors(
     holds = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": BLOCK_SENTENCES}
     blocks = -(-rows // BLOCK_SENTENCES)
     ledger = open_ledger(path, holds, blocks, lambda: create_vectors(path, rows, encoder.dim))
-    mine = [block for block in ledger.waiting() if block % world.size == world.rank]
-    ranges = [(block * BLOCK_SENTENCES, min((block + 1) * BLOCK_SENTENCES, rows)) for block in mine]
-    total, left = len(range(world.rank, blocks, world.size)) * BLOCK_SENTENCES, len(mine) * BLOCK_SENTENCES
-    texts = (read_block(first, end) for first, end in ranges)
-    with progress(description, min(total, rows), "sentences", min(total, rows) - min(left, rows)) as bar:
+    spans = {block: _span(block, rows) for block in range(world.rank, blocks, world.size)}
+    left = [block for block in ledger.waiting() if block in spans]
+    texts = (read_block(spans[block].start, spans[block].stop) for block in left)
+    total = sum(map(len, spans.values()))
+    done = total - sum(len(spans[block]) for block in left)
+    with progress(description, total, "sentences", done) as bar:
         computed = encode_blocks(encoder, texts, precision, batch_tokens, None, bar)
-        for block, (first, _), vectors in zip(mine, ranges, computed, strict=True):
-            write_rows(path, first, vectors)
+        for block, vectors in zip(left, computed, strict=True):
+            write_rows(path, spans[block].start, vectors)
             ledger.mark(block)
+
+
+def _span(block: int, rows: int) -> range:
+    """The rows of a block."""
+    return range(block * BLOCK_SENTENCES, min((block + 1) * BLOCK_SENTENCES, rows))
 
 
 def encode_file(
@@ -220,8 +231,8 @@ def encode_file(
     rows, source = _survey(table)
     key = fingerprint({"model": encoder_digest(encoder), "source": source})
     filling = output.with_name(output.name + ".partial")
-    reader = _block_reader(table)
-    fill_vectors(encoder, reader, rows, filling, key, precision=precision, batch_tokens=batch_tokens, world=world)
+    read_block = _block_reader(table)
+    fill_vectors(encoder, read_block, rows, filling, key, precision=precision, batch_tokens=batch_tokens, world=world)
     _wait_for_all()
     if world.is_main:
         _finish(filling, output, table, rows)
@@ -236,7 +247,8 @@ def encoder_digest(encoder: SentenceEncoder) -> str:
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().numpy().data)
     digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
-    return fingerprint({"weights": digest.hexdigest(), "layout": repr(encoder.layout)})
+    network = {name: value for name, value in encoder.backbone.config.to_dict().items() if name not in NO_MATTER}
+    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": repr(encoder.layout)})
 
 
 def _texts(table: Table) -> Iterator[str]:

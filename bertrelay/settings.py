@@ -82,6 +82,8 @@ class InputFile(_Kind):
 
     @classmethod
     def parse(cls, value: str) -> Self:
+        if not value:
+            raise ValueError("expected a file or folder, found an empty text")
         return cls(value if value.startswith("@") else absolute(value))
 
 
@@ -115,7 +117,7 @@ class ModelSource(_Kind):
             return cls(value)
         if value.startswith(PACKAGE):
             return cls(_package_folder(value))
-        if value.startswith(("/", "./", "../", "~")) or Path(absolute(value)).is_dir():
+        if value.startswith(("/", "./", "../", "~")) or (value and Path(absolute(value)).is_dir()):
             return cls(absolute(value))
         if not HUB_ID.fullmatch(value):
             raise ValueError(

@@ -11,6 +11,7 @@ from bertrelay.errors import WorkError
 from bertrelay.hardware import LONGEST_WAIT
 from bertrelay.stage import World
 
+
 @dataclass(frozen=True)
 class Team:
     """All processes of a run, seen from one of them."""

@@ -11,7 +11,7 @@ from bertrelay.encoder_settings import NewEncoder
 from bertrelay.stage import StageContext
 from bertrelay.vocabulary import train_unigram
 from students.corpus import ParallelCorpus
-from students.layers import POSITION_OFFSET, copy_of, keep_layers, xlmr_config
+from students.layers import POSITION_OFFSET, copy_of, keep_layers, set_dropout, xlmr_config
 from students.settings import DistillSettings, TeacherCopy
 from students.targets import Targets
 
@@ -33,6 +33,8 @@ def start_student(
     bare = _base_encoder(settings, corpus, teacher, context)
     if settings.layers is not None:
         keep_layers(bare.backbone, settings.layers)
+    if settings.dropout is not None:
+        set_dropout(bare.backbone, settings.dropout)
     student = SentenceEncoder(
         bare.backbone,
         bare.tokenizer,

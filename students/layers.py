@@ -118,3 +118,10 @@ def keep_layers(backbone: PreTrainedModel, count: int) -> None:
     kept = np.linspace(0, len(stack) - 1, count).round().astype(int).tolist()
     setattr(backbone.get_submodule(parent), name, nn.ModuleList([stack[index] for index in kept]))
     backbone.config.num_hidden_layers = count
+
+
+def set_dropout(backbone: PreTrainedModel, share: float) -> None:
+    """Drops `share` of the figures wherever the network drops any; what is saved with it stays the base's own."""
+    for module in backbone.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = share

@@ -48,6 +48,8 @@ class DistillSettings(TrainingSettings):
     """What the student starts from: a pretrained model, a size, or the teacher's layers."""
     layers: Positive | None = None
     """Keep this many of the base's layers, evenly spread."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """While training, in every layer; the base's own when absent."""
     parallel: Annotated[list[ParallelSource], Field(min_length=1)]
     filters: Filters = Filters()
     dev: list[ParallelSource] = []

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -80,7 +81,7 @@ def run(
         raise typer.Exit(launch([sys.executable, "-P", "-m", "pipelines", *sys.argv[1:]], processes))
     outcome = run_recipe(read, means)
     if world.is_main:
-        typer.echo("\n".join(outcome_lines(outcome, outcome.plan.run_folder / REPORT)))
+        _echo(outcome_lines(outcome, outcome.plan.run_folder / REPORT))
 
 
 def plan(
@@ -106,9 +107,12 @@ def plan(
     from pipelines.plan import as_json as plan_as_json
 
     found = _plan(_read(recipe, settings), _means(runs, only, force, verify))
-    typer.echo(
-        json.dumps(plan_as_json(found), ensure_ascii=False, indent=2) if as_json else "\n".join(plan_lines(found))
-    )
+    _echo([json.dumps(plan_as_json(found), ensure_ascii=False, indent=2)] if as_json else plan_lines(found))
+
+
+def _echo(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)
 
 
 def _read(recipe: str, settings: list[str] | None) -> "Recipe":

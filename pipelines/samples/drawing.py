@@ -11,7 +11,6 @@ from pipelines.samples.lexicon import (
     LIVING,
     STATES,
     TIMES,
-    UNCOUNTED,
     VERBS,
     Determiner,
     Link,
@@ -35,17 +34,19 @@ def draw_meaning(random: Random) -> Meaning:
 
 
 def _draw_single(random: Random) -> Meaning:
-    return Meaning(draw_clause(random, details=0.45))
+    return Meaning(draw_clause(random, random.choice(tuple(VERBS)), details=0.45))
 
 
 def _draw_pair(random: Random) -> Meaning:
-    return with_second(draw_clause(random, details=0.1), random)
+    return with_second(draw_clause(random, random.choice(tuple(VERBS)), details=0.1), random)
 
 
 def with_second(main: Clause, random: Random) -> Meaning:
     """`main` and a drawn second clause whose tense and negation follow it; not always a sensible pair."""
     link = random.choice(LINKS)
-    second = replace(draw_clause(random, details=0.1), time=None)
+    reason_is_state = link == "because" and random.random() < 0.6
+    verb = "be" if reason_is_state else random.choice(tuple(VERBS))
+    second = replace(draw_clause(random, verb, details=0.1), time=None)
     if link == "while":
         return Meaning(main, link, replace(second, tense="background" if main.tense == "past" else "present"))
     if link == "because":
@@ -55,9 +56,8 @@ def with_second(main: Clause, random: Random) -> Meaning:
     return Meaning(main, link, replace(second, tense=main.tense, negated=negated))
 
 
-def draw_clause(random: Random, details: float) -> Clause:
-    """A clause, each of whose details is there with probability `details`; not always a sensible one."""
-    verb = random.choice(tuple(VERBS))
+def draw_clause(random: Random, verb: str, details: float) -> Clause:
+    """A clause with `verb`, each of its details there with probability `details`; not always a sensible one."""
     frame = VERBS[verb]
     tense = random.choice([tense for tense in frame.tenses if tense != "background"])
     return Clause(
@@ -76,7 +76,7 @@ def draw_clause(random: Random, details: float) -> Clause:
 def draw_phrase(random: Random, allowed: frozenset[str], details: float) -> Phrase:
     """A noun of an allowed kind, often with a determiner of its own or an adjective."""
     noun = random.choice(_nouns(allowed))
-    determiner = "the" if noun in UNCOUNTED else random.choice(DETERMINERS)
+    determiner = random.choice(DETERMINERS)
     adjectives = ADJECTIVES[KINDS[noun]]
     return Phrase(
         noun,

@@ -26,7 +26,6 @@ class Verb(NamedTuple):
     future: str
     participle: str
     auxiliary: Literal["avoir", "être"] = "avoir"
-    preposition: str | None = None
 
 
 class Adjective(NamedTuple):
@@ -93,7 +92,7 @@ VERBS = {
     "sing": Verb("chante", "chantent", "chant", "chanter", "chanté"),
     "play": Verb("joue", "jouent", "jou", "jouer", "joué"),
     "go": Verb("va", "vont", "all", "ir", "allé", "être"),
-    "run": Verb("court", "courent", "cour", "courr", "couru", preposition="vers"),
+    "run": Verb("court", "courent", "cour", "courr", "couru"),
     "come": Verb("vient", "viennent", "ven", "viendr", "venu", "être"),
     "follow": Verb("suit", "suivent", "suiv", "suivr", "suivi"),
     "see": Verb("voit", "voient", "voy", "verr", "vu"),
@@ -154,7 +153,8 @@ TIMES = {
 LAST_TIMES = frozenset({"today", "now", "every day"})
 MID_TIMES = frozenset({"often", "always", "soon"})
 LINKS = {"because": " parce que ", "while": " pendant que ", "and": " et ", "but": ", mais "}
-INSIDE = frozenset({"garden", "park", "kitchen", "forest"})
+INSIDE = {"at": frozenset({"garden", "park", "kitchen", "forest"}), "to": frozenset({"kitchen", "forest"})}
+"""Places with "dans"; the others take "à"."""
 
 
 def render(meaning: Meaning) -> str:
@@ -263,4 +263,4 @@ def _place(place: Place, verb: str) -> str:
         return f"vers {phrase}"
     if place.relation == "at" and place.noun == "beach":
         return f"sur {phrase}"
-    return f"dans {phrase}" if place.noun in INSIDE else _to(phrase)
+    return f"dans {phrase}" if place.noun in INSIDE[place.relation] else _to(phrase)

@@ -73,20 +73,20 @@ NOUNS = {
 }
 
 PLACES = {
-    "garden": {"at": "im Garten", "near": "beim Garten", "to": "in den Garten", "from": "aus dem Garten"},
-    "park": {"at": "im Park", "near": "beim Park", "to": "in den Park", "from": "aus dem Park"},
-    "kitchen": {"at": "in der Küche", "near": "bei der Küche", "to": "in die Küche", "from": "aus der Küche"},
-    "school": {"at": "in der Schule", "near": "bei der Schule", "to": "zur Schule", "from": "von der Schule"},
-    "station": {"at": "am Bahnhof", "near": "beim Bahnhof", "to": "zum Bahnhof", "from": "vom Bahnhof"},
-    "market": {"at": "auf dem Markt", "near": "beim Markt", "to": "zum Markt", "from": "vom Markt"},
+    "garden": {"at": "im Garten", "near": "nahe dem Garten", "to": "in den Garten", "from": "aus dem Garten"},
+    "park": {"at": "im Park", "near": "nahe dem Park", "to": "in den Park", "from": "aus dem Park"},
+    "kitchen": {"at": "in der Küche", "near": "nahe der Küche", "to": "in die Küche", "from": "aus der Küche"},
+    "school": {"at": "in der Schule", "near": "nahe der Schule", "to": "zur Schule", "from": "von der Schule"},
+    "station": {"at": "am Bahnhof", "near": "nahe dem Bahnhof", "to": "zum Bahnhof", "from": "vom Bahnhof"},
+    "market": {"at": "auf dem Markt", "near": "nahe dem Markt", "to": "zum Markt", "from": "vom Markt"},
     "hospital": {
         "at": "im Krankenhaus",
-        "near": "beim Krankenhaus",
+        "near": "nahe dem Krankenhaus",
         "to": "zum Krankenhaus",
         "from": "vom Krankenhaus",
     },
-    "forest": {"at": "im Wald", "near": "beim Wald", "to": "in den Wald", "from": "aus dem Wald"},
-    "beach": {"at": "am Strand", "near": "beim Strand", "to": "zum Strand", "from": "vom Strand"},
+    "forest": {"at": "im Wald", "near": "nahe dem Wald", "to": "in den Wald", "from": "aus dem Wald"},
+    "beach": {"at": "am Strand", "near": "nahe dem Strand", "to": "zum Strand", "from": "vom Strand"},
 }
 
 VERBS = {
@@ -220,7 +220,7 @@ def _verb_group(clause: Clause) -> tuple[str, str]:
 
 
 def _middle(clause: Clause) -> list[str | None]:
-    """What stands between the verb's two places: "not" follows object and time and precedes the place."""
+    """What stands between the verb's two places: "not" follows an object, and precedes a place or a state."""
     verb = _verb(clause)
     time = TIMES[clause.time] if clause.time in MID_TIMES else None
     place = PLACES[clause.place.noun][clause.place.relation] if clause.place else None
@@ -232,7 +232,7 @@ def _middle(clause: Clause) -> list[str | None]:
         return [time, no, place, STATES[clause.state] if clause.state else None]
     if verb.preposition is not None:
         return [time, no, place, joined(verb.preposition, thing)]
-    return [thing, time, no, place] if clause.negated else [time, thing, place]
+    return [thing, time, place, no] if clause.negated else [time, thing, place]
 
 
 def _phrase(phrase: Phrase, case: Case) -> str:

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from pipelines.samples.lexicon import (
     ADJECTIVES,
+    INDOORS,
     KINDS,
     LIVING,
     NEVER_NEGATED,
+    NO_ANIMALS,
     OWNED,
     STATES,
     TIMES,
@@ -109,6 +111,7 @@ def _sensible_clause(clause: Clause) -> bool:
         and _fits_or_absent(clause.subject, verb.subjects)
         and _fits_or_absent(clause.object, verb.objects)
         and _fits_or_absent(clause.recipient, verb.recipients)
+        and _sensible_object(clause)
         and _sensible_state(clause)
         and _sensible_place(clause)
         and _sensible_time(clause)
@@ -119,9 +122,11 @@ def _sensible_clause(clause: Clause) -> bool:
 def _sensible_phrase(phrase: Phrase) -> bool:
     kind = KINDS[phrase.noun]
     living = kind in LIVING
-    if phrase.several and (phrase.determiner != "the" or not living):
+    if phrase.several and (phrase.determiner != "the" or not living or phrase.noun == "person"):
         return False
     if phrase.determiner == "my" and living and phrase.noun not in OWNED:
+        return False
+    if phrase.noun == "friend" and phrase.determiner in ("the", "this"):  # a friend is somebody's
         return False
     if phrase.noun in UNCOUNTED and phrase.plural:
         return False
@@ -135,6 +140,13 @@ def _fits_or_absent(phrase: Phrase | None, allowed: frozenset[str]) -> bool:
     return not allowed if phrase is None else fits(phrase.noun, allowed)
 
 
+def _sensible_object(clause: Clause) -> bool:
+    if clause.object is None:
+        return True
+    reading_animal = KINDS[clause.subject.noun] == "animal" and KINDS[clause.object.noun] in ("text", "vehicle")
+    return not reading_animal and not (clause.verb == "write" and clause.object.determiner == "my")
+
+
 def _sensible_state(clause: Clause) -> bool:
     if clause.verb != "be":
         return clause.state is None
@@ -143,13 +155,15 @@ def _sensible_state(clause: Clause) -> bool:
 
 
 def _sensible_place(clause: Clause) -> bool:
-    direction = VERBS[clause.verb].direction
-    if clause.place is None:
-        return direction is None
-    if direction is not None:
-        return clause.place.relation == direction
+    verb, place = VERBS[clause.verb], clause.place
+    if place is None:
+        return verb.direction is None
+    if KINDS[clause.subject.noun] == "animal" and place.noun in NO_ANIMALS:
+        return False
+    if verb.direction is not None:
+        return place.relation == verb.direction
     crowded = clause.recipient is not None and clause.negated
-    return clause.place.relation in ("at", "near") and clause.verb not in ("be", "love") and not crowded
+    return place.relation in verb.places and not crowded and not (verb.inside and place.noun not in INDOORS)
 
 
 def _sensible_time(clause: Clause) -> bool:

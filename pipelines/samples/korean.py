@@ -141,7 +141,7 @@ TIMES = {
     "every day": "매일",
     "often": "자주",
     "always": "항상",
-    "on Sundays": "일요일마다",
+    "on Sundays": "일요일에",
     "in summer": "여름에",
 }
 

@@ -31,8 +31,11 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("market", "hospital", "forest", "beach"), "place"),
 }
 
-OWNED = frozenset({"friend", "neighbour", "teacher", "doctor", "dog", "cat", "horse"})
+OWNED = frozenset({"friend", "neighbour", "dog", "cat", "horse"})
 """Living beings that "my" goes with; "my girl" would be a daughter in French. Things may all be mine."""
+
+INDOORS = frozenset({"kitchen", "school", "station", "hospital"})
+NO_ANIMALS = frozenset({"school", "hospital"})
 
 UNCOUNTED = frozenset({"bread", "coffee", "milk", "door", "window"})
 """Things that nobody counts here: they stand in the singular."""
@@ -60,7 +63,10 @@ ABOVE: dict[Kind, str] = {"adult": "person", "child": "person", "animal": "anima
 
 
 class Verb(NamedTuple):
-    """Who may do it, to what, to whom (or where to), and in which tenses it is natural."""
+    """Who may do it, to what, to whom or in which direction, in which tenses, and where.
+
+    stative: said without a time ("loves"). inside: only in a building.
+    """
 
     subjects: frozenset[str]
     objects: frozenset[str] = frozenset()
@@ -68,13 +74,15 @@ class Verb(NamedTuple):
     direction: Relation | None = None
     tenses: tuple[Tense, ...] = ("past", "present", "habit", "future", "background")
     stative: bool = False
+    places: tuple[Relation, ...] = ("at", "near")
+    inside: bool = False
 
 
 SUDDEN: tuple[Tense, ...] = ("past", "habit", "future")
 CARRIED = frozenset({"text", "food", "drink", "object"})
 
 VERBS: dict[str, Verb] = {
-    "be": Verb(LIVING, tenses=("past", "present", "habit", "future")),
+    "be": Verb(LIVING, tenses=("past", "present", "habit", "future"), places=()),
     "sleep": Verb(LIVING),
     "work": Verb(frozenset({"adult"})),
     "laugh": Verb(PEOPLE),
@@ -85,7 +93,7 @@ VERBS: dict[str, Verb] = {
     "come": Verb(LIVING, direction="from"),
     "follow": Verb(LIVING, LIVING),
     "see": Verb(LIVING, LIVING | {"object", "vehicle"}, tenses=SUDDEN, stative=True),
-    "love": Verb(LIVING, LIVING, tenses=("habit",), stative=True),
+    "love": Verb(LIVING, LIVING, tenses=("habit",), stative=True, places=()),
     "look for": Verb(LIVING, LIVING | {"text", "object"}),
     "find": Verb(LIVING, LIVING | {"text", "object"}, tenses=SUDDEN),
     "wait for": Verb(LIVING, LIVING),
@@ -96,12 +104,12 @@ VERBS: dict[str, Verb] = {
     "eat": Verb(LIVING, frozenset({"food"})),
     "drink": Verb(PEOPLE, frozenset({"drink"})),
     "buy": Verb(PEOPLE, CARRIED | {"vehicle"}),
-    "open": Verb(PEOPLE, frozenset({"opening"})),
-    "close": Verb(PEOPLE, frozenset({"opening"})),
-    "repair": Verb(PEOPLE, frozenset({"opening", "vehicle"})),
+    "open": Verb(PEOPLE, frozenset({"opening"}), places=("at",), inside=True),
+    "close": Verb(PEOPLE, frozenset({"opening"}), places=("at",), inside=True),
+    "repair": Verb(PEOPLE, frozenset({"vehicle"})),
     "give": Verb(PEOPLE, CARRIED, PEOPLE),
     "show": Verb(PEOPLE, frozenset({"text", "object", "vehicle"}), PEOPLE),
-    "send": Verb(PEOPLE, frozenset({"text", "object"}), PEOPLE),
+    "send": Verb(PEOPLE, frozenset({"text", "object"}), PEOPLE, places=()),
 }
 
 TIMES: dict[str, tuple[Tense, ...]] = {

@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from pipelines.samples.grammar import Clause, Meaning, Phrase, Place
-from pipelines.samples.lexicon import KINDS, LIVING, Determiner
+from pipelines.samples.lexicon import KINDS, LIVING, PEOPLE, Determiner
 from pipelines.samples.words import joined, sentence
 
 Gender = Literal["m", "f"]
@@ -117,6 +117,7 @@ BE = Verb("está", "están", "estuvo", "estuvieron", "estaba", "estar")
 
 ADJECTIVES = {
     "old": Adjective("viejo", "vieja"),
+    "aged": Adjective("anciano", "anciana"),
     "young": Adjective("joven", "joven"),
     "good": Adjective("bueno", "buena", before="buen"),
     "kind": Adjective("amable", "amable"),
@@ -176,7 +177,7 @@ def _clause(clause: Clause) -> str:
         clause.state and _agreeing(ADJECTIVES[clause.state], clause.subject),
         clause.object and _object(clause.object),
         clause.recipient and _to(_phrase(clause.recipient)),
-        clause.place and _place(clause.place),
+        clause.place and _place(clause.place, clause.verb),
         time if last else None,
     )
 
@@ -211,7 +212,8 @@ def _phrase(phrase: Phrase) -> str:
     noun = NOUNS[phrase.noun]
     word = noun.plural if phrase.plural else noun.singular
     if phrase.adjective is not None:
-        adjective = ADJECTIVES[phrase.adjective]
+        aged = phrase.adjective == "old" and KINDS[phrase.noun] in PEOPLE
+        adjective = ADJECTIVES["aged" if aged else phrase.adjective]
         agreeing = _agreeing(adjective, phrase)
         if adjective.before is None:
             word = f"{word} {agreeing}"
@@ -244,8 +246,10 @@ def _of(phrase: str) -> str:
     return f"del {phrase[3:]}" if phrase.startswith("el ") else f"de {phrase}"
 
 
-def _place(place: Place) -> str:
+def _place(place: Place, verb: str) -> str:
     phrase = _phrase(Phrase(place.noun))
+    if verb == "run":
+        return f"hacia {phrase}"
     if place.relation == "to":
         return _to(phrase)
     if place.relation == "from":

@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 import sys
@@ -356,14 +357,17 @@ def test_wrong_outputs_and_inputs_are_refused(make_encoder: MakeEncoder, tmp_pat
 
 def test_the_digest_of_an_encoder_tells_every_change(make_encoder: MakeEncoder) -> None:
     same = [encoder_digest(make_encoder()), encoder_digest(make_encoder())]
+    more_heads = make_encoder()
+    more_heads.backbone.config.num_attention_heads = 4  # the same weights, other vectors
     others = [
         encoder_digest(make_encoder(seed=1)),
         encoder_digest(make_encoder(pooling=["cls"])),
         encoder_digest(make_encoder(normalize=True)),
         encoder_digest(make_encoder(max_tokens=9)),
+        encoder_digest(more_heads),
     ]
     assert same[0] == same[1]
-    assert len({same[0], *others}) == 5
+    assert len({same[0], *others}) == 6
 
 
 class StandIn(nn.Module):

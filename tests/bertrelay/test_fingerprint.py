@@ -1,0 +1,197 @@
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from bertrelay import fingerprint as prints
+from bertrelay.fingerprint import Digests, fingerprint, parts_of
+from bertrelay.settings import RUN_ONLY, HubDataset, InputFile, ModelSource, Settings
+from bertrelay.stage import Stage
+
+
+class Inner(Settings):
+    path: InputFile
+    precision: str = "fp32"
+
+
+class Example(Settings):
+    rate: float = 0.1
+    data: InputFile | None = None
+    base: ModelSource | None = None
+    corpus: HubDataset | None = None
+    train: tuple[Inner, ...] = ()
+    precision: str = "auto"
+    workers: Annotated[int, RUN_ONLY] = 1
+
+
+STAGE = Stage("example", 3, "", "", "")
+
+
+def parts(digests=None, upstream=None, revision=None, **settings):
+    return parts_of(
+        STAGE,
+        Example(**settings),
+        digests or Digests(),
+        upstream=lambda name: (upstream or {})[name],
+        revision=lambda source: (revision or {})[source.hub_id],
+    )
+
+
+@pytest.fixture
+def old_clock(monkeypatch):
+    """Takes every file for older than the clock's grain, as files of users are."""
+    monkeypatch.setattr(prints, "CLOCK_GRAIN_NS", -1)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The files that were really read."""
+    read, open_file = [], Path.open
+
+    def counted(path, *arguments, **options):
+        if arguments == ("rb",):
+            read.append(path.name)
+        return open_file(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", counted)
+    return read
+
+
+def test_the_hash_is_of_canonical_json():
+    expected = hashlib.sha256('{"a":"é","b":[1,2.5,null]}'.encode()).hexdigest()
+    assert fingerprint({"b": [1, 2.5, None], "a": "é"}) == expected == fingerprint({"a": "é", "b": [1, 2.5, None]})
+
+
+def test_kind_version_and_settings_count_and_run_only_ones_do_not():
+    found = parts(precision="fp32", rate=1)
+    assert found["uses"] == "example"
+    assert found["uses.version"] == 3
+    assert found["rate"] == 1.0
+    assert found == parts(precision="fp32", rate=1.0, workers=8)
+    assert found != parts(precision="fp32", rate=2)
+
+
+def test_precision_auto_counts_as_what_the_hardware_makes_of_it(monkeypatch):
+    monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda: True)
+    assert parts()["precision"] == "bf16"
+    monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda: False)
+    assert parts() == parts(precision="fp32")
+
+
+def test_of_a_file_content_and_suffix_count_and_not_its_name(tmp_path):
+    for name in ("a.tsv", "b.tsv", "c.csv"):
+        (tmp_path / name).write_text("one\n")
+    (tmp_path / "d.tsv").write_text("two\n")
+    of = {name: parts(data=str(tmp_path / name))["data"] for name in ("a.tsv", "b.tsv", "c.csv", "d.tsv")}
+    assert of["a.tsv"] == of["b.tsv"] == "file:.tsv:" + hashlib.sha256(b"one\n").hexdigest()
+    assert len({of["a.tsv"], of["c.csv"], of["d.tsv"]}) == 3
+
+
+def test_the_suffix_of_a_packed_file_is_both_its_suffixes(tmp_path):
+    for name in ("a.tsv.gz", "a.csv.gz", "v1.5.tsv"):
+        (tmp_path / name).touch()
+    assert parts(data=str(tmp_path / "a.tsv.gz"))["data"].startswith("file:.tsv.gz:")
+    assert parts(data=str(tmp_path / "v1.5.tsv"))["data"].startswith("file:.tsv:")
+
+
+def test_of_a_folder_names_and_contents_count_and_hidden_files_do_not(tmp_path):
+    def folder(name, **files):
+        for inner, text in files.items():
+            path = tmp_path / name / inner.replace("_", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return parts(base=str(tmp_path / name))["base"]
+
+    first = folder("one", weights="w", pooling_config="c")
+    assert first == folder("two", weights="w", pooling_config="c")
+    assert first != folder("three", weights="w", pooling_other="c")
+    assert first != folder("four", weights="v", pooling_config="c")
+    (tmp_path / "one/.git").mkdir()
+    (tmp_path / "one/.git/HEAD").write_text("x")
+    assert first == parts(base=str(tmp_path / "one"))["base"]
+
+
+def test_of_another_stage_its_fingerprint_and_the_inner_path_count():
+    of = parts(base="@teacher/model", upstream={"teacher": "abc"})["base"]
+    assert of == "output:abc/model" == parts(base="@renamed/model", upstream={"renamed": "abc"})["base"]
+    assert of != parts(base="@teacher/model", upstream={"teacher": "abd"})["base"]
+
+
+def test_of_a_hub_id_the_revision_counts_pinned_or_known():
+    assert parts(base="owner/model@1")["base"] == "hub:owner/model@1"
+    assert parts(base="owner/model", revision={"owner/model": "1"})["base"] == "hub:owner/model@1"
+    assert parts(corpus="owner/data", revision={"owner/data": "2"})["corpus"] == "hub:owner/data@2"
+
+
+def test_inner_settings_have_dotted_keys(tmp_path):
+    (tmp_path / "a").touch()
+    found = parts(train=(Inner(path=str(tmp_path / "a"), precision="auto"),))
+    assert found["train[0].path"].startswith("file::")
+    assert found["train[0].precision"] in ("bf16", "fp32")
+
+
+@pytest.mark.usefixtures("old_clock")
+def test_a_file_is_read_once_until_it_changes(tmp_path, reads):
+    memory, file = tmp_path / "memory/digests.json", tmp_path / "a"
+    file.write_text("one")
+    for _ in range(3):
+        digests = Digests(memory)
+        assert digests.of_file(file) == hashlib.sha256(b"one").hexdigest()
+        digests.save()
+    assert reads == ["a"]
+    before = file.stat()
+    file.write_text("two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert Digests(memory).of_file(file) == hashlib.sha256(b"two").hexdigest()
+
+
+@pytest.mark.usefixtures("old_clock")
+def test_verify_reads_every_file_again_and_only_once(tmp_path, reads):
+    memory, file = tmp_path / "digests.json", tmp_path / "a"
+    file.write_text("one")
+    digests = Digests(memory)
+    digests.of_file(file)
+    digests.save()
+    known = json.loads(memory.read_text())
+    known[str(file)][-1] = "wrong"
+    memory.write_text(json.dumps(known))
+    assert Digests(memory).of_file(file) == "wrong"
+    verifying = Digests(memory, verify=True)
+    assert verifying.of_file(file) == verifying.of_file(file) == hashlib.sha256(b"one").hexdigest()
+    assert reads == ["a", "a"]
+
+
+def test_a_file_written_a_moment_ago_is_not_trusted_to_stay(tmp_path):
+    memory, file = tmp_path / "digests.json", tmp_path / "a"
+    file.write_text("one")
+    digests = Digests(memory)
+    digests.of_file(file)
+    digests.save()
+    assert json.loads(memory.read_text()) == {}
+
+
+@pytest.mark.usefixtures("old_clock")
+@pytest.mark.parametrize("harm", ["", "{", "[1]", '{"a": 3}', '{"PATH": [1, 2]}'])
+def test_a_damaged_memory_is_begun_anew(tmp_path, harm):
+    memory, file = tmp_path / "digests.json", tmp_path / "a"
+    file.write_text("one")
+    memory.write_text(harm.replace("PATH", str(file)))
+    digests = Digests(memory)
+    assert digests.of_file(file) == hashlib.sha256(b"one").hexdigest()
+    digests.save()
+    assert json.loads(memory.read_text())[str(file)][-1] == hashlib.sha256(b"one").hexdigest()
+
+
+@pytest.mark.usefixtures("old_clock")
+def test_a_renamed_folder_keeps_its_digests(tmp_path, reads):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/a").write_text("one")
+    digests = Digests(tmp_path / "digests.json")
+    digests.of_file(tmp_path / "old/a")
+    (tmp_path / "old").rename(tmp_path / "new")
+    digests.moved(tmp_path / "old", tmp_path / "new")
+    digests.of_file(tmp_path / "new/a")
+    assert reads == ["a"]

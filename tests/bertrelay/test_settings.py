@@ -1,0 +1,123 @@
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from pydantic import ValidationError
+
+from bertrelay.settings import (
+    RUN_ONLY,
+    HubDataset,
+    InputFile,
+    Located,
+    ModelSource,
+    Settings,
+    leaves,
+    with_sources,
+    with_stage_paths,
+)
+
+
+class Corpus(Settings):
+    path: InputFile
+    workers: Annotated[int, RUN_ONLY] = 2
+
+
+class Example(Settings):
+    epochs: int = 1
+    rate: float = 0.5
+    words: list[str] = []
+    base: ModelSource | None = None
+    data: HubDataset | None = None
+    train: list[Corpus] = []
+    log_every: Annotated[int, RUN_ONLY] = 10
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": "2"}, {"epochs": 2.0}, {"epochs": True}, {"words": "a"}, {"epohs": 2}])
+def test_nothing_is_coerced_and_nothing_unknown_is_taken(wrong):
+    with pytest.raises(ValidationError):
+        Example(**wrong)
+
+
+def test_a_whole_number_is_a_number_and_settings_are_frozen():
+    settings = Example(rate=1)
+    assert settings.rate == 1.0
+    with pytest.raises(ValidationError):
+        settings.rate = 2.0
+
+
+def test_a_path_counts_from_where_it_was_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert InputFile.parse("a/b") == str(tmp_path / "a/b")
+    assert InputFile.parse(Located("../b", Path("/data/recipes"))) == "/data/b"
+    assert InputFile.parse(Located("/b", Path("/data"))) == "/b"
+    assert InputFile.parse("~/b") == str(Path.home() / "b")
+    assert Corpus(path=Located("b", Path("/data"))).path == "/data/b"
+
+
+def test_a_reference_stays_one_and_has_two_parts():
+    assert InputFile.parse("@teacher/model/a").stage_reference == ("teacher", "model/a")
+    assert ModelSource.parse("@teacher").stage_reference == ("teacher", "")
+    assert ModelSource.parse("owner/name").stage_reference is None
+
+
+def test_a_model_is_a_folder_when_it_is_one_or_is_written_like_one(tmp_path):
+    (tmp_path / "models").mkdir()
+    assert ModelSource.parse(Located("models", tmp_path)).folder == tmp_path / "models"
+    assert ModelSource.parse(Located("./none", tmp_path)).folder == tmp_path / "none"
+    assert ModelSource.parse(Located("none", tmp_path)).folder is None
+
+
+def test_a_hub_id_has_a_name_and_perhaps_a_revision():
+    pinned = ModelSource.parse("owner/name@abc")
+    assert (pinned.hub_id, pinned.revision, pinned.folder) == ("owner/name", "abc", None)
+    assert (ModelSource.parse("bert-base-uncased").hub_id, ModelSource.parse("bert-base-uncased").revision) == (
+        "bert-base-uncased",
+        None,
+    )
+    assert (ModelSource.parse("/a@b").hub_id, ModelSource.parse("/a@b").revision) == (None, None)
+    assert (HubDataset.parse("owner/d@1").hub_id, HubDataset.parse("owner/d@1").revision) == ("owner/d", "1")
+
+
+@pytest.mark.parametrize("wrong", ["a b", "a/b/c", "", "https://hub/x"])
+def test_what_is_neither_folder_nor_id_is_refused(wrong):
+    with pytest.raises(ValidationError, match="expected a model folder"):
+        Example(base=wrong)
+    with pytest.raises(ValidationError, match="expected a data set of the hub"):
+        Example(data=wrong)
+
+
+def test_an_empty_path_is_not_the_working_directory():
+    with pytest.raises(ValidationError, match="found an empty text"):
+        Corpus(path="")
+
+
+def test_a_package_gives_a_folder_inside_it_and_a_missing_one_is_told():
+    import pydantic
+
+    assert ModelSource.parse("package:pydantic/v1").folder == Path(pydantic.__file__).parent / "v1"
+    for name in ("package:no_such_package/x", "package:os.path/x", "package:"):
+        with pytest.raises(ValidationError, match="is not installed"):
+            Example(base=name)
+
+
+def test_leaves_are_flat_and_know_what_is_run_only():
+    settings = Example(words=["a", "b"], train=[Corpus(path="/x")])
+    found = {leaf.key: leaf for leaf in leaves(settings)}
+    assert list(found) == ["epochs", "rate", "words[0]", "words[1]", "base", "data", "train[0].path", "log_every"]
+    assert [key for key, leaf in found.items() if leaf.run_only] == ["log_every"]
+
+
+def test_stage_paths_are_filled_in_everywhere_and_the_settings_stay_as_they_were():
+    settings = Example(base="@teacher/model", train=[Corpus(path="@samples/a.tsv"), Corpus(path="/x")])
+    filled = with_stage_paths(settings, lambda stage, inner: Path("/runs") / stage / inner)
+    assert filled.base.folder == Path("/runs/teacher/model")
+    assert [corpus.path for corpus in filled.train] == ["/runs/samples/a.tsv", "/x"]
+    assert settings.base == "@teacher/model"
+
+
+def test_sources_are_replaced_by_key():
+    settings = Example(base="owner/name", train=[Corpus(path="/x")])
+    seen = {}
+    filled = with_sources(settings, lambda key, source: seen.setdefault(key, source) and f"{source}@1")
+    assert seen == {"base": "owner/name", "train[0].path": "/x"}
+    assert filled.base.revision == "1"
