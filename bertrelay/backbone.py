@@ -214,21 +214,23 @@ def _as_fast(rules: Tokenizer, tokenizer: PreTrainedTokenizerBase) -> PreTrained
     return fast
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int, has_types: bool) -> None:
     """Writes the tokenizer so that it gives the same ids here and in transformers 4 and 5.
 
     Written by hand: under any class name but PreTrainedTokenizerFast a version rebuilds or cannot load it, and the
     list of extra special tokens that transformers 5 writes breaks transformers 4.
+    has_types: whether the network tells first from second text; others fail on token types that a tokenizer gives.
     """
     rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     rules.no_truncation()
     rules.no_padding()
     rules.save(str(folder / "tokenizer.json"))
     special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    names = [name for name in tokenizer.model_input_names if has_types or name != "token_type_ids"]
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_tokens,
-        "model_input_names": tokenizer.model_input_names,
+        "model_input_names": names,
         "padding_side": tokenizer.padding_side,
         "truncation_side": tokenizer.truncation_side,
         "clean_up_tokenization_spaces": False,

@@ -115,7 +115,8 @@ class SentenceEncoder(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         backbones.save_backbone(self.backbone, folder)
-        backbones.save_tokenizer(self.tokenizer, folder, self.max_tokens)
+        has_types = getattr(self.backbone.config, "type_vocab_size", 0) > 1
+        backbones.save_tokenizer(self.tokenizer, folder, self.max_tokens, has_types)
         write_layout(folder, self.layout)
         if self.projection is not None:
             weights = {

@@ -148,22 +148,19 @@ def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, Planned
 
 
 def _unknown_revisions(step: Step, revisions: Mapping[str, str]) -> list[str]:
-    return [
-        f"{name_of(source)}: its revision is not known before the first run" for source in unknown_ids(step, revisions)
-    ]
+    names = dict.fromkeys(name_of(source) for source in unknown_ids(step, revisions))
+    return [f"{name}: its revision is not known before the first run" for name in names]
 
 
 def _unknown_upstream(needed: Mapping[str, PlannedStep]) -> list[str]:
-    return [
-        f"upstream {name}: {reason}" for name, other in needed.items() if not other.parts for reason in other.reasons
-    ]
+    return [f"upstream {name}: its inputs are not all known yet" for name, other in needed.items() if not other.parts]
 
 
 def _decide(draft: PlannedStep, planned: Mapping[Key, PlannedStep], digests: Digests, forced: bool) -> PlannedStep:
     """Whether what stands in the step's folder is enough."""
 
     def decided(action: Action, *reasons: str, afresh: bool = False) -> PlannedStep:
-        return PlannedStep(draft.step, action, reasons, draft.parts, draft.stage_folder, afresh)
+        return PlannedStep(draft.step, action, tuple(dict.fromkeys(reasons)), draft.parts, draft.stage_folder, afresh)
 
     if forced:
         return decided(Action.RUN, "forced", afresh=True)

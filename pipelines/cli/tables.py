@@ -1,6 +1,6 @@
 """What `run` and `plan` print: plain lines in columns, that one can read and search."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -8,9 +8,12 @@ import typer
 from bertrelay.stage import Metrics
 from pipelines.plan import Action, Plan, PlannedStep, short_path
 from pipelines.runner import Outcome
+from pipelines.scores import score_tables
+from pipelines.summary import summary
 
 COLOURS = {Action.RUN: typer.colors.GREEN, Action.RESUME: typer.colors.YELLOW, Action.SKIP: typer.colors.BRIGHT_BLACK}
 METRICS_SHOWN = 4
+FAMILIES_SHOWN = ("Translation accuracy", "Semantic textual similarity")
 NOT_MAIN = ("_low", "_high", "_deviation")
 
 
@@ -32,10 +35,28 @@ def outcome_lines(outcome: Outcome, report: Path) -> Iterator[str]:
         seconds = "" if planned.action == Action.SKIP else f"{outcome.seconds[key]:.1f} s"
         figures = main_metrics(outcome.metrics.get(key, {}))
         yield f"{_action(planned)}  {planned.step.label:{labels}}  {seconds:>9}  {figures}".rstrip()
+    yield from score_lines(summary(outcome.plan.recipe, outcome.plan.run_folder))
     models = [model for planned in steps if (model := _model(planned)).is_dir()]
     yield from (f"model   {short_path(model)}" for model in models)
     if report.exists():
         yield f"report  {short_path(report)}"
+
+
+def score_lines(stages: Mapping[str, Metrics]) -> Iterator[str]:
+    """The tables of what the models are judged by."""
+    for table in score_tables(stages):
+        if table.family in FAMILIES_SHOWN:
+            yield from ("", " · ".join(filter(None, [table.family, table.caption])))
+            head = [["", *column] for column in zip(*table.columns, strict=True)]
+            yield from _in_columns([*head, *([row, *map(str, table.cells(row))] for row in table.rows)])
+    yield ""
+
+
+def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [_width(column) for column in zip(*rows, strict=True)]
+    for first, *rest in rows:
+        cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
+        yield "  ".join([f"  {first:{widths[0]}}", *cells]).rstrip()
 
 
 def main_metrics(metrics: Metrics) -> str:
@@ -56,5 +77,5 @@ def _action(planned: PlannedStep) -> str:
     return typer.style(f"{planned.action.value:6}", fg=COLOURS[planned.action])
 
 
-def _width(labels: "Iterator[str] | Sequence[str]") -> int:
+def _width(labels: Iterable[str]) -> int:
     return max((len(label) for label in labels), default=0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, PreTrainedTokenizerFast, T5Config
+from transformers import AutoModel, AutoTokenizer, GPT2Config, PreTrainedTokenizerFast, T5Config
 
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.errors import RequestError
@@ -257,6 +257,21 @@ def test_a_plain_folder_keeps_the_normalizer_that_transformers_would_drop(
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text(settings.read_text().replace("PreTrainedTokenizerFast", "XLMRobertaTokenizer"))
     assert SentenceEncoder.load(tmp_path).tokenize(["Straße"]) == encoder.tokenize(["Strasse"])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_plain_transformers_uses_a_saved_folder(
+    architecture: str, make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
+) -> None:
+    encoder = make_encoder(architecture)
+    encoder.save(tmp_path)
+    network, tokenizer = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
+    batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        tokens = network(**batch).last_hidden_state
+    mask = batch["attention_mask"].unsqueeze(-1)
+    means = (tokens * mask).sum(1) / mask.sum(1)
+    np.testing.assert_allclose(encoder.encode(sentences, precision="fp32"), means.numpy(), atol=2e-5)
 
 
 def test_errors_load_no_torch() -> None:

@@ -1,0 +1,296 @@
+"""A training small enough to be killed a hundred times, run in processes of its own, and the faults that kill it."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from bertrelay import checkpoints, training
+from bertrelay.batches import Budget, plan_epoch
+from bertrelay.errors import BertRelayError
+from bertrelay.training import Batch, Training, train
+from bertrelay.training_settings import TrainingSettings
+
+WORDS, DIM, PAD = 40, 12, 0
+SETTINGS = {
+    "seed": 3,
+    "epochs": 3,
+    "batch_tokens": 40,
+    "device_tokens": 24,
+    "learning_rate": 1e-2,
+    "precision": "fp32",
+    "checkpoint_every": 5,
+    "evaluate_every": 4,
+    "log_every": 1,
+}
+
+
+class TwoHeads(nn.Module):
+    """Words and sentences predicted from an embedding that is tied to the output, through a frozen layer."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(WORDS, DIM)
+        self.frozen = nn.Linear(DIM, DIM).requires_grad_(False)
+        self.mix = nn.Linear(DIM, DIM)
+        self.norm = nn.LayerNorm(DIM)
+        self.dropout = nn.Dropout(dropout)
+        self.words = nn.Linear(DIM, WORDS)
+        self.words.weight = self.embedding.weight
+        self.is_next = nn.Linear(DIM, 2)
+
+    def forward(self, ids, mask):
+        hidden = self.norm(self.mix(self.dropout(torch.tanh(self.frozen(self.embedding(ids))))))  # (batch, tokens, dim)
+        weights = mask[:, :, None].to(hidden.dtype)
+        pooled = (hidden * weights).sum(dim=1) / weights.sum(dim=1)  # (batch, dim)
+        return self.words(hidden), self.is_next(pooled)
+
+
+class TwoLosses:
+    """`mlm` is a mean over masked words, `nsp` one over items, as in BERT; the data is a function of the item."""
+
+    def __init__(self, items=48, dropout=0.0, criterion="score", poisoned=None, poison="gradient"):
+        generator = np.random.default_rng(1)
+        self.model = TwoHeads(dropout)
+        self.lengths = generator.integers(2, 15, items)
+        self.ids = [generator.integers(1, WORDS, length) for length in self.lengths]
+        self.is_next = generator.integers(0, 2, items)
+        self.criterion = criterion
+        self.poisoned, self.poison = poisoned, poison
+        self.collated = []
+
+    def collate(self, items, epoch):
+        self.collated.append(items.tolist())
+        ids = np.full((len(items), self.lengths[items].max()), PAD)  # (batch, tokens)
+        masked = np.zeros(ids.shape, dtype=bool)
+        for row, item in enumerate(items):
+            length = self.lengths[item]
+            ids[row, :length] = self.ids[item]
+            masked[row, :length] = np.random.default_rng((epoch, item)).random(length) < 0.3
+        inputs = {
+            "ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy((ids != PAD).astype(np.int64)),
+            "masked": torch.from_numpy(masked),
+            "is_next": torch.from_numpy(self.is_next[items]),
+            "poisoned": torch.from_numpy(items == (-1 if self.poisoned is None else self.poisoned)),
+        }
+        return Batch(inputs, {"mlm": int(masked.sum()), "nsp": len(items)})
+
+    def loss(self, model, batch):
+        words, is_next = model(batch.inputs["ids"], batch.inputs["attention_mask"])
+        masked = batch.inputs["masked"]
+        mlm = functional.cross_entropy(words[masked], batch.inputs["ids"][masked], reduction="sum")
+        nsp = functional.cross_entropy(is_next, batch.inputs["is_next"], reduction="sum")
+        if batch.inputs["poisoned"].any():
+            nsp = nsp * torch.inf if self.poison == "gradient" else nsp + torch.inf
+        return {"mlm": mlm, "nsp": nsp}
+
+    def evaluate(self):
+        """A score that every bit of the weights decides, and that no weights are good at for long."""
+        total = sum(float(value.double().sum()) for value in self.model.state_dict().values())
+        return {"score": float(np.sin(1e4 * total)), "unmeasured": None}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The process sends itself `sent` at its `call`-th call of `function`: before, within or after it."""
+
+    function: str
+    call: int
+    when: str = "before"
+    sent: tuple[int, ...] = (signal.SIGKILL,)
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What one process is told to do."""
+
+    folder: Path
+    settings: dict
+    task: dict = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    environment: dict = field(default_factory=dict)
+    largest_file: int | None = None
+    rank: int = 0
+
+
+def learn(orders):
+    """One process: trains, and leaves the weights' digest, the items it saw and its gradients in the folder."""
+    os.environ.update(orders.environment)
+    with (orders.folder / f"stderr-{orders.rank}").open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    torch.set_num_threads(1)
+    if orders.largest_file:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (orders.largest_file, orders.largest_file))
+    for fault in orders.faults:
+        if fault.rank == orders.rank:
+            arm(fault)
+    task = TwoLosses(**orders.task)
+    gradients = captured_gradients(Training)
+    try:
+        figures = train(task, TrainingSettings(**{**SETTINGS, **orders.settings}), orders.folder)
+    except BertRelayError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
+    save_file(gradients, orders.folder / f"gradients-{orders.rank}.safetensors")
+    result = {
+        "weights": digest(task.model),
+        "frozen": task.model.frozen.weight.tolist(),
+        "figures": {name: value for name, value in figures.items() if name != "train_seconds"},
+        "collated": task.collated,
+    }
+    (orders.folder / f"result-{orders.rank}.json").write_text(json.dumps(result))
+    os._exit(0)  # what a launcher's worker would still tidy up is not looked at here
+
+
+def digest(model):
+    content = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        content.update(name.encode() + tensor.numpy().tobytes())
+    return content.hexdigest()
+
+
+def captured_gradients(owner):
+    """Every step's gradient and the weights it belongs to, by `<step> <grad or weight> <name>`, from now on."""
+    captured, update = {}, owner._update
+
+    def capture_and_update(self):
+        for name, parameter in self.task.model.named_parameters():
+            if parameter.grad is not None:
+                captured[f"{self.state.step} grad {name}"] = parameter.grad.clone()
+            captured[f"{self.state.step} weight {name}"] = parameter.detach().clone()
+        update(self)
+
+    owner._update = capture_and_update
+    return captured
+
+
+PLACES = {
+    "save_file": (checkpoints, "save_file"),
+    "fsync": (os, "fsync"),
+    "rename": (Path, "rename"),
+    "rmtree": (shutil, "rmtree"),
+    "update": (Training, "_update"),
+    "look": (Training, "_look"),
+    "save": (training, "save_checkpoint"),
+}
+
+
+def arm(fault):
+    owner, name = PLACES[fault.function]
+    whole, calls = getattr(owner, name), 0
+
+    def faulty(*arguments, **named):
+        nonlocal calls
+        calls += 1
+        if calls != fault.call:
+            return whole(*arguments, **named)
+        if fault.when == "before":
+            strike(fault)
+        result = half_done(fault, whole, arguments) if fault.when == "within" else whole(*arguments, **named)
+        strike(fault)
+        return result
+
+    setattr(owner, name, faulty)
+
+
+def half_done(fault, whole, arguments):
+    """Stops in the middle: half the bytes of a file are written, or one file of a folder is removed."""
+    if fault.function == "save_file":
+        whole(*arguments)
+        os.truncate(arguments[1], os.path.getsize(arguments[1]) // 2)
+    elif fault.function == "rmtree":
+        sorted(arguments[0].iterdir())[0].unlink()
+
+
+def strike(fault):
+    for number in fault.sent:
+        os.kill(os.getpid(), number)
+
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["bertrelay.training", "accelerate"])  # a new process then costs no import
+
+
+def start(folder, processes=1, environment=None, **orders):
+    """Starts the processes of a training in `folder`; `orders` as in `Orders`."""
+    folder.mkdir(exist_ok=True)
+    started = []
+    for rank in range(processes):
+        place = {"ACCELERATE_USE_CPU": "true", **(environment or {})}
+        if processes > 1:
+            port = port if rank else free_port()
+            place |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        words = {name: str(value) for name, value in place.items()}
+        given = {"settings": {}, **orders, "folder": folder, "environment": words, "rank": rank}
+        started.append(CONTEXT.Process(target=learn, args=(Orders(**given),)))
+        started[-1].start()
+    return started
+
+
+def finish(started, seconds=60.0):
+    """The exit codes. When one is killed the others are too, as a launcher does it; none outlives the call."""
+    try:
+        waiting = {process.sentinel: process for process in started}
+        while waiting:
+            ended = wait(list(waiting), timeout=seconds)
+            assert ended, "a process did not end"
+            for sentinel in ended:
+                process = waiting.pop(sentinel)
+                process.join()
+                if process.exitcode < 0:
+                    kill(started)
+        return [process.exitcode for process in started]
+    finally:
+        kill(started)
+
+
+def kill(started):
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def run(folder, processes=1, **orders):
+    return finish(start(folder, processes, **orders))
+
+
+def result(folder, rank=0):
+    return json.loads((folder / f"result-{rank}.json").read_text())
+
+
+def said(folder, rank=0):
+    return (folder / f"stderr-{rank}").read_text()
+
+
+def logged(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def planned(task, epochs=SETTINGS["epochs"], seed=SETTINGS["seed"], tokens=SETTINGS["batch_tokens"]):
+    """The batch of every step, in order."""
+    return [batch for epoch in range(epochs) for batch in plan_epoch(task.lengths, seed, epoch, Budget(tokens=tokens))]
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
