@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from bertrelay.files import sync_folder
 from bertrelay.progress import say
+from bertrelay.vectors import not_written
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 MANIFEST = "checkpoint.json"
@@ -35,21 +39,21 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Writes `checkpoint` as `folder/checkpoint-<step>` and keeps the newest two."""
+    """Writes `checkpoint` as `folder/checkpoint-<step>` and keeps the newest two.
+
+    Raises WorkError when the disk is full; the checkpoints before it stay.
+    """
     target = _path_of(folder, checkpoint.step)
     building = target.with_suffix(".partial")
     shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    for name, tensors in checkpoint.tensors.items():
-        save_file(tensors, building / f"{name}.safetensors")
-    digests = {path.name: _sync_and_digest(path) for path in sorted(building.iterdir())}
-    manifest = {"step": checkpoint.step, "state": checkpoint.state, "sha256": digests}
-    (building / MANIFEST).write_text(json.dumps(_sealed(manifest)))
-    _sync_and_digest(building / MANIFEST)
-    sync_folder(building)
-    shutil.rmtree(target, ignore_errors=True)
-    building.rename(target)
-    sync_folder(folder)
+    try:
+        _write(building, checkpoint)
+        shutil.rmtree(target, ignore_errors=True)
+        building.rename(target)
+        sync_folder(folder)
+    except OSError as error:
+        shutil.rmtree(building, ignore_errors=True)  # on a full disk its space is wanted
+        raise not_written(target, error) from error
     for _, old in _newest_first(folder)[KEPT:]:
         shutil.rmtree(old)
 
@@ -58,12 +62,15 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest whole checkpoint of `folder`, or None. A damaged one is reported, removed and passed over."""
     for leftover in folder.glob("checkpoint-*.partial"):
         shutil.rmtree(leftover)
-    for _, path in _newest_first(folder):
+    found = _newest_first(folder)
+    for _, path in found:
         damage = _damage(path)
         if damage is None:
             return _read(path)
-        say(f"{path}: this checkpoint is damaged ({damage}) and is removed; going on from the one before it.")
+        say(f"{path}: this checkpoint is damaged ({damage}); it is removed, and the one before it is used")
         shutil.rmtree(path)
+    if found:
+        say(f"{folder}: no whole checkpoint is left; starting from zero")
     return None
 
 
@@ -71,15 +78,6 @@ def discard_checkpoints(folder: Path) -> None:
     """Removes every checkpoint of `folder`, once what they led to is written."""
     for path in folder.glob("checkpoint-*"):
         shutil.rmtree(path)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in `folder` durable, which syncing the files alone does not."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def unique_tensors(module: torch.nn.Module) -> Tensors:
@@ -94,6 +92,27 @@ def _unique(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]
         if tensor.numel() == 0 or place not in seen:
             seen.add(place)
             yield name, tensor.detach().cpu().contiguous()
+
+
+def _write(building: Path, checkpoint: Checkpoint) -> None:
+    building.mkdir(parents=True)
+    for name, tensors in checkpoint.tensors.items():
+        _write_tensors(building / f"{name}.safetensors", tensors)
+    digests = {path.name: _sync_and_digest(path) for path in sorted(building.iterdir())}
+    manifest = {"step": checkpoint.step, "state": checkpoint.state, "sha256": digests}
+    (building / MANIFEST).write_text(json.dumps(_sealed(manifest)))
+    _sync_and_digest(building / MANIFEST)
+    sync_folder(building)
+
+
+def _write_tensors(path: Path, tensors: Tensors) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # the system's error is in its words only
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _path_of(folder: Path, step: int) -> Path:
@@ -126,10 +145,11 @@ def _damage(path: Path) -> str | None:
     if _sealed(manifest)["seal"] != seal:
         return f"{MANIFEST} has other content than was written"
     for name, digest in manifest["sha256"].items():
-        if not (path / name).is_file():
-            return f"{name} is missing"
-        if _sync_and_digest(path / name) != digest:
-            return f"{name} has other bytes than were written"
+        try:
+            if _sync_and_digest(path / name) != digest:
+                return f"{name} has other bytes than were written"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
     return None
 
 

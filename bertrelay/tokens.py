@@ -24,10 +24,9 @@ class Tokens:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        starts = np.load(folder / "starts.npy", mmap_mode="r")
-        self.lengths: NDArray[np.int64] = np.diff(starts)
-        self._starts = starts
-        count = int(starts[-1])
+        self._starts = np.memmap(folder / "starts.bin", np.int64, "r")
+        self.lengths: NDArray[np.int64] = np.diff(self._starts)
+        count = int(self._starts[-1])
         self._ids = np.memmap(folder / "ids.bin", np.int32, "r", shape=(count,)) if count else np.empty(0, np.int32)
 
     def __len__(self) -> int:
@@ -76,7 +75,8 @@ def _write(
         for start in range(0, count, BLOCK):
             rows = tokenize(read_block(start, min(start + BLOCK, count)))
             lengths[start + 1 : start + 1 + len(rows)] = [len(row) for row in rows]
-            np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]).tofile(file)
+            # NumPy's own writing hides that it was the disk that was full.
+            file.write(np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]).data)
             bar.advance(len(rows))
-    np.save(folder / "starts.npy", np.cumsum(lengths))
+    (folder / "starts.bin").write_bytes(np.cumsum(lengths).data)
     (folder / "done.json").write_text(json.dumps({"sentences": count}))  # last: its presence means all is there

@@ -128,7 +128,8 @@ class Training:
         self.precision = hardware.resolve_precision(settings.precision)
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for to be deterministic
-        torch.use_deterministic_algorithms(settings.deterministic)
+        if torch.are_deterministic_algorithms_enabled() != settings.deterministic:  # setting it loads the compiler
+            torch.use_deterministic_algorithms(settings.deterministic)
         self.accelerator = hardware.accelerator(settings.tracker, folder)
         self.device = self.accelerator.device
         self.rank, self.processes = self.accelerator.process_index, self.accelerator.num_processes
@@ -142,18 +143,29 @@ class Training:
 
     def run(self) -> None:
         """Steps until the data, the patience or the user's wish is at its end."""
+        self._settle_gradient_buckets()
         total, began = self.route.total_steps, time.monotonic() - self.state.seconds
         with noted_stop_signals() as stop, progress("training", total, "steps", done=self.state.step) as bar:
             while self.state.step < total and not self._is_out_of_patience():
-                signal_number = self._learn(bar, stop.signal_number)
-                if signal_number:
-                    self._save()
-                    raise Stopped(self._goodbye(signal_number), signal_number)
+                self._stop_if_asked(self._learn(bar, stop.signal_number))
                 self.state.seconds = time.monotonic() - began
                 if self.task.criterion is not None and self._is_time_to_look():
                     self._look(self.task.criterion)
                 if self.state.step % self.settings.checkpoint_every == 0:
                     self._save()
+            _, asked = self._agree([], [], stop.signal_number)  # during the last step
+            self._stop_if_asked(asked)
+
+    def _settle_gradient_buckets(self) -> None:
+        """Makes DDP lay out its buckets now; it does so once, after the first backward it sees.
+
+        The layout decides in which order three and more processes add up a gradient, so the step a training goes on
+        at would differ in its last bits from the same step of one never stopped.
+        """
+        if self.processes > 1:
+            batch = self.task.collate(np.zeros(1, dtype=np.int64), 0)
+            self._backward([batch], batch.counts, weight=0.0)
+            self.optimizer.zero_grad(set_to_none=True)
 
     def _learn(self, bar: Bar, signal_number: int) -> int:
         """Learns from the next batch, or returns the signal that some process was asked to stop by."""
@@ -192,11 +204,14 @@ class Training:
             is_last = index == len(batches) - 1
             torch.manual_seed(_mixed(self.settings.seed, self.state.step, self.rank, index))
             with nullcontext() if is_last else self.accelerator.no_sync(self.model):
-                with hardware.autocast(self.device, self.precision):
+                tokens = batch.inputs["attention_mask"].shape[1]
+                with hardware.autocast(self.device, self.precision), hardware.training_attention(self.device, tokens):
                     sums = self.task.loss(self.model, batch.to(self.device))
                 # Gradients are averaged over processes, hence their number as a factor.
                 scaled = [sums[name].float() * (weight * self.processes / max(1, counts[name])) for name in counts]
-                torch.stack(scaled).sum().backward()  # type: ignore[no-untyped-call]
+                total = torch.stack(scaled).sum()
+                # A loss may be non-finite with a finite gradient; made nan, all processes see it in the norm.
+                total.backward(torch.where(total.isfinite(), 1.0, torch.nan))  # type: ignore[no-untyped-call]
             all_sums.append({name: sums[name].detach() for name in counts})
         return all_sums
 
@@ -271,11 +286,14 @@ class Training:
     def _is_out_of_patience(self) -> bool:
         return self.settings.patience is not None and self.state.looks_without_better >= self.settings.patience
 
-    def _goodbye(self, signal_number: int) -> str:
-        return (
-            f"stopped by {signal.Signals(signal_number).name} after step {self.state.step:,} of "
-            f"{self.route.total_steps:,}; everything is saved. The same command goes on from here."
-        )
+    def _stop_if_asked(self, signal_number: int) -> None:
+        if signal_number:
+            self._save()
+            raise Stopped(
+                f"stopped by {signal.Signals(signal_number).name} after step {self.state.step:,} of "
+                f"{self.route.total_steps:,}; everything is saved. The same command goes on from here.",
+                signal_number,
+            )
 
     def _save(self) -> None:
         """A checkpoint of this step, written by the main process while the others wait."""
@@ -294,14 +312,14 @@ class Training:
         if found is None:
             return
         state = dict(found.state)
-        self._refuse_other(state.pop("precision"), state.pop("total_steps"))
+        self._refuse_other(state.pop("precision"), state.pop("total_steps"), set(found.tensors["model"]))
         self.state = State(**state)
         self.task.model.load_state_dict(found.tensors["model"], strict=False)  # a tied tensor has one name in it
         self._load_optimizer(found.tensors["optimizer"])
         self.best_tensors = found.tensors.get("best")
         say(f"going on after step {self.state.step:,} of {self.route.total_steps:,}")
 
-    def _refuse_other(self, precision: str, total_steps: int) -> None:
+    def _refuse_other(self, precision: str, total_steps: int, tensors: set[str]) -> None:
         if precision != self.precision:
             raise RequestError(
                 f"{self.folder}: this training began in {precision} and would go on in {self.precision}, which changes "
@@ -311,6 +329,12 @@ class Training:
             raise RequestError(
                 f"{self.folder}: the training there has {total_steps:,} steps and this one {self.route.total_steps:,}, "
                 "so its data or settings are other ones. Begin anew in another folder."
+            )
+        others = tensors ^ set(unique_tensors(self.task.model))
+        if others:
+            raise RequestError(
+                f"{self.folder}: expected the checkpoint of the same network, found one that differs in "
+                f"{', '.join(sorted(others)[:3])}. Begin anew in another folder."
             )
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import XLMRobertaModel
 
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
+from bertrelay.hardware import accelerator
 from bertrelay.stage import StageContext
 from bertrelay.vocabulary import train_unigram
 from students.corpus import ParallelCorpus
@@ -85,18 +87,30 @@ def new_xlmr(size: NewEncoder, corpus: ParallelCorpus, seed: int) -> SentenceEnc
 
 
 def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets) -> Projection:
-    """The ridge regression from the student's vectors before its first step to the teacher's, on a spread sample."""
+    """The ridge regression from the student's pooled vectors before its first step to the teacher's, on a sample.
+
+    Items are spread evenly over the corpus and count as they do in the loss, so what it starts from is at most 1.
+    """
     items = np.unique(np.linspace(0, len(corpus) - 1, FITTED_SENTENCES).astype(np.int64))
     sentences = [corpus.texts(item, item + 1)[0] for item in items.tolist()]
-    vectors = student.encode(sentences, precision="fp32").astype(np.float64)  # (sentences, pooled)
+    share = corpus.weights[items] / corpus.weights[items].sum()  # (sentences,)
+    vectors = _pooled_vectors(student, sentences)  # (sentences, pooled)
     wanted = targets.vectors[corpus.targets[items]].astype(np.float64)  # (sentences, dim)
-    centre, wanted_centre = vectors.mean(axis=0), wanted.mean(axis=0)
-    centred = vectors - centre
-    covariance = centred.T @ centred / len(items)  # (pooled, pooled)
+    centre, wanted_centre = share @ vectors, share @ wanted
+    weighted = share[:, None] * (vectors - centre)  # (sentences, pooled)
+    covariance = weighted.T @ (vectors - centre)  # (pooled, pooled)
     ridge = RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
-    weight = np.linalg.solve(covariance + ridge, centred.T @ (wanted - wanted_centre) / len(items))  # (pooled, dim)
+    weight = np.linalg.solve(covariance + ridge, weighted.T @ (wanted - wanted_centre))  # (pooled, dim)
     projection = Projection(weight.shape[0], weight.shape[1])
     with torch.no_grad():
         projection.linear.weight.copy_(torch.from_numpy(weight.T))
         projection.linear.bias.copy_(torch.from_numpy(wanted_centre - centre @ weight))
     return projection
+
+
+def _pooled_vectors(student: SentenceEncoder, sentences: list[str]) -> NDArray[np.float64]:
+    """What a projection begins from: without one, and without the normalisation that comes after it."""
+    pooled = SentenceEncoder(
+        student.backbone, student.tokenizer, pooling=student.pooling, max_tokens=student.max_tokens
+    )
+    return pooled.to(accelerator().device).encode(sentences, precision="fp32").astype(np.float64)

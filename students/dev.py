@@ -16,7 +16,7 @@ CRITERION = "dev/explained_variance"
 
 
 @dataclass(frozen=True)
-class DevSplit:
+class DevData:
     """Held-out pairs and what the teacher says of them.
 
     english: their distinct English sentences; teacher_vectors: the teacher's vectors of these, (sentences, dim).
@@ -29,13 +29,13 @@ class DevSplit:
     variance: float
 
 
-def dev_split(corpus: ParallelCorpus, teacher: SentenceEncoder, targets: Targets, precision: str) -> DevSplit:
+def dev_data(corpus: ParallelCorpus, teacher: SentenceEncoder, targets: Targets, precision: str) -> DevData:
     pairs = {language: sides for language, sides in corpus.dev.items() if sides.english}
     english = list(dict.fromkeys(sentence for sides in pairs.values() for sentence in sides.english))
-    return DevSplit(pairs, english, teacher.encode(english, precision=precision), targets.variance)
+    return DevData(pairs, english, teacher.encode(english, precision=precision), targets.variance)
 
 
-def dev_figures(student: SentenceEncoder, dev: DevSplit, precision: str) -> Figures:
+def dev_figures(student: SentenceEncoder, dev: DevData, precision: str) -> Figures:
     """Translation accuracy and distances by language; 1 − the mean relative distance is what chooses the weights."""
     row = {sentence: index for index, sentence in enumerate(dev.english)}
     others = [sentence for sides in dev.pairs.values() for sentence in sides.other]

@@ -17,7 +17,7 @@ from bertrelay.tokens import Tokens, tokens_of
 from bertrelay.training import Batch, Figures, train
 from students.build import start_student
 from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.dev import CRITERION, DevSplit, dev_figures, dev_split
+from students.dev import CRITERION, DevData, dev_data, dev_figures
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, save_variance
 
@@ -33,7 +33,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     teacher = SentenceEncoder.load(settings.teacher, cache_dir=context.cache / "hub").to(accelerator().device)
     targets = fill_targets(teacher, corpus, context, targets_key[:32], settings.precision)
     student = start_student(settings, corpus, teacher, targets, context)
-    dev = dev_split(corpus, teacher, targets, settings.precision)
+    dev = dev_data(corpus, teacher, targets, settings.precision)
     del teacher  # its vectors are on the disk; its memory is the student's now
     tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.output / "tokens")
     metrics = train(DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output)
@@ -70,7 +70,7 @@ class DistillationTask:
         corpus: ParallelCorpus,
         targets: Targets,
         tokens: Tokens,
-        dev: DevSplit,
+        dev: DevData,
     ) -> None:
         self.model, self.settings = student, settings
         self.corpus, self.targets, self.tokens, self.dev = corpus, targets, tokens, dev

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.hardware import accelerator
 from bertrelay.records import Rejects
@@ -49,12 +50,10 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         tests = read_translations(settings.parallel, context, rejects)
         sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
         lookups = read_translations(settings.lookup, context, rejects)
-    device, hub = accelerator().device, context.cache / "hub"
-    student = SentenceEncoder.load(settings.model, cache_dir=hub).to(device)
+    student, teacher = _models(settings, context)
     vectors = Vectors.of(student, _all_sentences(tests, sts), settings.precision)
     metrics = _translation(tests, vectors) | _lookup(lookups, tests) | (sts_metrics(sts, vectors) if sts else {})
-    if settings.teacher is not None and tests:
-        teacher = SentenceEncoder.load(settings.teacher, cache_dir=hub).to(device)
+    if teacher is not None and tests:
         english = [sentence for sides in tests.values() for sentence in sides.english]
         targets = Vectors.of(teacher, english, settings.precision)
         metrics |= _distances(tests, vectors, targets, read_variance(settings.model))
@@ -64,16 +63,31 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     return metrics
 
 
+def _models(settings: EvaluateSettings, context: StageContext) -> tuple[SentenceEncoder, SentenceEncoder | None]:
+    """Student and teacher; raises RequestError when their vectors cannot be compared."""
+    device, hub = accelerator().device, context.cache / "hub"
+    student = SentenceEncoder.load(settings.model, cache_dir=hub).to(device)
+    if settings.teacher is None:
+        return student, None
+    teacher = SentenceEncoder.load(settings.teacher, cache_dir=hub).to(device)
+    if teacher.dim != student.dim:
+        raise RequestError(
+            f"teacher: expected vectors of the model's {student.dim} dimensions, found {teacher.dim}; "
+            "leave `teacher` out when the model is no student of it"
+        )
+    return student, teacher
+
+
 def read_translations(
     sources: Sequence[ParallelSource], context: StageContext, rejects: Rejects
 ) -> dict[str, Translations]:
     """The pairs of `sources` by language; those with an empty side go to `rejects`."""
     streams = [(source.name, language) for source in sources for language in source.languages]
     found: dict[str, Translations] = {}
-    for row, pair in enumerate(read_pairs(sources, context.cache, rejects), start=1):
+    for pair in read_pairs(sources, context.cache, rejects):
         name, language = streams[pair.stream]
         if not (pair.english and pair.other):
-            rejects.add(name, row, "empty side")
+            rejects.add(name, pair.line, "empty side")
             continue
         sides = found.setdefault(language, Translations([], []))
         sides.english.append(pair.english)

@@ -1,6 +1,7 @@
 """A student out of its teacher: layers copied or left out, and a new vocabulary that begins with old meanings."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
@@ -31,7 +32,7 @@ def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> Sen
             f"base: layers can be copied from a BERT, RoBERTa or XLM-R teacher, found {old.model_type!r}. "
             "Give a model, or the size of a new one."
         )
-    state = dict(teacher.backbone.state_dict())
+    state = {name: tensor.cpu() for name, tensor in teacher.backbone.state_dict().items()}
     positions = state["embeddings.position_embeddings.weight"]
     if old.model_type in WITH_OFFSET:
         positions = positions[POSITION_OFFSET:]
@@ -43,7 +44,11 @@ def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> Sen
     known = backbone.state_dict().keys()
     backbone.load_state_dict({name: tensor.clone() for name, tensor in state.items() if name in known})
     return SentenceEncoder(
-        backbone, tokenizer, pooling=teacher.pooling, projection=teacher.projection, max_tokens=teacher.max_tokens
+        backbone,
+        tokenizer,
+        pooling=teacher.pooling,
+        projection=deepcopy(teacher.projection),  # a student that learns leaves its teacher as it is
+        max_tokens=teacher.max_tokens,
     )
 
 
@@ -83,22 +88,29 @@ def _token_vectors(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast)
     }
     pieces_of = _piece_reader(teacher.tokenizer)
     rows = [
-        old[[counterparts[token]] if token in counterparts else pieces_of(token)].mean(dim=0)
+        old[pieces_of(token) if counterparts.get(token) is None else [counterparts[token]]].mean(dim=0)
         for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     ]
     return torch.stack(rows)
 
 
 def _piece_reader(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], list[int]]:
-    """Cuts a new token's text as the teacher would; text inside a word meets the teacher's pieces for inside a word."""
+    """Cuts a new token's text as the teacher would, at the start of a word or inside it.
+
+    Inside a word WordPiece writes `##ing` where unigram pieces say `ing`; at its start byte-level pieces hold a space.
+    """
     vocabulary = tokenizer.get_vocab()
+    normalizer = tokenizer.backend_tokenizer.normalizer
 
     def pieces_of(token: str) -> list[int]:
-        text = token.removeprefix(WORD_START)
-        inside = vocabulary.get(f"##{text.lower()}", vocabulary.get(f"##{text}"))
-        if not token.startswith(WORD_START) and inside is not None:
-            return [inside]
-        return tokenizer(text, add_special_tokens=False).input_ids or [tokenizer.unk_token_id]
+        starts_word, text = token.startswith(WORD_START), token.removeprefix(WORD_START)
+        inside = normalizer.normalize_str(text) if normalizer else text
+        same = [token] if starts_word else [f"##{inside}", token]
+        known = [vocabulary[piece] for piece in same if piece in vocabulary]
+        if known:
+            return known[:1]
+        pieces: list[int] = tokenizer(f" {text}" if starts_word else text, add_special_tokens=False).input_ids
+        return pieces or [tokenizer.unk_token_id]
 
     return pieces_of
 

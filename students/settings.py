@@ -1,8 +1,8 @@
 """The settings of the students' stages; free of torch."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.settings import ModelSource, Settings
@@ -77,3 +77,9 @@ class EvaluateSettings(Settings):
     picture_sentences: Annotated[int, Field(ge=0)] = 4
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _something_to_score(self) -> Self:
+        if not (self.parallel or self.sts):
+            raise ValueError("expected `parallel` or `sts` (or both): without them there is nothing to score")
+        return self

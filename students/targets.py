@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import fill_vectors
+from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.hardware import accelerator, resolve_precision
 from bertrelay.settings import ModelSource
@@ -18,7 +19,8 @@ from students.corpus import ParallelCorpus
 
 BLOCK = 8192
 VARIANCE = "distillation.json"
-UNIT_TOLERANCE = 0.01  # vectors normalised in bf16 are this close to length 1
+UNIT_TOLERANCE = 1e-3  # float32 rounding is far below it, and lengths that nothing normalises far above
+NO_VARIANCE = 1e-10  # of the vectors' mean square: what rounding leaves of vectors that are all the same
 
 
 @dataclass(frozen=True)
@@ -87,4 +89,10 @@ def _facts(vectors: NDArray[np.float32], weights: NDArray[np.int32]) -> dict[str
         mean += share @ block
         squares += float(share @ lengths**2)
         farthest = max(farthest, float(np.abs(lengths - 1).max()))
-    return {"variance": squares - float(mean @ mean), "is_unit": farthest < UNIT_TOLERANCE}
+    variance = squares - float(mean @ mean)
+    if not variance > NO_VARIANCE * squares:  # NaN too
+        raise RequestError(
+            f"teacher: expected vectors that differ, found the same one, or none that is finite, for all "
+            f"{len(vectors):,} English sentences. Check the teacher, and that the corpus has more than one sentence."
+        )
+    return {"variance": variance, "is_unit": farthest < UNIT_TOLERANCE}

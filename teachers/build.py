@@ -53,7 +53,7 @@ def _as_set(encoder: SentenceEncoder, settings: TrainSettings) -> SentenceEncode
         prompts=encoder.prompts,
         similarity=encoder.similarity,
     )
-    if settings.linear:
+    if settings.linear and changed.projection is None:  # a base that has one goes on with it
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             changed.projection = Projection(changed.pooled_dim, changed.pooled_dim)

@@ -17,8 +17,8 @@ from teachers.examples import Examples, read_examples
 from teachers.model import Teacher
 from teachers.settings import TrainSettings
 
-STS_MEAN = "dev/spearman_cosine"
-OWN = {"softmax": "dev/accuracy", "cosine": STS_MEAN, "triplet": "dev/triplet_accuracy"}
+STS_MEAN = "dev/sts/spearman_cosine"
+OWN = {"softmax": "dev/accuracy", "cosine": "dev/spearman_cosine", "triplet": "dev/triplet_accuracy"}
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ def dev_figures(model: Teacher, dev: DevData, classes: list[str], settings: Trai
     if dev.examples is not None:
         figures[OWN[settings.objective]] = _own_measure(model, dev.examples, classes, settings)
     if dev.sts:
-        figures |= sts_metrics(dev.sts, lambda texts: _encode(model, texts, settings), intervals=False)
-        known = [value for name, value in figures.items() if name.startswith("sts/") and value is not None]
+        by_set = sts_metrics(dev.sts, lambda texts: _encode(model, texts, settings), intervals=False)
+        known = [value for value in by_set.values() if value is not None]
+        figures |= {f"dev/{name}": value for name, value in by_set.items()}
         figures[STS_MEAN] = float(np.mean(known)) if known else None
     return figures
 

@@ -15,7 +15,7 @@ def concatenate(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
 
 def softmax_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Σ −log softmax(W (u, v, …))[label]: logits (batch, classes), labels (batch,)."""
-    return F.cross_entropy(logits.float(), labels, reduction="sum")
+    return F.cross_entropy(logits, labels, reduction="sum")
 
 
 def cosine_loss(u: Tensor, v: Tensor, scores: Tensor) -> Tensor:

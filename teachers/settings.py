@@ -1,8 +1,8 @@
 """The settings of the teachers' stages; free of torch."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertrelay.encoder_settings import NewEncoder, PoolingMode
 from bertrelay.settings import InputFile, ModelSource, Settings
@@ -30,6 +30,23 @@ COLUMNS: dict[str, list[str | int]] = {
 """What each objective reads when a table does not name its columns."""
 
 
+def _kind_of_base(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "model"
+    return "new" if isinstance(value, dict | NewEncoder) else None
+
+
+Base = Annotated[
+    Annotated[ModelSource, Tag("model")] | Annotated[NewEncoder, Tag("new")],
+    Discriminator(
+        _kind_of_base,
+        custom_error_type="teacher_base",
+        custom_error_message="expected a model such as 'bert-base-uncased', or a size such as "
+        "{ layers = 3, dim = 128, heads = 4, vocabulary = 2000 }",
+    ),
+]
+
+
 class StsTable(Table):
     """Pairs with a gold similarity: sentence, sentence, score.
 
@@ -43,7 +60,7 @@ class StsTable(Table):
 class TrainSettings(TrainingSettings):
     """A teacher: what it starts from, what it learns from, and how. Defaults are those of the SBERT paper."""
 
-    base: ModelSource | NewEncoder
+    base: Base
     """A model to start from, or the size of a new one."""
     objective: Literal["softmax", "cosine", "triplet"]
     train: Annotated[list[Table], Field(min_length=1)]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bertrelay.batches import Items
 from bertrelay.checkpoints import discard_checkpoints
+from bertrelay.errors import RequestError
 from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.tokens import Tokens, tokens_of
@@ -27,7 +28,7 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl" if context.world.is_main else None, settings.max_rejects) as rejects:
         examples = read_examples(settings.train, settings, context, rejects)
         dev = read_dev(settings, context, rejects)
-    classes = sorted(set(examples.labels)) if settings.objective == "softmax" else []
+    classes = _classes(examples, dev) if settings.objective == "softmax" else []
     encoder = start_encoder(settings, examples.sentences, context)
     head = start_head(settings, encoder, classes)
     sentences = examples.sentences
@@ -41,6 +42,17 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
         discard_checkpoints(context.output)
         tokens.discard()
     return {**metrics, "train_items": float(len(examples.indices))}
+
+
+def _classes(examples: Examples, dev: DevData) -> list[str]:
+    """The classes of the training data; raises RequestError for a single one, and for dev data of other classes."""
+    classes = sorted(set(examples.labels))
+    if len(classes) < 2:
+        raise RequestError(f"train: expected at least two classes to tell apart, found {classes}. Check `columns`.")
+    unknown = sorted(set(dev.examples.labels if dev.examples else []) - set(classes))
+    if unknown:
+        raise RequestError(f"dev: expected the classes of the training data, {classes}, found {unknown} as well")
+    return classes
 
 
 class TeacherTask:

@@ -19,8 +19,9 @@ from pipelines.samples.lexicon import (
     fits,
 )
 
-DETERMINERS: tuple[Determiner, ...] = ("the",) * 8 + ("this", "this", "my", "my", "two", "three", "many")  # type: ignore[assignment]
+DETERMINERS: tuple[Determiner, ...] = (*("the",) * 8, "this", "this", "my", "my", "two", "three", "many")
 PLACES = tuple(noun for noun, kind in KINDS.items() if kind == "place")
+AROUND: tuple[Relation, ...] = ("at", "at", "near")
 LINKS: tuple[Link, ...] = ("because", "because", "while", "while", "and", "but")
 
 
@@ -95,9 +96,15 @@ def draw_place(random: Random, direction: Relation | None, details: float) -> Pl
     """A place that the verb asks for, or with probability `details` one where it happens."""
     if direction is None and random.random() >= details:
         return None
-    return Place(direction or random.choice(("at", "at", "near")), random.choice(PLACES))
+    relation = random.choice(AROUND) if direction is None else direction
+    return Place(relation, random.choice(PLACES))
 
 
 def draw_time(random: Random, tense: Tense, share: float) -> str | None:
     """With probability `share`, a time that goes with `tense`."""
-    return random.choice([time for time, tenses in TIMES.items() if tense in tenses]) if random.random() < share else None
+    return random.choice(_times(tense)) if random.random() < share else None
+
+
+@cache
+def _times(tense: Tense) -> tuple[str, ...]:
+    return tuple(time for time, tenses in TIMES.items() if tense in tenses)

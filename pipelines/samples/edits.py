@@ -3,16 +3,17 @@
 Each function lists candidates; `pick` takes one that is sensible.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import combinations
 from random import Random
+from typing import Any
 
-from pipelines.samples.drawing import draw_phrase, draw_place, draw_time, with_second
-from pipelines.samples.grammar import Clause, Meaning, is_sensible
-from pipelines.samples.lexicon import ABOVE, ADJECTIVES, ANTONYMS, KINDS, LIVING, VERBS, Determiner, Tense
+from pipelines.samples.drawing import DETERMINERS, draw_phrase, draw_place, draw_time, with_second
+from pipelines.samples.grammar import Clause, Meaning, Phrase, fits_or_absent, is_sensible
+from pipelines.samples.lexicon import ABOVE, ADJECTIVES, ANTONYMS, KINDS, LIVING, VERBS
 
-ROLES = ("subject", "object", "recipient")
-OPPOSITES = ANTONYMS | {second: first for first, second in ANTONYMS.items() if (first, second) != ("new", "old")}
+OPPOSITES = ANTONYMS | {second: first for first, second in ANTONYMS.items() if first != "new"}
 
 
 def pick(random: Random, candidates: Iterable[Meaning], unlike: Meaning) -> Meaning | None:
@@ -26,140 +27,141 @@ def shortened(meaning: Meaning) -> list[Meaning]:
     """What follows by leaving something out. Under "not" only the subject may lose a detail: who it is stays known."""
     main = meaning.main
     clauses = [Meaning(clause) for clause in meaning.clauses if meaning.second is not None]
+    plainer = [_in_role(meaning, role, adjective=None) for role in _known_roles(main)]
     if main.negated:
-        return [*clauses, *_without_adjectives(meaning, ROLES[:1])]
-    return [
-        *clauses,
-        *_without_adjectives(meaning, ROLES),
-        _changed(meaning, replace(main, place=None)),
-        _changed(meaning, replace(main, time=None)),
-    ]
-
-
-def _changed(meaning: Meaning, main: Clause) -> Meaning:
-    return replace(meaning, main=main)
-
-
-def _without_adjectives(meaning: Meaning, roles: Iterable[str]) -> list[Meaning]:
-    return _each_phrase(meaning, roles, adjective=None)
-
-
-def _each_phrase(meaning: Meaning, roles: Iterable[str], **changes: object) -> list[Meaning]:
-    """One candidate for each role of the main clause that is filled, with the changes made in its phrase."""
-    main = meaning.main
-    filled = [(role, getattr(main, role)) for role in roles if getattr(main, role) is not None]
-    return [_changed(meaning, replace(main, **{role: replace(phrase, **changes)})) for role, phrase in filled]
+        return clauses + plainer
+    return [*clauses, *plainer, _in_main(meaning, place=None), _in_main(meaning, time=None)]
 
 
 def generalised(meaning: Meaning) -> list[Meaning]:
     """What follows by naming a kind instead of one of it: a dog is an animal."""
+    roles = meaning.main.roles
+    kinds = {role: ABOVE.get(KINDS[roles[role].noun]) for role in _known_roles(meaning.main)}
+    return [_in_role(meaning, role, noun=kind) for role, kind in kinds.items() if kind is not None]
+
+
+def _known_roles(clause: Clause) -> list[str]:
+    """The roles about which less may be said and the clause still follows."""
+    return ["subject"] if clause.negated else list(clause.roles)
+
+
+def _in_main(meaning: Meaning, **changes: Any) -> Meaning:
+    return replace(meaning, main=replace(meaning.main, **changes))
+
+
+def _in_role(meaning: Meaning, role: str, **changes: Any) -> Meaning:
     main = meaning.main
-    return [
-        changed
-        for role in (ROLES[:1] if main.negated else ROLES)
-        if (phrase := getattr(main, role)) is not None and KINDS[phrase.noun] in ABOVE
-        for changed in _each_phrase(meaning, [role], noun=ABOVE[KINDS[phrase.noun]])
-    ]
+    return replace(meaning, main=main.with_roles({role: replace(main.roles[role], **changes)}))
 
 
 def negated(meaning: Meaning) -> list[Meaning]:
     """The main clause denied, or asserted where it was denied, alone."""
-    main = meaning.main
-    return [Meaning(replace(main, negated=not main.negated))]
+    return [Meaning(replace(meaning.main, negated=not meaning.main.negated))]
 
 
 def swapped(meaning: Meaning) -> list[Meaning]:
-    """Who does it and to whom, exchanged; or to whom and what."""
-    main = meaning.main
-    other = main.recipient or main.object
-    if other is None or KINDS[other.noun] not in LIVING:
+    """Who does it, and to whom, exchanged."""
+    roles = meaning.main.roles
+    other = "recipient" if "recipient" in roles else "object"
+    if other not in roles or KINDS[roles[other].noun] not in LIVING:
         return []
-    role = "recipient" if main.recipient else "object"
-    return [_changed(meaning, replace(main, subject=other, **{role: main.subject}))]
+    exchanged = {"subject": roles[other], other: roles["subject"]}
+    return [replace(meaning, main=meaning.main.with_roles(exchanged))]
 
 
-def adjective_moved(meaning: Meaning) -> list[Meaning]:
-    """The same adjective, said of another."""
-    main = meaning.main
-    if main.object is None or main.subject.adjective == main.object.adjective:
-        return []
-    subject = replace(main.subject, adjective=main.object.adjective)
-    return [_changed(meaning, replace(main, subject=subject, object=replace(main.object, adjective=main.subject.adjective)))]
+def permuted(meaning: Meaning, random: Random) -> list[Meaning]:
+    """The same words in other roles: two phrases exchanged, or their adjectives, or all but their adjectives."""
+    phrases = [phrase for clause in meaning.clauses for phrase in clause.roles.values()]
+    pairs = list(combinations(range(len(phrases)), 2))
+    return [
+        _with_phrases(meaning, {first: exchanged[0], second: exchanged[1]})
+        for first, second in random.sample(pairs, min(len(pairs), 2))
+        for exchanged in _exchanges(phrases[first], phrases[second])
+    ]
+
+
+def _exchanges(first: Phrase, second: Phrase) -> list[tuple[Phrase, Phrase]]:
+    return [
+        (second, first),
+        (replace(first, adjective=second.adjective), replace(second, adjective=first.adjective)),
+        (replace(second, adjective=first.adjective), replace(first, adjective=second.adjective)),
+    ]
+
+
+def _with_phrases(meaning: Meaning, changed: dict[int, Phrase]) -> Meaning:
+    """`meaning` with some of its phrases, counted through both clauses, replaced."""
+    main, split = meaning.main, len(meaning.main.roles)
+    first = {role: changed[index] for index, role in enumerate(main.roles) if index in changed}
+    if meaning.second is None:
+        return replace(meaning, main=main.with_roles(first))
+    roles = enumerate(meaning.second.roles, split)
+    second = {role: changed[index] for index, role in roles if index in changed}
+    return replace(meaning, main=main.with_roles(first), second=meaning.second.with_roles(second))
 
 
 def opposed(meaning: Meaning) -> list[Meaning]:
     """The opposite adjective, state or verb."""
     main = meaning.main
-    candidates = [
-        changed
-        for role in ROLES
-        if (phrase := getattr(main, role)) is not None and phrase.adjective in OPPOSITES
-        for changed in _each_phrase(meaning, [role], adjective=OPPOSITES[phrase.adjective])
-    ]
+    adjectives = {role: phrase.adjective for role, phrase in main.roles.items()}
+    candidates = [_in_role(meaning, role, adjective=OPPOSITES[a]) for role, a in adjectives.items() if a in OPPOSITES]
     if main.state in OPPOSITES:
-        candidates.append(_changed(meaning, replace(main, state=OPPOSITES[main.state])))
+        candidates.append(_in_main(meaning, state=OPPOSITES[main.state]))
     if main.verb in OPPOSITES:
-        candidates.append(_changed(meaning, replace(main, verb=OPPOSITES[main.verb])))
+        candidates.append(_in_main(meaning, verb=OPPOSITES[main.verb]))
     return candidates
 
 
 def extended(meaning: Meaning, random: Random) -> list[Meaning]:
     """A detail more, which the meaning leaves open."""
     main = meaning.main
-    candidates = [
-        changed
-        for role in ROLES
-        if (phrase := getattr(main, role)) is not None and phrase.adjective is None and ADJECTIVES[KINDS[phrase.noun]]
-        for changed in _each_phrase(meaning, [role], adjective=random.choice(ADJECTIVES[KINDS[phrase.noun]]))
-    ]
+    bare = {role: ADJECTIVES[KINDS[phrase.noun]] for role, phrase in main.roles.items() if phrase.adjective is None}
+    candidates = [_in_role(meaning, role, adjective=random.choice(said)) for role, said in bare.items()]
     if main.place is None:
-        candidates.append(_changed(meaning, replace(main, place=draw_place(random, None, 1.0))))
+        candidates.append(_in_main(meaning, place=draw_place(random, None, 1.0)))
     if main.time is None:
-        candidates.append(_changed(meaning, replace(main, time=draw_time(random, main.tense, 1.0))))
+        candidates.append(_in_main(meaning, time=draw_time(random, main.tense, 1.0)))
     return candidates if meaning.second is not None else [*candidates, with_second(main, random)]
 
 
 def other_verb(meaning: Meaning, random: Random) -> list[Meaning]:
     """Something else happens among the same."""
     main = meaning.main
-    verbs = [verb for verb in VERBS if verb not in (main.verb, "be", OPPOSITES.get(main.verb))]
-    return [_changed(meaning, replace(main, verb=verb)) for verb in random.sample(verbs, len(verbs))]
+    verbs = [verb for verb in VERBS if verb not in (main.verb, "be", OPPOSITES.get(main.verb)) and _suits(verb, main)]
+    return [_in_main(meaning, verb=verb) for verb in random.sample(verbs, min(len(verbs), 3))]
+
+
+def _suits(verb: str, clause: Clause) -> bool:
+    frame = VERBS[verb]
+    return (
+        clause.tense in frame.tenses
+        and fits_or_absent(clause.subject, frame.subjects)
+        and fits_or_absent(clause.object, frame.objects)
+        and fits_or_absent(clause.recipient, frame.recipients)
+    )
 
 
 def other_noun(meaning: Meaning, random: Random) -> list[Meaning]:
     """Another takes a role."""
-    main, frame = meaning.main, VERBS[meaning.main.verb]
+    frame = VERBS[meaning.main.verb]
     allowed = {"subject": frame.subjects, "object": frame.objects, "recipient": frame.recipients}
-    return [
-        changed
-        for role in ROLES
-        if getattr(main, role) is not None
-        for changed in _each_phrase(meaning, [role], noun=draw_phrase(random, allowed[role], 0.0).noun)
-    ]
+    return [_in_role(meaning, role, noun=draw_phrase(random, allowed[role], 0.0).noun) for role in meaning.main.roles]
 
 
 def other_circumstance(meaning: Meaning, random: Random) -> list[Meaning]:
     """Another time, place, tense or number, or another second clause."""
+    return list(_other_circumstances(meaning, random))
+
+
+def _other_circumstances(meaning: Meaning, random: Random) -> Iterator[Meaning]:
     main = meaning.main
-    tense: Tense = random.choice([tense for tense in VERBS[main.verb].tenses if tense != main.tense] or [main.tense])
-    determiner: Determiner = random.choice(("the", "this", "my", "two", "three"))
-    candidates = _each_phrase(meaning, ROLES, determiner=determiner, several=False)
-    candidates.append(_changed(meaning, replace(main, tense=tense)))
-    candidates.append(_changed(meaning, replace(main, tense=tense, time=draw_time(random, tense, 1.0))))
+    tense = random.choice([tense for tense in VERBS[main.verb].tenses if tense != "background"])
+    for role in main.roles:
+        yield _in_role(meaning, role, determiner=random.choice(DETERMINERS), several=False)
+    yield _in_main(meaning, tense=tense)
+    yield _in_main(meaning, tense=tense, time=draw_time(random, tense, 1.0))
     if main.place is not None:
-        candidates.append(_changed(meaning, replace(main, place=draw_place(random, main.place.relation, 1.0))))
+        yield _in_main(meaning, place=draw_place(random, main.place.relation, 1.0))
     if main.time is not None:
-        candidates.append(_changed(meaning, replace(main, time=draw_time(random, main.tense, 1.0))))
-    return candidates if meaning.second is None else [*candidates, with_second(main, random)]
-
-
-def minimal_pairs(meaning: Meaning) -> list[Meaning]:
-    """The same words in other roles, or one small word more or less: what looking up words cannot tell apart."""
-    main = meaning.main
-    tenses: tuple[Tense, ...] = ("past", "present", "habit", "future")
-    return [
-        *swapped(meaning) * 2,
-        *adjective_moved(meaning),
-        _changed(meaning, replace(main, negated=not main.negated)),
-        *(_changed(meaning, replace(main, tense=tense)) for tense in tenses if tense != main.tense),
-    ]
+        yield _in_main(meaning, time=draw_time(random, main.tense, 1.0))
+    if meaning.second is not None:
+        yield with_second(main, random)

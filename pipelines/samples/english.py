@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from pipelines.samples.grammar import Clause, Meaning, Phrase, Place
-from pipelines.samples.words import joined, sentence
+from pipelines.samples.words import joined, said, sentence
 
 IRREGULAR_PLURALS = {
     "person": "people",
@@ -71,9 +71,9 @@ def _clause(clause: Clause) -> str:
         _predicate(clause, mid),
         clause.state,
         VERBS[clause.verb].particle if clause.verb != "be" else None,
-        clause.object and _phrase(clause.object),
-        clause.recipient and f"to {_phrase(clause.recipient)}",
-        clause.place and _place(clause.place),
+        said(_phrase, clause.object),
+        said(lambda phrase: f"to {_phrase(phrase)}", clause.recipient),
+        said(_place, clause.place),
         None if mid else clause.time,
     )
 

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from pipelines.samples.grammar import Clause, Meaning, Phrase, Place
 from pipelines.samples.lexicon import Determiner
-from pipelines.samples.words import joined, sentence
+from pipelines.samples.words import joined, said, sentence
 
 Gender = Literal["m", "f"]
 VOWELS = "aeiouyhâàéèêëîïôœù"
@@ -173,9 +173,9 @@ def _clause(clause: Clause) -> str:
         _phrase(clause.subject),
         _predicate(clause, time if mid else None),
         clause.state and _agreeing(ADJECTIVES[clause.state], clause.subject),
-        clause.object and _phrase(clause.object),
-        clause.recipient and _to(_phrase(clause.recipient)),
-        clause.place and _place(clause.place, clause.verb),
+        said(_phrase, clause.object),
+        said(lambda phrase: _to(_phrase(phrase)), clause.recipient),
+        said(lambda place: _place(place, clause.verb), clause.place),
         time if last else None,
     )
 

@@ -1,10 +1,10 @@
-"""German: the verb stands second in a main clause and last in a subordinate one; articles and adjectives show the case."""
+"""German: the verb is second in a main clause and last in a subordinate one; articles and adjectives show the case."""
 
 from typing import Literal, NamedTuple
 
 from pipelines.samples.grammar import COUNTED, Clause, Meaning, Phrase
 from pipelines.samples.lexicon import KINDS, Determiner
-from pipelines.samples.words import joined, sentence
+from pipelines.samples.words import joined, said, sentence
 
 Case = Literal["nom", "acc", "dat"]
 Slot = Literal["m", "f", "n", "p"]
@@ -224,7 +224,7 @@ def _middle(clause: Clause) -> list[str | None]:
     verb = _verb(clause)
     time = TIMES[clause.time] if clause.time in MID_TIMES else None
     place = PLACES[clause.place.noun][clause.place.relation] if clause.place else None
-    thing = clause.object and _phrase(clause.object, verb.takes)
+    thing = said(lambda phrase: _phrase(phrase, verb.takes), clause.object)
     no = "nicht" if clause.negated else None
     if clause.recipient is not None:
         return [_phrase(clause.recipient, "dat"), time, place, thing, no]

@@ -1,6 +1,7 @@
 """Meanings: what a sentence says, as a tree that no language has touched yet, and which of them are sensible."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pipelines.samples.lexicon import (
     ADJECTIVES,
@@ -23,6 +24,8 @@ from pipelines.samples.lexicon import (
 )
 
 COUNTED = ("two", "three", "many")
+LONGEST = 8
+"""Content words of a meaning, which makes at most 16 words in English."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,15 @@ class Clause:
     time: str | None = None
 
     @property
-    def phrases(self) -> list[Phrase]:
-        return [phrase for phrase in (self.subject, self.object, self.recipient) if phrase is not None]
+    def roles(self) -> dict[str, Phrase]:
+        """The phrases by the role they have, those roles left out that nobody has."""
+        roles = {"subject": self.subject, "object": self.object, "recipient": self.recipient}
+        return {role: phrase for role, phrase in roles.items() if phrase is not None}
+
+    def with_roles(self, roles: dict[str, Phrase]) -> "Clause":
+        """The same clause with other phrases in some of its roles."""
+        changes: dict[str, Any] = dict(roles)
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
@@ -81,12 +91,18 @@ class Meaning:
 
 def is_sensible(meaning: Meaning) -> bool:
     """Whether a person might say this, in every one of the languages."""
-    nouns = [phrase.noun for clause in meaning.clauses for phrase in clause.phrases]
+    nouns = [phrase.noun for clause in meaning.clauses for phrase in clause.roles.values()]
     return (
         len(set(nouns)) == len(nouns)
+        and sum(_content_words(clause) for clause in meaning.clauses) <= LONGEST
         and all(_sensible_clause(clause) for clause in meaning.clauses)
         and _sensible_link(meaning)
     )
+
+
+def _content_words(clause: Clause) -> int:
+    phrases = clause.roles.values()
+    return 1 + len(phrases) + sum(bool(part) for part in (clause.place, clause.time, *(p.adjective for p in phrases)))
 
 
 def _sensible_link(meaning: Meaning) -> bool:
@@ -107,10 +123,10 @@ def _sensible_link(meaning: Meaning) -> bool:
 def _sensible_clause(clause: Clause) -> bool:
     verb = VERBS[clause.verb]
     return (
-        all(_sensible_phrase(phrase) for phrase in clause.phrases)
-        and _fits_or_absent(clause.subject, verb.subjects)
-        and _fits_or_absent(clause.object, verb.objects)
-        and _fits_or_absent(clause.recipient, verb.recipients)
+        all(_sensible_phrase(phrase) for phrase in clause.roles.values())
+        and fits_or_absent(clause.subject, verb.subjects)
+        and fits_or_absent(clause.object, verb.objects)
+        and fits_or_absent(clause.recipient, verb.recipients)
         and _sensible_object(clause)
         and _sensible_state(clause)
         and _sensible_place(clause)
@@ -136,7 +152,8 @@ def _sensible_phrase(phrase: Phrase) -> bool:
     return described and phrase.determiner != "many"
 
 
-def _fits_or_absent(phrase: Phrase | None, allowed: frozenset[str]) -> bool:
+def fits_or_absent(phrase: Phrase | None, allowed: frozenset[str]) -> bool:
+    """Whether the role is filled with what is allowed in it, or empty where nothing is."""
     return not allowed if phrase is None else fits(phrase.noun, allowed)
 
 
@@ -178,4 +195,4 @@ def _sensible_time(clause: Clause) -> bool:
 
 def _counts(clause: Clause) -> bool:
     """Whether a number stands in the clause: "not two books" means several things."""
-    return any(phrase.determiner in COUNTED for phrase in clause.phrases)
+    return any(phrase.determiner in COUNTED for phrase in clause.roles.values())

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from pipelines.samples.grammar import COUNTED, Clause, Meaning, Phrase, Place
 from pipelines.samples.lexicon import KINDS, LIVING
-from pipelines.samples.words import joined, sentence
+from pipelines.samples.words import joined, said, sentence
 
 FIRST_SYLLABLE, FINALS, FINAL_RIEUL = 0xAC00, 28, 8
 """Unicode lays syllables out by their final consonant: 28 of them, the first being none, the ninth ㄹ."""
@@ -16,7 +16,7 @@ class Noun(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """Stem, plain present, past without its -다, and the form before 것이다; `particle` marks a living object."""
+    """Stem, plain present, past without its -다, and the form before 것이다; `to_someone`: "에게" marks the object."""
 
     stem: str
     present: str
@@ -109,6 +109,9 @@ STATES = {
     "ill": Verb("아프", "아프다", "아팠", "아플"),
     "busy": Verb("바쁘", "바쁘다", "바빴", "바쁠"),
 }
+NOT = Verb("않", "않는다", "않았", "않을")
+UNABLE = Verb("못하", "못한다", "못했", "못할")
+"""Who does not find something could not, in Korean."""
 
 ADJECTIVES = {
     "kind": "친절한",
@@ -162,13 +165,12 @@ def render(meaning: Meaning) -> str:
 
 def _clause(clause: Clause, topic: bool) -> str:
     """All before the verb, with the space that parts them."""
-    verb = _verb(clause)
     words = joined(
         _subject(clause, topic),
         TIMES[clause.time] if clause.time else None,
-        _place(clause.place, clause.verb) if clause.place else None,
-        clause.recipient and f"{_phrase(clause.recipient)}에게",
-        clause.object and _with_object_particle(_phrase(clause.object), verb.to_someone),
+        said(lambda place: _place(place, clause.verb), clause.place),
+        said(lambda phrase: f"{_phrase(phrase)}에게", clause.recipient),
+        said(lambda phrase: _object(phrase, _verb(clause).to_someone), clause.object),
     )
     return f"{words} "
 
@@ -185,10 +187,11 @@ def _subject(clause: Clause, topic: bool) -> str:
     return phrase + ("이" if ends_in_consonant(phrase) else "가")
 
 
-def _with_object_particle(phrase: str, to_someone: bool) -> str:
+def _object(phrase: Phrase, to_someone: bool) -> str:
+    words = _phrase(phrase)
     if to_someone:
-        return f"{phrase}에게"
-    return phrase + ("을" if ends_in_consonant(phrase) else "를")
+        return f"{words}에게"
+    return words + ("을" if ends_in_consonant(words) else "를")
 
 
 def _phrase(phrase: Phrase, known: bool = False) -> str:
@@ -219,25 +222,30 @@ def _place(place: Place, verb: str) -> str:
     return f"{word}로" if final in (0, FINAL_RIEUL) else f"{word}으로"
 
 
+def _predicate(clause: Clause) -> Verb:
+    """The verb or state, denied where the clause is: 자지 않다, 발견하지 못하다."""
+    verb = _verb(clause)
+    if clause.tense == "present" and clause.state is None:
+        verb = verb._replace(stem=f"{verb.stem}고 있")
+    if not clause.negated:
+        return verb
+    denial = UNABLE if clause.verb == "find" else NOT
+    return Verb(*(f"{verb.stem}지 {form}" for form in denial[:4]))
+
+
 def _base(clause: Clause) -> str:
     """The predicate up to where -다, -고, -지만 or -기 때문에 joins on."""
-    verb = _verb(clause)
-    ongoing = clause.tense == "present" and clause.state is None
+    predicate = _predicate(clause)
     if clause.tense == "future":
-        return f"{verb.stem}지 않을 것이" if clause.negated else f"{verb.future} 것이"
-    if clause.tense == "past":
-        return f"{verb.stem}지 않았" if clause.negated else verb.past
-    stem = f"{verb.stem}고 있" if ongoing else verb.stem
-    return f"{stem}지 않" if clause.negated else stem
+        return f"{predicate.future} 것이"
+    return predicate.past if clause.tense == "past" else predicate.stem
 
 
 def _finite(clause: Clause) -> str:
     """The predicate as it ends a sentence."""
-    if clause.tense == "habit" and not clause.negated:
-        return _verb(clause).present
-    base = _base(clause)
-    acting = clause.tense == "habit" and clause.state is None
-    return f"{base}는다" if acting else f"{base}다"
+    if clause.tense == "habit" and clause.state is None:
+        return _predicate(clause).present
+    return f"{_base(clause)}다"
 
 
 def _ongoing(clause: Clause) -> str:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["adult", "child", "animal", "text", "food", "drink", "object", "opening", "vehicle", "place"]
 Tense = Literal["past", "present", "habit", "future", "background"]
-"""Of an action, `present` goes on now ("is reading"), `habit` recurs; `background` went on meanwhile ("was reading")."""
+"""Of an action, `present` goes on now ("is reading"), `habit` recurs; `background` went on ("was reading")."""
 Determiner = Literal["the", "this", "my", "two", "three", "many"]
 Relation = Literal["at", "near", "to", "from"]
 Link = Literal["because", "while", "and", "but"]

@@ -28,7 +28,8 @@ def similarity(first: Meaning, second: Meaning) -> float:
     left, right = dict(_parts(first)), dict(_parts(second))
     every = {**left, **right}
     total = sum(part.weight for part in every.values())
-    shared = sum(part.weight * _agreement(part.filler, right[name].filler) for name, part in left.items() if name in right)
+    common = left.keys() & right.keys()
+    shared = sum(left[name].weight * _agreement(left[name].filler, right[name].filler) for name in sorted(common))
     return round(5 * shared / total, 2)
 
 

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from pipelines.samples.grammar import Clause, Meaning, Phrase, Place
 from pipelines.samples.lexicon import KINDS, LIVING, PEOPLE, Determiner
-from pipelines.samples.words import joined, sentence
+from pipelines.samples.words import joined, said, sentence
 
 Gender = Literal["m", "f"]
 
@@ -175,9 +175,9 @@ def _clause(clause: Clause) -> str:
         _clitic(clause),
         _verb(clause),
         clause.state and _agreeing(ADJECTIVES[clause.state], clause.subject),
-        clause.object and _object(clause.object),
-        clause.recipient and _to(_phrase(clause.recipient)),
-        clause.place and _place(clause.place, clause.verb),
+        said(_object, clause.object),
+        said(lambda phrase: _to(_phrase(phrase)), clause.recipient),
+        said(lambda place: _place(place, clause.verb), clause.place),
         time if last else None,
     )
 

@@ -1,9 +1,19 @@
 """Putting words together, the same in every language."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
+Part = TypeVar("Part")
+
 
 def joined(*parts: str | None) -> str:
     """The parts that are there, with one space between them."""
     return " ".join(part for part in parts if part)
+
+
+def said(render: Callable[[Part], str], part: Part | None) -> str | None:
+    """`part` in words, where it is there."""
+    return None if part is None else render(part)
 
 
 def sentence(text: str) -> str:

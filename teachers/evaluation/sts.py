@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from bertrelay.records import Rejects, read, rows
 from bertrelay.similarity import pairwise
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import spearman, with_interval
-from bertrelay.tables import Record, Unusable
+from bertrelay.tables import Record, Table, Unusable
 from teachers.examples import parse_score
 from teachers.settings import COLUMNS, StsTable
 
@@ -31,9 +32,9 @@ class StsPairs:
 
 def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPairs:
     """The pairs of `table`; rows that cannot be used go to `rejects`."""
-    records = read(table, COLUMNS["cosine"], context.cache, rejects) if table.second is None else _across(table)
+    records_of = read if table.second is None else _across
     found = []
-    for record in records:
+    for record in records_of(table, COLUMNS["cosine"], context.cache, rejects):
         try:
             first, second, score = _pair(record)
         except ValueError as error:
@@ -46,33 +47,43 @@ def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPai
     return StsPairs([f for f, _, _ in found], [s for _, s, _ in found], np.array([score for *_, score in found]))
 
 
-def _across(table: StsTable) -> Iterator[Record]:
+def _across(table: StsTable, columns: Sequence[str | int], cache: Path | None, rejects: Rejects) -> Iterator[Record]:
     """Records whose second sentence stands in the row-aligned table `second`."""
-    other = table.model_copy(update={"path": table.second, "second": None})
-    sides = (rows(table, COLUMNS["cosine"]), rows(other, COLUMNS["cosine"]))
-    for number, (row, aligned) in enumerate(zip_longest(*sides), start=1):
+    other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
+    walk = zip_longest(rows(table, columns, cache), rows(other, columns, cache))
+    for done, (row, aligned) in enumerate(walk):
         if row is None or aligned is None:
-            ended, going = (table, other) if row is None else (other, table)
-            raise RequestError(
-                f"{table.name} and {other.name} should be aligned row by row: "
-                f"{ended.name} ends before record {number:,} and {going.name} goes on"
-            )
-        for side in (row, aligned):
-            if isinstance(side, Unusable):
-                raise RequestError(f"{side.file}, line {side.line:,}: {side.reason}. Mend this line in both files.")
-        assert isinstance(row, Record) and isinstance(aligned, Record)
-        yield row._replace(values=(row.values[0], aligned.values[1], row.values[2]))
+            raise _unaligned(table, other, row or aligned, done)
+        if isinstance(row, Record) and isinstance(aligned, Record):
+            (first, _, score), (_, second, _) = _three(row), _three(aligned)
+            yield row._replace(values=(first, second, score))
+        else:
+            fault = next(side for side in (row, aligned) if isinstance(side, Unusable))
+            rejects.add(fault.file, fault.line, fault.reason)
+
+
+def _unaligned(table: Table, other: Table, alone: Record | Unusable | None, done: int) -> RequestError:
+    assert alone is not None
+    return RequestError(
+        f"row n of {table.name} and of {other.name} should be the same pair, but one of them ends after {done:,} rows: "
+        f"line {alone.line:,} of {alone.file} has no partner. Find the line that is missing or too many; it may stand "
+        "earlier."
+    )
 
 
 def _pair(record: Record) -> tuple[str, str, float]:
+    first, second, score = _three(record)
+    if not (isinstance(first, str) and isinstance(second, str)):
+        raise ValueError("a sentence that is not text")
+    return first, second, parse_score(score)
+
+
+def _three(record: Record) -> tuple[Any, ...]:
     if len(record.values) != 3:
         raise RequestError(
             f"{record.file}: STS reads 3 columns (sentence1, sentence2, score), found {len(record.values)} in `columns`"
         )
-    first, second, score = record.values
-    if not (isinstance(first, str) and isinstance(second, str)):
-        raise ValueError("a sentence that is not text")
-    return first, second, parse_score(score)
+    return record.values
 
 
 def sts_metrics(pairs: Mapping[str, StsPairs], encode: Encode, intervals: bool = True) -> Metrics:

@@ -1,6 +1,8 @@
 """Tiny random encoders of every architecture, with tokenizers trained on a few sentences."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,8 @@ from transformers import (
 )
 
 from bertrelay.encoder import SentenceEncoder
+
+sys.path.append(str(Path(__file__).parent))  # small_training is imported by name, in other processes too
 
 SENTENCES = [
     "A dog runs.",

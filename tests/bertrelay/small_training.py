@@ -189,6 +189,8 @@ PLACES = {
     "rmtree": (shutil, "rmtree"),
     "update": (Training, "_update"),
     "look": (Training, "_look"),
+    "collate": (TwoLosses, "collate"),
+    "progress": (training, "progress"),
     "save": (training, "save_checkpoint"),
 }
 
@@ -202,11 +204,14 @@ def arm(fault):
         calls += 1
         if calls != fault.call:
             return whole(*arguments, **named)
-        if fault.when == "before":
+        if fault.when == "within":
+            half_done(fault, whole, arguments)
+        if fault.when == "after":
+            result = whole(*arguments, **named)
             strike(fault)
-        result = half_done(fault, whole, arguments) if fault.when == "within" else whole(*arguments, **named)
+            return result
         strike(fault)
-        return result
+        return whole(*arguments, **named)
 
     setattr(owner, name, faulty)
 
@@ -226,7 +231,7 @@ def strike(fault):
 
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["bertrelay.training", "accelerate"])  # a new process then costs no import
+CONTEXT.set_forkserver_preload(["bertrelay.training", "torch._dynamo"])  # a new process then costs no import
 
 
 def start(folder, processes=1, environment=None, **orders):

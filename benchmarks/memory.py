@@ -1,0 +1,173 @@
+"""Private memory of writing vectors to a file and of filling a student's targets, as the corpus grows.
+
+Claim: it stays flat from 10,000 to 1,000,000 sentences.
+
+    python -m benchmarks.memory
+
+The network is a stand-in (a BERT of one layer, 32 dimensions and a tiny vocabulary), because what is claimed is about
+the way of the sentences and vectors, not about the weights. Sentences are drawn with a seed: words by Zipf's law,
+lengths log-normal around 11 words with a tail up to 80.
+
+Each figure is `RssAnon` of a fresh process, read from /proc every 50 ms by another one: what the process has for
+itself. It counts Python's and torch's own objects, the libraries' working memory and what the allocator keeps for
+later. It does not count memory-mapped files (the corpus and the vectors, which the system takes back at will) nor the
+code of the libraries, and it may miss a peak shorter than 50 ms. `ready` is after loading all libraries and the
+model, and encoding one block's worth of sentences; `peak` is the highest after that. Needs Linux.
+"""
+
+import multiprocessing
+import re
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertModel
+
+from benchmarks.machine import machine
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoding import BLOCK_SENTENCES, encode_file
+from bertrelay.stage import StageContext
+from bertrelay.tables import Table
+from bertrelay.vocabulary import train_wordpiece
+from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.sources import AlignedFiles, Filters
+from students.targets import fill_targets
+
+SIZES = [10_000, 100_000, 1_000_000]
+SECONDS_BETWEEN_LOOKS = 0.05
+WORDS, SYLLABLES = 3_000, [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+MEDIAN_WORDS, SPREAD, MOST_WORDS = 11, 0.5, 80
+DRAWN_AT_ONCE = 10_000
+ENGLISH, OTHER, MODEL = "en.txt", "xx.txt", "model"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Private memory of one process in MB, and how long it worked."""
+
+    ready: float
+    peak: float
+    seconds: float
+
+
+def sentences(count: int, seed: int) -> Iterator[str]:
+    """`count` sentences of made-up words."""
+    generator = np.random.default_rng(seed)
+    words = np.array([_word(generator) for _ in range(WORDS)])
+    share = 1 / np.arange(1, WORDS + 1)
+    for start in range(0, count, DRAWN_AT_ONCE):
+        block = min(DRAWN_AT_ONCE, count - start)
+        lengths = generator.lognormal(np.log(MEDIAN_WORDS), SPREAD, block).round().astype(int).clip(3, MOST_WORDS)
+        drawn = words[generator.choice(WORDS, lengths.sum(), p=share / share.sum())]
+        yield from (" ".join(piece) + "." for piece in np.split(drawn, np.cumsum(lengths)[:-1]))
+
+
+def _word(generator: np.random.Generator) -> str:
+    return "".join(generator.choice(SYLLABLES, generator.integers(1, 5)))
+
+
+def save_stand_in(folder: Path) -> None:
+    tokenizer = train_wordpiece(sentences(2_000, seed=0), 600, max_tokens=128)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+    )
+    torch.manual_seed(0)
+    SentenceEncoder(BertModel(config), tokenizer).save(folder)
+
+
+def write_corpus(folder: Path, count: int) -> None:
+    """The English lines, and the corpus in which each has a translation."""
+    for seed, name in enumerate((ENGLISH, OTHER), start=1):
+        with (folder / name).open("w") as file:
+            file.writelines(f"{sentence}\n" for sentence in sentences(count, seed))
+    source = AlignedFiles(english=str(folder / ENGLISH), other=str(folder / OTHER), language="xx")
+    build_corpus(folder, "corpus", CorpusPlan([source], seed=0, filters=Filters(max_length_ratio=100)))
+
+
+def write_vectors(encoder: SentenceEncoder, folder: Path) -> None:
+    encode_file(encoder, Table(path=str(folder / ENGLISH)), folder / "vectors.npy")
+
+
+def write_targets(encoder: SentenceEncoder, folder: Path) -> None:
+    corpus = ParallelCorpus.open(folder / "corpus")
+    fill_targets(encoder, corpus, StageContext(folder, folder / "cache"), "key", "auto")
+
+
+WORKS: dict[str, Callable[[SentenceEncoder, Path], None]] = {
+    "encode to a file": write_vectors,
+    "fill the targets": write_targets,
+}
+
+
+def work(name: str, folder: Path, model: Path, ready: Event) -> None:
+    """What the watched process does."""
+    encoder = SentenceEncoder.load(model)
+    encoder.encode(list(sentences(BLOCK_SENTENCES, seed=3)))
+    ready.set()
+    time.sleep(2 * SECONDS_BETWEEN_LOOKS)  # so that the watcher sees it resting
+    WORKS[name](encoder, folder)
+
+
+def watch(name: str, folder: Path, model: Path) -> Seen:
+    """Runs a work in a process of its own and looks at its memory until it ends."""
+    fresh = multiprocessing.get_context("spawn")
+    ready = fresh.Event()
+    process = fresh.Process(target=work, args=(name, folder, model, ready))
+    process.start()
+    looks: list[float] = []
+    began = time.monotonic()
+    while process.is_alive():
+        if ready.is_set():
+            looks += _private_memory_mb(process.pid)
+        else:
+            began = time.monotonic()
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    if process.exitcode != 0 or not looks:
+        sys.exit(f"{name}: the process ended with {process.exitcode}; its own words stand above")
+    return Seen(looks[0], max(looks), time.monotonic() - began)
+
+
+def _private_memory_mb(pid: int | None) -> list[float]:
+    """The one figure, or none where the process has just ended."""
+    try:
+        found = re.search(r"^RssAnon:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return []
+    return [int(found[1]) / 1024] if found else []
+
+
+def main() -> None:
+    parser = ArgumentParser(prog="python -m benchmarks.memory", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="SENTENCES")
+    sizes = parser.parse_args().sizes
+    print(machine())
+    print(f"{'work':18} {'sentences':>10} {'ready MB':>9} {'peak MB':>8} {'seconds':>8}", flush=True)
+    seen: dict[tuple[str, int], Seen] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        save_stand_in(Path(scratch, MODEL))
+        for size in sizes:
+            folder = Path(scratch, str(size))
+            folder.mkdir()
+            write_corpus(folder, size)
+            for name in WORKS:
+                seen[name, size] = now = watch(name, folder, Path(scratch, MODEL))
+                print(f"{name:18} {size:>10,} {now.ready:>9.0f} {now.peak:>8.0f} {now.seconds:>8.1f}", flush=True)
+    for name in WORKS:
+        growth = seen[name, sizes[-1]].peak - seen[name, sizes[0]].peak
+        print(f"{name}: the peak grows by {growth:+.0f} MB from {sizes[0]:,} to {sizes[-1]:,} sentences")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What the tests of teachers and students share: tiny random encoders, and the folders a stage runs in."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.stage import StageContext
+from bertrelay.vocabulary import train_unigram, train_wordpiece
+
+LIKE_ROBERTA = ("roberta", "xlm-roberta", "mpnet")
+SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40}
+
+MakeEncoder = Callable[..., SentenceEncoder]
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder() -> MakeEncoder:
+    """`tiny_encoder("xlm-roberta", texts, layers=4, pooling=["cls"])`: random, and always the same for one seed."""
+
+    def make(
+        kind: str, texts: Sequence[str], layers: int = 2, seed: int = 0, sizes: dict[str, Any] | None = None, **parts: Any
+    ) -> SentenceEncoder:
+        tokenizer = (train_unigram if kind in LIKE_ROBERTA else train_wordpiece)(texts, 400, 32)
+        config = AutoConfig.for_model(
+            kind,
+            vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id,
+            num_hidden_layers=layers,
+            **{**SIZES, **(sizes or {})},
+        )
+        torch.manual_seed(seed)
+        network = AutoModel.from_config(config)
+        for weight in network.parameters():  # BERT starts so near to zero that all sentences look the same
+            if weight.dim() > 1:
+                torch.nn.init.normal_(weight, std=0.3)
+        return SentenceEncoder(network, tokenizer, **parts).eval()
+
+    return make
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> StageContext:
+    for name in ("output", "cache"):
+        (tmp_path / name).mkdir()
+    return StageContext(tmp_path / "output", tmp_path / "cache")
