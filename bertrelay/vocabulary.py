@@ -5,15 +5,19 @@ SentencePiece learns the pieces, because it gives the same ones for the same cor
 """
 
 import io
+import itertools
 from collections.abc import Iterable, Iterator
 
 import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from bertrelay.errors import RequestError
+
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 XLMR_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as XLM-R has them; <mask> comes last
 WORD_START = "▁"
+LONGEST_TEXT = 2**24  # bytes; SentencePiece learns nothing from a longer one
 THREADS = 2  # part of the result's last digits, so it does not follow the machine
 
 
@@ -24,8 +28,10 @@ def train_wordpiece(
     bare = _bert_shaped(models.WordPiece(unk_token="[UNK]"), lowercase)
     learnt = _learn((" ".join(_bert_words(bare, text)) for text in texts), size - len(BERT_SPECIALS), "bpe")
     pieces = [piece[1:] if piece.startswith(WORD_START) else f"##{piece}" for piece, _ in learnt if piece != WORD_START]
-    starts = [piece.removeprefix("##") for piece in pieces if len(piece.removeprefix("##")) == 1]
-    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys([*BERT_SPECIALS, *starts, *pieces]))}
+    characters = sorted({piece for piece in pieces if len(piece.removeprefix("##")) == 1})
+    starts = [piece.removeprefix("##") for piece in characters]  # any character may begin a word
+    ordered = dict.fromkeys([*BERT_SPECIALS, *starts, *characters, *pieces])
+    vocabulary = {piece: index for index, piece in enumerate(list(ordered)[:size])}
     tokenizer = _bert_shaped(models.WordPiece(vocabulary, unk_token="[UNK]"), lowercase)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -62,16 +68,20 @@ def train_unigram(texts: Iterable[str], size: int, max_tokens: int) -> PreTraine
 
 def _learn(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]]:
     """Pieces and their scores, best first. A corpus too small for `size` pieces gives fewer."""
+    texts = (text for text in texts if text)
+    first = next(texts, None)
+    if first is None:
+        raise RequestError("expected text to learn a vocabulary from, found none")
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(text for text in texts if text),
+        sentence_iterator=itertools.chain([first], texts),
         model_writer=model,
         model_type=kind,
         vocab_size=size + 1,  # its unknown piece, which is not ours, counts
         hard_vocab_limit=False,
         character_coverage=1.0,
         normalization_rule_name="identity",
-        max_sentence_length=65_536,
+        max_sentence_length=LONGEST_TEXT,
         num_threads=THREADS,
         bos_id=-1,
         eos_id=-1,

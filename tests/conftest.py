@@ -23,7 +23,12 @@ def tiny_encoder() -> MakeEncoder:
     """`tiny_encoder("xlm-roberta", texts, layers=4, pooling=["cls"])`: random, and always the same for one seed."""
 
     def make(
-        kind: str, texts: Sequence[str], layers: int = 2, seed: int = 0, sizes: dict[str, Any] | None = None, **parts: Any
+        kind: str,
+        texts: Sequence[str],
+        layers: int = 2,
+        seed: int = 0,
+        sizes: dict[str, Any] | None = None,
+        **parts: Any,
     ) -> SentenceEncoder:
         tokenizer = (train_unigram if kind in LIKE_ROBERTA else train_wordpiece)(texts, 400, 32)
         config = AutoConfig.for_model(

@@ -1,10 +1,12 @@
 """Meanings: what a sentence says, as a tree that no language has touched yet, and which of them are sensible."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pipelines.samples.lexicon import (
     ADJECTIVES,
+    DAILY,
     INDOORS,
     KINDS,
     LIVING,
@@ -15,6 +17,7 @@ from pipelines.samples.lexicon import (
     TIMES,
     UNCOUNTED,
     UNLIKELY,
+    USED_UP,
     VERBS,
     Determiner,
     Link,
@@ -24,8 +27,8 @@ from pipelines.samples.lexicon import (
 )
 
 COUNTED = ("two", "three", "many")
-LONGEST = 8
-"""Content words of a meaning, which makes at most 16 words in English."""
+LONGEST = 7
+"""Content words of a meaning; in English that makes about 14 words."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Clause:
     place: Place | None = None
     time: str | None = None
 
-    @property
+    @cached_property
     def roles(self) -> dict[str, Phrase]:
         """The phrases by the role they have, those roles left out that nobody has."""
         roles = {"subject": self.subject, "object": self.object, "recipient": self.recipient}
@@ -125,6 +128,7 @@ def _sensible_clause(clause: Clause) -> bool:
     return (
         all(_sensible_phrase(phrase) for phrase in clause.roles.values())
         and fits_or_absent(clause.subject, verb.subjects)
+        and (clause.subject.noun, clause.verb) not in UNLIKELY
         and fits_or_absent(clause.object, verb.objects)
         and fits_or_absent(clause.recipient, verb.recipients)
         and _sensible_object(clause)
@@ -160,8 +164,11 @@ def fits_or_absent(phrase: Phrase | None, allowed: frozenset[str]) -> bool:
 def _sensible_object(clause: Clause) -> bool:
     if clause.object is None:
         return True
-    reading_animal = KINDS[clause.subject.noun] == "animal" and KINDS[clause.object.noun] in ("text", "vehicle")
-    return not reading_animal and not (clause.verb == "write" and clause.object.determiner == "my")
+    noun, determiner = clause.object.noun, clause.object.determiner
+    reading_animal = KINDS[clause.subject.noun] == "animal" and KINDS[noun] in ("text", "vehicle")
+    once = clause.verb in USED_UP and noun not in DAILY and determiner not in COUNTED
+    writing_mine = clause.verb == "write" and determiner == "my"
+    return not reading_animal and not writing_mine and not (once and clause.tense == "habit")
 
 
 def _sensible_state(clause: Clause) -> bool:

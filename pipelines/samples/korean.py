@@ -111,7 +111,7 @@ STATES = {
 }
 NOT = Verb("않", "않는다", "않았", "않을")
 UNABLE = Verb("못하", "못한다", "못했", "못할")
-"""Who does not find something could not, in Korean."""
+"""Who does not find or see something could not, in Korean."""
 
 ADJECTIVES = {
     "kind": "친절한",
@@ -229,8 +229,9 @@ def _predicate(clause: Clause) -> Verb:
         verb = verb._replace(stem=f"{verb.stem}고 있")
     if not clause.negated:
         return verb
-    denial = UNABLE if clause.verb == "find" else NOT
-    return Verb(*(f"{verb.stem}지 {form}" for form in denial[:4]))
+    denial = UNABLE if clause.verb in ("find", "see") else NOT
+    stem, present, past, future = (f"{verb.stem}지 {form}" for form in denial[:4])
+    return Verb(stem, present, past, future)
 
 
 def _base(clause: Clause) -> str:

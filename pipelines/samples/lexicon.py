@@ -53,8 +53,24 @@ ADJECTIVES: dict[Kind, tuple[str, ...]] = {
     "place": (),
 }
 
-UNLIKELY = frozenset({("friend", "old"), ("student", "old"), ("person", "good")})
-"""An old friend is another thing in Spanish before and after the noun; the others merely sound odd."""
+UNLIKELY = frozenset(
+    {
+        ("friend", "old"),  # in Spanish another thing before and after the noun
+        ("woman", "good"),  # "bonne femme" is no praise
+        ("man", "good"),
+        ("person", "good"),
+        ("friend", "kind"),
+        ("student", "old"),
+        ("milk", "good"),
+        ("bird", "go"),
+        ("bird", "run"),
+    }
+)
+"""Nouns that an adjective or a verb does not suit in one of the languages."""
+
+DAILY = frozenset({"bread", "coffee", "milk", "newspaper"})
+USED_UP = frozenset({"eat", "write", "buy", "send"})
+"""What is done once to a thing: as a habit only to so many of them, or to what is there anew each day."""
 
 STATES = ("tired", "sad", "happy", "ill", "busy")
 ANTONYMS = {"old": "young", "big": "small", "white": "black", "new": "old", "happy": "sad", "open": "close"}

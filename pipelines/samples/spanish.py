@@ -87,7 +87,7 @@ NOUNS = {
 VERBS = {
     "sleep": Verb("duerme", "duermen", "durmió", "durmieron", "dormía", "dormir", "durmiendo"),
     "work": Verb("trabaja", "trabajan", "trabajó", "trabajaron", "trabajaba", "trabajar", "trabajando"),
-    "laugh": Verb("ríe", "ríen", "rió", "rieron", "reía", "reir", "riendo", reflexive=True),
+    "laugh": Verb("ríe", "ríen", "rio", "rieron", "reía", "reir", "riendo", reflexive=True),
     "sing": Verb("canta", "cantan", "cantó", "cantaron", "cantaba", "cantar", "cantando"),
     "play": Verb("juega", "juegan", "jugó", "jugaron", "jugaba", "jugar", "jugando"),
     "go": Verb("va", "van", "fue", "fueron", "iba", "ir"),

@@ -8,7 +8,7 @@ Part = TypeVar("Part")
 
 def joined(*parts: str | None) -> str:
     """The parts that are there, with one space between them."""
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, parts))
 
 
 def said(render: Callable[[Part], str], part: Part | None) -> str | None:

@@ -72,7 +72,7 @@ class TwoLosses:
         self.is_next = generator.integers(0, 2, items)
         self.criterion = criterion
         self.poisoned, self.poison = poisoned, poison
-        self.collated = []
+        self.collated, self.seeds = [], []
 
     def collate(self, items, epoch):
         self.collated.append(items.tolist())
@@ -92,6 +92,7 @@ class TwoLosses:
         return Batch(inputs, {"mlm": int(masked.sum()), "nsp": len(items)})
 
     def loss(self, model, batch):
+        self.seeds.append(torch.initial_seed())
         words, is_next = model(batch.inputs["ids"], batch.inputs["attention_mask"])
         masked = batch.inputs["masked"]
         mlm = functional.cross_entropy(words[masked], batch.inputs["ids"][masked], reduction="sum")
@@ -155,6 +156,7 @@ def learn(orders):
         "frozen": task.model.frozen.weight.tolist(),
         "figures": {name: value for name, value in figures.items() if name != "train_seconds"},
         "collated": task.collated,
+        "seeds": task.seeds,
     }
     (orders.folder / f"result-{orders.rank}.json").write_text(json.dumps(result))
     os._exit(0)  # what a launcher's worker would still tidy up is not looked at here
@@ -251,7 +253,7 @@ def start(folder, processes=1, environment=None, **orders):
     return started
 
 
-def finish(started, seconds=60.0):
+def finish(started, seconds=120.0):
     """The exit codes. When one is killed the others are too, as a launcher does it; none outlives the call."""
     try:
         waiting = {process.sentinel: process for process in started}

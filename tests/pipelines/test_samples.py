@@ -66,7 +66,7 @@ BY_HAND = [
     (
         Meaning(
             Clause(
-                Phrase("nurse", adjective="good"),
+                Phrase("nurse"),
                 "call",
                 "future",
                 object=Phrase("doctor", adjective="old"),
@@ -75,11 +75,11 @@ BY_HAND = [
             "because",
             Clause(Phrase("child", "this"), "be", "present", state="ill"),
         ),
-        "The good nurse will call the old doctor tomorrow because this child is ill.",
-        "Morgen wird die gute Krankenschwester den alten Arzt anrufen, weil dieses Kind krank ist.",
-        "Demain, la bonne infirmière appellera le vieux médecin parce que cet enfant est malade.",
-        "Mañana la buena enfermera llamará al médico anciano porque este niño está enfermo.",
-        "이 아이가 아프기 때문에 좋은 간호사는 내일 나이 든 의사에게 전화할 것이다.",
+        "The nurse will call the old doctor tomorrow because this child is ill.",
+        "Morgen wird die Krankenschwester den alten Arzt anrufen, weil dieses Kind krank ist.",
+        "Demain, l'infirmière appellera le vieux médecin parce que cet enfant est malade.",
+        "Mañana la enfermera llamará al médico anciano porque este niño está enfermo.",
+        "이 아이가 아프기 때문에 간호사는 내일 나이 든 의사에게 전화할 것이다.",
     ),
     (
         Meaning(
@@ -106,12 +106,12 @@ BY_HAND = [
         "소녀는 웃고 있지만 내 이웃은 노래하고 있지 않다.",
     ),
     (
-        Meaning(Clause(Phrase("bird", "many"), "eat", "habit", object=Phrase("apple"), time="often")),
-        "Many birds often eat the apple.",
-        "Viele Vögel fressen oft den Apfel.",
-        "Beaucoup d'oiseaux mangent souvent la pomme.",
-        "Muchos pájaros a menudo comen la manzana.",
-        "많은 새들이 자주 사과를 먹는다.",
+        Meaning(Clause(Phrase("bird", "many"), "eat", "habit", object=Phrase("apple", "two"), time="often")),
+        "Many birds often eat two apples.",
+        "Viele Vögel fressen oft zwei Äpfel.",
+        "Beaucoup d'oiseaux mangent souvent deux pommes.",
+        "Muchos pájaros a menudo comen dos manzanas.",
+        "많은 새들이 자주 사과 두 개를 먹는다.",
     ),
     (
         Meaning(Clause(Phrase("cow", several=True), "be", "past", state="ill", time="last week")),
@@ -306,7 +306,7 @@ def test_drawn_meanings_are_sensible_and_short() -> None:
     assert all(is_sensible(meaning) for meaning in drawn)
     words = [len(LANGUAGES["en"](meaning).split()) for meaning in drawn]
     assert min(words) >= 3
-    assert max(words) <= 16
+    assert max(words) <= 20
 
 
 def test_the_same_seed_writes_the_same_bytes_and_another_others(samples: Path, tmp_path: Path) -> None:

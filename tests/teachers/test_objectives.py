@@ -82,7 +82,9 @@ def test_a_teacher_pairs_its_first_sentences_with_its_last_ones() -> None:
     given = torch.tensor(drawn(6, 3))  # three first sentences, then their partners
     head = nn.Linear(9, 2, dtype=torch.float64)
     teacher = Teacher(lambda vectors, _: vectors, head, 0.0, ["u", "v", "|u-v|"])  # type: ignore[arg-type]
-    by_hand = [torch.cat([u, v, (u - v).abs()]) @ head.weight.T + head.bias for u, v in zip(given[:3], given[3:])]
+    by_hand = [
+        torch.cat([u, v, (u - v).abs()]) @ head.weight.T + head.bias for u, v in zip(*given.chunk(2), strict=True)
+    ]
     torch.testing.assert_close(teacher(given, given), torch.stack(by_hand))
 
 
