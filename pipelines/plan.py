@@ -204,7 +204,7 @@ def _upstream_changes(upstream: PlannedStep, old: str, new: str, planned: Mappin
     before = parts_of_result(upstream.stage_folder, old_fingerprint)
     reasons = list(changes(upstream, before, planned)) if before else list(upstream.reasons)
     for reason in reasons or [f"another result, {old_fingerprint[:DIGITS]} → {new_fingerprint[:DIGITS]}"]:
-        yield f"upstream {name}: {reason}"
+        yield reason if reason.startswith("upstream ") else f"upstream {name}: {reason}"
 
 
 class _Absent:

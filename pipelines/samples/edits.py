@@ -5,7 +5,6 @@ Each function lists candidates; `pick` takes one that is sensible.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import combinations
 from random import Random
 from typing import Any
 
@@ -72,12 +71,11 @@ def swapped(meaning: Meaning) -> list[Meaning]:
 def permuted(meaning: Meaning, random: Random) -> list[Meaning]:
     """The same words in other roles: two phrases exchanged, or their adjectives, or all but their adjectives."""
     phrases = [phrase for clause in meaning.clauses for phrase in clause.roles.values()]
-    pairs = list(combinations(range(len(phrases)), 2))
-    return [
-        _with_phrases(meaning, {first: exchanged[0], second: exchanged[1]})
-        for first, second in random.sample(pairs, min(len(pairs), 2))
-        for exchanged in _exchanges(phrases[first], phrases[second])
-    ]
+    if len(phrases) < 2:
+        return []
+    first, second = sorted(random.sample(range(len(phrases)), 2))
+    exchanges = _exchanges(phrases[first], phrases[second])
+    return [_with_phrases(meaning, {first: one, second: other}) for one, other in exchanges]
 
 
 def _exchanges(first: Phrase, second: Phrase) -> list[tuple[Phrase, Phrase]]:

@@ -19,7 +19,7 @@ LANGUAGES: dict[str, Callable[[Meaning], str]] = {
     "ko": korean.render,
 }
 LABELS = ("entailment", "neutral", "contradiction")
-TWINS = 0.6
+TWINS = 0.7
 """How many drawn meanings are followed by a twin: the same words in other roles, which no dictionary tells apart."""
 UNRELATED = 0.1
 MARGIN = 0.5

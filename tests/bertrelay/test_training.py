@@ -337,8 +337,9 @@ def test_a_non_finite_loss_stops_every_process_with_step_and_items(tmp_path, pro
     codes = run(tmp_path, processes, task={"poisoned": item, "poison": poison}, settings={"device_tokens": 1})
     assert codes == [1] * processes
     for rank in range(processes):
-        assert f"step 7: expected finite figures, found a non-finite one in the loss of training items [{item}]" in said(
-            tmp_path, rank
+        assert (
+            f"step 7: expected finite figures, found a non-finite one in the loss of training items [{item}]"
+            in said(tmp_path, rank)
         )
 
 

@@ -12,10 +12,40 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import BERT_SPECIALS, train_unigram, train_wordpiece
 
-WORDS = (
-    "the dog cat runs garden playing children woman ball café naïve Straße über läuft Mädchen niño ¿dónde? "
-    "공원에서 아이가 놀고 있다 старый дом кошка 猫が走る 公園 don't 3.14 [x] — €5 ½"
-).split()
+WORDS = [
+    "the",
+    "dog",
+    "cat",
+    "runs",
+    "garden",
+    "playing",
+    "children",
+    "woman",
+    "ball",
+    "café",
+    "naïve",
+    "Straße",
+    "über",
+    "läuft",
+    "Mädchen",
+    "niño",
+    "¿dónde?",
+    "공원에서",
+    "아이가",
+    "놀고",
+    "있다",
+    "старый",
+    "дом",
+    "кошка",
+    "猫が走る",
+    "公園",
+    "don't",
+    "3.14",
+    "[x]",
+    "—",
+    "€5",
+    "½",
+]
 TEXTS = [" ".join(random.Random(n).choices(WORDS, k=7)) for n in range(300)]
 TRAINERS = {"wordpiece": train_wordpiece, "unigram": train_unigram}
 
@@ -61,7 +91,7 @@ def test_every_character_of_the_corpus_is_known(tokenizer):
 
 def test_characters_are_known_in_new_places_too(kind, tokenizer):
     """A word nobody wrote, of characters that the corpus has at other places of its words."""
-    for word in ("нош", "garbage", "ßa", "이공"):
+    for word in ("мош", "garbage", "ßa", "이공"):
         assert tokenizer.unk_token_id not in tokenizer(word)["input_ids"], (kind, word)
 
 
@@ -97,9 +127,8 @@ def test_no_text_is_refused(kind):
 
 
 def test_a_very_long_text_is_learnt_from(kind):
-    assert TRAINERS[kind](["wxyz " * 20_000, "a b"], 100, 64).unk_token_id not in TRAINERS[kind](
-        ["wxyz " * 20_000, "a b"], 100, 64
-    )("wxyz")["input_ids"]
+    learnt = TRAINERS[kind](["wxyz " * 13_200, "a b"], 40, 64)
+    assert learnt.unk_token_id not in learnt("wxyz")["input_ids"]
 
 
 def test_special_ids_are_xlmrs():
@@ -115,7 +144,7 @@ def test_special_ids_are_xlmrs():
 def test_special_ids_and_segments_are_berts():
     learnt = train_wordpiece(TEXTS, 260, 64)
     assert in_order(learnt)[:5] == BERT_SPECIALS
-    pair = learnt("dog", "cat")
+    pair = learnt("dog", "cat", return_token_type_ids=True)
     assert (pair["input_ids"][0], pair["input_ids"].count(3)) == (2, 2)
     first_end = pair["input_ids"].index(3)
     assert pair["token_type_ids"] == [0] * (first_end + 1) + [1] * (len(pair["input_ids"]) - first_end - 1)

@@ -70,7 +70,7 @@ def test_a_changed_setting_is_why_its_stage_and_what_hangs_on_it_run(relay, runs
     }
     assert planned(relay, runs, "teacher.rate=0.5", "student.epochs=6")["score"] == (
         "RUN",
-        "upstream student: upstream teacher: teacher.rate: 0.1 → 0.5",
+        "upstream teacher: teacher.rate: 0.1 → 0.5",
     )
 
 
