@@ -33,6 +33,7 @@ from transformers import BertConfig, BertModel
 from benchmarks.machine import machine
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, encode_file
+from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from bertrelay.tables import Table
 from bertrelay.vocabulary import train_wordpiece
@@ -92,12 +93,12 @@ def write_corpus(folder: Path, count: int) -> None:
     for seed, name in enumerate((ENGLISH, OTHER), start=1):
         with (folder / name).open("w") as file:
             file.writelines(f"{sentence}\n" for sentence in sentences(count, seed))
-    source = AlignedFiles(english=str(folder / ENGLISH), other=str(folder / OTHER), language="xx")
+    source = AlignedFiles(english=InputFile(folder / ENGLISH), other=InputFile(folder / OTHER), language="xx")
     build_corpus(folder, "corpus", CorpusPlan([source], seed=0, filters=Filters(max_length_ratio=100)))
 
 
 def write_vectors(encoder: SentenceEncoder, folder: Path) -> None:
-    encode_file(encoder, Table(path=str(folder / ENGLISH)), folder / "vectors.npy")
+    encode_file(encoder, Table(path=InputFile(folder / ENGLISH)), folder / "vectors.npy")
 
 
 def write_targets(encoder: SentenceEncoder, folder: Path) -> None:

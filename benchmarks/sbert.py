@@ -30,7 +30,7 @@ from typing import Any, cast
 from benchmarks.machine import add_data, machine, require
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.records import Rejects, read
-from bertrelay.settings import with_stage_paths
+from bertrelay.settings import InputFile, with_stage_paths
 from bertrelay.stage import StageContext
 from bertrelay.tables import Table
 from pipelines.folders import latest_name, read_done
@@ -70,7 +70,7 @@ def _first_rows(settings: TrainSettings, steps: int, path: Path) -> Table:
     columns = [str(column) for column in COLUMNS[settings.objective]]
     rows = [record.values for record in read(settings.train[0], columns)][: steps * (settings.batch_items or 1)]
     path.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows))
-    return Table(path=str(path), columns=list(columns))
+    return Table(path=InputFile(path), columns=list(columns))
 
 
 def train_ours(options: Namespace, seed: int) -> Trained:
@@ -114,6 +114,7 @@ def train_peer(options: Namespace, seed: int) -> Trained:
 
 def _peer_stage(model: Any, settings: TrainSettings, folder: Path, options: Namespace) -> None:
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from transformers.trainer_callback import PrinterCallback
 
     looks: dict[str, Any] = {"save_strategy": "no"}
     evaluator = None
@@ -131,7 +132,7 @@ def _peer_stage(model: Any, settings: TrainSettings, folder: Path, options: Name
         output_dir=str(folder),
         seed=settings.seed,
         num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch_items,
+        per_device_train_batch_size=settings.batch_items or 1,
         learning_rate=settings.learning_rate,
         lr_scheduler_type=settings.schedule,
         warmup_steps=settings.warmup,  # below 1 it is a share of all steps
@@ -142,13 +143,15 @@ def _peer_stage(model: Any, settings: TrainSettings, folder: Path, options: Name
         **looks,
     )
     examples = _examples(settings.train, settings, folder)
-    SentenceTransformerTrainer(
+    trainer = SentenceTransformerTrainer(
         model=model,
         args=arguments,
         train_dataset=_peer_dataset(examples),
         loss=_peer_loss(model, examples, settings),
         evaluator=evaluator,
-    ).train()
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
 
 
 def _examples(tables: list[Table], settings: TrainSettings, folder: Path) -> Examples:

@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ from bertrelay.batches import Items
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.hardware import accelerator
 from bertrelay.records import Rejects
+from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.tokens import Tokens, tokens_of
 from bertrelay.training import Batch, Figures, train
@@ -195,7 +197,7 @@ def _with_end(encoder: SentenceEncoder, projection: Projection | None) -> Senten
 def lay_ground(options: Namespace, teacher: SentenceEncoder, context: StageContext) -> Ground:
     """Corpus, vocabulary, bare student and test pairs."""
     settings = DistillSettings(
-        teacher=MINILM,
+        teacher=ModelSource.parse(MINILM),
         base=TeacherCopy(layers_of="teacher", vocabulary=VOCABULARY),
         parallel=[_multi30k(options.data, "train")],
         seed=options.seed,
@@ -212,7 +214,7 @@ def lay_ground(options: Namespace, teacher: SentenceEncoder, context: StageConte
 
 
 def _multi30k(data: Path, part: str) -> AlignedFiles:
-    english, other = (str(data / f"parallel/multi30k/{part}.{code}.gz") for code in ("en", LANGUAGE))
+    english, other = (InputFile(data / f"parallel/multi30k/{part}.{code}.gz") for code in ("en", LANGUAGE))
     return AlignedFiles(english=english, other=other, language=LANGUAGE)
 
 
@@ -230,14 +232,14 @@ def learn(way: Way, ground: Ground, targets: Targets, folder: Path) -> SentenceE
 
 
 def measure(
-    student: SentenceEncoder, ground: Ground, wanted: NDArray[np.float32], variance: float
+    student: SentenceEncoder, test: Translations, wanted: NDArray[np.float32], variance: float
 ) -> tuple[float, float]:
-    """Translation accuracy and relative distance on the test pairs."""
-    vectors = student.encode([*ground.test.english, *ground.test.other])
+    """Translation accuracy, and relative distance to the teacher's vectors `wanted` (pairs, dim)."""
+    vectors = student.encode([*test.english, *test.other])
     english, other = vectors[: len(wanted)], vectors[len(wanted) :]
     hits = translation_metrics(LANGUAGE, english, other, intervals=False).values()
     distance = mse_metrics(LANGUAGE, other, wanted, variance)[f"mse_relative/{LANGUAGE}"]
-    return float(np.mean([hit for hit in hits if hit is not None])), float(distance or 0)
+    return float(np.mean([hit for hit in hits if hit is not None])), cast(float, distance)
 
 
 def compare(name: str, teacher: SentenceEncoder, ground: Ground, context: StageContext) -> None:
@@ -247,11 +249,11 @@ def compare(name: str, teacher: SentenceEncoder, ground: Ground, context: StageC
     length = float(np.linalg.norm(wanted, axis=1).mean())
     print(f"teacher {name}: {teacher.dim} dimensions, mean length {length:.2f}, variance {targets.variance:.3f}")
     for way in OF_UNIT if targets.is_unit else OF_OTHERS:
-        _, at_start = measure(way.start(ground, targets), ground, wanted, targets.variance)
+        _, at_start = measure(way.start(ground, targets), ground.test, wanted, targets.variance)
         began = time.perf_counter()
         student = learn(way, ground, targets, context.output / name / way.name)
         seconds = time.perf_counter() - began
-        accuracy, distance = measure(student, ground, wanted, targets.variance)
+        accuracy, distance = measure(student, ground.test, wanted, targets.variance)
         print(
             f"  {way.name:12} accuracy {accuracy:.3f}   distance {at_start:8.3f} → {distance:.3f}   {seconds:6.1f} s",
             flush=True,

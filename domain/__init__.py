@@ -1,0 +1,1 @@
+"""BERTs carried into domains: clinics and laboratories."""

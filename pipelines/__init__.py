@@ -1,0 +1,1 @@
+"""Recipes, the runner, the command line and the report."""

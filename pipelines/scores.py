@@ -8,7 +8,7 @@ from bertrelay.stage import Metrics
 ABOUT = {
     "Translation accuracy": "The share of sentences whose nearest neighbour in the other language is their own "
     "translation. Word-for-word lookup has only a dictionary learnt from the training pairs to find it by.",
-    "Semantic textual similarity": "Spearman's rank correlation of the vectors' similarity with people's scores.",
+    "Semantic textual similarity": "Spearman's rank correlation of the vectors' similarity with the gold scores.",
     "Distance to the teacher": "Mean squared error of the student's vectors; relative to the spread of the teacher's, "
     "0 is the teacher and 1 what its mean vector scores.",
     "Dev data": "What the best weights were chosen by.",

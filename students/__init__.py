@@ -1,0 +1,1 @@
+"""Multilingual students: parallel corpora, distillation, scores across languages."""

@@ -1,0 +1,1 @@
+"""English sentence encoders: objectives, training, evaluation."""

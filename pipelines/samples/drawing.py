@@ -22,7 +22,7 @@ from pipelines.samples.lexicon import (
 DETERMINERS: tuple[Determiner, ...] = (*("the",) * 8, "this", "this", "my", "my", "two", "three", "many")
 PLACES = tuple(noun for noun, kind in KINDS.items() if kind == "place")
 AROUND: tuple[Relation, ...] = ("at", "at", "near")
-LINKS: tuple[Link, ...] = ("because", "because", "while", "while", "and", "but")
+LINKS: tuple[Link, ...] = ("because", *("while",) * 4, "and", "but")
 
 
 def draw_meaning(random: Random) -> Meaning:

@@ -110,13 +110,13 @@ def opposed(meaning: Meaning) -> list[Meaning]:
 
 
 def extended(meaning: Meaning, random: Random) -> list[Meaning]:
-    """A detail more, which the meaning leaves open."""
+    """A detail more, which the meaning leaves open. Under "not", a place or a time would say less instead."""
     main = meaning.main
     bare = {role: ADJECTIVES[KINDS[phrase.noun]] for role, phrase in main.roles.items() if phrase.adjective is None}
     candidates = [_in_role(meaning, role, adjective=random.choice(said)) for role, said in bare.items()]
-    if main.place is None:
+    if main.place is None and not main.negated:
         candidates.append(_in_main(meaning, place=draw_place(random, None, 1.0)))
-    if main.time is None:
+    if main.time is None and not main.negated:
         candidates.append(_in_main(meaning, time=draw_time(random, main.tense, 1.0)))
     return candidates if meaning.second is not None else [*candidates, with_second(main, random)]
 

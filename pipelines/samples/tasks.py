@@ -97,6 +97,11 @@ def _hypothesis(premise: Meaning, label: str, random: Random) -> Meaning | None:
         return _entailed(premise, random)
     if label == "contradiction":
         return _contradicting(premise, random)
+    return _undecided(premise, random)
+
+
+def _undecided(premise: Meaning, random: Random) -> Meaning | None:
+    """What the premise leaves open: a detail more, or something else that the same do, perhaps with a detail less."""
     shorter = _entailed(premise, random) if random.random() < 0.3 else None
     known = shorter or premise
     changed = edits.extended(known, random) if random.random() < 0.6 else edits.other_verb(known, random)

@@ -1,0 +1,1 @@
+"""What English sentence encoders are judged by."""

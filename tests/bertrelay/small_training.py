@@ -222,7 +222,7 @@ def half_done(fault, whole, arguments):
     """Stops in the middle: half the bytes of a file are written, or one file of a folder is removed."""
     if fault.function == "save_file":
         whole(*arguments)
-        os.truncate(arguments[1], os.path.getsize(arguments[1]) // 2)
+        os.truncate(arguments[1], arguments[1].stat().st_size // 2)
     elif fault.function == "rmtree":
         sorted(arguments[0].iterdir())[0].unlink()
 
@@ -239,11 +239,10 @@ CONTEXT.set_forkserver_preload(["bertrelay.training", "torch._dynamo"])  # a new
 def start(folder, processes=1, environment=None, **orders):
     """Starts the processes of a training in `folder`; `orders` as in `Orders`."""
     folder.mkdir(exist_ok=True)
-    started = []
+    started, port = [], free_port()
     for rank in range(processes):
         place = {"ACCELERATE_USE_CPU": "true", **(environment or {})}
         if processes > 1:
-            port = port if rank else free_port()
             place |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         words = {name: str(value) for name, value in place.items()}

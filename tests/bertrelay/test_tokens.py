@@ -60,7 +60,7 @@ def test_what_was_cut_short_is_written_anew(make):
     class Killed(Exception):
         pass
 
-    def cut_short(sentences):
+    def cut_short(_):
         raise Killed
 
     with pytest.raises(Killed):

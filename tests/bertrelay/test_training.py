@@ -3,7 +3,6 @@
 import copy
 import itertools
 import json
-import os
 import random
 import signal
 from multiprocessing.connection import wait
@@ -250,7 +249,7 @@ def test_gradients_do_not_depend_on_processes_nor_on_micro_batches(tmp_path, pro
         assert all(torch.equal(gradients[1][name], value) for name, value in gradients[0].items())
 
 
-def test_the_reference_would_see_a_mean_of_means(tmp_path):
+def test_the_reference_would_see_a_mean_of_means():
     """The check above can fail: what most loops compute is far outside its tolerance."""
     task = TwoLosses()
     items = planned(task)[0]
@@ -260,7 +259,7 @@ def test_the_reference_would_see_a_mean_of_means(tmp_path):
     assert difference > 1e-3
 
 
-def test_two_processes_learn_from_the_batches_of_one(tmp_path, never_stopped):
+def test_two_processes_learn_from_the_batches_of_one(never_stopped):
     seen = [result(never_stopped(2), rank)["collated"] for rank in (0, 1)]
     task = TwoLosses()
     for rank in (0, 1):
@@ -337,10 +336,8 @@ def test_a_non_finite_loss_stops_every_process_with_step_and_items(tmp_path, pro
     codes = run(tmp_path, processes, task={"poisoned": item, "poison": poison}, settings={"device_tokens": 1})
     assert codes == [1] * processes
     for rank in range(processes):
-        assert (
-            f"step 7: expected finite figures, found a non-finite one in the loss of training items [{item}]"
-            in said(tmp_path, rank)
-        )
+        told = said(tmp_path, rank)
+        assert f"step 7: expected finite figures, found a non-finite one in the loss of training items [{item}]" in told
 
 
 @pytest.mark.parametrize("largest_file", [500, 3000, 6000])
@@ -470,6 +467,6 @@ def test_a_checkpoint_holds_plain_figures_and_no_generator(never_stopped):
     assert set(state) == {
         "step", "best_step", "best_figures", "looks_without_better", "seconds", "precision", "total_steps",
     }  # fmt: skip
-    assert sorted(os.listdir(newest)) == [
+    assert sorted(path.name for path in newest.iterdir()) == [
         "best.safetensors", "checkpoint.json", "model.safetensors", "optimizer.safetensors",
     ]  # fmt: skip

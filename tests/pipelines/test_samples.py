@@ -343,6 +343,16 @@ def test_a_third_of_the_pairs_has_each_label(samples: Path) -> None:
     assert labels == {"entailment": 200, "neutral": 200, "contradiction": 200}
 
 
+def test_what_is_entailed_says_no_more_than_its_premise(samples: Path) -> None:
+    entailed = [row for row in rows(samples / "nli.train.tsv") if row["label"] == "entailment"]
+    for row in entailed:
+        premise, hypothesis = (
+            row[name].lower().rstrip(".").replace(",", "").split() for name in ("premise", "hypothesis")
+        )
+        assert len(hypothesis) <= len(premise)
+        assert set(hypothesis) - set(premise) <= {"person", "people", "animal", "animals"}
+
+
 def test_premise_and_hypothesis_differ(samples: Path) -> None:
     assert all(row["premise"] != row["hypothesis"] for row in rows(samples / "nli.train.tsv"))
 

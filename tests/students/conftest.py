@@ -1,0 +1,53 @@
+"""A toy language pair or two: sentences of which every word has one translation, and French puts the place first."""
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.sources import TranslationColumns
+
+SUBJECTS = ["dog/Hund/chien", "cat/Katze/chat", "bird/Vogel/oiseau", "fish/Fisch/poisson", "mouse/Maus/souris"]
+VERBS = ["runs/rennt/court", "sleeps/schläft/dort", "eats/frisst/mange", "waits/wartet/attend", "sings/singt/chante"]
+PLACES = ["here/hier/ici", "there/dort/là", "outside/draußen/dehors", "today/heute/aujourd'hui", "again/wieder/encore"]
+COUNTS = ["one/ein/un", "no/kein/aucun"]
+ORDERS = [(0, 1, 2, 3), (0, 1, 2, 3), (3, 0, 1, 2)]  # of count, subject, verb and place, by language
+
+
+@dataclass(frozen=True)
+class Toy:
+    """Rows of English, German and French, shuffled: 200 to train on, and 50 to test with."""
+
+    train: list[tuple[str, str, str]]
+    test: list[tuple[str, str, str]]
+    train_path: Path
+    test_path: Path
+
+    def source(self, part: str = "train") -> dict[str, Any]:
+        """What a recipe writes under `parallel`."""
+        path = self.train_path if part == "train" else self.test_path
+        return {"path": str(path), "others": {"de": "de", "fr": "fr"}}
+
+    def corpus(self, folder: Path, **plan: Any) -> ParallelCorpus:
+        source = TranslationColumns.model_validate(self.source())
+        return build_corpus(folder, "toy", CorpusPlan([source], seed=1, **plan))
+
+
+def _said(words: list[list[str]], language: int) -> str:
+    return " ".join(words[place][language] for place in ORDERS[language])
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Toy:
+    drawn = [[word.split("/") for word in words] for words in product(COUNTS, SUBJECTS, VERBS, PLACES)]
+    rows = [tuple(_said(words, language) for language in range(3)) for words in drawn]
+    Random(0).shuffle(rows)
+    parts = {"train": rows[:200], "test": rows[200:]}
+    for name, part in parts.items():
+        lines = ["en\tde\tfr", *("\t".join(row) for row in part)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Toy(parts["train"], parts["test"], tmp_path / "train.tsv", tmp_path / "test.tsv")

@@ -1,0 +1,197 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertrelay import encoding
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.settings import ModelSource
+from bertrelay.stage import StageContext
+from students import targets as room
+from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.sources import TranslationColumns
+from students.targets import Targets, fill_targets, read_variance, save_variance
+
+MakeEncoder = Callable[..., SentenceEncoder]
+
+WORDS = ["a dog", "two cats", "the bird", "one fish", "a child", "the old man", "some mice", "no horse"]
+ENGLISH = [f"{who} {what}." for who in WORDS for what in ("runs", "sleeps here", "reads in the park", "sings")]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> ParallelCorpus:
+    """Sentence i has 1 + i % 3 translations, and English repeats itself with each of them."""
+    rows = [f"{english}\t{english[::-1]} {k}" for i, english in enumerate(ENGLISH) for k in range(1 + i % 3)]
+    (tmp_path / "train.tsv").write_text("\n".join(["en\tde", *rows]) + "\n")
+    source = TranslationColumns(path=str(tmp_path / "train.tsv"), others={"de": "de"})
+    return build_corpus(tmp_path / "corpora", "key", CorpusPlan([source], seed=1))
+
+
+@pytest.fixture
+def teacher(tiny_encoder: MakeEncoder) -> SentenceEncoder:
+    return tiny_encoder("bert", ENGLISH)
+
+
+def fill(teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, key: str = "k") -> Targets:
+    return fill_targets(teacher, corpus, context, key, "fp32")
+
+
+def translations(corpus: ParallelCorpus) -> np.ndarray:
+    return np.asarray(corpus.weights[: len(corpus.english)])
+
+
+def test_row_i_is_the_teachers_vector_of_english_sentence_i(
+    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext
+) -> None:
+    found = fill(teacher, corpus, context)
+    sentences = corpus.english.read(0, len(corpus.english))
+    assert sorted(sentences) == sorted(ENGLISH)
+    one_by_one = np.concatenate([teacher.encode([sentence], precision="fp32") for sentence in sentences])
+    np.testing.assert_allclose(found.vectors, one_by_one, atol=1e-5)
+    assert isinstance(found.vectors, np.memmap) and not found.vectors.flags.writeable
+
+
+def rows_computed(teacher: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by the number of sentences in every batch the teacher sees."""
+    seen: list[int] = []
+    forward = teacher.forward
+
+    def spy(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        seen.append(len(input_ids))
+        return forward(input_ids, attention_mask)
+
+    monkeypatch.setattr(teacher, "forward", spy)
+    return seen
+
+
+def test_each_distinct_english_sentence_goes_through_the_teacher_once(
+    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = rows_computed(teacher, monkeypatch)
+    fill(teacher, corpus, context)
+    assert sum(seen) == len(ENGLISH) < len(corpus)
+    fill(teacher, corpus, context)
+    assert sum(seen) == len(ENGLISH), "they lie in the cache"
+    fill(teacher, corpus, context, key="another teacher")
+    assert sum(seen) == 2 * len(ENGLISH)
+
+
+def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(
+    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "BLOCK", 7)  # several blocks, the last one short
+    found = fill(teacher, corpus, context)
+    repeated = np.repeat(np.asarray(found.vectors, np.float64), translations(corpus), axis=0)
+    assert len(repeated) > len(ENGLISH)
+    expected = np.mean(np.sum((repeated - repeated.mean(axis=0)) ** 2, axis=1))
+    assert found.variance == pytest.approx(expected, rel=1e-9)
+
+
+def test_only_a_teacher_that_normalises_is_unit_norm(
+    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext
+) -> None:
+    assert not fill(teacher, corpus, context).is_unit
+    unit = SentenceEncoder(teacher.backbone, teacher.tokenizer, normalize=True)
+    for precision in ("fp32", "bf16"):
+        found = fill_targets(unit, corpus, context, "unit", precision)
+        assert found.is_unit
+        lengths = np.linalg.norm(np.asarray(found.vectors, np.float64), axis=1)
+        assert np.abs(lengths - 1).max() < room.UNIT_TOLERANCE / 1000  # float32 rounding, in either precision
+        assert found.variance == pytest.approx(
+            1 - np.sum(np.average(found.vectors, axis=0, weights=translations(corpus)) ** 2), rel=1e-4
+        )
+
+
+def test_a_vector_a_little_off_length_1_is_not_unit_norm() -> None:
+    vectors = np.eye(4, dtype=np.float32)
+    weights = np.ones(4, np.int32)
+    assert room._facts(vectors, weights)["is_unit"] is True
+    vectors[2] *= 1.005
+    assert room._facts(vectors, weights)["is_unit"] is False
+
+
+@pytest.mark.parametrize("spoil", ["equal", "nan"])
+def test_a_teacher_that_tells_no_sentences_apart_is_refused(
+    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, spoil: str
+) -> None:
+    with torch.no_grad():
+        for name, weight in teacher.named_parameters():
+            if spoil == "equal" and "LayerNorm" in name:
+                weight.zero_()
+            elif spoil == "nan":
+                weight.fill_(torch.nan)
+    with pytest.raises(RequestError, match="teacher: expected vectors that differ"):
+        fill(teacher, corpus, context)
+
+
+# Stopped and resumed
+
+KILLED_AFTER_TWO_BLOCKS = """
+import os, signal, sys
+from pathlib import Path
+from bertrelay import encoding
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.ledger import Ledger
+from bertrelay.stage import StageContext
+from students.corpus import ParallelCorpus
+from students.targets import fill_targets
+
+folder = Path(sys.argv[1])
+encoding.BLOCK_SENTENCES = 5
+mark, marked = Ledger.mark, []
+
+def killed(self, block):
+    mark(self, block)
+    marked.append(block)
+    if len(marked) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Ledger.mark = killed
+context = StageContext(folder / "output", folder / "cache")
+corpus = ParallelCorpus.open(folder / "corpora" / "key")
+fill_targets(SentenceEncoder.load(folder / "teacher"), corpus, context, "k", "fp32")
+"""
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(encoding, "BLOCK_SENTENCES", 5)
+    return
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_killed_and_resumed_no_block_is_computed_twice(
+    teacher: SentenceEncoder,
+    corpus: ParallelCorpus,
+    context: StageContext,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    teacher.save(tmp_path / "teacher")
+    done = subprocess.run([sys.executable, "-c", KILLED_AFTER_TWO_BLOCKS, tmp_path], env=dict(os.environ), check=False)
+    assert done.returncode == -signal.SIGKILL
+    seen = rows_computed(teacher, monkeypatch)
+    resumed = fill(teacher, corpus, context)
+    assert sum(seen) == len(ENGLISH) - 2 * 5
+    whole = fill(teacher, corpus, StageContext(context.output, tmp_path / "another cache"))
+    assert np.array_equal(resumed.vectors, whole.vectors)
+    assert (resumed.variance, resumed.is_unit) == (whole.variance, whole.is_unit)
+
+
+# Kept with the model
+
+
+def test_the_variance_is_kept_with_the_model_and_unknown_without(tmp_path: Path) -> None:
+    assert read_variance(ModelSource.parse(str(tmp_path))) is None
+    assert read_variance(ModelSource("some/model-of-the-hub")) is None
+    save_variance(0.1 + 0.2, tmp_path)
+    assert read_variance(ModelSource.parse(str(tmp_path))) == 0.1 + 0.2
+    assert list(json.loads((tmp_path / "distillation.json").read_text())) == ["target_variance"]
