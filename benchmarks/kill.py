@@ -23,6 +23,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.training import Batch, Figures, train
 from bertrelay.training_settings import TrainingSettings
 from bertrelay.vocabulary import train_wordpiece
-from pipelines.launch import worker_environments
+from pipelines.launch import PARENT, die_with_parent, worker_environments
 
 WORDS = [first + second for first in ("ba", "ke", "li", "mo", "nu") for second in ("dar", "fen", "gis", "pol", "rut")]
 SENTENCES, DEV_SENTENCES, DIM = 1500, 100, 64
@@ -76,7 +77,12 @@ class Student:
         sentences = [" ".join(WORDS[word] for word in words) for words in drawn]
         tokenizer = train_wordpiece(sentences, 80, 64)
         torch.manual_seed(0)
-        sizes = {"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+        sizes: dict[str, Any] = {
+            "hidden_size": DIM,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 128,
+        }
         self.model = SentenceEncoder(BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)), tokenizer)
         self.ids = self.model.tokenize(sentences)
         self.lengths = np.array([len(row) for row in self.ids[:SENTENCES]])
@@ -100,6 +106,7 @@ class Student:
 
 def work(folder: Path) -> None:
     """What each process does: trains in `folder` and writes the digest of its weights."""
+    die_with_parent()
     torch.set_num_threads(1)
     student = Student()
     train(student, SETTINGS, folder)
@@ -112,7 +119,7 @@ def work(folder: Path) -> None:
 
 
 def start(folder: Path, processes: int) -> list[subprocess.Popen[bytes]]:
-    environments = worker_environments(processes) if processes > 1 else [dict(os.environ)]
+    environments = worker_environments(processes) if processes > 1 else [{**os.environ, PARENT: str(os.getpid())}]
     command = [sys.executable, "-m", "benchmarks.kill", "--work", str(folder)]
     with (folder / "stderr.txt").open("ab") as stderr:
         return [

@@ -12,11 +12,18 @@ that through a fixed random map to 256 dimensions (`small`). The student has the
 16,000 learnt from Multi30K's English and French; it learns from the same 250 batches of 2,048 tokens in every way, at a
 learning rate of 5e-4 with 10 % warm-up and linear decay, gradients clipped at 1, by the project's own task and loop.
 
+Ways for the unit-norm teacher:
+
+    plain        the mean squared error over dimensions
+    divided      the squared error divided by the targets' variance
+    normalised   plain, and the student ends in a normalisation
+    both         divided, and the student ends in a normalisation
+
+Ways for the others, all divided:
+
     plain        the student as it is; where sizes differ, behind a random linear layer
     scaled       the same behind one factor, so that its mean length at the start is the teacher's (a learnt layer)
     fitted       behind the least-squares map
-    undivided    (unit) as plain, with the mean squared error over dimensions, not divided by the targets' variance
-    normalised   (unit) ending in a normalisation, undivided; `both` is divided as well
 
 Printed are, on the 1,000 pairs of test_2016_flickr: translation accuracy English–French, the mean of both directions;
 and the distance of the French to the teacher's English relative to the targets' variance (0 is the teacher, 1 what the
@@ -153,8 +160,8 @@ def same(dim: int) -> Projection:
 
 
 OF_UNIT = [
-    Way("undivided", plain, divided=False),
-    Way("plain", plain),
+    Way("plain", plain, divided=False),
+    Way("divided", plain),
     Way("normalised", normalised, divided=False),
     Way("both", normalised),
 ]

@@ -74,12 +74,6 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     return None
 
 
-def discard_checkpoints(folder: Path) -> None:
-    """Removes every checkpoint of `folder`, once what they led to is written."""
-    for path in folder.glob("checkpoint-*"):
-        shutil.rmtree(path)
-
-
 def unique_tensors(module: torch.nn.Module) -> Tensors:
     """The state of `module` without second names of tied tensors, on the CPU, sharing memory where it can."""
     return dict(_unique(module.state_dict()))

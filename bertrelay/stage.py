@@ -8,6 +8,8 @@ from typing import Protocol, cast
 
 from bertrelay.settings import Settings
 
+WORK = "work"
+
 Metrics = dict[str, float | None]
 """Flat metric names to figures; what was not measured is absent or None, never 0."""
 
@@ -32,13 +34,18 @@ class World:
 class StageContext:
     """Where a stage may write, and who it shares the work with.
 
-    output: the stage's own folder; all processes see the same one.
+    output: the stage's own folder; all processes see the same one. What a stage needs only until it is done
+        (checkpoints, token ids) goes below `work` in it, which the runner removes after the stage's last word.
     cache: shared between runs, content-addressed; a stage locks what it fills.
     """
 
     output: Path
     cache: Path
     world: World = World()
+
+    @property
+    def work(self) -> Path:
+        return self.output / WORK
 
 
 class Run(Protocol):

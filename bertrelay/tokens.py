@@ -1,7 +1,6 @@
 """Token ids of many sentences on disk: tokenized once, memory-mapped ever after, padded when a batch is made."""
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,7 +22,6 @@ class Tokens:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self._starts = np.memmap(folder / "starts.bin", np.int64, "r")
         self.lengths: NDArray[np.int64] = np.diff(self._starts)
         count = int(self._starts[-1])
@@ -31,10 +29,6 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-    def discard(self) -> None:
-        """Removes the files, once nobody will read them again."""
-        shutil.rmtree(self.folder)
 
     def padded(self, sentences: NDArray[np.integer], pad_id: int) -> tuple[Tensor, Tensor]:
         """Ids and attention mask of `sentences`, both (len(sentences), longest), int64."""

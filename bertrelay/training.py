@@ -104,16 +104,17 @@ def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, fused=True)
 
 
-def train(task: Task, settings: TrainingSettings, folder: Path) -> Figures:
+def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | None = None) -> Figures:
     """Trains `task.model` in place and leaves the best weights in it, or the last ones where there is no dev data.
 
-    folder: takes `metrics.jsonl` and the checkpoints; a training found there goes on where it was.
+    folder: takes `metrics.jsonl`.
+    work: takes the checkpoints, `folder` does where there is none; a training found there goes on where it was.
     Returns the dev figures of the weights that are left, with `best_step`, `train_steps` and `train_seconds`.
     Raises Stopped on SIGTERM and Ctrl-C, after saving; WorkError on a non-finite gradient.
     """
     if len(task.lengths) == 0:
         raise RequestError("expected at least one training item, found none")
-    training = Training(task, settings, folder)
+    training = Training(task, settings, folder, work or folder)
     training.resume()
     training.run()
     return training.finish()
@@ -122,9 +123,10 @@ def train(task: Task, settings: TrainingSettings, folder: Path) -> Figures:
 class Training:
     """The parts of one training, together for as long as it runs."""
 
-    def __init__(self, task: Task, settings: TrainingSettings, folder: Path) -> None:
+    def __init__(self, task: Task, settings: TrainingSettings, folder: Path, work: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.task, self.settings, self.folder = task, settings, folder
+        work.mkdir(parents=True, exist_ok=True)
+        self.task, self.settings, self.work = task, settings, work
         self.precision = hardware.resolve_precision(settings.precision)
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for to be deterministic
@@ -301,13 +303,13 @@ class Training:
             state = {**asdict(self.state), "precision": self.precision, "total_steps": self.route.total_steps}
             tensors = {"model": unique_tensors(self.task.model), "optimizer": self._optimizer_tensors()}
             best = {} if self.best_tensors is None else {"best": self.best_tensors}
-            save_checkpoint(self.folder, Checkpoint(self.state.step, state, {**tensors, **best}))
+            save_checkpoint(self.work, Checkpoint(self.state.step, state, {**tensors, **best}))
         self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
-        """Goes on from the newest whole checkpoint in the folder, if there is one."""
+        """Goes on from the newest whole checkpoint in `work`, if there is one."""
         with self.accelerator.main_process_first():  # it removes a damaged one before the others look
-            found = load_checkpoint(self.folder)
+            found = load_checkpoint(self.work)
         self.log.cut(after_step=found.step if found else 0)
         if found is None:
             return
@@ -322,18 +324,18 @@ class Training:
     def _refuse_other(self, precision: str, total_steps: int, tensors: set[str]) -> None:
         if precision != self.precision:
             raise RequestError(
-                f"{self.folder}: this training began in {precision} and would go on in {self.precision}, which changes "
+                f"{self.work}: this training began in {precision} and would go on in {self.precision}, which changes "
                 f"its result. Set precision = {precision!r}, or begin anew in another folder."
             )
         if total_steps != self.route.total_steps:
             raise RequestError(
-                f"{self.folder}: the training there has {total_steps:,} steps and this one {self.route.total_steps:,}, "
+                f"{self.work}: the training there has {total_steps:,} steps and this one {self.route.total_steps:,}, "
                 "so its data or settings are other ones. Begin anew in another folder."
             )
         others = tensors ^ set(unique_tensors(self.task.model))
         if others:
             raise RequestError(
-                f"{self.folder}: expected the checkpoint of the same network, found one that differs in "
+                f"{self.work}: expected the checkpoint of the same network, found one that differs in "
                 f"{', '.join(sorted(others)[:3])}. Begin anew in another folder."
             )
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from bertrelay.files import read_json, sync_folder, write_json
 from bertrelay.fingerprint import Digests, Parts
-from bertrelay.stage import Metrics
+from bertrelay.stage import WORK, Metrics
 
 FINGERPRINT, DONE, METRICS = "fingerprint.json", "done.json", "metrics.json"
 DIGITS = 12
@@ -133,6 +133,7 @@ def settle(run_folder: Path, digests: Digests) -> None:
 
 def _rename_whole(folder: Path, digests: Digests) -> None:
     partial = partial_of(folder)
+    shutil.rmtree(partial / WORK, ignore_errors=True)
     partial.rename(folder)
     sync_folder(folder.parent)
     digests.moved(partial, folder)
@@ -161,7 +162,7 @@ def discard(folder: Path) -> None:
 
 def _outputs(folder: Path, digests: Digests) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path != folder / DONE:
+        if path.is_file() and path != folder / DONE and not path.is_relative_to(folder / WORK):
             yield (
                 path.relative_to(folder).as_posix(),
                 {"size": path.stat().st_size, "sha256": digests.of_file(path)},

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.batches import Items
-from bertrelay.checkpoints import discard_checkpoints
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.hardware import accelerator
@@ -35,13 +34,13 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     student = start_student(settings, corpus, teacher, targets, context)
     dev = dev_data(corpus, teacher, targets, settings.precision)
     del teacher  # its vectors are on the disk; its memory is the student's now
-    tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.output / "tokens")
-    metrics = train(DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output)
+    tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.work / "tokens")
+    metrics = train(
+        DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output, context.work
+    )
     if context.world.is_main:
         student.save(context.output / "model")
         save_variance(targets.variance, context.output / "model")
-        discard_checkpoints(context.output)
-        tokens.discard()
     return {**metrics, "target_variance": targets.variance, "train_items": float(len(corpus))}
 
 

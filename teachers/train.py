@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.batches import Items
-from bertrelay.checkpoints import discard_checkpoints
 from bertrelay.errors import RequestError
 from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
@@ -32,15 +31,15 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
     encoder = start_encoder(settings, examples.sentences, context)
     head = start_head(settings, encoder, classes)
     sentences = examples.sentences
-    tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), encoder.tokenize, context.output / "tokens")
+    tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), encoder.tokenize, context.work / "tokens")
     model = Teacher(encoder, head, settings.dropout, settings.concatenation)
-    metrics = train(TeacherTask(model, settings, examples, classes, tokens, dev), settings, context.output)
+    metrics = train(
+        TeacherTask(model, settings, examples, classes, tokens, dev), settings, context.output, context.work
+    )
     if context.world.is_main:
         encoder.save(context.output / "model")
         if head is not None:
             save_head(head, classes, settings, context.output / "head")
-        discard_checkpoints(context.output)
-        tokens.discard()
     return {**metrics, "train_items": float(len(examples.indices))}
 
 

@@ -8,7 +8,6 @@ from torch import nn
 
 from bertrelay.checkpoints import (
     Checkpoint,
-    discard_checkpoints,
     load_checkpoint,
     save_checkpoint,
     unique_tensors,
@@ -128,13 +127,6 @@ def test_what_a_kill_left_half_written_is_removed(folder):
     (folder / "checkpoint-00000020").rename(folder / "checkpoint-00000030.partial")
     assert_equal(load_checkpoint(folder), checkpoint(10))
     assert [path.name for path in folder.iterdir()] == ["checkpoint-00000010"]
-
-
-def test_discarding_leaves_other_files(folder):
-    (folder / "metrics.jsonl").write_text("")
-    (folder / "checkpoint-00000030.partial").mkdir()
-    discard_checkpoints(folder)
-    assert [path.name for path in folder.iterdir()] == ["metrics.jsonl"]
 
 
 def test_a_full_disk_says_where_and_gives_its_space_back(folder, monkeypatch):

@@ -76,11 +76,6 @@ def test_ids_are_mapped_and_not_read(make):
     assert isinstance(make()._ids, np.memmap)
 
 
-def test_discarding_removes_the_files(make, tmp_path):
-    make().discard()
-    assert not (tmp_path / "tokens").exists()
-
-
 def test_a_full_disk_keeps_its_error_number(tmp_path):
     """The runner tells a full disk by it."""
     code = """

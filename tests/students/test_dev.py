@@ -34,9 +34,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return first @ second.T / np.linalg.norm(first, axis=1)[:, None] / np.linalg.norm(second, axis=1)[None, :]
 
 
-def test_dev_figures_are_those_of_arithmetic_on_the_vectors(
-    student: SentenceEncoder, dev: DevData, corpus: ParallelCorpus, tiny_encoder: MakeEncoder
-) -> None:
+def test_dev_figures_are_those_of_arithmetic_on_the_vectors(student: SentenceEncoder, dev: DevData) -> None:
     figures = dev_figures(student, dev, "fp32")
     assert len(dev.english) == 30
     teacher_vectors = dict(zip(dev.english, dev.teacher_vectors.astype(np.float64), strict=True))

@@ -144,7 +144,7 @@ def test_an_empty_side_is_rejected_with_its_file_and_line(
 
 
 def test_files_that_are_not_aligned_are_told_with_lines(
-    context: StageContext, models: dict[str, str], toy: Any, tmp_path: Path
+    context: StageContext, models: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "x.en").write_text("one\ntwo\nthree\n")
     (tmp_path / "x.de").write_text("eins\nzwei\n")

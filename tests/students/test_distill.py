@@ -1,0 +1,264 @@
+import json
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import Stopped
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.tokens import tokens_of
+from bertrelay.training import Training
+from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.dev import DevData
+from students.distill import DistillationTask, run
+from students.settings import DistillSettings
+from students.sources import TranslationColumns
+from students.targets import Targets, read_variance
+
+MakeEncoder = Callable[..., SentenceEncoder]
+
+NEW = {"layers": 2, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 24, "dropout": 0.0}
+TRAINING = {
+    "seed": 3,
+    "epochs": 12,
+    "batch_tokens": 300,
+    "learning_rate": 3e-3,
+    "precision": "fp32",
+    "dev_sentences": 30,
+    "log_every": 1,
+}
+
+
+# The loss
+
+PAIRS = [
+    ("a dog runs", "ein Hund rennt"),
+    ("a dog runs", "un chien court"),
+    ("a dog runs", "corre un perro"),
+    ("the cat sleeps here", "hier schläft die Katze"),
+    ("no bird", "kein Vogel"),
+    ("no bird", "aucun oiseau"),
+]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> ParallelCorpus:
+    rows = [f"{english}\t{other}" for english, other in PAIRS]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["en\txx", *rows]) + "\n", encoding="utf-8")
+    source = TranslationColumns(path=str(tmp_path / "pairs.tsv"), others={"xx": "xx"})
+    return build_corpus(tmp_path / "corpora", "pairs", CorpusPlan([source], seed=1))
+
+
+@pytest.fixture
+def task(tiny_encoder: MakeEncoder, corpus: ParallelCorpus, tmp_path: Path) -> DistillationTask:
+    """Three targets of 16 dimensions, and a student that has none of them yet."""
+    student = tiny_encoder("xlm-roberta", [text for pair in PAIRS for text in pair])
+    vectors = np.random.default_rng(0).normal(size=(len(corpus.english), 16)).astype(np.float32)
+    settings = DistillSettings.model_validate(
+        {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"xx": "xx"}}]}
+    )
+    tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
+    dev = DevData({}, [], np.zeros((0, 16), np.float32), 1.0)
+    return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), tokens, dev)
+
+
+def target_of(task: DistillationTask, english: str) -> np.ndarray:
+    sentences = task.corpus.english.read(0, len(task.corpus.english))
+    return task.targets.vectors[sentences.index(english)].astype(np.float64)
+
+
+def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task: DistillationTask) -> None:
+    """Σ over pairs |s(en) − t(en)|² + |s(xx) − t(en)|², with s of a sentence the same vector wherever it stands."""
+    items = np.arange(len(task.corpus))
+    row_of = {text: row for row, text in enumerate(task.corpus.texts(0, len(items)))}
+    drawn = np.random.default_rng(1).normal(size=(len(items), 16))
+    given = torch.tensor(drawn, requires_grad=True)
+    loss = task.loss(lambda *_: given, task.collate(items, 0))["distance"]  # type: ignore[arg-type]
+    loss.backward()
+    expected, gradient = 0.0, np.zeros_like(drawn)
+    for pair in PAIRS:
+        for sentence in pair:
+            error = drawn[row_of[sentence]] - target_of(task, pair[0])
+            expected += error @ error / 2.5
+            gradient[row_of[sentence]] += 2 * error / 2.5
+    assert len(items) == 3 + 6
+    assert loss.item() == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(given.grad, gradient, rtol=1e-10)
+
+
+def test_the_denominator_counts_two_sentences_for_each_pair(task: DistillationTask) -> None:
+    assert task.collate(np.arange(len(task.corpus)), 0).counts == {"distance": 2 * len(PAIRS)}
+
+
+def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task: DistillationTask) -> None:
+    student = task.model.eval()  # no dropout
+    task.loss(student, task.collate(np.arange(len(task.corpus)), 0))["distance"].backward()
+    weighted = {name: weight.grad.clone() for name, weight in student.named_parameters() if weight.grad is not None}
+    student.zero_grad()
+    total = torch.zeros(())
+    for pair in PAIRS:
+        for sentence in pair:
+            ids = torch.tensor(student.tokenize([sentence]))
+            error = student(ids, torch.ones_like(ids))[0] - torch.tensor(target_of(task, pair[0]), dtype=torch.float32)
+            total = total + error.square().sum() / 2.5
+    total.backward()
+    largest = max(float(gradient.abs().max()) for gradient in weighted.values())
+    for name, weight in student.named_parameters():
+        if name in weighted:
+            torch.testing.assert_close(weight.grad, weighted[name], rtol=1e-4, atol=1e-6 * largest)
+
+
+def test_the_mean_of_the_targets_scores_1_and_the_teacher_0(corpus: ParallelCorpus, task: DistillationTask) -> None:
+    counts = np.asarray(corpus.weights[: len(corpus.english)])
+    repeated = np.repeat(task.targets.vectors.astype(np.float64), counts, axis=0)
+    variance = float(np.mean(np.sum((repeated - repeated.mean(axis=0)) ** 2, axis=1)))
+    task.targets = Targets(task.targets.vectors, variance, False)
+    batch = task.collate(np.arange(len(corpus)), 0)
+
+    def score(vectors: np.ndarray) -> float:
+        given = torch.tensor(np.broadcast_to(vectors, (len(corpus), 16)).astype(np.float64))
+        [(name, value)] = task.loss(lambda *_: given, batch).items()  # type: ignore[arg-type]
+        return value.item() / batch.counts[name]
+
+    assert score(repeated.mean(axis=0)) == pytest.approx(1, rel=1e-6)
+    assert score(task.targets.vectors[corpus.targets[:]]) == 0
+
+
+def test_each_item_meets_the_target_of_its_own_english(task: DistillationTask) -> None:
+    texts = task.corpus.texts(0, len(task.corpus))
+    english_of = {**{other: english for english, other in PAIRS}, **{english: english for english, _ in PAIRS}}
+    items = np.array([4, 0, 7])
+    inputs = task.collate(items, 0).inputs
+    for row, item in enumerate(items):
+        np.testing.assert_array_equal(inputs["targets"][row], target_of(task, english_of[texts[item]]))
+        ids = inputs["input_ids"][row][inputs["attention_mask"][row].bool()]
+        assert ids.tolist() == task.model.tokenize([texts[item]])[0]
+
+
+# The stage
+
+
+@pytest.fixture
+def given(tiny_encoder: MakeEncoder, toy: Any, tmp_path: Path) -> dict[str, Any]:
+    english = [row[0] for row in toy.train]
+    tiny_encoder("bert", english, normalize=True).save(tmp_path / "teacher")
+    return {"teacher": str(tmp_path / "teacher"), "base": NEW, "parallel": [toy.source()], **TRAINING}
+
+
+def distill(context: StageContext, given: dict[str, Any], **more: Any) -> Metrics:
+    return run(DistillSettings.model_validate({**given, **more}), context)
+
+
+def logged(context: StageContext, key: str) -> list[dict[str, Any]]:
+    log = (context.output / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, log) if key in line]
+
+
+def test_from_two_languages_to_one_space(context: StageContext, given: dict[str, Any], toy: Any) -> None:
+    metrics = distill(context, given)
+    losses = [line["loss"] for line in logged(context, "loss")]
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
+    looks = logged(context, "dev/explained_variance")
+    assert len(looks) == 12
+    best = max(looks, key=lambda look: look["dev/explained_variance"])
+    assert metrics["best_step"] == best["step"]
+    assert {name: metrics[name] for name in best if name.startswith("dev/")} == {
+        name: value for name, value in best.items() if name.startswith("dev/")
+    }
+    assert set(best) - {"step"} == {
+        "dev/explained_variance",
+        *(f"dev/{name}/{language}" for name in ("mse", "mse_relative") for language in ("en", "de", "fr")),
+        *(f"dev/translation_accuracy/{way}" for way in ("en-de", "de-en", "en-fr", "fr-en")),
+    }
+    assert best["dev/explained_variance"] > 0.3
+    assert best["dev/translation_accuracy/fr-en"] > 10 / 30  # one in thirty by chance
+    assert metrics["train_items"] == 3 * (len(toy.train) - 30)
+    assert read_variance(SimpleNamespace(folder=context.output / "model")) == metrics["target_variance"]  # type: ignore[arg-type]
+    left = {path.name for path in context.output.iterdir() if path.suffix != ".lock"}
+    assert left == {"model", "metrics.jsonl"}
+
+
+def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(
+    context: StageContext, given: dict[str, Any], toy: Any
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        peer = pytest.importorskip("sentence_transformers")
+    distill(context, given, epochs=1)
+    texts = [text for row in toy.test for text in row]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = peer.SentenceTransformer(str(context.output / "model"), device="cpu").encode(texts)
+    ours = SentenceEncoder.load(context.output / "model").encode(texts, precision="fp32")
+    assert theirs.shape == ours.shape == (150, 16)
+    assert np.abs(theirs - ours).max() < 1e-5
+    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=1e-5)
+
+
+def test_stopped_and_resumed_it_ends_with_the_same_bytes(
+    context: StageContext, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = StageContext(tmp_path / "whole", tmp_path / "cache of another run")
+    whole.output.mkdir()
+    short = {"epochs": 1, "base": {**NEW, "dropout": 0.1}, "log_every": 4}
+    expected = distill(whole, given, **short)
+    update = Training._update
+
+    def stopped_after(self: Training) -> None:
+        update(self)
+        if self.state.step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(Training, "_update", stopped_after)
+        with pytest.raises(Stopped, match="after step 6"):
+            distill(context, given, **short)
+    metrics = distill(context, given, **short)
+    assert metrics["dev/explained_variance"] == expected["dev/explained_variance"]
+    for file in sorted((whole.output / "model").rglob("*.*")):
+        assert (context.output / "model" / file.relative_to(whole.output / "model")).read_bytes() == file.read_bytes()
+
+
+def test_what_is_shared_between_runs_is_made_once(
+    context: StageContext, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    forward = SentenceEncoder.forward
+
+    def spy(self: SentenceEncoder, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        if self.backbone.config.model_type == "bert":
+            seen.append(len(input_ids))
+        return forward(self, input_ids, attention_mask)
+
+    monkeypatch.setattr(SentenceEncoder, "forward", spy)
+    distill(context, given, epochs=1)
+    assert sum(seen) == 200  # 170 to learn from, 30 of dev
+    again = StageContext(tmp_path / "another student", context.cache)
+    again.output.mkdir()
+    distill(again, given, epochs=1, learning_rate=1e-3)
+    assert sum(seen) == 200 + 30
+
+
+def test_a_student_with_the_teachers_layers_learns_too(context: StageContext, given: dict[str, Any]) -> None:
+    base = {"layers_of": "teacher", "vocabulary": 200}
+    metrics = distill(context, given, base=base, layers=1, epochs=2)
+    assert metrics["dev/explained_variance"] is not None
+    saved = SentenceEncoder.load(context.output / "model")
+    assert saved.backbone.config.num_hidden_layers == 1 and saved.normalize
+    assert saved.projection is None
+
+
+def test_without_dev_sentences_the_last_weights_are_kept(context: StageContext, given: dict[str, Any]) -> None:
+    metrics = distill(context, given, dev_sentences=0, epochs=1)
+    assert not [name for name in metrics if name.startswith(("dev/", "best"))]
+    assert not logged(context, "dev/explained_variance")
+    assert (context.output / "model" / "model.safetensors").is_file()
