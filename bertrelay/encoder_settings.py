@@ -1,23 +1,28 @@
-"""The settings of an encoder that is made anew, and of the sentence-pair data it is scored on; free of torch."""
+"""The settings of an encoder that is made anew; free of torch."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import Settings
+from bertrelay.settings import Positive, Settings
 
-Positive = Annotated[int, Field(ge=1)]
 PoolingMode = Literal["cls", "mean", "max"]
 
 
 class NewEncoder(Settings):
-    """A network with random weights and a vocabulary learnt from the training corpus."""
+    """A network with random weights and a vocabulary learnt from the training corpus.
+
+    layers, dim, heads: of the network; `dim` is the size of its token vectors and a multiple of `heads`.
+    feed_forward: inner size of the feed-forward layers; four times `dim` when absent.
+    vocabulary: at most so many pieces.
+    max_tokens: the longest input, special tokens included.
+    dropout: in every layer, while training.
+    """
 
     layers: Positive
     dim: Positive
     heads: Positive
     feed_forward: Positive | None = None
-    """Inner size of the feed-forward layers; four times `dim` when absent."""
     vocabulary: Positive
     max_tokens: Positive = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1

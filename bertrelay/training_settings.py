@@ -4,35 +4,44 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import RUN_ONLY, Settings
-
-Positive = Annotated[int, Field(ge=1)]
+from bertrelay.settings import RUN_ONLY, Positive, Settings
 
 
 class TrainingSettings(Settings):
-    """How a model learns. Every stage that trains has these keys beside its own."""
+    """How a model learns. Every stage that trains has these keys beside its own.
+
+    batch_tokens, batch_items: what a step learns from, in real tokens or in items (sentences, pairs, triplets); one
+        of the two.
+    learning_rate: of AdamW, at the end of the warm-up; `schedule` leads it down to 0, or leaves it.
+    warmup: share of all steps in which the rate rises from 0.
+    weight_decay: of matrices; biases and norms have none.
+    max_grad_norm: longer gradients are clipped to it.
+    precision: `auto` is bf16 where the hardware computes in it, else fp32.
+    evaluate_every: steps between looks at the dev data; once an epoch when absent.
+    patience: stop after so many looks at the dev data without a better score.
+    deterministic: deterministic GPU algorithms only, so that a resumed run is exact on a GPU too; slower.
+
+    The rest changes how the work is done and never its result:
+
+    device_tokens: padded tokens that go through the model at once; less needs less memory.
+    checkpoint_every, log_every: in steps.
+    tracker: tells a tracker, beside `metrics.jsonl`.
+    """
 
     seed: int = 0
     epochs: Positive = 1
     batch_tokens: Positive | None = None
-    """Real tokens a step learns from; this or `batch_items`."""
     batch_items: Positive | None = None
-    """Items (sentences, pairs, triplets) a step learns from; this or `batch_tokens`."""
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Share of all steps in which the learning rate rises from 0."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     evaluate_every: Positive | None = None
-    """Steps between looks at the dev data; once an epoch when absent."""
     patience: Positive | None = None
-    """Stop after this many looks at the dev data without a better score."""
     deterministic: bool = False
-    """Only deterministic GPU algorithms: a resumed run is then exact on a GPU too, and slower."""
     device_tokens: Annotated[Positive, RUN_ONLY] = 16_384
-    """Padded tokens that go through the model at once: about memory, never about what is learnt."""
     checkpoint_every: Annotated[Positive, RUN_ONLY] = 500
     log_every: Annotated[Positive, RUN_ONLY] = 20
     tracker: Annotated[Literal["tensorboard", "wandb", "mlflow"] | None, RUN_ONLY] = None

@@ -9,7 +9,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -137,6 +137,14 @@ def _rename_whole(folder: Path, digests: Digests) -> None:
     partial.rename(folder)
     sync_folder(folder.parent)
     digests.moved(partial, folder)
+
+
+def unlink_other_seeds(stage_folder: Path, seeds: Sequence[int]) -> None:
+    """Removes the links of seeds that the recipe no longer has; their results stay."""
+    names = {latest_name(seed) for seed in seeds}
+    for link in stage_folder.glob("latest-seed-*"):
+        if link.name not in names:
+            link.unlink()
 
 
 def link_latest(folder: Path, name: str) -> None:

@@ -16,7 +16,17 @@ from bertrelay.fingerprint import Digests, Parts
 from bertrelay.progress import say
 from bertrelay.settings import Settings, with_stage_paths
 from bertrelay.stage import Metrics, StageContext, World
-from pipelines.folders import begin, discard, finish, latest_name, link_latest, partial_of, read_done, settle
+from pipelines.folders import (
+    begin,
+    discard,
+    finish,
+    latest_name,
+    link_latest,
+    partial_of,
+    read_done,
+    settle,
+    unlink_other_seeds,
+)
 from pipelines.locks import run_lock
 from pipelines.mistakes import did_you_mean
 from pipelines.plan import NO_WISHES, Action, Plan, PlannedStep, Wishes, check_inputs, chosen_steps, make_plan
@@ -113,7 +123,9 @@ def _plan(recipe: Recipe, means: Means, digests: Digests) -> tuple[Plan, Revisio
     check_inputs(recipe, steps)  # before a hub is asked
     settle(means.runs / recipe.name, digests)
     revisions = learn_revisions(steps, lock_path(recipe, means.runs), means.ask)
-    return make_plan(recipe, means.runs, digests, revisions, means.wishes), revisions
+    plan = make_plan(recipe, means.runs, digests, revisions, means.wishes)
+    digests.save()  # so that stages need not read their inputs again to name what they keep in the cache
+    return plan, revisions
 
 
 def _plan_of(recipe: Recipe, means: Means, shared: Shared | int | None) -> tuple[Plan, Revisions]:
@@ -192,6 +204,8 @@ def _link(planned: PlannedStep, recipe: Recipe) -> None:
 def _round_off(plan: Plan, means: Means, digests: Digests) -> None:
     """Writes what is told about the whole run."""
     digests.save()
+    for step in plan.recipe.steps:
+        unlink_other_seeds(plan.run_folder / step.name, plan.recipe.seeds)
     write_summary(plan.recipe, plan.run_folder)
     if means.write_report and not (plan.idle and (plan.run_folder / REPORT).exists()):
         means.write_report(plan.run_folder)

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertrelay.encoder_settings import NewEncoder
-from bertrelay.settings import ModelSource, Settings
-from bertrelay.training_settings import Positive, TrainingSettings
+from bertrelay.settings import ModelSource, Positive, Settings
+from bertrelay.training_settings import TrainingSettings
 from students.sources import Filters, ParallelSource
 from teachers.settings import StsTable
 
@@ -41,20 +41,26 @@ Base = Annotated[
 
 
 class DistillSettings(TrainingSettings):
-    """A student that learns to give, for English and for its translations, the teacher's vector of the English."""
+    """A student that learns to give, for English and for its translations, the teacher's vector of the English.
+
+    base: what it starts from: a pretrained model, a size, or the teacher's layers.
+    layers: keep so many of the base's layers, evenly spread.
+    dropout: while training, in every layer; the base's own when absent.
+    parallel: the corpora; `filters` say which of their pairs are left out.
+    dev: held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences
+        are held out of `parallel`, in every language.
+    max_tokens: the longest input, special tokens included.
+    max_rejects: the share of records that may be unusable.
+    """
 
     teacher: ModelSource
     base: Base
-    """What the student starts from: a pretrained model, a size, or the teacher's layers."""
     layers: Positive | None = None
-    """Keep this many of the base's layers, evenly spread."""
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """While training, in every layer; the base's own when absent."""
     parallel: Annotated[list[ParallelSource], Field(min_length=1)]
     filters: Filters = Filters()
     dev: list[ParallelSource] = []
     dev_sentences: Annotated[int, Field(ge=0)] = 1000
-    """English sentences held out of `parallel`, in every language, when there is no `dev`."""
     max_tokens: Positive = 128
     batch_tokens: Positive | None = 2048
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5

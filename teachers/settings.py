@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertrelay.encoder_settings import NewEncoder, PoolingMode
-from bertrelay.settings import InputFile, ModelSource, Settings
+from bertrelay.settings import InputFile, ModelSource, Positive, Settings
 from bertrelay.tables import Table
-from bertrelay.training_settings import Positive, TrainingSettings
+from bertrelay.training_settings import TrainingSettings
 
 Part = Literal["u", "v", "|u-v|", "u*v"]
 
@@ -58,29 +58,37 @@ class StsTable(Table):
 
 
 class TrainSettings(TrainingSettings):
-    """A teacher: what it starts from, what it learns from, and how. Defaults are those of the SBERT paper."""
+    """A teacher: what it starts from, what it learns from, and how. Defaults are those of the SBERT paper.
 
-    base: Base
-    """A model to start from, or the size of a new one."""
+    base: a model to start from, or the size of a new one.
+    objective: `softmax` over a linear map of the pair, `cosine` regression, or `triplet` distances.
+    train: tables with the columns in `COLUMNS`, or with others that they name.
+    dev: the same kind of tables, scored by the objective's own measure: accuracy, Spearman, accuracy of triplets.
+    dev_sts: STS sets by name, scored by Spearman of cosine; where given, their mean chooses the best weights.
+    pooling: the base's own when absent, else mean.
+    concatenation: what the linear map of the softmax objective sees: one of `CONCATENATIONS`.
+    linear: a linear layer of equal size after the pooling, kept with the model.
+    dropout: on the sentence vectors, while training.
+    margin: of the triplet objective, in Euclidean distance.
+    score_range: the lowest and highest gold score, which become cosine 0 and 1.
+    head: the softmax head of an earlier training to go on with, `@stage/head`.
+    max_tokens: the longest input, special tokens included; the base's own when absent.
+    max_rejects: the share of records that may be unusable.
+    """
+
+    base: ModelSource | NewEncoder
     objective: Literal["softmax", "cosine", "triplet"]
     train: Annotated[list[Table], Field(min_length=1)]
     dev: list[Table] = []
-    """Scored by the objective's own measure: accuracy, Spearman, or accuracy of triplets."""
     dev_sts: dict[str, StsTable] = {}
-    """Scored by Spearman of cosine; when given, their mean chooses the best weights."""
     batch_items: Positive | None = 16
     pooling: Annotated[list[PoolingMode], Field(min_length=1)] | None = None
-    """The base's own, else mean."""
     concatenation: list[Part] = ["u", "v", "|u-v|"]
     linear: bool = False
-    """A linear layer of equal size after the pooling, kept with the model."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """On the sentence vectors, while training."""
     margin: Annotated[float, Field(gt=0)] = 1.0
     score_range: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.0, 5.0]
-    """The lowest and highest gold score, which become cosine 0 and 1."""
     head: InputFile | None = None
-    """The softmax head of an earlier training to go on with: `@stage/head`."""
     max_tokens: Positive | None = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
