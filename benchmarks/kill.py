@@ -5,7 +5,7 @@ Claim: the weights at the end are the same, bit for bit, with one process and wi
     python -m benchmarks.kill --times 20
 
 A small student (a BERT of 2 layers and 64 dimensions, with dropout) learns vectors of synthetic sentences on the CPU,
-looks at dev data and keeps its best weights; a checkpoint is written every 7 steps. Its processes are killed from
+looks at dev data and keeps its best weights; a checkpoint is written every 3 steps. Its processes are killed from
 outside, each time within a random while after the training went on, until it ends; then the next one begins, until
 the number of kills is reached. Of two processes sometimes one dies first and the other a moment later, as a launcher
 would end it.
@@ -44,7 +44,7 @@ SETTINGS = TrainingSettings(
     batch_tokens=256,
     device_tokens=160,
     learning_rate=1e-3,
-    checkpoint_every=7,
+    checkpoint_every=3,
     evaluate_every=25,
     log_every=1,
 )

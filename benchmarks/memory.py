@@ -11,8 +11,13 @@ lengths log-normal around 11 words with a tail up to 80.
 Each figure is `RssAnon` of a fresh process, read from /proc every 50 ms by another one: what the process has for
 itself. It counts Python's and torch's own objects, the libraries' working memory and what the allocator keeps for
 later. It does not count memory-mapped files (the corpus and the vectors, which the system takes back at will) nor the
-code of the libraries, and it may miss a peak shorter than 50 ms. `ready` is after loading all libraries and the
-model, and encoding one block's worth of sentences; `peak` is the highest after that. Needs Linux.
+code of the libraries, and it may miss a peak shorter than 50 ms. Needs Linux.
+
+`loaded` is with all libraries and the model; `ready` is after a warm-up of 50,000 sentences through the same blocks;
+`peak` is the highest while the work itself is done. The warm-up is there because the first blocks of a process fill
+what stays full ever after: oneDNN keeps the kernels it compiles for each shape of batch (a thousand at most), and the
+allocator keeps what the threads of tokenizer and network gave back. That is some 40 MB, whatever the corpus; without
+the warm-up (`--warm-up 0`) a corpus of 10,000 sentences ends before it is reached, and one of 100,000 does not.
 """
 
 import multiprocessing
@@ -23,8 +28,9 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.synchronize import Event
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +38,7 @@ from transformers import BertConfig, BertModel
 
 from benchmarks.machine import machine
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import BLOCK_SENTENCES, encode_file
+from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks, encode_file
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from bertrelay.tables import Table
@@ -43,6 +49,8 @@ from students.targets import fill_targets
 
 SIZES = [10_000, 100_000, 1_000_000]
 SECONDS_BETWEEN_LOOKS = 0.05
+WARM_UP = 50_000
+LOADING, WARMING_UP, WORKING = range(3)
 WORDS, SYLLABLES = 3_000, [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 MEDIAN_WORDS, SPREAD, MOST_WORDS = 11, 0.5, 80
 DRAWN_AT_ONCE = 10_000
@@ -53,6 +61,7 @@ ENGLISH, OTHER, MODEL = "en.txt", "xx.txt", "model"
 class Seen:
     """Private memory of one process in MB, and how long it worked."""
 
+    loaded: float
     ready: float
     peak: float
     seconds: float
@@ -112,32 +121,36 @@ WORKS: dict[str, Callable[[SentenceEncoder, Path], None]] = {
 }
 
 
-def work(name: str, folder: Path, model: Path, ready: Event) -> None:
-    """What the watched process does."""
+def work(name: str, folder: Path, model: Path, warm_up: int, phase: Any) -> None:
+    """What the watched process does; `phase` tells the watcher how far it is."""
     encoder = SentenceEncoder.load(model)
-    encoder.encode(list(sentences(BLOCK_SENTENCES, seed=3)))
-    ready.set()
+    phase.value = WARMING_UP
     time.sleep(2 * SECONDS_BETWEEN_LOOKS)  # so that the watcher sees it resting
+    drawn = sentences(warm_up, seed=3)
+    blocks = iter(lambda: list(islice(drawn, BLOCK_SENTENCES)), [])
+    for _ in encode_blocks(encoder, blocks):
+        pass
+    phase.value = WORKING
+    time.sleep(2 * SECONDS_BETWEEN_LOOKS)
     WORKS[name](encoder, folder)
 
 
-def watch(name: str, folder: Path, model: Path) -> Seen:
+def watch(name: str, folder: Path, model: Path, warm_up: int) -> Seen:
     """Runs a work in a process of its own and looks at its memory until it ends."""
     fresh = multiprocessing.get_context("spawn")
-    ready = fresh.Event()
-    process = fresh.Process(target=work, args=(name, folder, model, ready))
+    phase = fresh.Value("i", LOADING)
+    process = fresh.Process(target=work, args=(name, folder, model, warm_up, phase))
     process.start()
-    looks: list[float] = []
+    looks: list[list[float]] = [[], [], []]
     began = time.monotonic()
     while process.is_alive():
-        if ready.is_set():
-            looks += _private_memory_mb(process.pid)
-        else:
+        if phase.value != WORKING:
             began = time.monotonic()
+        looks[phase.value] += _private_memory_mb(process.pid)
         time.sleep(SECONDS_BETWEEN_LOOKS)
-    if process.exitcode != 0 or not looks:
+    if process.exitcode != 0:
         sys.exit(f"{name}: the process ended with {process.exitcode}; its own words stand above")
-    return Seen(looks[0], max(looks), time.monotonic() - began)
+    return Seen(looks[WARMING_UP][0], looks[WORKING][0], max(looks[WORKING]), time.monotonic() - began)
 
 
 def _private_memory_mb(pid: int | None) -> list[float]:
@@ -152,9 +165,11 @@ def _private_memory_mb(pid: int | None) -> list[float]:
 def main() -> None:
     parser = ArgumentParser(prog="python -m benchmarks.memory", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="SENTENCES")
-    sizes = parser.parse_args().sizes
+    parser.add_argument("--warm-up", type=int, default=WARM_UP, metavar="SENTENCES")
+    options = parser.parse_args()
+    sizes = options.sizes
     print(machine())
-    print(f"{'work':18} {'sentences':>10} {'ready MB':>9} {'peak MB':>8} {'seconds':>8}", flush=True)
+    print(f"{'work':18} {'sentences':>10} {'loaded MB':>10} {'ready MB':>9} {'peak MB':>8} {'seconds':>8}", flush=True)
     seen: dict[tuple[str, int], Seen] = {}
     with tempfile.TemporaryDirectory() as scratch:
         save_stand_in(Path(scratch, MODEL))
@@ -163,8 +178,9 @@ def main() -> None:
             folder.mkdir()
             write_corpus(folder, size)
             for name in WORKS:
-                seen[name, size] = now = watch(name, folder, Path(scratch, MODEL))
-                print(f"{name:18} {size:>10,} {now.ready:>9.0f} {now.peak:>8.0f} {now.seconds:>8.1f}", flush=True)
+                seen[name, size] = now = watch(name, folder, Path(scratch, MODEL), options.warm_up)
+                memory = f"{now.loaded:>10.0f} {now.ready:>9.0f} {now.peak:>8.0f}"
+                print(f"{name:18} {size:>10,} {memory} {now.seconds:>8.1f}", flush=True)
     for name in WORKS:
         growth = seen[name, sizes[-1]].peak - seen[name, sizes[0]].peak
         print(f"{name}: the peak grows by {growth:+.0f} MB from {sizes[0]:,} to {sizes[-1]:,} sentences")

@@ -44,6 +44,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     Raises WorkError when the disk is full; the checkpoints before it stay.
     """
     target = _path_of(folder, checkpoint.step)
+    if target.is_dir() and _damage(target) is None:
+        return
     building = target.with_suffix(".partial")
     shutil.rmtree(building, ignore_errors=True)
     try:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from bertrelay.settings import Positive, Settings
 
+VocabularySize = Annotated[int, Field(ge=50)]
 PoolingMode = Literal["cls", "mean", "max"]
 
 
@@ -23,7 +24,7 @@ class NewEncoder(Settings):
     dim: Positive
     heads: Positive
     feed_forward: Positive | None = None
-    vocabulary: Positive
+    vocabulary: VocabularySize
     max_tokens: Positive = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
 

@@ -5,6 +5,7 @@ Precision is settled without torch, because `plan` needs it for a fingerprint an
 
 import ctypes
 import importlib.util
+import os
 import re
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -85,6 +86,9 @@ def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Acce
     tracker: `tensorboard`, `wandb` or `mlflow`, told to write below `folder`.
     Raises RequestError for anything but data parallelism.
     """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once, and is deterministic with it
+    if tracker:
+        _prepare_tracker(tracker, folder or Path.cwd())
     from accelerate import Accelerator, InitProcessGroupKwargs
     from accelerate.utils import DistributedType
 
@@ -99,6 +103,18 @@ def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Acce
     if tracker:
         found.init_trackers("bertrelay")
     return found
+
+
+def _prepare_tracker(tracker: str, folder: Path) -> None:
+    """Sees that the tracker is there, which Accelerate passes over in silence, and that it writes below `folder`."""
+    if importlib.util.find_spec(tracker) is None:
+        raise RequestError(
+            f"tracker: {tracker} is not installed; install the extra `trackers`, or leave the setting out"
+        )
+    os.environ.setdefault("WANDB_DIR", str(folder))
+    os.environ.setdefault("WANDB_MODE", "offline")
+    os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def autocast(device: "torch.device", precision: str) -> AbstractContextManager[None]:

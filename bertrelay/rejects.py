@@ -65,5 +65,5 @@ class Rejects:
         listed = f" {self.path} lists them." if self.path else ""
         raise WorkError(
             f"{rejected:,} of {seen:,} records cannot be used, more than the {self.limit:.2%} allowed: {reasons}. "
-            f"The first is {self._first}.{listed} Mend the data, or allow a larger share."
+            f"The first is {self._first}.{listed} Mend the data, or allow a larger share with max_rejects."
         )

@@ -10,7 +10,6 @@ Three properties hold it together:
 """
 
 import math
-import os
 import signal
 import time
 from collections.abc import Mapping
@@ -128,8 +127,6 @@ class Training:
         work.mkdir(parents=True, exist_ok=True)
         self.task, self.settings, self.work = task, settings, work
         self.precision = hardware.resolve_precision(settings.precision)
-        if settings.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for to be deterministic
         if torch.are_deterministic_algorithms_enabled() != settings.deterministic:  # setting it loads the compiler
             torch.use_deterministic_algorithms(settings.deterministic)
         self.accelerator = hardware.accelerator(settings.tracker, folder)
@@ -268,7 +265,7 @@ class Training:
         figures = self._evaluated_by_main()
         self.log.write({"step": self.state.step, **figures})
         score, best = figures[criterion], self.state.best_figures.get(criterion)
-        if score is not None and (best is None or score > best):
+        if score is not None and math.isfinite(score) and (best is None or score > best):
             self.state.best_step, self.state.best_figures, self.state.looks_without_better = self.state.step, figures, 0
             self.best_tensors = {name: tensor.clone() for name, tensor in unique_tensors(self.task.model).items()}
         else:

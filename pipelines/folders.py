@@ -23,7 +23,17 @@ from bertrelay.stage import WORK, Metrics
 FINGERPRINT, DONE, METRICS = "fingerprint.json", "done.json", "metrics.json"
 DIGITS = 12
 PARTIAL, DISCARDED = ".partial", ".discarded"
-LIBRARIES = ("bertrelay", "torch", "transformers", "tokenizers", "accelerate", "datasets", "safetensors", "numpy")
+LIBRARIES = (
+    "bertrelay",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "sentencepiece",
+    "accelerate",
+    "datasets",
+    "safetensors",
+    "numpy",
+)
 
 
 @dataclass(frozen=True)

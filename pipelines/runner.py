@@ -87,10 +87,8 @@ def run(recipe: Recipe, means: Means) -> Outcome:
     run_folder = means.runs / recipe.name
     with stopping_at_once(), disk_explained(run_folder), ExitStack() as held:
         team = Team.gather(means.world)
-        if team.is_main:
-            held.enter_context(run_lock(run_folder))
         digests = means.digests()
-        plan, revisions = _agree_on_plan(recipe, means, team, digests)
+        plan, revisions = _agree_on_plan(recipe, means, team, digests, held)
         seconds = {step.step.key: _bring_to_end(step, plan, revisions, means, team, digests) for step in plan.steps}
         if team.is_main:
             _round_off(plan, means, digests)
@@ -105,11 +103,14 @@ def _keep_to_ourselves(recipe: Recipe) -> None:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
-def _agree_on_plan(recipe: Recipe, means: Means, team: Team, digests: Digests) -> tuple[Plan, Revisions]:
-    """The main process's plan, in every process."""
+def _agree_on_plan(
+    recipe: Recipe, means: Means, team: Team, digests: Digests, held: ExitStack
+) -> tuple[Plan, Revisions]:
+    """The main process's plan, in every process; the main one locks the run's folder first, and `held` keeps that."""
     if not team.is_main:
         return _plan_of(recipe, means, team.share(None))
     try:
+        held.enter_context(run_lock(means.runs / recipe.name))
         plan, revisions = _plan(recipe, means, digests)
     except BertRelayError as error:
         team.share(error.exit_code)
@@ -206,8 +207,8 @@ def _round_off(plan: Plan, means: Means, digests: Digests) -> None:
     digests.save()
     for step in plan.recipe.steps:
         unlink_other_seeds(plan.run_folder / step.name, plan.recipe.seeds)
-    write_summary(plan.recipe, plan.run_folder)
-    if means.write_report and not (plan.idle and (plan.run_folder / REPORT).exists()):
+    told_anew = write_summary(plan.recipe, plan.run_folder)
+    if means.write_report and (told_anew or not plan.idle or not (plan.run_folder / REPORT).exists()):
         means.write_report(plan.run_folder)
 
 

@@ -37,15 +37,16 @@ def start_student(
         keep_layers(bare.backbone, settings.layers)
     if settings.dropout is not None:
         set_dropout(bare.backbone, settings.dropout)
+    needs_fit = bare.dim != teacher.dim or not targets.is_unit
     student = SentenceEncoder(
         bare.backbone,
         bare.tokenizer,
         pooling=bare.pooling,
-        projection=bare.projection,
+        projection=None if needs_fit else bare.projection,
         normalize=targets.is_unit,
         max_tokens=min(settings.max_tokens, bare.max_tokens),
     )
-    if student.dim != teacher.dim or not targets.is_unit:
+    if needs_fit:
         student.projection = fitted_projection(student, corpus, targets)
     return student
 

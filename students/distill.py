@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bertrelay.batches import Items
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.hardware import accelerator
 from bertrelay.stage import Metrics, StageContext
@@ -20,28 +21,37 @@ from students.dev import CRITERION, DevData, dev_data, dev_figures
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, save_variance
 
-CORPUS_FIELDS = ("parallel", "filters", "dev", "dev_sentences", "seed", "max_rejects")
+CORPUS_VERSION = 1
 
 
 def run(settings: DistillSettings, context: StageContext) -> Metrics:
     """Lays down the corpus, fills the teacher's vectors, trains the student, and writes `model/`."""
     digests = Digests(context.cache / "digests.json")
-    corpus_key = fingerprint(content_parts(settings, CORPUS_FIELDS, digests))
-    targets_key = fingerprint({"corpus": corpus_key, **content_parts(settings, ["teacher"], digests)})
-    corpus = build_corpus(context.cache / "corpora", corpus_key[:32], _corpus_plan(settings), context.cache)
+    corpus_key = fingerprint({"version": CORPUS_VERSION, **content_parts(settings, _corpus_fields(settings), digests)})
+    with accelerator().main_process_first():
+        corpus = build_corpus(context.cache / "corpora", corpus_key[:32], _corpus_plan(settings), context.cache)
     teacher = SentenceEncoder.load(settings.teacher, cache_dir=context.cache / "hub").to(accelerator().device)
-    targets = fill_targets(teacher, corpus, context, targets_key[:32], settings.precision)
+    teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
+    targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision)
     student = start_student(settings, corpus, teacher, targets, context)
     dev = dev_data(corpus, teacher, targets, settings.precision)
     del teacher  # its vectors are on the disk; its memory is the student's now
-    tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.work / "tokens")
+    with accelerator().main_process_first():
+        tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.work / "tokens")
     metrics = train(
         DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output, context.work
     )
     if context.world.is_main:
+        write_json(context.output / "corpus.json", corpus.facts)
         student.save(context.output / "model")
         save_variance(targets.variance, context.output / "model")
     return {**metrics, "target_variance": targets.variance, "train_items": float(len(corpus))}
+
+
+def _corpus_fields(settings: DistillSettings) -> tuple[str, ...]:
+    """The settings that a corpus depends on; a dev split that is given is not drawn."""
+    always = ("parallel", "filters", "dev", "max_rejects")
+    return always if settings.dev else (*always, "dev_sentences", "seed")
 
 
 def _corpus_plan(settings: DistillSettings) -> CorpusPlan:

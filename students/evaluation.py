@@ -10,6 +10,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.hardware import accelerator
+from bertrelay.progress import say
 from bertrelay.records import Rejects
 from bertrelay.similarity import matrix
 from bertrelay.stage import Metrics, StageContext
@@ -81,17 +82,20 @@ def _models(settings: EvaluateSettings, context: StageContext) -> tuple[Sentence
 def read_translations(
     sources: Sequence[ParallelSource], context: StageContext, rejects: Rejects
 ) -> dict[str, Translations]:
-    """The pairs of `sources` by language; those with an empty side go to `rejects`."""
-    streams = [(source.name, language) for source in sources for language in source.languages]
+    """The pairs of `sources` by language; those with an empty side are left out and told, as in training."""
+    languages = [language for source in sources for language in source.languages]
     found: dict[str, Translations] = {}
+    empty = 0
     for pair in read_pairs(sources, context.cache, rejects):
-        name, language = streams[pair.stream]
+        language = languages[pair.stream]
         if not (pair.english and pair.other):
-            rejects.add(name, pair.line, "empty side")
+            empty += 1
             continue
         sides = found.setdefault(language, Translations([], []))
         sides.english.append(pair.english)
         sides.other.append(pair.other)
+    if empty:
+        say(f"left out {empty:,} pairs with an empty side")
     return found
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from bertrelay.encoder_settings import NewEncoder
+from bertrelay.encoder_settings import NewEncoder, VocabularySize
 from bertrelay.settings import ModelSource, Positive, Settings
 from bertrelay.training_settings import TrainingSettings
 from students.sources import Filters, ParallelSource
@@ -18,7 +18,7 @@ class TeacherCopy(Settings):
     """
 
     layers_of: Literal["teacher"]
-    vocabulary: Positive
+    vocabulary: VocabularySize
 
 
 def _kind_of_base(value: Any) -> str | None:

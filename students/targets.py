@@ -1,6 +1,6 @@
 """What a student learns: the teacher's vector of every distinct English sentence, computed once and kept on disk."""
 
-import json
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +11,12 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import fill_vectors
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
+from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import accelerator, resolve_precision
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.vectors import open_vectors
-from students.corpus import ParallelCorpus
+from students.corpus import ParallelCorpus, Sentences
 
 BLOCK = 8192
 VARIANCE = "distillation.json"
@@ -39,13 +40,14 @@ class Targets:
 
 
 def fill_targets(
-    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, key: str, precision: str
+    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, teacher_digest: str, precision: str
 ) -> Targets:
     """The targets of the corpus, from the cache or computed by all processes together, each a share of the blocks.
 
-    key: stands for the teacher's weights and the corpus; the vectors are kept under it.
+    teacher_digest: stands for the teacher's weights; with the text and the precision it names the vectors.
     """
-    folder = context.cache / "targets" / f"{key}-{resolve_precision(precision)}"
+    key = fingerprint({"teacher": teacher_digest, "text": _text_digest(corpus.english)})
+    folder = context.cache / "targets" / f"{key[:32]}-{resolve_precision(precision)}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "vectors.npy"
     fill_vectors(
@@ -60,11 +62,15 @@ def fill_targets(
     )
     accelerator().wait_for_everyone()
     vectors = open_vectors(path)
-    facts = folder / "facts.json"
-    if context.world.is_main and not facts.is_file():
-        write_json(facts, _facts(vectors, corpus.weights[: len(vectors)]))
-    accelerator().wait_for_everyone()
-    return Targets(vectors, **json.loads(facts.read_text()))
+    variance, is_unit = _spread(vectors, corpus.weights[: len(vectors)])
+    return Targets(vectors, variance, is_unit)
+
+
+def _text_digest(english: Sentences) -> str:
+    digest = hashlib.sha256()
+    for start in range(0, len(english), BLOCK):
+        digest.update("\n".join([*english.read(start, min(start + BLOCK, len(english))), ""]).encode())
+    return digest.hexdigest()
 
 
 def save_variance(variance: float, model_folder: Path) -> None:
@@ -78,7 +84,7 @@ def read_variance(model: ModelSource) -> float | None:
     return float(kept["target_variance"]) if kept else None
 
 
-def _facts(vectors: NDArray[np.float32], weights: NDArray[np.int32]) -> dict[str, float | bool]:
+def _spread(vectors: NDArray[np.float32], weights: NDArray[np.int32]) -> tuple[float, bool]:
     """Variance and whether all lengths are 1, in float64 and block by block."""
     total = float(weights.sum(dtype=np.int64))
     mean, squares, farthest = np.zeros(vectors.shape[1]), 0.0, 0.0
@@ -95,4 +101,4 @@ def _facts(vectors: NDArray[np.float32], weights: NDArray[np.int32]) -> dict[str
             f"teacher: expected vectors that differ, found the same one, or none that is finite, for all "
             f"{len(vectors):,} English sentences. Check the teacher, and that the corpus has more than one sentence."
         )
-    return {"variance": variance, "is_unit": farthest < UNIT_TOLERANCE}
+    return variance, farthest < UNIT_TOLERANCE

@@ -21,6 +21,8 @@ from teachers.model import Teacher, save_head, start_head
 from teachers.objectives import cosine_loss, softmax_loss, triplet_loss
 from teachers.settings import TrainSettings
 
+MOST_CLASSES = 100
+
 
 def run(settings: TrainSettings, context: StageContext) -> Metrics:
     """Trains a teacher and writes `model/`, with the softmax objective's head beside it in `head/`."""
@@ -46,11 +48,14 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
 def _classes(examples: Examples, dev: DevData) -> list[str]:
     """The classes of the training data; raises RequestError for a single one, and for dev data of other classes."""
     classes = sorted(set(examples.labels))
-    if len(classes) < 2:
-        raise RequestError(f"train: expected at least two classes to tell apart, found {classes}. Check `columns`.")
-    unknown = sorted(set(dev.examples.labels if dev.examples else []) - set(classes))
+    if not 2 <= len(classes) <= MOST_CLASSES:  # a column of text taken for labels has thousands, and is not shown
+        raise RequestError(f"train: expected 2 to {MOST_CLASSES} classes, found {len(classes):,}. Check `columns`.")
+    unknown = set(dev.examples.labels if dev.examples else []) - set(classes)
     if unknown:
-        raise RequestError(f"dev: expected the classes of the training data, {classes}, found {unknown} as well")
+        raise RequestError(
+            f"dev: expected the classes of the training data ({', '.join(classes)}), "
+            f"found {len(unknown):,} other ones as well. Check `columns`."
+        )
     return classes
 
 
