@@ -4,6 +4,7 @@ What is loaded is whole or refused: a weight that the files do not hold is never
 """
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,11 +73,17 @@ def _download(source: ModelSource, revision: str | None, cache_dir: str | Path |
         ) from error
 
 
+# oneDNN compiles a kernel for every new shape of a batch and keeps 1,024 of them, 200 MB after a million sentences;
+# a few serve a batch. It reads this once, at its first kernel.
+KERNELS_KEPT = "128"
+
+
 def load_backbone(folder: Path) -> PreTrainedModel:
     """The network of `folder`, in float32; its pooler, which no sentence vector uses, is kept and frozen.
 
     Raises RequestError for an architecture that is not BERT-like, and for absent, damaged or unfitting weights.
     """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
     config = _load_config(folder)
     try:
         with _quiet():

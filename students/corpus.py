@@ -178,7 +178,7 @@ def _split(seen: Seen, plan: CorpusPlan, account: Account, given: DevSplit) -> d
 def _given_dev(pairs: Iterable[Pair], account: Account) -> DevSplit:
     """The dev pairs as their sources give them; only those with an empty side are left out."""
     dev = {language: Translations([], []) for language in account.languages}
-    for stream, _, english, other in pairs:
+    for stream, english, other in pairs:
         usable = bool(english and other)
         account.fates[stream][DEV if usable else "empty side"] += 1
         if usable:
@@ -206,7 +206,7 @@ def _write_spool(path: Path, pairs: Iterator[Pair]) -> None:
     schema = pa.schema([(side, pa.string()) for side in Translations._fields])
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         while block := list(islice(pairs, BLOCK_PAIRS)):
-            _, _, english, other = zip(*block, strict=True)
+            _, english, other = zip(*block, strict=True)
             writer.write_batch(pa.record_batch([pa.array(english), pa.array(other)], schema=schema))
 
 

@@ -31,11 +31,9 @@ class Pair(NamedTuple):
     """An English sentence and its translation, both clean.
 
     stream: number of the source and language it came from, as `Account` counts them.
-    line: where the English stands.
     """
 
     stream: int
-    line: int
     english: str
     other: str
 
@@ -52,22 +50,21 @@ def read_pairs(sources: Sequence[ParallelSource], context_cache: Path | None, re
     """
     stream = 0
     for source in sources:
-        for line, (english, *others) in _sentences(source, context_cache, rejects):
+        for english, *others in _sentences(source, context_cache, rejects):
             for offset, other in enumerate(others):
-                yield Pair(stream + offset, line, english, other)
+                yield Pair(stream + offset, english, other)
         stream += len(source.languages)
 
 
-def _sentences(source: ParallelSource, context_cache: Path | None, rejects: Rejects) -> Iterator[tuple[int, list[str]]]:
-    """Row by row the line and its sentences: English, then one for each other language; a missing one is empty."""
+def _sentences(source: ParallelSource, context_cache: Path | None, rejects: Rejects) -> Iterator[list[str]]:
+    """Row by row the English sentence, then one for each other language of `source`; a missing one is empty."""
     for row in _side_by_side(source) if isinstance(source, AlignedFiles) else _one_by_one(source, context_cache):
         fault = next((part for part in map(_as_text, row) if isinstance(part, Unusable)), None)
         if fault is not None:
             rejects.add(fault.file, fault.line, fault.reason)
             continue
         rejects.used()
-        values = (value for part in row if isinstance(part, Record) for value in part.values)
-        yield row[0].line, [clean(value or "") for value in values]
+        yield [clean(value or "") for part in row if isinstance(part, Record) for value in part.values]
 
 
 def _one_by_one(source: TranslationColumns, context_cache: Path | None) -> Iterator[tuple[Row]]:

@@ -76,7 +76,7 @@ class TrainSettings(TrainingSettings):
     max_rejects: the share of records that may be unusable.
     """
 
-    base: ModelSource | NewEncoder
+    base: Base
     objective: Literal["softmax", "cosine", "triplet"]
     train: Annotated[list[Table], Field(min_length=1)]
     dev: list[Table] = []

@@ -44,12 +44,13 @@ def outcome_lines(outcome: Outcome, report: Path) -> Iterator[str]:
 
 def score_lines(stages: Mapping[str, Metrics]) -> Iterator[str]:
     """The tables of what the models are judged by."""
-    for table in score_tables(stages):
-        if table.family in FAMILIES_SHOWN:
-            yield from ("", " · ".join(filter(None, [table.family, table.caption])))
-            head = [["", *column] for column in zip(*table.columns, strict=True)]
-            yield from _in_columns([*head, *([row, *map(str, table.cells(row))] for row in table.rows)])
-    yield ""
+    tables = [table for table in score_tables(stages) if table.family in FAMILIES_SHOWN]
+    for table in tables:
+        yield from ("", " · ".join(filter(None, [table.family, table.caption])))
+        head = [["", *column] for column in zip(*table.columns, strict=True)]
+        yield from _in_columns([*head, *([row, *map(str, table.cells(row))] for row in table.rows)])
+    if tables:
+        yield ""
 
 
 def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -183,7 +183,11 @@ def test_from_two_languages_to_one_space(context: StageContext, given: dict[str,
     assert best["dev/translation_accuracy/fr-en"] > 10 / 30  # one in thirty by chance
     assert metrics["train_items"] == 3 * (len(toy.train) - 30)
     assert read_variance(SimpleNamespace(folder=context.output / "model")) == metrics["target_variance"]  # type: ignore[arg-type]
-    assert {path.name for path in context.output.iterdir()} - {context.work.name} == {"model", "metrics.jsonl"}
+    assert {path.name for path in context.output.iterdir()} - {context.work.name} == {
+        "corpus.json",
+        "metrics.jsonl",
+        "model",
+    }
 
 
 def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError
+from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext, World
-from students.evaluation import run
+from students.evaluation import read_translations, run
 from students.settings import EvaluateSettings
+from students.sources import AlignedFiles
 from students.targets import save_variance
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -127,20 +129,18 @@ def test_no_picture_when_none_is_asked_for(context: StageContext, models: dict[s
     assert not (context.output / "similarity.json").exists()
 
 
-def test_an_empty_side_is_rejected_with_its_file_and_line(
-    context: StageContext, models: dict[str, str], toy: Any, tmp_path: Path
+def test_pairs_with_an_empty_side_are_left_out_and_told(
+    context: StageContext, models: dict[str, str], toy: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     english, german, _ = zip(*toy.test, strict=True)
     (tmp_path / "x.en").write_text("\n".join(english) + "\n")
     (tmp_path / "x.de").write_text("\n".join(["", *german[1:30], " ", *german[31:]]) + "\n", encoding="utf-8")
     files = {"english": str(tmp_path / "x.en"), "other": str(tmp_path / "x.de"), "language": "de"}
-    sources = [toy.source("test"), files]
-    evaluate(context, model=models["model"], parallel=sources, max_rejects=0.5)
-    listed = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
-    assert [reject["line"] for reject in listed] == [1, 31]
-    assert all(files["other"] in reject["file"] and reject["reason"] == "empty side" for reject in listed)
-    with pytest.raises(WorkError, match="empty side"):
-        evaluate(context, model=models["model"], parallel=[files])
+    evaluate(context, model=models["model"], parallel=[files])
+    assert "left out 2 pairs with an empty side" in capsys.readouterr().err
+    left = read_translations([AlignedFiles(**files)], context, Rejects(None))["de"]
+    whole = [row for row in range(50) if row not in (0, 30)]
+    assert left == ([english[row] for row in whole], [german[row] for row in whole])
 
 
 def test_files_that_are_not_aligned_are_told_with_lines(

@@ -37,7 +37,7 @@ def test_of_a_mistake_inside_base_only_that_key_is_told() -> None:
         ("missing", "base.vocabulary"),
         ("extra_forbidden", "base.vocab"),
     ]
-    assert mistakes(base={"layers_of": "techer", "vocabulary": 9}) == [("literal_error", "base.layers_of")]
+    assert mistakes(base={"layers_of": "techer", "vocabulary": 90}) == [("literal_error", "base.layers_of")]
 
 
 def test_a_base_that_is_none_of_the_three_is_told_all_three() -> None:

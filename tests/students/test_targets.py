@@ -40,8 +40,8 @@ def teacher(tiny_encoder: MakeEncoder) -> SentenceEncoder:
     return tiny_encoder("bert", ENGLISH)
 
 
-def fill(teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, key: str = "k") -> Targets:
-    return fill_targets(teacher, corpus, context, key, "fp32")
+def fill(teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, digest: str = "d") -> Targets:
+    return fill_targets(teacher, corpus, context, digest, "fp32")
 
 
 def translations(corpus: ParallelCorpus) -> np.ndarray:
@@ -80,7 +80,7 @@ def test_each_distinct_english_sentence_goes_through_the_teacher_once(
     assert sum(seen) == len(ENGLISH) < len(corpus)
     fill(teacher, corpus, context)
     assert sum(seen) == len(ENGLISH), "they lie in the cache"
-    fill(teacher, corpus, context, key="another teacher")
+    fill(teacher, corpus, context, digest="another teacher")
     assert sum(seen) == 2 * len(ENGLISH)
 
 
@@ -113,9 +113,9 @@ def test_only_a_teacher_that_normalises_is_unit_norm(
 def test_a_vector_a_little_off_length_1_is_not_unit_norm() -> None:
     vectors = np.eye(4, dtype=np.float32)
     weights = np.ones(4, np.int32)
-    assert room._facts(vectors, weights)["is_unit"] is True
+    assert room._spread(vectors, weights) == (pytest.approx(0.75), True)
     vectors[2] *= 1.005
-    assert room._facts(vectors, weights)["is_unit"] is False
+    assert room._spread(vectors, weights)[1] is False
 
 
 @pytest.mark.parametrize("spoil", ["equal", "nan"])
@@ -157,7 +157,7 @@ def killed(self, block):
 Ledger.mark = killed
 context = StageContext(folder / "output", folder / "cache")
 corpus = ParallelCorpus.open(folder / "corpora" / "key")
-fill_targets(SentenceEncoder.load(folder / "teacher"), corpus, context, "k", "fp32")
+fill_targets(SentenceEncoder.load(folder / "teacher"), corpus, context, "d", "fp32")
 """
 
 
