@@ -240,7 +240,7 @@ def test_gradients_do_not_depend_on_processes_nor_on_micro_batches(tmp_path, pro
     given = {"device_tokens": device_tokens, "epochs": 1, "max_grad_norm": 1e9, **budget}
     others = {"batch_tokens": None, "batch_items": None}
     assert run(tmp_path, processes, settings={**others, **given}, task={"items": 24}) == [0] * processes, said(tmp_path)
-    route = Training(TwoLosses(24), settings(**others | given), tmp_path / "unused", tmp_path / "unused").route
+    route = Route(TwoLosses(24).lengths, settings(**others | given))
     steps = [route.batch(step) for step in range(route.total_steps)]
     lines = [line for line in logged(tmp_path) if "lr" in line]
     assert_gradients_are_the_reference(tmp_path, steps, lines, items=24)
