@@ -54,8 +54,12 @@ def test_the_newest_two_are_kept_and_nothing_else(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-00000020", "checkpoint-00000100"]
 
 
-def test_a_second_one_of_the_same_step_replaces_the_first(folder):
+def test_a_whole_one_of_the_same_step_is_left_and_a_damaged_one_replaced(folder):
+    """So there is no moment without the one that was there."""
     again = Checkpoint(20, {"other": 1}, checkpoint(20).tensors)
+    save_checkpoint(folder, again)
+    assert_equal(load_checkpoint(folder), checkpoint(20))
+    flipped(folder / "checkpoint-00000020" / "model.safetensors")
     save_checkpoint(folder, again)
     assert_equal(load_checkpoint(folder), again)
 
