@@ -2,11 +2,11 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 
 from bertrelay.errors import RequestError
 
@@ -79,7 +79,7 @@ def add_validation_mistakes(mistakes: Mistakes, table: str, model: type[BaseMode
     """Adds pydantic's findings about `[table]` in plain words; what several types were tried for is said once."""
     expected: dict[tuple[str, str], list[str]] = {}
     for found in error.errors():
-        models, key = _walk(model, found["loc"])
+        models, key = _walk(model, found["loc"], found["type"] == "extra_forbidden")
         if found["type"] == "extra_forbidden":
             word = str(found["loc"][-1])
             mistakes.add(table, key, unknown(word, [name for each in models for name in each.model_fields]))
@@ -88,7 +88,8 @@ def add_validation_mistakes(mistakes: Mistakes, table: str, model: type[BaseMode
         elif found["type"] == "value_error":
             mistakes.add(table, key, str(found["ctx"]["error"]))
         else:
-            allowed = EXPECTED.get(found["type"], found["msg"]).format(**found.get("ctx", {}))
+            ours = EXPECTED.get(found["type"])
+            allowed = ours.format(**found.get("ctx", {})) if ours else found["msg"].removeprefix("expected ")
             expected.setdefault((key, _found(found)), []).append(allowed)
     for (key, value), allowed_here in expected.items():
         mistakes.add(table, key, f"expected {' or '.join(dict.fromkeys(allowed_here))}, found {value}")
@@ -100,31 +101,45 @@ def _found(found: Any) -> str:
     return shown(found["input"]) + (did_you_mean(word, choices) if word else "")
 
 
-def _walk(model: type[BaseModel], location: Sequence[int | str]) -> tuple[list[type[BaseModel]], str]:
+def _walk(
+    model: type[BaseModel], location: Sequence[int | str], ends_unknown: bool
+) -> tuple[list[type[BaseModel]], str]:
     """The models that hold the last key of `location`, and the key as a recipe reads: `parallel[0].language`.
 
     Pydantic names the members of a union in a location as well; they are no keys and are left out.
+    ends_unknown: whether the last key is one that the models do not have.
     """
     holders, models, key, inside_field = [model], [model], "", False
+    tagged: dict[str, type[BaseModel]] = {}
     for number, part in enumerate(location):
         if isinstance(part, int):
             key += f"[{part}]"
             continue
+        if part in tagged:
+            models = [tagged[part]]
+            continue
         is_field = any(part in each.model_fields for each in models)
-        is_last_unknown = number == len(location) - 1 and bool(models)
+        is_last_unknown = ends_unknown and number == len(location) - 1 and bool(models)
         if not (is_field or is_last_unknown) or (inside_field and not models):
             continue
         key += f".{part}" if key else part
         holders = models
-        models = [inner for each in models if part in each.model_fields for inner in _models_of(each, part)]
+        fields = [each.model_fields[part].annotation for each in models if part in each.model_fields]
+        models = [inner for annotation in fields for inner in _models_of(annotation)]
+        tagged = {tag: inner for annotation in fields for tag, inner in _tagged_models(annotation)}
         inside_field = True
     return holders, key
 
 
-def _models_of(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
-    def search(annotation: Any) -> list[type[BaseModel]]:
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not get_args(annotation):
-            return [annotation]
-        return [found for inner in get_args(annotation) for found in search(inner)]
+def _models_of(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not get_args(annotation):
+        return [annotation]
+    return [found for inner in get_args(annotation) for found in _models_of(inner)]
 
-    return search(model.model_fields[name].annotation)
+
+def _tagged_models(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The members of unions that go by a tag, as in `Annotated[NewEncoder, Tag("new")]`."""
+    parts = get_args(annotation)
+    tags = [part.tag for part in parts if isinstance(part, Tag)]
+    for part in parts:
+        yield from ((tags[0], model) for model in _models_of(part)) if tags else _tagged_models(part)

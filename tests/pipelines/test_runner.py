@@ -149,7 +149,7 @@ def test_what_a_user_set_for_the_hub_stays(write_recipe, runs, monkeypatch):
 
 def test_a_hub_out_of_reach_and_an_offline_hub_are_explained(write_recipe, runs, bertrelay):
     path = write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model"')
-    code, _, err = bertrelay("run", path, "--runs", runs, HF_ENDPOINT="http://127.0.0.1:9")
+    code, _, err = bertrelay("run", path, "--runs", runs, HF_ENDPOINT="http://127.0.0.1:9", HF_HUB_OFFLINE="0")
     assert (code, "Traceback" in err) == (2, False)
     assert "model owner/model: the hub could not be reached" in err
     code, _, err = bertrelay("run", path, "--runs", runs, HF_HUB_OFFLINE="1")
