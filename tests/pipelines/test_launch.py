@@ -109,7 +109,7 @@ def test_a_worker_that_does_not_stop_when_asked_is_made_to(monkeypatch):
 
 
 def test_workers_die_with_a_killed_parent(start_launcher):
-    launcher = start_launcher("print(os.getpid(), flush=True)\nwhile True: signal.pause()")
+    launcher = start_launcher("os.write(1, b'%d\\n' % os.getpid())\nwhile True: signal.pause()")
     workers = workers_of(launcher)
     launcher.kill()
     launcher.wait()
@@ -131,7 +131,7 @@ def test_signals_are_passed_to_the_workers_and_their_end_is_awaited(start_launch
         f"    open({str(tmp_path)!r} + '/stopped-' + os.environ['RANK'], 'w').write(str(number))\n"
         "    sys.exit(128 + number)\n"
         "signal.signal(signal.SIGTERM, stop); signal.signal(signal.SIGINT, stop)\n"
-        "print(os.getpid(), flush=True)\n"
+        "os.write(1, b'%d\\n' % os.getpid())\n"
         "while True: signal.pause()"
     )
     workers = workers_of(launcher)
