@@ -29,7 +29,7 @@ def start_student(
     """The student before its first step: it gives vectors of the teacher's size and scale.
 
     The student of a unit-norm teacher ends in a normalisation. Where sizes differ, or the teacher's vectors have
-    other lengths than 1, a projection is learnt; it begins as the least-squares map from the student's vectors to
+    other lengths than 1, a projection is learnt; it begins as the ridge regression from the student's vectors to
     the teacher's, so that no step is lost, and no second moment of Adam spoilt, on finding mean and scale.
     """
     bare = _base_encoder(settings, corpus, teacher, context)
