@@ -38,10 +38,11 @@ from transformers import BertConfig, BertModel
 
 from benchmarks.machine import machine
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks, encode_file
+from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from bertrelay.tables import Table
+from bertrelay.vector_files import encode_file
 from bertrelay.vocabulary import train_wordpiece
 from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
 from students.sources import AlignedFiles, Filters

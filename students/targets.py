@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import fill_vectors
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import accelerator, resolve_precision
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
+from bertrelay.vector_files import fill_vectors
 from bertrelay.vectors import open_vectors
 from students.corpus import ParallelCorpus, Sentences
 

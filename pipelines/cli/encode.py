@@ -44,11 +44,11 @@ def encode(
     from pydantic import ValidationError
 
     from bertrelay.encoder import SentenceEncoder
-    from bertrelay.encoding import encode_file
     from bertrelay.hardware import accelerator
     from bertrelay.records import Table
     from bertrelay.settings import InputFile
     from bertrelay.stage import World
+    from bertrelay.vector_files import encode_file
 
     columns = None if column is None else [int(column) if column.isdecimal() else column]
     try:

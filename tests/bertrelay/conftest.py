@@ -50,6 +50,12 @@ def sentences() -> list[str]:
     return list(SENTENCES)
 
 
+@pytest.fixture
+def many(sentences: list[str]) -> list[str]:
+    """61 sentences: seven blocks and a bit, some sentences equal, lengths mixed."""
+    return [f"{sentences[i % 7]} {sentences[i % 5]}"[: 10 + i % 7] for i in range(61)]
+
+
 @pytest.fixture(scope="session")
 def word_piece() -> PreTrainedTokenizerFast:
     rules = Tokenizer(models.WordPiece(unk_token="[UNK]"))

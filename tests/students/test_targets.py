@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertrelay import encoding
+from bertrelay import vector_files
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
@@ -137,7 +137,7 @@ def test_a_teacher_that_tells_no_sentences_apart_is_refused(
 KILLED_AFTER_TWO_BLOCKS = """
 import os, signal, sys
 from pathlib import Path
-from bertrelay import encoding
+from bertrelay import vector_files
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.ledger import Ledger
 from bertrelay.stage import StageContext
@@ -145,7 +145,7 @@ from students.corpus import ParallelCorpus
 from students.targets import fill_targets
 
 folder = Path(sys.argv[1])
-encoding.BLOCK_SENTENCES = 5
+vector_files.BLOCK_SENTENCES = 5
 mark, marked = Ledger.mark, []
 
 def killed(self, block):
@@ -163,7 +163,7 @@ fill_targets(SentenceEncoder.load(folder / "teacher"), corpus, context, "d", "fp
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(encoding, "BLOCK_SENTENCES", 5)
+    monkeypatch.setattr(vector_files, "BLOCK_SENTENCES", 5)
     return
 
 

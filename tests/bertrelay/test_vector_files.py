@@ -1,0 +1,283 @@
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from bertrelay import encoding, vector_files
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.hardware import private_memory_mb
+from bertrelay.records import Table
+from bertrelay.stage import World
+from bertrelay.vector_files import encode_file, encoder_digest, fill_vectors
+from bertrelay.vectors import open_vectors
+
+MakeEncoder = Callable[..., SentenceEncoder]
+BLOCK = 8
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
+    monkeypatch.setattr(vector_files, "BLOCK_SENTENCES", BLOCK)
+
+
+class Texts:
+    """What `fill_vectors` reads from, and which rows it asked for."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+        self.asked: list[int] = []
+
+    def __call__(self, first: int, end: int) -> list[str]:
+        self.asked.append(first)
+        return self.texts[first:end]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_filled_file_holds_what_encode_gives(make_encoder: MakeEncoder, many: list[str], tmp_path: Path) -> None:
+    encoder = make_encoder()
+    fill_vectors(encoder, Texts(many), len(many), tmp_path / "v.npy", "key", precision="fp32")
+    np.testing.assert_allclose(open_vectors(tmp_path / "v.npy"), encoder.encode(many, precision="fp32"), atol=2e-5)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_processes_fill_one_file_together(make_encoder: MakeEncoder, many: list[str], tmp_path: Path) -> None:
+    encoder = make_encoder()
+    asked = []
+    for rank in (1, 2, 0):
+        texts = Texts(many)
+        fill_vectors(encoder, texts, len(many), tmp_path / "three.npy", "key", world=World(rank, 3))
+        asked.append(texts.asked)
+    fill_vectors(encoder, Texts(many), len(many), tmp_path / "one.npy", "key")
+    assert asked == [[8, 32, 56], [16, 40], [0, 24, 48]]
+    assert (tmp_path / "three.npy").read_bytes() == (tmp_path / "one.npy").read_bytes()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_finished_file_is_not_filled_again_unless_something_changed(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def blocks_filled(encoder: SentenceEncoder, key: str) -> int:
+        texts = Texts(many)
+        fill_vectors(encoder, texts, len(many), tmp_path / "v.npy", key, precision="fp32")
+        return len(texts.asked)
+
+    assert blocks_filled(make_encoder(), "key") == 8
+    assert blocks_filled(make_encoder(), "key") == 0
+    assert "begun again" not in capsys.readouterr().err
+    assert blocks_filled(make_encoder(), "other key") == 8
+    assert blocks_filled(make_encoder(pooling=["cls", "mean"]), "other key") == 8
+    assert capsys.readouterr().err.count("begun again") == 2
+    assert open_vectors(tmp_path / "v.npy").shape == (61, 32)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bertrelay import encoding, vector_files, vectors
+from bertrelay.encoder import SentenceEncoder
+
+encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = {block}
+folder = Path(sys.argv[1])
+texts = (folder / "texts").read_text().split("\\n")
+written = 0
+
+def write_rows(path, first, rows):
+    global written
+    written += 1
+    if written == 4:  # a torn block: half of it is in the file, and it is not marked
+        vectors.write_rows(path, first, rows[: len(rows) // 2] * 0 + 7)
+        os.kill(os.getpid(), signal.SIGKILL)
+    vectors.write_rows(path, first, rows)
+
+vector_files.write_rows = write_rows
+encoder = SentenceEncoder.load(folder / "model")
+vector_files.fill_vectors(encoder, lambda a, b: texts[a:b], len(texts), folder / "v.npy", "key", precision="fp32")
+"""
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_fill_that_was_killed_goes_on_to_the_same_bytes(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
+) -> None:
+    make_encoder().save(tmp_path / "model")
+    (tmp_path / "texts").write_text("\n".join(many))
+    killed = subprocess.run([sys.executable, "-c", KILLED.format(block=BLOCK), tmp_path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert (open_vectors(tmp_path / "v.npy")[24:28] == 7).all()
+
+    encoder, texts = SentenceEncoder.load(tmp_path / "model"), Texts(many)
+    fill_vectors(encoder, texts, len(many), tmp_path / "v.npy", "key", precision="fp32")
+    fill_vectors(encoder, Texts(many), len(many), tmp_path / "whole.npy", "key", precision="fp32")
+    assert texts.asked == [24, 32, 40, 48, 56]
+    assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+def lines_file(tmp_path: Path, lines: list[str]) -> Table:
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return Table.model_validate({"path": str(path)})
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_row_i_of_the_output_is_line_i_of_the_input(make_encoder: MakeEncoder, many: list[str], tmp_path: Path) -> None:
+    lines = [*many, "", "the end"]
+    encoder, table = make_encoder(), lines_file(tmp_path, lines)
+    assert encode_file(encoder, table, tmp_path / "out.npy", precision="fp32") == 63
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), encoder.encode(lines, precision="fp32"), atol=2e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.npy"}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_parquet_holds_text_and_vector_side_by_side(make_encoder: MakeEncoder, many: list[str], tmp_path: Path) -> None:
+    encoder = make_encoder()
+    encode_file(encoder, lines_file(tmp_path, many), tmp_path / "out.parquet", precision="fp32")
+    file = pq.ParquetFile(tmp_path / "out.parquet")
+    found = file.read()
+    assert str(found.schema.field("vector").type) == "fixed_size_list<element: float>[16]"
+    assert file.metadata.num_row_groups == 8
+    assert found["text"].to_pylist() == many
+    vectors = np.array(found["vector"].to_pylist(), dtype=np.float32)
+    np.testing.assert_allclose(vectors, encoder.encode(many, precision="fp32"), atol=2e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.parquet"}
+
+
+def test_a_column_of_a_table_is_encoded(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("id\tsentence\n1\tRain.\n2\tA dog runs.\n")
+    table = Table.model_validate({"path": str(tmp_path / "t.tsv"), "columns": ["sentence"]})
+    encoder = make_encoder()
+    assert encode_file(encoder, table, tmp_path / "out.npy") == 2
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), encoder.encode(["Rain.", "A dog runs."]))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_interrupted_file_goes_on_and_another_model_begins_again(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, output = lines_file(tmp_path, many), tmp_path / "out.npy"
+    write_rows, written = vector_files.write_rows, []
+
+    def fail_at_the_fourth(path: Path, first: int, vectors: np.ndarray) -> None:
+        written.append(first)
+        if len(written) == 4:
+            raise WorkError("the disk is full")
+        write_rows(path, first, vectors)
+
+    monkeypatch.setattr(vector_files, "write_rows", fail_at_the_fourth)
+    with pytest.raises(WorkError):
+        encode_file(make_encoder(), table, output)
+    assert not output.exists()
+    encode_file(make_encoder(), table, output)
+    assert written == [0, 8, 16, 24, 24, 32, 40, 48, 56]
+
+    written.clear()
+    with pytest.raises(WorkError):
+        encode_file(make_encoder(), table, output)
+    encode_file(make_encoder(seed=1), table, output)
+    assert written == [0, 8, 16, 24, 0, 8, 16, 24, 32, 40, 48, 56]
+    np.testing.assert_allclose(np.load(output), make_encoder(seed=1).encode(many), atol=2e-2)
+
+
+TOGETHER = """
+import sys
+from pathlib import Path
+import torch
+from bertrelay import encoding, vector_files
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.records import Table
+from bertrelay.stage import World
+
+encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = {block}
+folder, world = Path(sys.argv[1]), World.from_environment()
+start = f"file://{{folder}}/meeting"
+torch.distributed.init_process_group("gloo", init_method=start, rank=world.rank, world_size=world.size)
+table = Table.model_validate({{"path": str(folder / "lines.txt")}})
+encoder = SentenceEncoder.load(folder / "model")
+vector_files.encode_file(encoder, table, folder / "two.npy", precision="fp32", world=world)
+assert (folder / "two.npy").is_file()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_two_processes_write_the_file_that_one_writes(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
+) -> None:
+    encoder, table = make_encoder(), lines_file(tmp_path, many)
+    encoder.save(tmp_path / "model")
+    command = [sys.executable, "-c", TOGETHER.format(block=BLOCK), str(tmp_path)]
+    both = [
+        subprocess.Popen(command, env=os.environ | {"RANK": rank, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"})
+        for rank in "01"
+    ]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    encode_file(encoder, table, tmp_path / "one.npy", precision="fp32")
+    np.testing.assert_allclose(np.load(tmp_path / "two.npy"), np.load(tmp_path / "one.npy"), atol=1e-6)
+
+
+def test_wrong_outputs_and_inputs_are_refused(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    encoder, table = make_encoder(), lines_file(tmp_path, ["Rain."])
+    with pytest.raises(RequestError, match=r"\.npy or \.parquet"):
+        encode_file(encoder, table, tmp_path / "out.csv")
+    with pytest.raises(RequestError, match="No such file or directory"):
+        encode_file(encoder, table, tmp_path / "nowhere" / "out.npy")
+    assert not (tmp_path / "nowhere").exists()
+    (tmp_path / "n.jsonl").write_text('{"text": 3}\n')
+    with pytest.raises(RequestError, match=r"expected one column of text, found 1 .* int at .*n\.jsonl, line 1"):
+        encode_file(encoder, Table.model_validate({"path": str(tmp_path / "n.jsonl")}), tmp_path / "out.npy")
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(RequestError):
+        encode_file(encoder, Table.model_validate({"path": str(tmp_path / "empty.txt")}), tmp_path / "out.npy")
+
+
+def test_the_digest_of_an_encoder_tells_every_change(make_encoder: MakeEncoder) -> None:
+    same = [encoder_digest(make_encoder()), encoder_digest(make_encoder())]
+    more_heads = make_encoder()
+    more_heads.backbone.config.num_attention_heads = 4  # the same weights, other vectors
+    others = [
+        encoder_digest(make_encoder(seed=1)),
+        encoder_digest(make_encoder(pooling=["cls"])),
+        encoder_digest(make_encoder(normalize=True)),
+        encoder_digest(make_encoder(max_tokens=9)),
+        encoder_digest(more_heads),
+    ]
+    assert same[0] == same[1]
+    assert len({same[0], *others}) == 6
+
+
+class StandIn(nn.Module):
+    """A network of one table, so that a million sentences go through in seconds."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(hidden_size=dim, vocab_size=300, pad_token_id=0)
+        self.table = nn.Embedding(300, dim)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SimpleNamespace:  # noqa: ARG002
+        return SimpleNamespace(last_hidden_state=self.table(input_ids))
+
+
+@pytest.mark.skipif(private_memory_mb() is None, reason="only Linux tells private memory")
+def test_private_memory_does_not_grow_with_the_corpus(word_piece: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    rows, dim = 150_000, 256
+    encoder = SentenceEncoder(StandIn(dim), word_piece)
+    seen: list[float] = []
+
+    def read_block(first: int, end: int) -> list[str]:
+        seen.append(private_memory_mb() or 0.0)
+        return [f"A dog {place}." for place in range(first, end)]
+
+    fill_vectors(encoder, read_block, rows, tmp_path / "v.npy", "key", precision="fp32", batch_tokens=10_000)
+    assert len(seen) == -(-rows // encoding.BLOCK_SENTENCES)
+    assert max(seen[10:]) - max(seen[3:10]) < rows * dim * 4 / 1e6 / 3  # the file itself has 154 MB
