@@ -1,0 +1,76 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, XLMRobertaConfig, XLMRobertaModel
+
+from bertrelay import attention
+from bertrelay.attention import LONGEST_FOR_PRODUCTS, use_in
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "pad_token_id": 0,
+}
+
+
+def inputs(tokens: int = 9) -> tuple[Tensor, Tensor]:
+    ids, mask = torch.randint(3, 50, (3, tokens)), torch.ones(3, tokens, dtype=torch.int64)
+    mask[1, 4:] = 0
+    return ids * mask, mask
+
+
+@pytest.mark.parametrize("network", [BertModel(BertConfig(**SIZES)), XLMRobertaModel(XLMRobertaConfig(**SIZES))])
+@pytest.mark.parametrize("padded", [True, False])
+def test_products_give_what_torchs_kernel_gives(network: BertModel, padded: bool) -> None:
+    ids, mask = inputs()
+    mask = mask if padded else torch.ones_like(mask)
+    with torch.no_grad():
+        network.eval().set_attn_implementation("sdpa")
+        expected = network(input_ids=ids, attention_mask=mask).last_hidden_state
+        use_in(network)
+        found = network(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert network.config._attn_implementation == attention.NAME
+    assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=1e-6)
+
+
+def test_gradients_agree_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gradient(longest: int) -> Tensor:
+        monkeypatch.setitem(attention.LONGEST_FOR_PRODUCTS, torch.float64, longest)
+        torch.manual_seed(0)
+        network = BertModel(BertConfig(**SIZES)).double().eval()
+        use_in(network)
+        ids, mask = inputs()
+        states = network(input_ids=ids, attention_mask=mask).last_hidden_state
+        (states * mask[..., None]).square().sum().backward()
+        return network.encoder.layer[0].attention.self.key.weight.grad
+
+    assert torch.allclose(gradient(longest=64), gradient(longest=0), atol=1e-12)
+
+
+def test_products_are_kept_to_where_they_are_faster() -> None:
+    def chosen(dtype: torch.dtype, tokens: int) -> bool:
+        return attention._products_are_faster(torch.zeros(1, 1, tokens, 4, dtype=dtype))
+
+    bf16, fp32 = LONGEST_FOR_PRODUCTS[torch.bfloat16], LONGEST_FOR_PRODUCTS[torch.float32]
+    assert (chosen(torch.bfloat16, bf16), chosen(torch.bfloat16, bf16 + 1)) == (True, False)
+    assert not chosen(torch.float32, 8)  # with gradients
+    with torch.no_grad():
+        assert (chosen(torch.float32, fp32), chosen(torch.float32, fp32 + 1)) == (True, False)
+
+
+def test_a_network_with_its_own_attention_keeps_it() -> None:
+    network = MPNetModel(MPNetConfig(**SIZES))
+    use_in(network)
+    assert network.config._attn_implementation == "eager"
+
+
+def test_a_saved_network_does_not_name_it(tmp_path: Any) -> None:
+    network = BertModel(BertConfig(**SIZES))
+    use_in(network)
+    network.save_pretrained(tmp_path)
+    assert attention.NAME not in (tmp_path / "config.json").read_text()

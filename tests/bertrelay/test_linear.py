@@ -1,0 +1,51 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from bertrelay.hardware import computes_in_bf16
+from bertrelay.linear import Linear, packed
+
+pytestmark = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bf16 products"
+)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Linear(24, 40), nn.GELU(), Linear(40, 8, bias=False))
+
+
+@pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
+def test_packed_weights_give_what_autocast_gives() -> None:
+    maps, values = network(), torch.randn(3, 7, 24)
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = maps(values)
+        with packed(maps):
+            found = maps(values)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    assert torch.equal(found, expected)
+
+
+def test_changed_weights_are_laid_out_anew() -> None:
+    maps, values = network(), torch.randn(5, 24)
+    with torch.no_grad():
+        with packed(maps):
+            before = maps(values)
+        maps[2].weight.data.mul_(2)
+        with packed(maps):
+            after = maps(values)
+    assert torch.equal(after, 2 * before)
+
+
+def test_outside_of_it_nothing_is_kept_not_even_after_an_error() -> None:
+    maps = network()
+    with pytest.raises(RuntimeError), packed(maps):
+        maps(torch.randn(5, 23))
+    values = torch.randn(5, 24)
+    plain = nn.functional.linear(
+        nn.functional.gelu(nn.functional.linear(values, maps[0].weight, maps[0].bias)), maps[2].weight
+    )
+    assert torch.equal(maps(values), plain)
+    assert torch.equal(copy.deepcopy(maps)(values), plain)
