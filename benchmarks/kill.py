@@ -32,7 +32,8 @@ from transformers import BertConfig, BertModel
 
 from bertrelay.batches import Items
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.training import Batch, Figures, train
+from bertrelay.stage import Metrics
+from bertrelay.training import Batch, train
 from bertrelay.training_settings import TrainingSettings
 from bertrelay.vocabulary import train_wordpiece
 from pipelines.launch import PARENT, die_with_parent, worker_environments
@@ -85,7 +86,7 @@ class Student:
         }
         self.model = SentenceEncoder(BertModel(BertConfig(vocab_size=len(tokenizer), **sizes)), tokenizer)
         self.ids = self.model.tokenize(sentences)
-        self.lengths = np.array([len(row) for row in self.ids[:SENTENCES]])
+        self.lengths = self.padded_lengths = np.array([len(row) for row in self.ids[:SENTENCES]])
         vectors = generator.normal(size=(len(WORDS), DIM)).astype(np.float32)
         self.targets = torch.from_numpy(np.stack([vectors[words].mean(axis=0) for words in drawn]))  # (sentences, dim)
 
@@ -99,7 +100,7 @@ class Student:
         vectors = model(batch.inputs["ids"], batch.inputs["attention_mask"])  # (batch, dim)
         return {"distance": (vectors - batch.inputs["targets"]).square().sum()}
 
-    def evaluate(self) -> Figures:
+    def evaluate(self) -> Metrics:
         dev = self.collate(np.arange(SENTENCES, SENTENCES + DEV_SENTENCES), 0)
         return {"score": -float(self.loss(self.model, dev)["distance"])}
 

@@ -1,8 +1,9 @@
-"""Private memory of writing vectors to a file and of filling a student's targets, as the corpus grows.
+"""Private memory of work on many sentences: writing vectors, a student's targets, its distillation, documents.
 
-Claim: it stays flat from 10,000 to 1,000,000 sentences.
+Claim: it stays flat from 10,000 to 1,000,000 sentences; that of a distillation grows by less than 300 MB.
 
-    python -m benchmarks.memory
+    python -m benchmarks.memory                                                    about half an hour
+    python -m benchmarks.memory --works "distil a student" --sizes 10000 1000000   half of it
 
 The network is a stand-in (a BERT of one layer, 32 dimensions and a tiny vocabulary), because what is claimed is about
 the way of the sentences and vectors, not about the weights. Sentences are drawn with a seed: words by Zipf's law,
@@ -18,6 +19,9 @@ code of the libraries, and it may miss a peak shorter than 50 ms. Needs Linux.
 what stays full ever after: oneDNN keeps the kernels it compiles for each shape of batch (a thousand at most), and the
 allocator keeps what the threads of tokenizer and network gave back. That is some 40 MB, whatever the corpus; without
 the warm-up (`--warm-up 0`) a corpus of 10,000 sentences ends before it is reached, and one of 100,000 does not.
+Documents are prepared in shards of 65,536 sentences, one in memory at a time; 10,000 sentences do not fill one.
+A distillation is the whole stage with its defaults: corpus, targets, tokens and one epoch of training, whose kernels
+for each shape of batch need some 300 steps, as many as there are for 10,000 pairs, until all are there.
 """
 
 import multiprocessing
@@ -39,12 +43,17 @@ from transformers import BertConfig, BertModel
 from benchmarks.machine import machine
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
-from bertrelay.settings import InputFile
+from bertrelay.fingerprint import Digests
+from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.tables import Table
 from bertrelay.vector_files import encode_file
 from bertrelay.vocabulary import train_wordpiece
+from domain.pretraining.corpus import build_corpus as build_document_corpus
+from domain.pretraining.sources import DocumentSource
+from students import distill
 from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.settings import DistillSettings
 from students.sources import AlignedFiles, Filters
 from students.targets import fill_targets
 
@@ -55,7 +64,9 @@ LOADING, WARMING_UP, WORKING = range(3)
 WORDS, SYLLABLES = 3_000, [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 MEDIAN_WORDS, SPREAD, MOST_WORDS = 11, 0.5, 80
 DRAWN_AT_ONCE = 10_000
-ENGLISH, OTHER, MODEL = "en.txt", "xx.txt", "model"
+FILTERS = Filters(max_length_ratio=100)
+ENGLISH, OTHER, DOCUMENTS, MODEL = "en.txt", "xx.txt", "documents.txt", "model"
+DOCUMENT_SENTENCES = 12
 
 
 @dataclass(frozen=True)
@@ -103,8 +114,17 @@ def write_corpus(folder: Path, count: int) -> None:
     for seed, name in enumerate((ENGLISH, OTHER), start=1):
         with (folder / name).open("w") as file:
             file.writelines(f"{sentence}\n" for sentence in sentences(count, seed))
-    source = AlignedFiles(english=InputFile(folder / ENGLISH), other=InputFile(folder / OTHER), language="xx")
-    build_corpus(folder, "corpus", CorpusPlan([source], seed=0, filters=Filters(max_length_ratio=100)))
+    build_corpus(folder, "corpus", CorpusPlan([translations(folder)], seed=0, filters=FILTERS))
+
+
+def translations(folder: Path) -> AlignedFiles:
+    return AlignedFiles(english=InputFile(folder / ENGLISH), other=InputFile(folder / OTHER), language="xx")
+
+
+def write_documents(folder: Path, count: int) -> None:
+    with (folder / DOCUMENTS).open("w") as file:
+        for number, sentence in enumerate(sentences(count, seed=1)):
+            file.write("\n" * (number % DOCUMENT_SENTENCES == 0) + f"{sentence.capitalize()}\n")
 
 
 def write_vectors(encoder: SentenceEncoder, folder: Path) -> None:
@@ -116,10 +136,25 @@ def write_targets(encoder: SentenceEncoder, folder: Path) -> None:
     fill_targets(encoder, corpus, StageContext(folder, folder / "cache"), "key", "auto")
 
 
+def prepare_documents(encoder: SentenceEncoder, folder: Path) -> None:
+    documents = DocumentSource(path=InputFile(folder / DOCUMENTS))
+    build_document_corpus([documents], encoder.tokenizer, folder / "cache", Digests(), held_out_share=0.1)
+
+
+def distil(encoder: SentenceEncoder, folder: Path) -> None:  # noqa: ARG001 (the stage loads it itself)
+    """The whole stage, from text to the trained student, the stand-in being its own teacher."""
+    model = ModelSource.parse(str(folder.parent / MODEL))
+    settings = DistillSettings(teacher=model, base=model, parallel=[translations(folder)], filters=FILTERS)
+    distill.run(settings, StageContext(folder / "student", folder / "cache"))
+
+
 WORKS: dict[str, Callable[[SentenceEncoder, Path], None]] = {
     "encode to a file": write_vectors,
     "fill the targets": write_targets,
+    "prepare documents": prepare_documents,
+    "distil a student": distil,
 }
+INPUTS = dict.fromkeys(WORKS, write_corpus) | {"prepare documents": write_documents}
 
 
 def work(name: str, folder: Path, model: Path, warm_up: int, phase: Any) -> None:
@@ -166,6 +201,7 @@ def _private_memory_mb(pid: int | None) -> list[float]:
 def main() -> None:
     parser = ArgumentParser(prog="python -m benchmarks.memory", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="SENTENCES")
+    parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS), metavar="WORK")
     parser.add_argument("--warm-up", type=int, default=WARM_UP, metavar="SENTENCES")
     options = parser.parse_args()
     sizes = options.sizes
@@ -177,12 +213,13 @@ def main() -> None:
         for size in sizes:
             folder = Path(scratch, str(size))
             folder.mkdir()
-            write_corpus(folder, size)
-            for name in WORKS:
+            for write_input in {INPUTS[name] for name in options.works}:
+                write_input(folder, size)
+            for name in options.works:
                 seen[name, size] = now = watch(name, folder, Path(scratch, MODEL), options.warm_up)
                 memory = f"{now.loaded:>10.0f} {now.ready:>9.0f} {now.peak:>8.0f}"
                 print(f"{name:18} {size:>10,} {memory} {now.seconds:>8.1f}", flush=True)
-    for name in WORKS:
+    for name in options.works:
         growth = seen[name, sizes[-1]].peak - seen[name, sizes[0]].peak
         print(f"{name}: the peak grows by {growth:+.0f} MB from {sizes[0]:,} to {sizes[-1]:,} sentences")
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from benchmarks.environments import environment
 from benchmarks.machine import MINILM, add_data, machine, require
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.records import Rejects
@@ -36,9 +36,7 @@ from bertrelay.stage import StageContext
 from teachers.evaluation.sts import read_sts, sts_metrics
 from teachers.settings import StsTable
 
-PEERS = {"3.4.1": "4.49.0", "5.1.2": "4.57.1", "6.2.0": "5.23.0"}
-"""Versions of sentence-transformers, each with the transformers of its time."""
-
+PEERS = ["3.4.1", "5.1.2", "6.2.0"]
 DIFFERENCE, SPEARMAN, TOLERANCE = 1e-5, 0.8203, 0.0005
 STSB = "sts/stsb/stsb-en-test.csv.gz"
 SENTENCES = [
@@ -66,25 +64,6 @@ class Encoded:
     vectors: NDArray[np.float32]
 
 
-def environment(folder: Path, version: str) -> Path:
-    """The Python of an environment with that version; made and filled unless it is there."""
-    python = folder / version / "bin" / "python"
-    question = "import importlib.metadata as m; m.version('sentence-transformers')"
-    if python.exists() and subprocess.run([python, "-c", question], capture_output=True).returncode == 0:
-        return python
-    print(f"installing sentence-transformers {version} into {folder / version}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / ".gitignore").write_text("*\n")
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder / version], check=True)
-    packages = [
-        f"sentence-transformers=={version}",
-        f"transformers=={PEERS[version]}",
-        f"torch=={torch.__version__.partition('+')[0]}",
-    ]
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-    return python
-
-
 def encoded_here(model: str) -> Encoded:
     encoder = SentenceEncoder.load(model)
     return Encoded("BertRelay", encoder.tokenize(SENTENCES), encoder.encode(SENTENCES, precision="fp32"))
@@ -96,7 +75,7 @@ def encoded_there(python: Path, model: str, scratch: Path) -> Encoded:
     asked, vectors, ids = (scratch / name for name in ("sentences.json", "vectors.npy", "ids.json"))
     asked.write_text(json.dumps(SENTENCES), encoding="utf-8")
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    subprocess.run([python.absolute(), script, model, asked, vectors, ids], check=True, env=offline)
+    subprocess.run([python, script, model, asked, vectors, ids], check=True, env=offline)
     told = json.loads(ids.read_text())
     return Encoded(told["versions"], told["ids"], np.load(vectors))
 
@@ -141,7 +120,7 @@ def main() -> None:
     add_data(parser)
     parser.add_argument("--model", action="append", default=[], metavar="DIR", help="a folder written by BertRelay")
     parser.add_argument("--environments", type=Path, default=Path(".peers"), metavar="DIR")
-    parser.add_argument("--versions", nargs="+", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--versions", nargs="+", default=PEERS, choices=PEERS)
     options = parser.parse_args()
     require(parser, options.data, STSB)
     minilm = SentenceEncoder.load(MINILM)

@@ -50,9 +50,9 @@ from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.hardware import accelerator
 from bertrelay.records import Rejects
 from bertrelay.settings import InputFile, ModelSource
-from bertrelay.stage import StageContext
+from bertrelay.stage import Metrics, StageContext
 from bertrelay.tokens import Tokens, tokens_of
-from bertrelay.training import Batch, Figures, train
+from bertrelay.training import Batch, train
 from bertrelay.vocabulary import train_unigram
 from students.build import fitted_projection
 from students.corpus import CorpusPlan, ParallelCorpus, Translations, build_corpus
@@ -60,7 +60,7 @@ from students.dev import DevData
 from students.distill import DistillationTask
 from students.evaluation import read_translations
 from students.layers import copy_of
-from students.scores import mse_metrics, translation_metrics
+from students.scores import Encoded, mse_metrics, translation_metrics
 from students.settings import DistillSettings, TeacherCopy
 from students.sources import AlignedFiles
 from students.targets import Targets, fill_targets
@@ -101,7 +101,7 @@ class FewSteps:
         drawn = np.random.default_rng(seed).permutation(len(task.lengths))
         enough = int(np.searchsorted(np.cumsum(task.lengths[drawn]), steps * BATCH_TOKENS))
         self.items = drawn[:enough]
-        self.lengths: NDArray[np.integer] = task.lengths[self.items]
+        self.lengths = self.padded_lengths = task.lengths[self.items]
 
     def collate(self, items: Items, epoch: int) -> Batch:
         return self.task.collate(self.items[items], epoch)
@@ -109,7 +109,7 @@ class FewSteps:
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         return self.task.loss(model, batch)
 
-    def evaluate(self) -> Figures:
+    def evaluate(self) -> Metrics:
         return {}
 
 
@@ -230,7 +230,7 @@ def learn(way: Way, ground: Ground, targets: Targets, folder: Path) -> SentenceE
     student = way.start(ground, targets).to(accelerator().device)
     # The task divides a sum over dimensions: by their number it is the plain mean.
     divisor = targets.variance if way.divided else float(student.dim)
-    no_dev = DevData({}, [], np.empty((0, student.dim), np.float32), divisor)
+    no_dev = DevData({}, Encoded({}, np.empty((0, student.dim), np.float32)), divisor)
     task = DistillationTask(
         student, ground.settings, ground.corpus, replace(targets, variance=divisor), ground.tokens, no_dev
     )

@@ -20,6 +20,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoTokenizer,
+    BertConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -27,9 +28,10 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
+from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
-from bertrelay.settings import ModelSource
+from bertrelay.settings import ModelSource, no_model_folder
 
 OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
 NORMALIZER_SETTINGS = {
@@ -48,7 +50,7 @@ def model_folder(source: str | Path, revision: str | None = None, cache_dir: str
     if located.folder is None:
         return _download(located, revision, cache_dir)
     if not located.folder.is_dir():
-        raise RequestError(f"model: expected a folder, found none at {located.folder}; check the path")
+        raise RequestError(f"model: {no_model_folder(located.folder)}")
     return located.folder
 
 
@@ -83,18 +85,27 @@ def load_backbone(folder: Path) -> PreTrainedModel:
 
     Raises RequestError for an architecture that is not BERT-like, and for absent, damaged or unfitting weights.
     """
+    backbone, missing = load_network(folder)
+    refuse_missing(folder, missing)
+    freeze_pooler(backbone, blank=any("pooler" in key for key in missing))
+    return backbone
+
+
+def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, set[str]]:
+    """The network of `folder` in float32, as the auto class `kind` builds it, and which weights the files lack.
+
+    Those stand there at random; `refuse_missing` is for those that may not.
+    """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
     config = _load_config(folder)
     try:
         with _quiet():
-            backbone, report = AutoModel.from_pretrained(
+            network, report = kind.from_pretrained(
                 folder, config=config, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
             )
     except Exception as error:  # each format of weights fails in its own way; all of them mean this folder
         raise RequestError(f"model: {_why_unreadable(folder, error)}") from error
-    _refuse_missing(folder, report["missing_keys"])
-    freeze_pooler(backbone, blank=any("pooler" in key for key in report["missing_keys"]))
-    return cast(PreTrainedModel, backbone)
+    return cast(PreTrainedModel, network), set(report["missing_keys"])
 
 
 def _load_config(folder: Path) -> PreTrainedConfig:
@@ -122,7 +133,8 @@ def _why_unreadable(folder: Path, error: Exception) -> str:
     return f"the weights in {folder} cannot be read ({type(error).__name__}); they are damaged: copy the folder again"
 
 
-def _refuse_missing(folder: Path, missing: set[str]) -> None:
+def refuse_missing(folder: Path, missing: set[str]) -> None:
+    """Raises RequestError for weights that the files lack, except a pooler's."""
     lacking = sorted(key for key in missing if "pooler" not in key)
     if lacking:
         raise RequestError(
@@ -146,6 +158,21 @@ def freeze_pooler(backbone: nn.Module, blank: bool = False) -> None:
             weight.data.zero_()
 
 
+def bert_config(size: NewEncoder, tokenizer: PreTrainedTokenizerFast) -> BertConfig:
+    """A BERT of this size for the tokenizer's vocabulary."""
+    return BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=size.dim,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=size.feed_forward or 4 * size.dim,
+        max_position_embeddings=size.max_tokens,
+        hidden_dropout_prob=size.dropout,
+        attention_probs_dropout_prob=size.dropout,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
 def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     """Writes config.json and model.safetensors."""
     with _quiet():
@@ -153,11 +180,21 @@ def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
 
 
 def position_limit(backbone: nn.Module) -> int | None:
-    """How many tokens the position table holds: RoBERTa's rows up to its padding id are never used. None: no table."""
+    """How many tokens the position table holds, its unused rows left out. None: no table."""
+    table = _position_table(backbone)
+    return None if table is None else table.num_embeddings - unused_positions(backbone)
+
+
+def unused_positions(backbone: nn.Module) -> int:
+    """How many rows of the position table no token has: RoBERTa's up to its padding id, from which it counts on."""
+    table = _position_table(backbone)
+    return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+
+
+def _position_table(backbone: nn.Module) -> nn.Embedding | None:
     for name, module in backbone.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            unused = 0 if module.padding_idx is None else module.padding_idx + 1
-            return module.num_embeddings - unused
+            return module
     return None
 
 
@@ -167,7 +204,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
     transformers 5 rebuilds a tokenizer from what its class should be, which can drop the file's own normalizer.
     lower_case: put a lower-casing before everything else, as `do_lower_case` of sentence-transformers asks.
     """
-    settings = read_json(folder / "tokenizer_config.json") or {}
+    settings = read_config(folder / "tokenizer_config.json") or {}
     try:
         with _quiet():
             tokenizer = _load_by_class(folder, settings)
@@ -182,7 +219,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
     if lower_case:
         before = [rules.normalizer] if rules.normalizer else []
         rules.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
-    return _as_fast(rules, tokenizer)
+    return as_fast(rules, tokenizer)
 
 
 def _load_by_class(folder: Path, settings: dict[str, Any]) -> PreTrainedTokenizerBase:
@@ -208,7 +245,8 @@ def _apply_settings(rules: Tokenizer, settings: dict[str, Any]) -> None:
                 setattr(rules.normalizer, name, settings[key])
 
 
-def _as_fast(rules: Tokenizer, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
+def as_fast(rules: Tokenizer, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
+    """A tokenizer of these rules that in all else, special tokens among it, is like `tokenizer`."""
     build: Any = PreTrainedTokenizerFast  # its constructor has no types
     fast: PreTrainedTokenizerFast = build(
         tokenizer_object=rules,
@@ -263,8 +301,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file holds; None when there is no such file. Raises RequestError when it is not JSON."""
+def read_config(path: Path) -> Any:
+    """What a model's JSON file holds; None when there is no such file. Raises RequestError when it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -62,11 +62,17 @@ def share_of(batch: Items, rank: int, processes: int) -> Items:
     return batch[rank::processes]
 
 
-def micro_batches(items: Items, lengths: NDArray[np.integer], device_tokens: int) -> Iterator[Items]:
-    """`items` in pieces whose padded size stays within `device_tokens`; an item longer than that goes alone."""
+def micro_batches(
+    items: Items, lengths: NDArray[np.integer], padded_lengths: NDArray[np.integer], device_tokens: int
+) -> Iterator[Items]:
+    """`items` in pieces, longest first, whose padded size is at most `device_tokens`; one longer than that goes alone.
+
+    lengths: tokens of each item, (items,). padded_lengths: what each brings to a piece in which it is the longest.
+    """
     ordered = items[np.argsort(-lengths[items].astype(np.int64), kind="stable")]
-    start = 0
-    while start < len(ordered):
-        rows = max(1, device_tokens // max(1, int(lengths[ordered[start]])))  # the first is the longest
-        yield ordered[start : start + rows]
-        start += rows
+    while len(ordered):
+        longest = np.maximum.accumulate(padded_lengths[ordered].astype(np.int64))
+        sizes = longest * np.arange(1, len(ordered) + 1)  # of the piece that ends with each item
+        rows = max(1, int(np.searchsorted(sizes, device_tokens, side="right")))
+        yield ordered[:rows]
+        ordered = ordered[rows:]

@@ -15,6 +15,7 @@ from bertrelay import backbone as backbones
 from bertrelay.errors import RequestError
 from bertrelay.layout import Dense, Layout, Prompts, read_layout, write_layout
 from bertrelay.pooling import Pooling, in_folder_order
+from bertrelay.quick import quicken
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,6 +69,7 @@ class SentenceEncoder(nn.Module):
         self.pad_id = _pad_id(backbone, tokenizer)
         self._rules = _cutting_rules(tokenizer, self.max_tokens)
         backbones.freeze_pooler(backbone)
+        quicken(backbone)
         self._check_sizes()
 
     def _check_sizes(self) -> None:

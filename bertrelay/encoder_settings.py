@@ -1,10 +1,10 @@
-"""The settings of an encoder that is made anew; free of torch."""
+"""The settings of what an encoder starts from: a model, or a size where it is made anew; free of torch."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from bertrelay.settings import Positive, Settings
+from bertrelay.settings import ModelSource, Positive, Settings
 
 VocabularySize = Annotated[int, Field(ge=50)]
 PoolingMode = Literal["cls", "mean", "max"]
@@ -33,3 +33,21 @@ class NewEncoder(Settings):
         if self.dim % self.heads:
             raise ValueError(f"expected dim to be a multiple of heads, found dim {self.dim} and {self.heads} heads")
         return self
+
+
+def _kind_of_base(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "model"
+    return "new" if isinstance(value, dict | NewEncoder) else None
+
+
+Base = Annotated[
+    Annotated[ModelSource, Tag("model")] | Annotated[NewEncoder, Tag("new")],
+    Discriminator(
+        _kind_of_base,
+        custom_error_type="base",
+        custom_error_message="expected a model such as 'bert-base-uncased', or a size such as "
+        "{ layers = 3, dim = 128, heads = 4, vocabulary = 2000 }",
+    ),
+]
+"""A model that exists, or the size of a new one."""

@@ -6,7 +6,7 @@ sentences of like length stand together, so that little of a batch is padding.
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import autocast, resolve_precision
+from bertrelay.linear import packed
 from bertrelay.progress import Bar, progress
 
 BLOCK_SENTENCES = 8_192
 CPU_BATCH_TOKENS = 2_048  # as much as stays in the caches; more is slower
 GPU_BATCH_TOKENS = 65_536
+WIDTH_BITS, HEIGHT_BITS = 5, 3  # a batch of 32 to 63 tokens has an even number; 8 to 15 rows become 8, 10, 12, 14 or 16
 Vectors = NDArray[np.float32]
 
 
@@ -95,7 +97,8 @@ def encode_blocks(
         waiting = ahead.submit(next, tokenized, None)
         while (block := waiting.result()) is not None:
             waiting = ahead.submit(next, tokenized, None)
-            with _computing(encoder, precision):
+            pays = precision == "bf16" and len(block.ids) > batch_tokens  # for one batch it takes longer than it saves
+            with _computing(encoder, precision, lays_out_weights=pays):
                 vectors = _compute(encoder, block, batch_tokens, bar)
             yield vectors
 
@@ -118,12 +121,13 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
 
 
 @contextmanager
-def _computing(encoder: SentenceEncoder, precision: str) -> Iterator[None]:
-    """Without gradients or dropout, in `precision`. One autocast for many batches casts each weight once."""
+def _computing(encoder: SentenceEncoder, precision: str, lays_out_weights: bool) -> Iterator[None]:
+    """Without gradients or dropout, in `precision`."""
     was_training = encoder.training
     encoder.eval()
     try:
-        with torch.inference_mode(), autocast(encoder.device, precision):
+        laid_out = packed(encoder.backbone) if lays_out_weights else nullcontext()
+        with torch.inference_mode(), autocast(encoder.device, precision), laid_out:
             yield
     finally:
         encoder.train(was_training)
@@ -131,10 +135,15 @@ def _computing(encoder: SentenceEncoder, precision: str) -> Iterator[None]:
 
 def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar) -> Vectors:
     order = np.argsort(-block.lengths, kind="stable")  # longest first: if memory is short, it shows at once
-    parts = []
-    for rows in _batches(order, block.lengths, batch_tokens):
-        ids, mask = _padded(block, rows, encoder.pad_id)
-        parts.append(encoder(ids.to(encoder.device), mask.to(encoder.device)))  # (batch, dim)
+    parts, start = [], 0
+    while start < len(order):
+        longest = int(block.lengths[order[start]])
+        width, height = _shape(longest, len(order) - start, batch_tokens, encoder.max_tokens)
+        rows = order[start : start + height]
+        ids, mask = _padded(block, rows, width, height, encoder.pad_id)
+        vectors = encoder(ids.to(encoder.device), mask.to(encoder.device))  # (height, dim)
+        parts.append(vectors[: len(rows)])
+        start += len(rows)
         bar.advance(len(rows))
     bar.advance(len(block.row_of) - len(order))
     sorted_vectors = torch.cat(parts).cpu().numpy()  # (distinct, dim); the only wait for a GPU
@@ -143,18 +152,29 @@ def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: B
     return vectors[block.row_of]  # (sentences, dim)
 
 
-def _batches(order: NDArray[np.int64], lengths: NDArray[np.int64], batch_tokens: int) -> Iterator[NDArray[np.int64]]:
-    start = 0
-    while start < len(order):
-        count = max(1, batch_tokens // int(lengths[order[start]]))
-        yield order[start : start + count]
-        start += count
+def _shape(longest: int, sentences: int, batch_tokens: int, max_tokens: int) -> tuple[int, int]:
+    """Tokens and rows of the next batch, padding included, when its longest sentence has `longest` tokens.
+
+    Both are rounded up a little, so that few shapes occur: oneDNN compiles kernels for each and keeps them.
+    """
+    width = max(longest, min(_rounded_up(longest, WIDTH_BITS), max_tokens))
+    full = max(1, batch_tokens // width)
+    return width, min(full, _rounded_up(sentences, HEIGHT_BITS))
 
 
-def _padded(block: _Tokens, rows: NDArray[np.int64], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask of the sentences `rows`, both (batch, tokens)."""
-    places = np.arange(block.lengths[rows].max())  # (tokens,)
-    mask = places < block.lengths[rows, None]  # (batch, tokens)
+def _rounded_up(number: int, bits: int) -> int:
+    """The next number that has no more than `bits` binary digits before its zeros."""
+    step = 1 << max(0, number.bit_length() - bits)
+    return -(-number // step) * step
+
+
+def _padded(
+    block: _Tokens, rows: NDArray[np.int64], width: int, height: int, pad_id: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask of the sentences `rows`, both (height, width); rows beyond them repeat the last one."""
+    rows = np.pad(rows, (0, height - len(rows)), mode="edge")
+    places = np.arange(width)  # (width,)
+    mask = places < block.lengths[rows, None]  # (height, width)
     ids = np.full(mask.shape, pad_id, np.int64)
     ids[mask] = block.ids[(block.starts[rows, None] + places)[mask]]
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))

@@ -3,6 +3,8 @@
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,23 @@ def write_text(path: Path, text: str) -> None:
     sync_folder(path.parent)
 
 
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file beside `path` to be written, which takes its place when the work is done, and goes when the work fails.
+
+    Raises OSError at once when it may not be written.
+    """
+    building = path.with_name(f".{path.name}.writing")
+    building.touch()
+    try:
+        yield building
+        _sync(building)
+        building.replace(path)
+        sync_folder(path.parent)
+    finally:
+        building.unlink(missing_ok=True)
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`; None when there is none, or when it is damaged."""
     try:
@@ -37,9 +56,20 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def sync_contents(folder: Path) -> None:
+    """Makes the files of `folder` durable, and their names: done before a word that says that they are there."""
+    for path in folder.iterdir():
+        _sync(path)
+    sync_folder(folder)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes the names in `folder` durable, which syncing the files alone does not."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

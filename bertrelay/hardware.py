@@ -6,6 +6,7 @@ Precision is settled without torch, because `plan` needs it for a fingerprint an
 import ctypes
 import importlib.util
 import os
+import platform
 import re
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 Precision = Literal["auto", "bf16", "fp32"]
 
 LONGEST_WAIT = timedelta(hours=6)  # while one process looks at the dev data, the others wait
-
-LONGEST_FOR_PRODUCTS = 256
 
 BF16_CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
 BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp32
@@ -126,19 +125,6 @@ def autocast(device: "torch.device", precision: str) -> AbstractContextManager[N
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def training_attention(device: "torch.device", tokens: int) -> AbstractContextManager[None]:
-    """The faster way to compute attention with gradients over sequences of `tokens`.
-
-    On a CPU the fused kernel's backward pass is slower than plain matrix products for short sequences: by a third
-    at 14 tokens and a tenth at 128, and faster by a third at 512. A GPU chooses well by itself.
-    """
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    if device.type == "cpu" and tokens <= LONGEST_FOR_PRODUCTS:
-        return sdpa_kernel(SDPBackend.MATH)
-    return nullcontext()
-
-
 def private_memory_mb() -> float | None:
     """Private memory of this process in MB (`RssAnon`: memory-mapped files do not count); None where unknown."""
     try:
@@ -147,3 +133,9 @@ def private_memory_mb() -> float | None:
         return None
     found = re.search(r"^RssAnon:\s*(\d+) kB", status, re.MULTILINE)
     return int(found[1]) / 1024 if found else None
+
+
+def give_back_memory() -> None:
+    """Has the C library give the system what is free in its heaps; it would keep each thread's most ever."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

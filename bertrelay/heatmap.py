@@ -1,36 +1,32 @@
-"""A matrix as a picture: a heat map in SVG, for pages and for files.
-
-The text takes the colour of what surrounds it (`currentColor`), so that one picture serves light and dark pages, and
-the fonts of whoever looks at it, so that every script can be read without fonts inside the file.
-"""
+"""A matrix as a picture: a heat map of coloured cells with labels beside them."""
 
 import math
-import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bertrelay.drawing import FONT_SIZE, Box, Drawing, Label, as_svg, check_picture, write_drawing
 from bertrelay.errors import RequestError
+from bertrelay.files import whole_file
+from bertrelay.progress import say
+from bertrelay.vectors import not_written
 
-FONTS = (
-    "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Noto Sans CJK SC', 'Noto Sans CJK KR', "
-    "'Noto Sans Arabic', 'Noto Sans Devanagari', 'Hiragino Sans', 'Malgun Gothic', 'Microsoft YaHei', sans-serif"
-)
-FONT_SIZE = 12.0
-COLUMN_WIDTH = 7.3  # of one half-width character at FONT_SIZE, in the widest of the usual fonts
+COLUMN_WIDTH = 7.3  # pixels of one half-width character at FONT_SIZE, in the widest of the usual fonts
+WIDE_LETTERS = {**dict.fromkeys("mwMW@%—", 12.0), **dict.fromkeys("ABCDEFGHKLNOPQRSTUVXYZ&", 9.0)}  # pixels
 LABEL_COLUMNS = 34
 CELL = 46.0
-WIDEST = 620.0  # of all cells together, so that a page need not shrink the labels
+SMALLEST_CELL = 14.0  # as high as a line of text, so that every row has its label
+WIDEST = 620.0  # of all cells together, where they need not be smaller than that
 CELLS_WITH_VALUES = 12
-CELLS_WITH_LABELS = 48
 MOST_CELLS = 200
-SLANT = math.radians(40)
+SLANT, UPRIGHT = 40.0, 90.0  # degrees of the columns' labels
+CELL_FOR_SLANT = 22.0  # slanted labels of smaller cells would run into one another
 GAP = 8.0
-LEGEND_STEPS = 32
+LEGEND_STEPS, LEGEND_STEP = 32, 6.0
 
 # Two colours in Oklab (lightness, green-red, blue-yellow). Equal steps in Oklab look equal, so a straight line between
 # two colours in it is an even scale; only the lightness falls far, so it survives grey printing and colour blindness.
@@ -58,57 +54,88 @@ class Scale:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things stand, in pixels: the cells' size, and their left and upper corner in the picture."""
+    """Where things stand, in pixels: the cells' size, their left and upper corner, and how columns' labels turn."""
 
     cell: float
     left: float
     top: float
     width: float
     height: float
-    labelled: bool
+    turn: float
 
     @classmethod
     def of(cls, row_widths: Sequence[float], column_widths: Sequence[float]) -> "Layout":
         rows, columns = len(row_widths), len(column_widths)
-        most = max(rows, columns)
-        cell = CELL if most <= CELLS_WITH_VALUES else max(4.0, min(CELL, WIDEST / most))
-        labelled = most <= CELLS_WITH_LABELS
-        left = max(row_widths) + GAP if labelled else 0.0
-        top = 28.0 + (max(column_widths) * math.sin(SLANT) + FONT_SIZE + GAP if labelled else GAP)
-        overhang = (
-            max(
-                (width * math.cos(SLANT) + FONT_SIZE - (columns - index - 0.5) * cell)
-                for index, width in enumerate(column_widths)
-            )
-            if labelled
-            else 0.0
+        cell = min(CELL, max(SMALLEST_CELL, WIDEST / max(rows, columns, CELLS_WITH_VALUES)))
+        turn = SLANT if cell >= CELL_FOR_SLANT else UPRIGHT
+        left = max(row_widths) + GAP
+        top = 28.0 + max(column_widths) * math.sin(math.radians(turn)) + FONT_SIZE + GAP
+        ends = (  # of the columns' labels, to the right of the cells' left side
+            (place + 0.5) * cell + width * math.cos(math.radians(turn)) + FONT_SIZE
+            for place, width in enumerate(column_widths)
         )
-        width = max(left + columns * cell + max(overhang, 0.0), 320.0)
-        return cls(cell, left, top, width, top + rows * cell + 56.0, labelled)
+        width = left + max(columns * cell, LEGEND_STEPS * LEGEND_STEP, *ends)
+        return cls(cell, left, top, width, top + rows * cell + 56.0, turn)
+
+
+def write_heatmap(
+    path: Path, matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str = ""
+) -> None:
+    """Writes `matrix` (rows, columns) as a picture: `.png`, `.pdf`, or `.svg`, which takes the reader's own fonts.
+
+    Says so where no font of this machine has a script of the labels. Raises RequestError as `heatmap` does, and for a
+    file of another kind or in no folder.
+    """
+    check_picture(path)
+    drawing = heatmap(matrix, row_labels, column_labels, title)
+    try:
+        with whole_file(path) as building:
+            missing = write_drawing(drawing, building, path.suffix)
+    except OSError as error:
+        raise not_written(path, error) from error
+    if missing:
+        say(
+            f"{path}: no font of this machine has {', '.join(missing)}; such letters are boxes in the picture. "
+            "Install one (the Noto fonts have every script), or write .svg, which takes the fonts of who opens it"
+        )
 
 
 def heatmap_svg(matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str) -> str:
-    """`matrix` (rows, columns) as an SVG element; a missing value (None or nan) is an empty cell marked "–".
+    """`heatmap` as an SVG element, to stand in a page."""
+    return as_svg(heatmap(matrix, row_labels, column_labels, title))
 
-    Values stand in the cells when there are at most 12 × 12, labels beside them up to 48 × 48.
+
+def heatmap(matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str) -> Drawing:
+    """`matrix` (rows, columns) as a drawing; a missing value (None or nan) is an empty cell marked "–".
+
+    Values stand in the cells when there are at most 12 × 12.
     Raises RequestError when the labels do not fit the matrix, or there is nothing, or too much, to be seen.
     """
     values = np.array(matrix, dtype=np.float64)
-    _check(values, row_labels, column_labels)
+    expected = (len(row_labels), len(column_labels))
+    if values.shape != expected:
+        raise RequestError(f"expected a matrix of (row labels, column labels) = {expected}, found {values.shape}")
+    check_size(*expected)
     rows, columns = [cut(label) for label in row_labels], [cut(label) for label in column_labels]
     layout = Layout.of([_pixels(label) for label in rows], [_pixels(label) for label in columns])
     scale = Scale.of(values)
-    parts = [_heading(title), _cells(values, scale, layout)]
-    if layout.labelled:
-        parts += [_row_labels(rows, row_labels, layout), _column_labels(columns, column_labels, layout)]
-    parts.append(_legend(scale, layout))
-    size = (
-        f'viewBox="0 0 {layout.width:.0f} {layout.height:.0f}" width="{layout.width:.0f}" height="{layout.height:.0f}"'
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{_text(title)}" {size} '
-        f'font-family="{FONTS}" font-size="{FONT_SIZE:g}" fill="currentColor">\n' + "\n".join(parts) + "\n</svg>\n"
-    )
+    shapes: list[Box | Label] = [Label(0, FONT_SIZE + 2, title, size=14.0, bold=True)]
+    shapes += _cells(values, scale, layout)
+    shapes += _row_labels(rows, row_labels, layout)
+    shapes += _column_labels(columns, column_labels, layout)
+    shapes += _legend(scale, layout)
+    return Drawing(title, layout.width, layout.height, shapes)
+
+
+def check_size(rows: int, columns: int) -> None:
+    """Raises RequestError for a matrix that no picture can show."""
+    if 0 in (rows, columns):
+        raise RequestError("expected at least one row and one column for a picture, found none")
+    if max(rows, columns) > MOST_CELLS:
+        raise RequestError(
+            f"a picture of {rows:,} × {columns:,} cells cannot be read; give at most {MOST_CELLS} × {MOST_CELLS}, "
+            "or write the figures as JSON or CSV"
+        )
 
 
 def cut(label: str, columns: int = LABEL_COLUMNS) -> str:
@@ -136,89 +163,46 @@ def _columns(character: str) -> int:
 
 
 def _pixels(text: str) -> float:
-    return text_columns(text) * COLUMN_WIDTH
+    return sum(WIDE_LETTERS.get(character, text_columns(character) * COLUMN_WIDTH) for character in text)
 
 
-def _check(values: NDArray[np.float64], row_labels: Sequence[str], column_labels: Sequence[str]) -> None:
-    expected = (len(row_labels), len(column_labels))
-    if values.shape != expected:
-        raise RequestError(f"expected a matrix of (row labels, column labels) = {expected}, found {values.shape}")
-    if 0 in expected:
-        raise RequestError("expected at least one row and one column for a picture, found none")
-    if max(expected) > MOST_CELLS:
-        raise RequestError(
-            f"a picture of {expected[0]:,} × {expected[1]:,} cells cannot be read; give at most {MOST_CELLS} × "
-            f"{MOST_CELLS}, or write the figures as JSON or CSV"
-        )
-
-
-def _heading(title: str) -> str:
-    return f'<text x="0" y="{FONT_SIZE + 2:g}" font-size="14" font-weight="600">{_text(title)}</text>'
-
-
-def _cells(values: NDArray[np.float64], scale: Scale, layout: Layout) -> str:
+def _cells(values: NDArray[np.float64], scale: Scale, layout: Layout) -> Iterator[Box | Label]:
     with_values = max(values.shape) <= CELLS_WITH_VALUES
-    lines = []
+    side = layout.cell - 1  # a hairline between the cells
     for (row, column), value in np.ndenumerate(values):
         x, y = layout.left + column * layout.cell, layout.top + row * layout.cell
-        lines.append(_cell(x, y, layout.cell, float(value), scale))
-        if with_values or math.isnan(value):
-            lines.append(_value(x + layout.cell / 2, y + layout.cell / 2 + 4, float(value), scale))
-    return "\n".join(lines)
+        fill, told = (None, "") if math.isnan(value) else (colour(scale.share(value)), figure(value, scale))
+        yield Box(x, y, side, side, fill, told)
+        if with_values or fill is None:
+            yield _value(x + layout.cell / 2, y + layout.cell / 2 + 4, float(value), scale)
 
 
-def _cell(x: float, y: float, side: float, value: float, scale: Scale) -> str:
-    inner = side - (1 if side >= 12 else 0)  # a hairline between cells that are large enough
-    box = f'x="{x:.2f}" y="{y:.2f}" width="{inner:.2f}" height="{inner:.2f}"'
+def _value(x: float, y: float, value: float, scale: Scale) -> Label:
     if math.isnan(value):
-        return f'<rect {box} fill="none" stroke="currentColor" stroke-opacity="0.25"/>'
-    return f'<rect {box} fill="{colour(scale.share(value))}"><title>{figure(value, scale)}</title></rect>'
-
-
-def _value(x: float, y: float, value: float, scale: Scale) -> str:
-    if math.isnan(value):
-        return f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="middle">–</text>'
+        return Label(x, y, "–", "middle")
     ink = "#ffffff" if scale.share(value) > WHITE_INK_FROM else "#000000"
-    text = figure(value, scale)
-    return f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="middle" font-size="11.5" fill="{ink}">{text}</text>'
+    return Label(x, y, figure(value, scale), "middle", 11.5, ink)
 
 
-def _row_labels(shown: Sequence[str], whole: Sequence[str], layout: Layout) -> str:
-    x = layout.left - GAP
-    lines = []
+def _row_labels(shown: Sequence[str], whole: Sequence[str], layout: Layout) -> Iterator[Label]:
     for row, (label, full) in enumerate(zip(shown, whole, strict=True)):
         y = layout.top + (row + 0.5) * layout.cell + 4
-        lines.append(f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="end">{_label(label, full)}</text>')
-    return "\n".join(lines)
+        yield Label(layout.left - GAP, y, label, "end", hint=full if full != label else "")
 
 
-def _column_labels(shown: Sequence[str], whole: Sequence[str], layout: Layout) -> str:
-    lines = []
+def _column_labels(shown: Sequence[str], whole: Sequence[str], layout: Layout) -> Iterator[Label]:
+    aside = 4.0 if layout.turn == UPRIGHT else 0.0  # half a letter's height, so that it stands over the middle
     for column, (label, full) in enumerate(zip(shown, whole, strict=True)):
-        x, y = layout.left + (column + 0.5) * layout.cell, layout.top - GAP
-        turn = f'transform="translate({x:.2f} {y:.2f}) rotate({-math.degrees(SLANT):g})"'
-        lines.append(f"<text {turn}>{_label(label, full)}</text>")
-    return "\n".join(lines)
+        x = layout.left + (column + 0.5) * layout.cell + aside
+        yield Label(x, layout.top - GAP, label, turn=layout.turn, hint=full if full != label else "")
 
 
-def _label(shown: str, whole: str) -> str:
-    return _text(shown) + (f"<title>{_text(whole)}</title>" if shown != whole else "")
-
-
-def _legend(scale: Scale, layout: Layout) -> str:
-    y, step = layout.height - 34.0, 6.0
-    left = layout.left
-    bars = [
-        f'<rect x="{left + index * step:.2f}" y="{y:.2f}" width="{step + 0.3:.2f}" height="10" '
-        f'fill="{colour(index / (LEGEND_STEPS - 1))}"/>'
-        for index in range(LEGEND_STEPS)
-    ]
-    right = left + LEGEND_STEPS * step
-    ends = [
-        f'<text x="{left:.2f}" y="{y + 25:.2f}">{figure(scale.low, scale)}</text>',
-        f'<text x="{right:.2f}" y="{y + 25:.2f}" text-anchor="end">{figure(scale.high, scale)}</text>',
-    ]
-    return "\n".join(bars + ends)
+def _legend(scale: Scale, layout: Layout) -> Iterator[Box | Label]:
+    y, left = layout.height - 34.0, layout.left
+    for index in range(LEGEND_STEPS):
+        yield Box(left + index * LEGEND_STEP, y, LEGEND_STEP + 0.3, 10, colour(index / (LEGEND_STEPS - 1)))
+    yield Label(left, y + 25, figure(scale.low, scale))
+    yield Label(left + LEGEND_STEPS * LEGEND_STEP, y + 25, figure(scale.high, scale), "end")
 
 
 def figure(value: float, scale: Scale) -> str:
@@ -251,8 +235,3 @@ def _eight_bits(linear: float) -> int:
     linear = min(max(linear, 0.0), 1.0)
     encoded = 12.92 * linear if linear <= 0.0031308 else 1.055 * linear ** (1 / 2.4) - 0.055
     return round(255 * encoded)
-
-
-def _text(text: str) -> str:
-    """`text` for XML, which knows no control characters and no halves of surrogate pairs."""
-    return escape(re.sub("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", " ", text))

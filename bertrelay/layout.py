@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bertrelay.backbone import read_json
+from bertrelay.backbone import read_config
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.pooling import POOLINGS, in_folder_order
@@ -87,14 +87,14 @@ def read_layout(folder: Path) -> Layout:
 
     Raises RequestError for modules and poolings that this project does not have.
     """
-    modules = read_json(folder / "modules.json")
+    modules = read_config(folder / "modules.json")
     if modules is None:
         return Layout()
     paths = {_kind(module): str(module.get("path", "")) for module in modules}
     _check_chain(folder, [_kind(module) for module in modules])
     transformer = _read_transformer(folder / paths["Transformer"])
-    pooling = read_json(folder / paths["Pooling"] / "config.json") or {}
-    model = read_json(folder / "config_sentence_transformers.json") or {}
+    pooling = read_config(folder / paths["Pooling"] / "config.json") or {}
+    model = read_config(folder / "config_sentence_transformers.json") or {}
     prompts = Prompts(_prompt_texts(model), model.get("default_prompt_name"))
     _check_prompts_are_pooled(folder, pooling, prompts)
     return Layout(
@@ -125,7 +125,7 @@ def _check_chain(folder: Path, kinds: list[str]) -> None:
 
 
 def _read_transformer(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = next(filter(None, (read_json(folder / name) for name in TRANSFORMER_CONFIGS)), {})
+    config: dict[str, Any] = next(filter(None, (read_config(folder / name) for name in TRANSFORMER_CONFIGS)), {})
     task = config.get("transformer_task", "feature-extraction")
     if task != "feature-extraction":
         raise RequestError(f"model: expected a network that gives token vectors, found the task {task!r} in {folder}")
@@ -167,7 +167,7 @@ def _read_pooling(folder: Path, config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _read_dense(folder: Path, path: str) -> Dense:
-    config = read_json(folder / path / "config.json") or {}
+    config = read_config(folder / path / "config.json") or {}
     odd = [
         key
         for key in ("module_input_name", "module_output_name")

@@ -45,7 +45,7 @@ class _Lines(Bar):
 
     def __init__(self, description: str, total: int, unit: str, done: int) -> None:
         self.description, self.total, self.unit = description, total, unit
-        self.done = self.done_before = done
+        self.done = self.done_before = self.told = done
         self.note = ""
         self.started = self.last_line = time.monotonic()
 
@@ -56,9 +56,11 @@ class _Lines(Bar):
             self._print()
 
     def finish(self) -> None:
-        self._print()
+        if self.told < self.done:
+            self._print()
 
     def _print(self) -> None:
+        self.told = self.done
         self.last_line = time.monotonic()
         seconds = max(self.last_line - self.started, 1e-6)
         rate = (self.done - self.done_before) / seconds
@@ -83,7 +85,8 @@ def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Ba
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as shown:
+    # Rich would send standard output the same way, away from the file or the command that reads it.
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as shown:
         task = shown.add_task(description, total=total, completed=done, note="", rate="")
 
         class RichBar(Bar):

@@ -5,6 +5,7 @@ No text of a record ever stands in an error or in a rejects file, because record
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from bertrelay.arrow_tables import hub_rows, parquet_rows
@@ -13,7 +14,9 @@ from bertrelay.rejects import Rejects
 from bertrelay.tables import Column, Format, Record, Table, Unusable
 from bertrelay.text_tables import delimited_rows, jsonl_rows, line_rows
 
-__all__ = ["Column", "Format", "Record", "Rejects", "Table", "Unusable", "read", "rows"]
+__all__ = ["Column", "Format", "Record", "Rejects", "Row", "Table", "Unusable", "aligned_rows", "read", "rows"]
+
+Row = Record | Unusable
 
 
 def read(
@@ -42,10 +45,33 @@ def read(
         rejects.add(fault.file, fault.line, fault.reason)
 
 
-def rows(
-    table: Table, default_columns: Sequence[str | int], context_cache: Path | None = None
-) -> Iterator[Record | Unusable]:
-    """Every row in its place, usable or not, so that two row-aligned tables can be walked side by side.
+def aligned_rows(
+    first: Table, second: Table, default_columns: Sequence[str | int], context_cache: Path | None = None
+) -> Iterator[tuple[Row, Row]]:
+    """Two tables side by side, where row n of one belongs to row n of the other; as `rows` gives them.
+
+    Raises RequestError, with the rows of both, when one of them is longer.
+    """
+    walk = zip_longest(rows(first, default_columns, context_cache), rows(second, default_columns, context_cache))
+    for done, (left, right) in enumerate(walk):
+        if left is not None and right is not None:
+            yield left, right
+        else:
+            raise _unaligned(first, second, left or right, shorter=done, longer=done + 1 + sum(1 for _ in walk))
+
+
+def _unaligned(first: Table, second: Table, alone: Row | None, shorter: int, longer: int) -> RequestError:
+    assert alone is not None
+    counts = (longer, shorter) if alone.file == first.name else (shorter, longer)
+    return RequestError(
+        f"row n of {first.name} should belong to row n of {second.name}, but the first has {counts[0]:,} rows "
+        f"and the second {counts[1]:,}: line {alone.line:,} of {alone.file} has no partner. "
+        "Find the line that is missing or too many; it may stand earlier."
+    )
+
+
+def rows(table: Table, default_columns: Sequence[str | int], context_cache: Path | None = None) -> Iterator[Row]:
+    """Every row in its place, usable or not.
 
     Missing values are None here. Raises as `read` does for what concerns the whole table.
     """
@@ -57,9 +83,7 @@ def rows(
         raise RequestError(f"{table.name} holds no records. Check that it is the right one and complete.")
 
 
-def _rows_by_format(
-    table: Table, columns: Sequence[str | int], context_cache: Path | None
-) -> Iterator[Record | Unusable]:
+def _rows_by_format(table: Table, columns: Sequence[str | int], context_cache: Path | None) -> Iterator[Row]:
     if table.path is None:
         return hub_rows(table, columns, context_cache)
     match table.file_format:

@@ -2,13 +2,16 @@
 
 import json
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
 from bertrelay.errors import WorkError
+from bertrelay.progress import say
 
 HOPELESS = 1000
+REASONS_SHOWN = 8
 
 
 class Rejects:
@@ -23,7 +26,7 @@ class Rejects:
     def __init__(self, path: Path | None, limit: float = 0.01) -> None:
         self.path = path
         self.limit = limit
-        self.counts: Counter[str] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()  # by reason and file
         self._used = 0
         self._first = ""
         self._file: TextIO | None = None
@@ -34,13 +37,27 @@ class Rejects:
             self._file = self.path.open("w", encoding="utf-8")
         return self
 
+    @property
+    def counts(self) -> Counter[str]:
+        """Rejected records by reason."""
+        found: Counter[str] = Counter()
+        for (reason, _), count in self._counts.items():
+            found[reason] += count
+        return found
+
+    def told(self, files: Collection[str] | None = None) -> str:
+        """`12 × no gold label in nli.tsv, …`, the most frequent first: of `files`, or of all."""
+        listed = [(place, count) for place, count in self._counts.most_common() if files is None or place[1] in files]
+        shown = [f"{count:,} × {reason} in {file}" for (reason, file), count in listed[:REASONS_SHOWN]]
+        return ", ".join([*shown, *(["…"] if len(listed) > REASONS_SHOWN else [])])
+
     def add(self, file: str, line: int, reason: str) -> None:
         """Counts one record that cannot be used."""
-        self.counts[reason] += 1
+        self._counts[reason, file] += 1
         self._first = self._first or f"{file}, line {line:,}"
         if self._file is not None:
             self._file.write(json.dumps({"file": file, "line": line, "reason": reason}, ensure_ascii=False) + "\n")
-        rejected = self.counts.total()
+        rejected = self._counts.total()
         if rejected >= HOPELESS and rejected > self._used:
             self._check()
 
@@ -55,15 +72,23 @@ class Rejects:
             self._file.close()
         if kind is None:
             self._check()
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._counts:
+            listed = f"; {self.path.name} lists them" if self.path else ""
+            say(f"left out {self._of_all()} records, which cannot be used: {self.told()}{listed}")
+
+    def _of_all(self) -> str:
+        rejected = self._counts.total()
+        return f"{rejected:,} of {rejected + self._used:,}"
 
     def _check(self) -> None:
-        rejected = self.counts.total()
-        seen = rejected + self._used
-        if rejected <= self.limit * seen:
+        rejected = self._counts.total()
+        if rejected <= self.limit * (rejected + self._used):
             return
-        reasons = ", ".join(f"{count:,} × {reason}" for reason, count in self.counts.most_common())
         listed = f" {self.path} lists them." if self.path else ""
         raise WorkError(
-            f"{rejected:,} of {seen:,} records cannot be used, more than the {self.limit:.2%} allowed: {reasons}. "
+            f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.told()}. "
             f"The first is {self._first}.{listed} Mend the data, or allow a larger share with max_rejects."
         )

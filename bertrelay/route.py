@@ -1,12 +1,20 @@
 """What each step of a training does, as a pure function of its number: from which batch it learns, and at what rate."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.batches import Budget, Items, plan_epoch
 from bertrelay.training_settings import TrainingSettings
+
+Lengths = NDArray[np.integer] | Callable[[int], NDArray[np.integer]]
+"""Tokens of each item, (items,); a function of the epoch where every epoch has items of its own."""
+
+
+def lengths_in(epoch: int, lengths: Lengths) -> NDArray[np.integer]:
+    return lengths(epoch) if callable(lengths) else lengths
 
 
 def learning_rate(step: int, total_steps: int, settings: TrainingSettings) -> float:
@@ -25,7 +33,7 @@ def learning_rate(step: int, total_steps: int, settings: TrainingSettings) -> fl
 class Route:
     """The way through the data. It keeps the plan of one epoch in memory, as a cache and not as a position."""
 
-    def __init__(self, lengths: NDArray[np.integer], settings: TrainingSettings) -> None:
+    def __init__(self, lengths: Lengths, settings: TrainingSettings) -> None:
         self._lengths, self._seed = lengths, settings.seed
         self._budget = Budget(settings.batch_tokens, settings.batch_items)
         self._planned: tuple[int, list[Items]] = (-1, [])
@@ -46,5 +54,5 @@ class Route:
 
     def _plan(self, epoch: int) -> list[Items]:
         if epoch != self._planned[0]:
-            self._planned = epoch, plan_epoch(self._lengths, self._seed, epoch, self._budget)
+            self._planned = epoch, plan_epoch(lengths_in(epoch, self._lengths), self._seed, epoch, self._budget)
         return self._planned[1]

@@ -6,8 +6,10 @@ This room loads neither torch nor transformers, so that `plan` and `--help` stay
 """
 
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
@@ -33,6 +35,14 @@ class Settings(BaseModel):
     """Base of every settings model: frozen, unknown keys forbidden, no silent coercion."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+def refuse_idle(settings: Settings, *keys: str, because: str) -> None:
+    """Raises ValueError for those of `keys` that are not as they come: what a user sets must have an effect."""
+    fields = type(settings).model_fields
+    idle = [key for key in keys if getattr(settings, key) != fields[key].default]
+    if idle:
+        raise ValueError(f"{', '.join(idle)}: without effect, because {because}. Leave it out.")
 
 
 class Located(str):
@@ -110,7 +120,8 @@ class HubDataset(_Kind):
 class ModelSource(_Kind):
     """Where a model comes from: a folder, `@stage/path`, `package:name/path`, or a hub id, `@revision` or not.
 
-    What exists as a folder, or is written like a path (`./x`, `../x`, `/x`, `~/x`), is one; other words are hub ids.
+    What exists as a folder, or is written like a path (`./x`, `../x`, `/x`, `~/x`, `a/b/c`), is one, and so is `a/b`
+    where a folder `a` stands; other words are hub ids.
     """
 
     @classmethod
@@ -119,7 +130,7 @@ class ModelSource(_Kind):
             return cls(value)
         if value.startswith(PACKAGE):
             return cls(_package_folder(value))
-        if value.startswith(("/", "./", "../", "~")) or (value and Path(absolute(value)).is_dir()):
+        if _is_path(value):
             return cls(absolute(value))
         if not HUB_ID.fullmatch(value):
             raise ValueError(
@@ -143,6 +154,34 @@ class ModelSource(_Kind):
 
 Source = InputFile | HubDataset | ModelSource
 """A value whose content lies elsewhere: in a file, a folder, another stage or on the hub."""
+
+
+def _is_path(value: str) -> bool:
+    """Whether a folder is meant; one that is pinned like `owner/name@main` is only where it stands."""
+    if not value or "://" in value:
+        return False
+    if value.startswith(("/", "./", "../", "~")) or value.count("/") > 1:
+        return True
+    folder = Path(absolute(value))
+    return folder.is_dir() or ("/" in value and "@" not in value and folder.parent.is_dir())
+
+
+def no_model_folder(folder: Path) -> str:
+    """What to say of a model folder that is not there: the nearest one, or how a model of the hub is written."""
+    missing = folder
+    while not missing.parent.is_dir():
+        missing = missing.parent
+    beside = (
+        [path.name for path in missing.parent.iterdir() if path.is_dir()] if os.access(missing.parent, os.R_OK) else []
+    )
+    near = get_close_matches(missing.name, beside, n=1)
+    if near:
+        hint = f"did you mean {missing.parent / near[0]}?"
+    elif missing == folder:  # where its parent stands, `owner/name` is a path
+        hint = f"check the path; for a model of the hub write {folder.parent.name}/{folder.name}@main"
+    else:
+        hint = "check the path"
+    return f"expected a model folder, found none at {folder}; {hint}"
 
 
 def _package_folder(value: str) -> str:

@@ -62,6 +62,7 @@ class Stage:
     version: raised when the same settings begin to give another result.
     settings: `package.module:Class` of the settings model, free of torch and transformers.
     run: `package.module:function` of the work.
+    summary: what `bertrelay recipes` says of it.
     """
 
     kind: str

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from bertrelay.errors import RequestError
-from bertrelay.settings import HubDataset, InputFile, Settings
+from bertrelay.settings import HubDataset, InputFile, Settings, refuse_idle
 
 Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
 Column = str | Annotated[int, Field(ge=0)]
@@ -29,11 +29,10 @@ COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")
 COLUMNS_SHOWN = 20
 
 
-class Table(Settings):
-    """Where records come from: a file, or a split of a data set of the hub.
+class TableSource(Settings):
+    """Where a table comes from: a file, or a split of a data set of the hub.
 
     format: found by the suffix (without `.gz`) when not given; an unknown suffix means plain lines.
-    columns: which ones to read; when not given, those that the reader of the table asks for.
     header: whether a CSV or TSV file begins with the names of its columns.
     """
 
@@ -42,12 +41,17 @@ class Table(Settings):
     config: str | None = None
     split: str = "train"
     format: Format | None = None
-    columns: Annotated[list[Column], Field(min_length=1)] | None = None
     header: bool = True
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        check_one_source(self.path, self.hub, self.config)
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("expected either `path` (a file) or `hub` (a data set), and exactly one of them")
+        if self.path is None:
+            refuse_idle(self, "format", "header", because="a data set of the hub is no file")
+        else:
+            refuse_idle(self, "config", "split", because="only data sets of the hub have one, and this is a file")
+            refuse_idle_header(self, [self.file_format])
         return self
 
     @property
@@ -60,18 +64,31 @@ class Table(Settings):
     @property
     def file_format(self) -> Format:
         """The format given, else the one of the suffix."""
-        if self.format is not None:
-            return self.format
-        path = Path(self.path or "")
-        return FORMATS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower(), "lines")
+        return self.format or format_of(self.path or "")
 
 
-def check_one_source(path: str | None, hub: str | None, config: str | None) -> None:
-    """Raises ValueError unless a table has exactly one source, and a configuration only on the hub."""
-    if (path is None) == (hub is None):
-        raise ValueError("expected either `path` (a file) or `hub` (a data set), and exactly one of them")
-    if path is not None and config is not None:
-        raise ValueError("`config` is for data sets of the hub; a file has none")
+class Table(TableSource):
+    """Where records come from.
+
+    columns: which ones to read; when not given, those that the reader of the table asks for.
+    """
+
+    columns: Annotated[list[Column], Field(min_length=1)] | None = None
+
+
+def format_of(path: str) -> Format:
+    """The format that a file's suffix says."""
+    inner = Path(path)
+    return FORMATS.get((inner.with_suffix("") if inner.suffix == ".gz" else inner).suffix.lower(), "lines")
+
+
+def refuse_idle_header(settings: Settings, formats: Sequence[Format]) -> None:
+    """Raises ValueError for a `header` in settings of files none of which has a row for it."""
+    if not {"csv", "tsv"}.intersection(formats):
+        named = " and ".join(dict.fromkeys(formats))
+        refuse_idle(
+            settings, "header", because=f"only csv and tsv have one, and this is read as {named} (see `format`)"
+        )
 
 
 class Record(NamedTuple):
@@ -127,11 +144,15 @@ def check_column(file: str, column: str | int, names: list[str]) -> None:
 
 
 def _known_columns(column: str, names: list[str]) -> str:
-    """What there is instead. A first row that does not look like a header may be a record, and is not quoted."""
+    """What there is instead. Keys that do not look like names may be text of a record, and are not quoted."""
     if not all(COLUMN_NAME.fullmatch(name) for name in names):
-        return f"It has {len(names)} columns. If its first row is a record, give header = false and positions."
-    same_but_for_case = [name for name in names if name.casefold() == column.casefold()]
-    nearest = same_but_for_case or get_close_matches(column, names, n=1)
+        return f"It has {len(names)}, under names that may be text and are not shown."
+    nearest = same_but_for_case(column, names) or get_close_matches(column, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     more = ", …" if len(names) > COLUMNS_SHOWN else ""
     return f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}.{hint}"
+
+
+def same_but_for_case(column: str, names: list[str]) -> list[str]:
+    """The names that are `column` in other cases."""
+    return [name for name in names if name.casefold() == column.casefold()]

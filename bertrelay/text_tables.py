@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from bertrelay.errors import RequestError
-from bertrelay.tables import Record, Table, Unusable, check_column, find_columns, names_of, reach
+from bertrelay.tables import Record, Table, Unusable, check_column, find_columns, names_of, reach, same_but_for_case
 
 Fault = tuple[str, str]
 """What is wrong with a line: a reason to count by, and a detail for an error."""
@@ -79,7 +79,7 @@ def opened(file: str) -> Iterator[IO[bytes]]:
     try:
         raw = Path(file).open("rb")  # noqa: SIM115 (closed below)
     except FileNotFoundError:
-        raise RequestError(f"there is no file {file}. Check the path; a relative one counts from the recipe.") from None
+        raise RequestError(f"there is no file {file}. Check the path; in a recipe it counts from its folder.") from None
     except OSError as error:
         raise RequestError(f"{file} cannot be read: {error.strerror}. Give a file that may be read.") from None
     with raw:
@@ -191,10 +191,23 @@ def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> 
                 f"{table.name} is read without a header, so its columns go by position, 0 to {len(first) - 1}; "
                 f"found {column!r}."
             )
-        check_column(table.name, column, first)
-        if isinstance(column, str) and first.count(column) > 1:
+        if isinstance(column, int):
+            check_column(table.name, column, first)
+        elif column not in first:
+            raise RequestError(f"{table.name} has no column {column!r}. {_expected_header(column, first)}")
+        elif first.count(column) > 1:
             raise RequestError(f"{table.name}: column {column!r} stands there more than once. Give its position.")
     return [column if isinstance(column, int) else first.index(column) for column in columns]
+
+
+def _expected_header(column: str, first: list[str]) -> str:
+    """Nothing of the first row but its size, and what was asked for in another case: it may be a record."""
+    same = same_but_for_case(column, first)
+    hint = f" Did you mean {same[0]!r}?" if same else ""
+    return (
+        f"A header was expected in its first row, found {len(first)} columns of other names.{hint} "
+        "Look at that row; if it is a record, give header = false and columns by position."
+    )
 
 
 def _wrong_width(found: int, least: int, most: int) -> Fault | None:

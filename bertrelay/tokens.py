@@ -1,6 +1,5 @@
 """Token ids of many sentences on disk: tokenized once, memory-mapped ever after, padded when a batch is made."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,9 +9,13 @@ from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.files import sync_contents, write_json
 from bertrelay.progress import progress
 
 BLOCK = 8192  # sentences tokenized at once
+
+Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 
 class Tokens:
@@ -39,12 +42,13 @@ class Tokens:
         return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 
-def tokens_of(
-    read_block: Callable[[int, int], Sequence[str]],
-    count: int,
-    tokenize: Callable[[Sequence[str]], list[list[int]]],
-    folder: Path,
-) -> Tokens:
+def tokenizer_of(encoder: SentenceEncoder) -> Tokenize:
+    """Sentences to ids as `encode` makes them, the model's default prompt before each: what is trained is used."""
+    prompt = encoder.prompts.text()
+    return lambda sentences: encoder.tokenize([prompt + sentence for sentence in sentences])
+
+
+def tokens_of(read_block: Callable[[int, int], Sequence[str]], count: int, tokenize: Tokenize, folder: Path) -> Tokens:
     """The tokens of `count` sentences, read from `folder` or written there first, by whoever comes first.
 
     read_block: (first, end) -> the sentences of these rows, so that they need not be in memory.
@@ -57,12 +61,7 @@ def tokens_of(
     return Tokens(folder)
 
 
-def _write(
-    read_block: Callable[[int, int], Sequence[str]],
-    count: int,
-    tokenize: Callable[[Sequence[str]], list[list[int]]],
-    folder: Path,
-) -> None:
+def _write(read_block: Callable[[int, int], Sequence[str]], count: int, tokenize: Tokenize, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     lengths = np.zeros(count + 1, dtype=np.int64)
     with (folder / "ids.bin").open("wb") as file, progress("tokenizing", count, "sentences") as bar:
@@ -73,4 +72,5 @@ def _write(
             file.write(np.concatenate([np.asarray(row, dtype=np.int32) for row in rows]).data)
             bar.advance(len(rows))
     (folder / "starts.bin").write_bytes(np.cumsum(lengths).data)
-    (folder / "done.json").write_text(json.dumps({"sentences": count}))  # last: its presence means all is there
+    sync_contents(folder)
+    write_json(folder / "done.json", {"sentences": count})  # last: its presence means all is there

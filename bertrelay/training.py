@@ -14,27 +14,26 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay import hardware
 from bertrelay.batches import Items, micro_batches, share_of
-from bertrelay.checkpoints import Checkpoint, load_checkpoint, save_checkpoint, unique_tensors
+from bertrelay.checkpoints import load_checkpoint, save_checkpoint, unique_tensors
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.progress import Bar, progress, say
-from bertrelay.route import Route, learning_rate
+from bertrelay.route import Lengths, Route, learning_rate, lengths_in
 from bertrelay.signals import STOPPING, noted_stop_signals
+from bertrelay.stage import Metrics
 from bertrelay.training_log import TrainingLog
 from bertrelay.training_settings import TrainingSettings
-
-Figures = dict[str, float | None]
+from bertrelay.training_state import State, Terms, put_back, take_down
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,9 @@ class Task(Protocol):
     """What is learnt. The loop knows nothing else of it.
 
     model: everything that has a gradient, heads among it.
-    lengths: tokens of each training item, (items,).
+    lengths: tokens of each training item, (items,); a function of the epoch where every epoch has items of its own.
+    padded_lengths: padded tokens that an item brings to a micro-batch in which it is the longest, (items,); other ones
+        than `lengths` where an item is several texts that are padded together.
     criterion: the dev figure, higher is better, that chooses the best weights; None without dev data.
     """
 
@@ -64,7 +65,10 @@ class Task(Protocol):
     def model(self) -> nn.Module: ...
 
     @property
-    def lengths(self) -> NDArray[np.integer]: ...
+    def lengths(self) -> Lengths: ...
+
+    @property
+    def padded_lengths(self) -> Lengths: ...
 
     @property
     def criterion(self) -> str | None: ...
@@ -77,20 +81,28 @@ class Task(Protocol):
         """Summed losses under the names of `batch.counts`; calls `model` once."""
         ...
 
-    def evaluate(self) -> Figures:
+    def evaluate(self) -> Metrics:
         """Dev figures of the model as it stands; called in the main process only."""
         ...
 
 
-@dataclass
-class State:
-    """What changes while training, beside the tensors; it goes into every checkpoint."""
+@dataclass(frozen=True)
+class Share:
+    """What one process learns from in a step.
 
-    step: int = 0
-    best_step: int | None = None
-    best_figures: Figures = field(default_factory=dict)
-    looks_without_better: int = 0
-    seconds: float = 0.0
+    pieces, batches: the items of each micro-batch, and the micro-batch itself.
+    weight: 0 where the step has fewer items than there are processes: go through the motions, add nothing.
+    """
+
+    epoch: int
+    pieces: list[Items]
+    batches: list[Batch]
+    weight: float
+
+    @property
+    def masks(self) -> list[Tensor]:
+        """The attention masks of what counts."""
+        return [batch.inputs["attention_mask"] for batch in self.batches] if self.weight else []
 
 
 def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
@@ -103,7 +115,7 @@ def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, fused=True)
 
 
-def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | None = None) -> Figures:
+def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | None = None) -> Metrics:
     """Trains `task.model` in place and leaves the best weights in it, or the last ones where there is no dev data.
 
     folder: takes `metrics.jsonl`.
@@ -111,7 +123,7 @@ def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | Non
     Returns the dev figures of the weights that are left, with `best_step`, `train_steps` and `train_seconds`.
     Raises Stopped on SIGTERM and Ctrl-C, after saving; WorkError on a non-finite gradient.
     """
-    if len(task.lengths) == 0:
+    if len(lengths_in(0, task.lengths)) == 0:
         raise RequestError("expected at least one training item, found none")
     training = Training(task, settings, folder, work or folder)
     training.resume()
@@ -137,8 +149,8 @@ class Training:
         self.model = self.accelerator.prepare_model(task.model)
         self.route = Route(task.lengths, settings)
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
+        self.terms = Terms(self.precision, self.route.total_steps)
         self.state = State()
-        self.best_tensors: dict[str, Tensor] | None = None
 
     def run(self) -> None:
         """Steps until the data, the patience or the user's wish is at its end."""
@@ -162,29 +174,35 @@ class Training:
         at would differ in its last bits from the same step of one never stopped.
         """
         if self.processes > 1:
-            batch = self.task.collate(np.zeros(1, dtype=np.int64), 0)
-            self._backward([batch], batch.counts, weight=0.0)
+            first = np.zeros(1, dtype=np.int64)
+            batch = self.task.collate(first, 0)
+            self._backward(Share(0, [first], [batch], weight=0.0), batch.counts)
             self.optimizer.zero_grad(set_to_none=True)
 
     def _learn(self, bar: Bar, signal_number: int) -> int:
         """Learns from the next batch, or returns the signal that some process was asked to stop by."""
-        epoch, batch_items = self.route.batch(self.state.step)
-        mine = share_of(batch_items, self.rank, self.processes)
-        weight = 1.0 if len(mine) else 0.0  # fewer items than processes: go through the motions, add nothing
-        pieces = list(
-            micro_batches(mine if len(mine) else batch_items[:1], self.task.lengths, self.settings.device_tokens)
-        )
-        batches = [self.task.collate(items, epoch) for items in pieces]
-        counts, asked = self._agree(batches if len(mine) else [], list(batches[0].counts), signal_number)
+        share = self._share()
+        names = list(share.batches[0].counts)
+        counts, asked = self._agree(share.batches if share.weight else [], names, signal_number)
         if asked:
             return asked
-        sums = self._backward(batches, counts, weight)
+        sums = self._backward(share, counts)
         grad_norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
         if not math.isfinite(grad_norm):
-            self._refuse_non_finite(pieces, sums)
+            self._refuse_non_finite(share.pieces, sums)
         self._update()
-        self._note(bar, batches, weight, sums, counts, grad_norm, epoch)
+        self._note(bar, share, sums, counts, grad_norm)
         return 0
+
+    def _share(self) -> Share:
+        """What this process learns from in the step to come."""
+        epoch, items = self.route.batch(self.state.step)
+        mine = share_of(items, self.rank, self.processes)
+        learnt = mine if len(mine) else items[:1]
+        lengths, padded_lengths = (lengths_in(epoch, each) for each in (self.task.lengths, self.task.padded_lengths))
+        pieces = list(micro_batches(learnt, lengths, padded_lengths, self.settings.device_tokens))
+        batches = [self.task.collate(piece, epoch) for piece in pieces]
+        return Share(epoch, pieces, batches, weight=1.0 if len(mine) else 0.0)
 
     def _agree(self, batches: list[Batch], names: list[str], signal_number: int) -> tuple[dict[str, int], int]:
         """Denominators over all micro-batches and processes, and the signal any process was asked to stop by."""
@@ -196,18 +214,17 @@ class Training:
         asked = [number for number, count in zip(STOPPING, totals[len(names) :], strict=True) if count]
         return dict(zip(names, totals, strict=False)), max(asked, default=0)
 
-    def _backward(self, batches: list[Batch], counts: dict[str, int], weight: float) -> list[dict[str, Tensor]]:
+    def _backward(self, share: Share, counts: dict[str, int]) -> list[dict[str, Tensor]]:
         """Accumulates the gradient of Σ sum/count over the micro-batches; the last one joins the processes'."""
         all_sums = []
-        for index, batch in enumerate(batches):
-            is_last = index == len(batches) - 1
+        for index, batch in enumerate(share.batches):
+            is_last = index == len(share.batches) - 1
             torch.manual_seed(_mixed(self.settings.seed, self.state.step, self.rank, index))
             with nullcontext() if is_last else self.accelerator.no_sync(self.model):
-                tokens = batch.inputs["attention_mask"].shape[1]
-                with hardware.autocast(self.device, self.precision), hardware.training_attention(self.device, tokens):
+                with hardware.autocast(self.device, self.precision):
                     sums = self.task.loss(self.model, batch.to(self.device))
-                # Gradients are averaged over processes, hence their number as a factor.
-                scaled = [sums[name].float() * (weight * self.processes / max(1, counts[name])) for name in counts]
+                factor = share.weight * self.processes  # because gradients are averaged over processes
+                scaled = [sums[name].float() * (factor / max(1, counts[name])) for name in counts]
                 total = torch.stack(scaled).sum()
                 # A loss may be non-finite with a finite gradient; made nan, all processes see it in the norm.
                 total.backward(torch.where(total.isfinite(), 1.0, torch.nan))  # type: ignore[no-untyped-call]
@@ -236,24 +253,17 @@ class Training:
         self.state.step += 1
 
     def _note(
-        self,
-        bar: Bar,
-        batches: list[Batch],
-        weight: float,
-        sums: list[dict[str, Tensor]],
-        counts: dict[str, int],
-        grad_norm: float,
-        epoch: int,
+        self, bar: Bar, share: Share, sums: list[dict[str, Tensor]], counts: dict[str, int], grad_norm: float
     ) -> None:
         """Tells bar and log about the step just done."""
-        own = {name: weight * sum(float(named[name]) for named in sums) for name in counts}
-        masks = [batch.inputs["attention_mask"] for batch in batches] if weight else []
-        self.log.add(own, counts, sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks))
+        own = {name: share.weight * sum(float(named[name]) for named in sums) for name in counts}
+        tokens, padded = sum(int(mask.sum()) for mask in share.masks), sum(mask.numel() for mask in share.masks)
+        self.log.add(own, counts, tokens, padded)
         bar.advance(1, note=f"loss {sum(self.processes * own[name] / max(1, counts[name]) for name in counts):.4f}")
         step, total = self.state.step, self.route.total_steps
         if step % self.settings.log_every == 0 or step == total:
             rate = learning_rate(step - 1, total, self.settings)
-            self.log.write_steps(step, epoch, rate, grad_norm, self.state.seconds)
+            self.log.write_steps(step, share.epoch, rate, grad_norm, self.state.seconds)
 
     def _is_time_to_look(self) -> bool:
         step, every = self.state.step, self.settings.evaluate_every
@@ -267,12 +277,12 @@ class Training:
         score, best = figures[criterion], self.state.best_figures.get(criterion)
         if score is not None and math.isfinite(score) and (best is None or score > best):
             self.state.best_step, self.state.best_figures, self.state.looks_without_better = self.state.step, figures, 0
-            self.best_tensors = {name: tensor.clone() for name, tensor in unique_tensors(self.task.model).items()}
+            self.state.best_tensors = {name: tensor.clone() for name, tensor in unique_tensors(self.task.model).items()}
         else:
             self.state.looks_without_better += 1
 
-    def _evaluated_by_main(self) -> Figures:
-        figures: list[Figures] = [{}]
+    def _evaluated_by_main(self) -> Metrics:
+        figures: list[Metrics] = [{}]
         if self.accelerator.is_main_process:
             self.task.model.eval()
             with torch.inference_mode():
@@ -297,10 +307,7 @@ class Training:
     def _save(self) -> None:
         """A checkpoint of this step, written by the main process while the others wait."""
         if self.accelerator.is_main_process:
-            state = {**asdict(self.state), "precision": self.precision, "total_steps": self.route.total_steps}
-            tensors = {"model": unique_tensors(self.task.model), "optimizer": self._optimizer_tensors()}
-            best = {} if self.best_tensors is None else {"best": self.best_tensors}
-            save_checkpoint(self.work, Checkpoint(self.state.step, state, {**tensors, **best}))
+            save_checkpoint(self.work, take_down(self.state, self.terms, self.task.model, self.optimizer))
         self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
@@ -308,51 +315,14 @@ class Training:
         with self.accelerator.main_process_first():  # it removes a damaged one before the others look
             found = load_checkpoint(self.work)
         self.log.cut(after_step=found.step if found else 0)
-        if found is None:
-            return
-        state = dict(found.state)
-        self._refuse_other(state.pop("precision"), state.pop("total_steps"), set(found.tensors["model"]))
-        self.state = State(**state)
-        self.task.model.load_state_dict(found.tensors["model"], strict=False)  # a tied tensor has one name in it
-        self._load_optimizer(found.tensors["optimizer"])
-        self.best_tensors = found.tensors.get("best")
-        say(f"going on after step {self.state.step:,} of {self.route.total_steps:,}")
+        if found is not None:
+            self.state = put_back(found, self.terms, self.task.model, self.optimizer, self.work)
+            say(f"going on after step {self.state.step:,} of {self.route.total_steps:,}")
 
-    def _refuse_other(self, precision: str, total_steps: int, tensors: set[str]) -> None:
-        if precision != self.precision:
-            raise RequestError(
-                f"{self.work}: this training began in {precision} and would go on in {self.precision}, which changes "
-                f"its result. Set precision = {precision!r}, or begin anew in another folder."
-            )
-        if total_steps != self.route.total_steps:
-            raise RequestError(
-                f"{self.work}: the training there has {total_steps:,} steps and this one {self.route.total_steps:,}, "
-                "so its data or settings are other ones. Begin anew in another folder."
-            )
-        others = tensors ^ set(unique_tensors(self.task.model))
-        if others:
-            raise RequestError(
-                f"{self.work}: expected the checkpoint of the same network, found one that differs in "
-                f"{', '.join(sorted(others)[:3])}. Begin anew in another folder."
-            )
-
-    def _optimizer_tensors(self) -> dict[str, Tensor]:
-        return {
-            f"{key} {name}": value.detach().cpu()
-            for name, parameter in self.task.model.named_parameters()
-            for key, value in self.optimizer.state.get(parameter, {}).items()
-        }
-
-    def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        parameters = dict(self.task.model.named_parameters())
-        for full_name, value in tensors.items():
-            key, _, name = full_name.partition(" ")
-            self.optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
-
-    def finish(self) -> Figures:
+    def finish(self) -> Metrics:
         """Puts the best weights into the model and tells what was reached."""
-        if self.best_tensors is not None:
-            self.task.model.load_state_dict(self.best_tensors, strict=False)
+        if self.state.best_tensors is not None:
+            self.task.model.load_state_dict(self.state.best_tensors, strict=False)
         self.task.model.eval()
         if self.settings.tracker:
             self.accelerator.end_training()

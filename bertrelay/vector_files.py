@@ -1,95 +1,169 @@
 """The vectors of many sentences, written to a file of any size in blocks that survive a kill."""
 
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import islice
+import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
-
+from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
-from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import resolve_precision
-from bertrelay.ledger import forget, open_ledger
-from bertrelay.progress import progress
-from bertrelay.records import Table, read
-from bertrelay.stage import World
-from bertrelay.vectors import create_vectors, not_written, open_vectors, write_rows
+from bertrelay.hardware import accelerator, give_back_memory, resolve_precision
+from bertrelay.ledger import open_ledger
+from bertrelay.progress import progress, say
+from bertrelay.records import Table
+from bertrelay.sentence_files import ReadBlock, Survey, as_table, block_reader, survey
+from bertrelay.stage import Metrics, StageContext, World
+from bertrelay.together import from_main, wait_for_all
+from bertrelay.vector_outputs import check_output, filling_of, finish, held, shape_of
+from bertrelay.vectors import create_vectors, write_rows
 
 NO_MATTER = {"transformers_version", "_name_or_path", "dtype", "architectures"}
 """What a network's config says and its vectors do not depend on."""
 
+SMALLEST_BLOCK = 2_048  # sentences; fewer would leave too few of like length to stand in one batch
+MOST_SHARES = 64
+ALONE = World()
+
+
+class EncodedFile(NamedTuple):
+    """What `encode_file` did: `sentences_per_second` counts what it computed now, and is None where that is nothing."""
+
+    sentences: int
+    dim: int
+    sentences_per_second: float | None
+
+
+def encode_file(
+    model: SentenceEncoder | str | Path,
+    source: Table | str | Path,
+    output: str | Path,
+    *,
+    prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    cache: Path | None = None,
+    world: World = ALONE,
+) -> EncodedFile:
+    """Writes the vector of each sentence of `source` to `output`: row i for sentence i, a blank one too.
+
+    output: `.npy`, float32 (sentences, dim); or `.parquet`, with the columns `text` and `vector`.
+    model: an encoder, or a name that `SentenceEncoder.load` knows, loaded when the input is seen to be right.
+    source: plain lines, a table with a column `text`, or a `Table` that names its column.
+    prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
+    cache: where a model or data set of the hub is kept.
+    world: of several processes each computes its share; they need torch.distributed, to wait for one another.
+
+    Killed and called again, with as many processes or others, it goes on at the first block that is not done.
+    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
+    """
+    table, output = as_table(source), Path(output)
+    check_output(output, table.path)
+    with held(output) if world.is_main else nullcontext():
+        surveyed = from_main(_survey(table, cache) if world.is_main else None, world)
+        encoder = model if isinstance(model, SentenceEncoder) else _load(model, cache)
+        started, read_block = time.monotonic(), block_reader(table, cache)
+        computed = fill_vectors(
+            encoder,
+            read_block,
+            surveyed.sentences,
+            filling_of(output),
+            fingerprint({"model": encoder_digest(encoder), "source": surveyed.digest}),
+            prompt_name=prompt_name,
+            precision=precision,
+            batch_tokens=batch_tokens,
+            world=world,
+        )
+        wait_for_all(world)
+        seconds = time.monotonic() - started
+        if world.is_main:
+            finish(output, block_reader(table, cache))
+        wait_for_all(world)
+    return EncodedFile(surveyed.sentences, encoder.dim, computed / seconds if computed else None)
+
+
+def run(settings: EncodeSettings, context: StageContext) -> Metrics:
+    """The stage `bertrelay.encode`: the vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`."""
+    output = context.output / f"vectors.{settings.output}"
+    if output.is_file():  # whole, and the process was killed after it
+        sentences, dim = shape_of(output)
+        return {"sentences": sentences, "dim": dim, "sentences_per_second": None}
+    encoded = encode_file(
+        settings.model,
+        settings.sentences,
+        output,
+        prompt_name=settings.prompt,
+        precision=settings.precision,
+        batch_tokens=settings.batch_tokens,
+        cache=context.cache,
+        world=context.world,
+    )
+    return {**encoded._asdict()}
+
 
 def fill_vectors(
     encoder: SentenceEncoder,
-    read_block: Callable[[int, int], list[str]],
+    read_block: ReadBlock,
     rows: int,
     path: Path,
     key: str,
     *,
+    prompt_name: str | None = None,
     precision: str = "auto",
     batch_tokens: int | None = None,
-    world: World = World(),  # noqa: B008  (frozen)
+    world: World = ALONE,
     description: str = "encoding",
-) -> None:
+) -> int:
     """Fills the vector file at `path` (`bertrelay.vectors`): row i for sentence i, block by block, resumable.
 
     read_block: (first, end) -> the sentences of these rows; asked in rising order, from one thread.
-    key: what decides the vectors besides precision, such as digests of model and text; another one begins again.
+    key: what decides the vectors besides prompt and precision, such as digests of model and text; another one begins
+        again.
     world: process r of w fills the blocks r::w, and returns when *its* blocks are on the disk.
+    Returns how many rows were not filled yet, whoever fills them.
     """
-    precision = resolve_precision(precision)
-    holds = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": BLOCK_SENTENCES}
-    blocks = -(-rows // BLOCK_SENTENCES)
-    ledger = open_ledger(path, holds, blocks, lambda: create_vectors(path, rows, encoder.dim))
-    spans = {block: _span(block, rows) for block in range(world.rank, blocks, world.size)}
-    left = [block for block in ledger.waiting() if block in spans]
-    texts = (read_block(spans[block].start, spans[block].stop) for block in left)
-    total = sum(map(len, spans.values()))
-    done = total - sum(len(spans[block]) for block in left)
-    with progress(description, total, "sentences", done) as bar:
-        computed = encode_blocks(encoder, texts, precision, batch_tokens, None, bar)
-        for block, vectors in zip(left, computed, strict=True):
+    precision, dim, size = resolve_precision(precision), encoder.dim, _block_size(rows)
+    holds = {"key": key, "precision": precision, "rows": rows, "dim": dim, "block": size}
+    if prompt_name is not None:
+        holds["prompt"] = encoder.prompts.text(prompt_name)
+    spans = [range(first, min(first + size, rows)) for first in range(0, rows, size)]
+    ledger = open_ledger(path, holds, len(spans), lambda: create_vectors(path, rows, dim))
+    waiting = ledger.waiting()
+    mine = [block for block in waiting if block % world.size == world.rank]
+    missing = sum(len(spans[block]) for block in waiting)
+    if 0 < missing < rows:
+        say(f"{description}: going on after {rows - missing:,} of {rows:,} sentences")
+    texts = (read_block(spans[block].start, spans[block].stop) for block in mine)
+    with progress(description, rows, "sentences", rows - missing) as bar:
+        theirs = set(waiting).difference(mine)
+        computed = encode_blocks(encoder, texts, precision, batch_tokens, prompt_name, bar)
+        for block, vectors in zip(mine, computed, strict=True):
             write_rows(path, spans[block].start, vectors)
             ledger.mark(block)
+            give_back_memory()
+            done = theirs.difference(ledger.waiting())  # by other processes, since the last block
+            bar.advance(sum(len(spans[other]) for other in done))
+            theirs -= done
+    return missing
 
 
-def _span(block: int, rows: int) -> range:
-    """The rows of a block."""
-    return range(block * BLOCK_SENTENCES, min((block + 1) * BLOCK_SENTENCES, rows))
+def _block_size(rows: int) -> int:
+    """Sentences in a block: fewer in a small file, so that each of many processes has its share."""
+    return min(BLOCK_SENTENCES, max(SMALLEST_BLOCK, -(-rows // MOST_SHARES)))
 
 
-def encode_file(
-    encoder: SentenceEncoder,
-    table: Table,
-    output: Path,
-    *,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
-    world: World = World(),  # noqa: B008  (frozen)
-) -> int:
-    """Writes the vector of each record of `table`, row i for record i, as `.npy` or `.parquet` (columns text, vector).
+def _survey(table: Table, cache: Path | None) -> Survey:
+    found = survey(table, cache)
+    if found.blank:
+        say(f"{found.blank:,} of {found.sentences:,} sentences are blank; each has its row as any other")
+    return found
 
-    Killed and called again, it goes on at the first block that is not done. Returns the number of rows.
-    Several processes need torch.distributed, by which they wait for one another before the file is finished.
-    """
-    if output.suffix not in (".npy", ".parquet"):
-        raise RequestError(f"encode: expected an output that ends in .npy or .parquet, found {output}")
-    rows, source = _survey(table)
-    key = fingerprint({"model": encoder_digest(encoder), "source": source})
-    filling = output.with_name(output.name + ".partial")
-    read_block = _block_reader(table)
-    fill_vectors(encoder, read_block, rows, filling, key, precision=precision, batch_tokens=batch_tokens, world=world)
-    _wait_for_all()
-    if world.is_main:
-        _finish(filling, output, table, rows)
-    _wait_for_all()
-    return rows
+
+def _load(model: str | Path, cache: Path | None) -> SentenceEncoder:
+    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub").to(accelerator().device)
 
 
 def encoder_digest(encoder: SentenceEncoder) -> str:
@@ -100,71 +174,5 @@ def encoder_digest(encoder: SentenceEncoder) -> str:
         digest.update(weight.detach().cpu().contiguous().numpy().data)
     digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
     network = {name: value for name, value in encoder.backbone.config.to_dict().items() if name not in NO_MATTER}
-    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": repr(encoder.layout)})
-
-
-def _texts(table: Table) -> Iterator[str]:
-    for record in read(table, [0] if table.path and table.file_format == "lines" else ["text"]):
-        if len(record.values) != 1 or not isinstance(record.values[0], str):
-            raise RequestError(
-                f"encode: expected one column of text, found {len(record.values)} columns and "
-                f"{type(record.values[0]).__name__} at {record.file}, line {record.line:,}"
-            )
-        yield record.values[0]
-
-
-def _survey(table: Table) -> tuple[int, str]:
-    """How many sentences `table` holds, and the sha256 of them."""
-    rows, digest = 0, hashlib.sha256()
-    for text in _texts(table):
-        data = text.encode()
-        rows += 1
-        digest.update(len(data).to_bytes(8))
-        digest.update(data)
-    return rows, digest.hexdigest()
-
-
-def _block_reader(table: Table) -> Callable[[int, int], list[str]]:
-    """Reads blocks of `table` in rising order in one pass, stepping over those that nobody asks for."""
-    texts, place = _texts(table), 0
-
-    def read_block(first: int, end: int) -> list[str]:
-        nonlocal place
-        deque(islice(texts, first - place), maxlen=0)
-        block, place = list(islice(texts, end - first)), end
-        if len(block) != end - first:
-            raise WorkError(f"encode: {table.name} became shorter while it was read; run again")
-        return block
-
-    return read_block
-
-
-def _wait_for_all() -> None:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.barrier()
-
-
-def _finish(filling: Path, output: Path, table: Table, rows: int) -> None:
-    """Turns the filled vectors into the file that was asked for."""
-    try:
-        if output.suffix == ".parquet":
-            _write_parquet(filling, output, table, rows)
-            filling.unlink()
-        else:
-            filling.replace(output)
-        forget(filling)
-    except OSError as error:
-        raise not_written(output, error) from error
-
-
-def _write_parquet(filling: Path, output: Path, table: Table, rows: int) -> None:
-    vectors, read_block = open_vectors(filling), _block_reader(table)
-    dim = vectors.shape[1]
-    schema = pa.schema({"text": pa.string(), "vector": pa.list_(pa.float32(), dim)})
-    writing = output.with_name(output.name + ".writing")
-    with pq.ParquetWriter(writing, schema) as writer:
-        for first in range(0, rows, BLOCK_SENTENCES):
-            end = min(first + BLOCK_SENTENCES, rows)
-            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors[first:end].reshape(-1)), dim)
-            writer.write_table(pa.table([pa.array(read_block(first, end), pa.string()), column], schema))
-    writing.replace(output)
+    layout = replace(encoder.layout, similarity=None)  # how vectors are compared is not what they are
+    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": repr(layout)})

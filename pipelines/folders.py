@@ -5,11 +5,12 @@ runs/<recipe>/<stage>/<fingerprint, 12 hex>.partial/    being built, or stopped 
 runs/<recipe>/<stage>/latest                            the one that the last run finished or skipped
 """
 
+import json
 import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +22,7 @@ from bertrelay.fingerprint import Digests, Parts
 from bertrelay.stage import WORK, Metrics
 
 FINGERPRINT, DONE, METRICS = "fingerprint.json", "done.json", "metrics.json"
+ATTEMPT = f"{WORK}/attempt.json"
 DIGITS = 12
 PARTIAL, DISCARDED = ".partial", ".discarded"
 LIBRARIES = (
@@ -38,7 +40,10 @@ LIBRARIES = (
 
 @dataclass(frozen=True)
 class Done:
-    """What `done.json` tells of a whole folder."""
+    """What `done.json` tells of a whole folder.
+
+    seconds: of all attempts together, those that were stopped or killed among them.
+    """
 
     parts: Parts
     metrics: Metrics
@@ -50,6 +55,10 @@ class Done:
 def partial_of(folder: Path) -> Path:
     """Where the folder is built."""
     return folder.with_name(folder.name + PARTIAL)
+
+
+def _whole_of(partial: Path) -> Path:
+    return partial.with_name(partial.name.removesuffix(PARTIAL))
 
 
 def latest_name(seed: int | None) -> str:
@@ -83,7 +92,18 @@ def damage(folder: Path, digests: Digests) -> str | None:
 def has_work(folder: Path) -> bool:
     """Whether a stage stopped on the way to `folder` and left something to go on from."""
     partial = partial_of(folder)
-    return partial.is_dir() and any(path.name != FINGERPRINT for path in partial.iterdir())
+    ours = {partial / FINGERPRINT, partial / ATTEMPT}
+    return any(path.is_file() and path not in ours for path in partial.rglob("*"))
+
+
+def unfinished(stage_folder: Path) -> list[Path]:
+    """The partial folders of a stage that hold some work."""
+    return [partial for partial in sorted(stage_folder.glob(f"*{PARTIAL}")) if has_work(_whole_of(partial))]
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files below."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def previous_parts(stage_folder: Path, seed: int | None) -> Parts | None:
@@ -107,27 +127,40 @@ def _parts_in(folder: Path) -> Parts | None:
 
 
 def begin(folder: Path, parts: Parts) -> Path:
-    """Makes or reopens the place where `folder` is built."""
+    """Makes or reopens the place where `folder` is built, and notes when."""
     partial = partial_of(folder)
-    partial.mkdir(parents=True, exist_ok=True)
+    (partial / WORK).mkdir(parents=True, exist_ok=True)
+    now, before = datetime.now(UTC), read_json(partial / ATTEMPT)
+    attempt = {
+        "first": before["first"] if before else now.isoformat(timespec="seconds"),
+        "began": now.timestamp(),
+        "seconds_before": _seconds_so_far(before, partial) if before else 0.0,
+    }
     write_json(partial / FINGERPRINT, parts)
+    write_json(partial / ATTEMPT, attempt)
     return partial
 
 
-def finish(folder: Path, parts: Parts, metrics: Metrics, started: datetime, digests: Digests) -> None:
+def _seconds_so_far(attempt: Mapping[str, Any], partial: Path) -> float:
+    """How long the attempts took. A killed one could not say when it ended: it did with the last file it wrote."""
+    last_sign = max(path.stat().st_mtime for path in partial.rglob("*"))
+    return float(attempt["seconds_before"] + max(0.0, last_sign - attempt["began"]))
+
+
+def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> None:
     """Says that the partial folder is whole, `done.json` last, and gives it its name."""
     partial = partial_of(folder)
     plain = {name: _figure(value) for name, value in metrics.items()}
     write_json(partial / METRICS, plain)
-    finished = datetime.now(UTC)
+    finished, attempt = datetime.now(UTC), json.loads((partial / ATTEMPT).read_text())
     told = {
         "parts": parts,
         "metrics": plain,
         "outputs": dict(_outputs(partial, digests)),
         "libraries": _versions(),
-        "started": started.isoformat(timespec="seconds"),
+        "started": attempt["first"],
         "finished": finished.isoformat(timespec="seconds"),
-        "seconds": round((finished - started).total_seconds(), 3),
+        "seconds": round(attempt["seconds_before"] + finished.timestamp() - attempt["began"], 3),
     }
     write_json(partial / DONE, told)
     _rename_whole(folder, digests)
@@ -136,7 +169,7 @@ def finish(folder: Path, parts: Parts, metrics: Metrics, started: datetime, dige
 def settle(run_folder: Path, digests: Digests) -> None:
     """Names what was killed between its last word and the renaming."""
     for done in run_folder.glob(f"*/*{PARTIAL}/{DONE}"):
-        folder = done.parent.with_name(done.parent.name.removesuffix(PARTIAL))
+        folder = _whole_of(done.parent)
         if not folder.exists():
             _rename_whole(folder, digests)
 

@@ -4,6 +4,7 @@ Each worker is the same command again, with its place among the others in its en
 """
 
 import ctypes
+import math
 import os
 import signal
 import socket
@@ -16,13 +17,17 @@ from contextlib import contextmanager
 from types import FrameType
 
 from bertrelay.errors import RequestError
+from bertrelay.progress import say
 from bertrelay.signals import STOPPING
 from bertrelay.stage import World
 
 PARENT = "BERTRELAY_PARENT"
 GRACE_SECONDS = 20.0
+SETTLE_SECONDS = 3.0
 POLL_SECONDS = 0.05
 PR_SET_PDEATHSIG = 1
+LOST = 1
+"""What a worker ends with whose work failed, or that merely lost another one."""
 
 
 def check_world(processes: int | None, environment: Mapping[str, str] = os.environ) -> World:
@@ -36,8 +41,14 @@ def check_world(processes: int | None, environment: Mapping[str, str] = os.envir
     return world
 
 
+def launch_again(processes: int) -> int:
+    """Runs this very command in so many processes, as `launch` does."""
+    # -P: a folder of the user's that happens to be called pipelines is not taken for ours
+    return launch([sys.executable, "-P", "-m", "pipelines", *sys.argv[1:]], processes)
+
+
 def launch(command: Sequence[str], processes: int) -> int:
-    """Runs `command` in so many processes and waits for them; the exit code of the first that failed, else 0."""
+    """Runs `command` in so many processes and waits for them; the exit code of the one that failed, else 0."""
     environments = worker_environments(processes)
     workers: list[subprocess.Popen[bytes]] = []
     with _signals_passed_to(workers):
@@ -60,7 +71,8 @@ def worker_environments(processes: int) -> list[dict[str, str]]:
         "MASTER_PORT": str(_free_port()),
         PARENT: str(os.getpid()),
     }
-    defaults = {"OMP_NUM_THREADS": str(max(1, _cores() // processes))}
+    threads = str(max(1, _cores() // processes))
+    defaults = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads}  # of torch, and of tokenizers
     if not _has_gpus(processes):
         defaults["ACCELERATE_USE_CPU"] = "true"
     return [
@@ -111,20 +123,27 @@ def _signals_passed_to(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[N
 
 
 def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Waits until all are done, or one has failed."""
+    """Waits until all are done, or one has failed: not one that merely lost another, if that other says more."""
+    deadline = math.inf
     while True:
         codes = [worker.poll() for worker in workers]
-        failed = [code for code in codes if code]
-        if failed:
-            return _exit_code(failed[0])
-        if None not in codes:
-            return 0
+        for rank, code in enumerate(codes):
+            if code not in (None, 0, LOST):
+                return _exit_code(rank, code)
+        if None not in codes or time.monotonic() > deadline:
+            return LOST if LOST in codes else 0
+        if LOST in codes:
+            deadline = min(deadline, time.monotonic() + SETTLE_SECONDS)
         time.sleep(POLL_SECONDS)
 
 
-def _exit_code(code: int) -> int:
-    """As a shell tells it: 128 and the signal's number for a process that died of one."""
-    return 128 - code if code < 0 else code
+def _exit_code(rank: int, code: int) -> int:
+    """As a shell tells it: 128 and the signal's number for a process that died of one, which cannot say so itself."""
+    if code >= 0:
+        return code
+    why = ", perhaps because memory ran out" if code == -signal.SIGKILL else ""
+    say(f"process {rank} was ended by {signal.Signals(-code).name}{why}; the same command goes on from what is done")
+    return 128 - code
 
 
 def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint, parts_of
-from bertrelay.settings import InputFile, ModelSource
-from pipelines.folders import DIGITS, damage, has_work, parts_of_result, previous_parts
+from bertrelay.settings import InputFile, ModelSource, no_model_folder
+from pipelines.folders import DIGITS, damage, has_work, partial_of, parts_of_result, previous_parts, size_of, unfinished
 from pipelines.mistakes import Mistakes, did_you_mean, shown
 from pipelines.recipe import Key, Recipe, Step
 from pipelines.revisions import name_of, unknown_ids
@@ -67,39 +67,39 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class StageChoice:
     """What the command line asks beyond the recipe: stages to run alone, and stages to run again."""
 
     only: tuple[str, ...] = ()
     force: tuple[str, ...] = ()
 
 
-NO_WISHES = Wishes()
+ALL_STAGES = StageChoice()
 
 
 def make_plan(
-    recipe: Recipe, runs: Path, digests: Digests, revisions: Mapping[str, str], wishes: Wishes = NO_WISHES
+    recipe: Recipe, runs: Path, digests: Digests, revisions: Mapping[str, str], choice: StageChoice = ALL_STAGES
 ) -> Plan:
     """What a run would do. Raises RequestError for unknown stages, and for all inputs that are missing at once."""
-    steps = chosen_steps(recipe, wishes)
+    steps = chosen_steps(recipe, choice)
     check_inputs(recipe, steps)
     planned: dict[Key, PlannedStep] = {}
     for step in steps:
-        planned[step.key] = _plan_step(step, planned, runs / recipe.name, digests, revisions, wishes)
+        planned[step.key] = _plan_step(step, planned, runs / recipe.name, digests, revisions, choice)
     return Plan(recipe, runs / recipe.name, tuple(planned.values()))
 
 
-def chosen_steps(recipe: Recipe, wishes: Wishes) -> list[Step]:
+def chosen_steps(recipe: Recipe, choice: StageChoice) -> list[Step]:
     """All steps, or those that `only` names and what they need."""
     names = recipe.stage_names
-    for option, asked in (("--only", wishes.only), ("--force", wishes.force)):
+    for option, asked in (("--only", choice.only), ("--force", choice.force)):
         for name in asked:
             if name not in names:
                 raise RequestError(
                     f"{option} {name}: {recipe.name} has no such stage{did_you_mean(name, names) or '.'}"
                     f" Its stages: {', '.join(names)}"
                 )
-    wanted = {step.key for step in recipe.steps if not wishes.only or step.name in wishes.only}
+    wanted = {step.key for step in recipe.steps if not choice.only or step.name in choice.only}
     for step in reversed(recipe.steps):
         if step.key in wanted:
             wanted.update(step.needs)
@@ -114,7 +114,7 @@ def check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
             if isinstance(source, InputFile) and not source.stage_reference and not Path(source).exists():
                 mistakes.add(step.name, key, f"expected a file, found none at {source}")
             elif isinstance(source, ModelSource) and source.folder and not source.folder.is_dir():
-                mistakes.add(step.name, key, f"expected a model folder, found none at {source}")
+                mistakes.add(step.name, key, no_model_folder(source.folder))
     mistakes.raise_if_any()
 
 
@@ -124,7 +124,7 @@ def _plan_step(
     run_folder: Path,
     digests: Digests,
     revisions: Mapping[str, str],
-    wishes: Wishes,
+    choice: StageChoice,
 ) -> PlannedStep:
     stage_folder = run_folder / step.name
     needed = _needed(step, planned)
@@ -138,7 +138,7 @@ def _plan_step(
         upstream=lambda name: needed[name].fingerprint,
         revision=lambda source: revisions[name_of(source)],
     )
-    forced = step.name in wishes.force
+    forced = step.name in choice.force
     return _decide(PlannedStep(step, Action.RUN, (), parts, stage_folder), planned, digests, forced)
 
 
@@ -163,7 +163,8 @@ def _decide(draft: PlannedStep, planned: Mapping[Key, PlannedStep], digests: Dig
         return PlannedStep(draft.step, action, tuple(dict.fromkeys(reasons)), draft.parts, draft.stage_folder, afresh)
 
     if forced:
-        return decided(Action.RUN, "forced", afresh=True)
+        begun = ["what is begun of it is removed; without --force it would go on"] if has_work(draft.folder) else []
+        return decided(Action.RUN, "forced: it begins anew", *begun, afresh=True)
     if draft.folder.is_dir():
         wrong = damage(draft.folder, digests)
         return decided(Action.RUN, wrong, afresh=True) if wrong else decided(Action.SKIP)
@@ -231,6 +232,18 @@ def short_path(path: str | Path) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else str(path)
 
 
+def left_behind(plan: Plan) -> dict[Path, int]:
+    """What was begun of the planned stages under other settings and not finished, and its bytes.
+
+    It is never removed, as the same settings would go on with it.
+    """
+    current = {partial_of(planned.folder) for planned in plan.steps}
+    unknown = {planned.stage_folder for planned in plan.steps if not planned.parts}  # any of theirs may be current
+    folders = {planned.stage_folder for planned in plan.steps} - unknown
+    found = [partial for folder in sorted(folders) for partial in unfinished(folder)]
+    return {partial: size_of(partial) for partial in found if partial not in current}
+
+
 def as_json(plan: Plan) -> dict[str, Any]:
     """The plan as `plan --json` prints it."""
     return {
@@ -248,4 +261,5 @@ def as_json(plan: Plan) -> dict[str, Any]:
             }
             for planned in plan.steps
         ],
+        "left_behind": [{"folder": str(folder), "bytes": size} for folder, size in left_behind(plan).items()],
     }

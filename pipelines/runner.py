@@ -3,7 +3,6 @@
 Every process of a run walks through here. The main one alone locks, plans, names and links; the others follow its plan.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,12 +28,13 @@ from pipelines.folders import (
 )
 from pipelines.locks import run_lock
 from pipelines.mistakes import did_you_mean
-from pipelines.plan import NO_WISHES, Action, Plan, PlannedStep, Wishes, check_inputs, chosen_steps, make_plan
+from pipelines.plan import ALL_STAGES, Action, Plan, PlannedStep, StageChoice, check_inputs, chosen_steps, make_plan
+from pipelines.privacy import keep_to_ourselves
 from pipelines.recipe import Key, Recipe
 from pipelines.revisions import Ask, Revisions, ask_hub, hub_ids, learn_revisions, lock_path, with_revisions
 from pipelines.summary import write_summary
 from pipelines.team import Team
-from pipelines.trouble import disk_explained, named, stopping_at_once
+from pipelines.trouble import disk_explained, force_explained, named, stopping_at_once
 
 CACHE = ".cache"
 REPORT = "report.html"
@@ -44,7 +44,7 @@ Shared = tuple[Revisions, dict[Key, tuple[Action, Parts]]]
 
 
 @dataclass(frozen=True)
-class Means:
+class RunOptions:
     """What a run needs besides its recipe.
 
     runs: the folder of all runs.
@@ -54,7 +54,7 @@ class Means:
     """
 
     runs: Path
-    wishes: Wishes = NO_WISHES
+    choice: StageChoice = ALL_STAGES
     verify: bool = False
     world: World = ALONE
     write_report: Callable[[Path], Path] | None = None
@@ -78,40 +78,34 @@ class Outcome:
     metrics: dict[Key, Metrics]
 
 
-def run(recipe: Recipe, means: Means) -> Outcome:
+def run(recipe: Recipe, options: RunOptions) -> Outcome:
     """Runs what is not done of `recipe`; what was done is kept, and the next run goes on from it.
 
     Raises RequestError for wrong input and for a second runner, WorkError when a stage fails, Stopped on a signal.
     """
-    _keep_to_ourselves(recipe)
-    run_folder = means.runs / recipe.name
-    with stopping_at_once(), disk_explained(run_folder), ExitStack() as held:
-        team = Team.gather(means.world)
-        digests = means.digests()
-        plan, revisions = _agree_on_plan(recipe, means, team, digests, held)
-        seconds = {step.step.key: _bring_to_end(step, plan, revisions, means, team, digests) for step in plan.steps}
+    keep_to_ourselves(names_hub=any(hub_ids(step) for step in recipe.steps))
+    run_folder = options.runs / recipe.name
+    forced = options.choice.force
+    with force_explained(forced), stopping_at_once(), disk_explained(run_folder), ExitStack() as held:
+        team = Team.gather(options.world)
+        digests = options.digests()
+        plan, revisions = _agree_on_plan(recipe, options, team, digests, held)
+        seconds = {step.step.key: _bring_to_end(step, plan, revisions, options, team, digests) for step in plan.steps}
         if team.is_main:
-            _round_off(plan, means, digests)
+            _round_off(plan, options, digests)
         team.part()
     return Outcome(plan, seconds, _metrics(plan))
 
 
-def _keep_to_ourselves(recipe: Recipe) -> None:
-    """No telemetry, and no word with a hub unless the recipe names one; what a user has set stays."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    if not any(hub_ids(step) for step in recipe.steps):
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
-
 def _agree_on_plan(
-    recipe: Recipe, means: Means, team: Team, digests: Digests, held: ExitStack
+    recipe: Recipe, options: RunOptions, team: Team, digests: Digests, held: ExitStack
 ) -> tuple[Plan, Revisions]:
     """The main process's plan, in every process; the main one locks the run's folder first, and `held` keeps that."""
     if not team.is_main:
-        return _plan_of(recipe, means, team.share(None))
+        return _plan_of(recipe, options, team.share(None))
     try:
-        held.enter_context(run_lock(means.runs / recipe.name))
-        plan, revisions = _plan(recipe, means, digests)
+        held.enter_context(run_lock(options.runs / recipe.name))
+        plan, revisions = _plan(recipe, options, digests)
     except BertRelayError as error:
         team.share(error.exit_code)
         raise
@@ -119,22 +113,22 @@ def _agree_on_plan(
     return plan, revisions
 
 
-def _plan(recipe: Recipe, means: Means, digests: Digests) -> tuple[Plan, Revisions]:
-    steps = chosen_steps(recipe, means.wishes)
+def _plan(recipe: Recipe, options: RunOptions, digests: Digests) -> tuple[Plan, Revisions]:
+    steps = chosen_steps(recipe, options.choice)
     check_inputs(recipe, steps)  # before a hub is asked
-    settle(means.runs / recipe.name, digests)
-    revisions = learn_revisions(steps, lock_path(recipe, means.runs), means.ask)
-    plan = make_plan(recipe, means.runs, digests, revisions, means.wishes)
+    settle(options.runs / recipe.name, digests)
+    revisions = learn_revisions(steps, lock_path(recipe, options.runs), options.ask)
+    plan = make_plan(recipe, options.runs, digests, revisions, options.choice)
     digests.save()  # so that stages need not read their inputs again to name what they keep in the cache
     return plan, revisions
 
 
-def _plan_of(recipe: Recipe, means: Means, shared: Shared | int | None) -> tuple[Plan, Revisions]:
+def _plan_of(recipe: Recipe, options: RunOptions, shared: Shared | int | None) -> tuple[Plan, Revisions]:
     """The plan that the main process shared; where it shared an exit code, this process ends with it too."""
     if shared is None or isinstance(shared, int):
         sys.exit(shared or 1)
     revisions, decided = shared
-    run_folder = means.runs / recipe.name
+    run_folder = options.runs / recipe.name
     steps = []
     for step in recipe.steps:
         if step.key in decided:
@@ -144,32 +138,31 @@ def _plan_of(recipe: Recipe, means: Means, shared: Shared | int | None) -> tuple
 
 
 def _bring_to_end(
-    planned: PlannedStep, plan: Plan, revisions: Revisions, means: Means, team: Team, digests: Digests
+    planned: PlannedStep, plan: Plan, revisions: Revisions, options: RunOptions, team: Team, digests: Digests
 ) -> float:
     """Runs a step that is not done, and links it as the latest; the seconds that took."""
     started = datetime.now(UTC)
     say("  ".join([f"{planned.action.value:6}", planned.step.label, "; ".join(planned.reasons)]).rstrip())
     if planned.action != Action.SKIP:
         with named(planned.step.label), disk_explained(planned.folder):
-            _work(planned, settings_of(planned, plan, revisions), means, team, digests)
+            _work(planned, settings_of(planned, plan, revisions), options, team, digests)
     if team.is_main:
         _link(planned, plan.recipe)
     return (datetime.now(UTC) - started).total_seconds()
 
 
-def _work(planned: PlannedStep, settings: Settings, means: Means, team: Team, digests: Digests) -> None:
+def _work(planned: PlannedStep, settings: Settings, options: RunOptions, team: Team, digests: Digests) -> None:
     """Calls the stage in every process, on the folder that the main one opens and closes."""
-    started = datetime.now(UTC)
     if team.is_main:
         if planned.afresh:
             discard(planned.folder)
         begin(planned.folder, planned.parts)
     team.wait()
-    context = StageContext(partial_of(planned.folder), means.cache, means.world)
+    context = StageContext(partial_of(planned.folder), options.cache, options.world)
     metrics = planned.step.stage.load_run()(settings, context)
     team.wait()
     if team.is_main:
-        finish(planned.folder, planned.parts, metrics, started, digests)
+        finish(planned.folder, planned.parts, metrics, digests)
         digests.save()
     team.wait()
 
@@ -202,14 +195,14 @@ def _link(planned: PlannedStep, recipe: Recipe) -> None:
         link_latest(planned.folder, latest_name(None))
 
 
-def _round_off(plan: Plan, means: Means, digests: Digests) -> None:
+def _round_off(plan: Plan, options: RunOptions, digests: Digests) -> None:
     """Writes what is told about the whole run."""
     digests.save()
     for step in plan.recipe.steps:
         unlink_other_seeds(plan.run_folder / step.name, plan.recipe.seeds)
     told_anew = write_summary(plan.recipe, plan.run_folder)
-    if means.write_report and (told_anew or not plan.idle or not (plan.run_folder / REPORT).exists()):
-        means.write_report(plan.run_folder)
+    if options.write_report and (told_anew or not plan.idle or not (plan.run_folder / REPORT).exists()):
+        options.write_report(plan.run_folder)
 
 
 def _metrics(plan: Plan) -> dict[Key, Metrics]:

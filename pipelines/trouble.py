@@ -3,7 +3,7 @@
 import errno
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,12 +20,24 @@ def named(label: str) -> Iterator[None]:
     """Says in the project's own errors which stage they are about."""
     try:
         yield
-    except Stopped as error:
-        raise Stopped(f"[{label}] {error}", error.exit_code - 128) from error
-    except RequestError as error:
-        raise RequestError(f"[{label}] {error}") from error
-    except WorkError as error:
-        raise WorkError(f"[{label}] {error}") from error
+    except BertRelayError as error:
+        raise _reworded(error, f"[{label}] {error}") from error
+
+
+@contextmanager
+def force_explained(forced: Sequence[str]) -> Iterator[None]:
+    """Says how a run with `--force` is gone on with: repeated as it is, the command would throw away what is saved."""
+    try:
+        yield
+    except (Stopped, WorkError) as error:
+        if not forced:
+            raise
+        hint = f"Leave --force out when you go on: with it, {', '.join(forced)} would begin anew."
+        raise _reworded(error, f"{error} {hint}") from error
+
+
+def _reworded(error: BertRelayError, message: str) -> BertRelayError:
+    return Stopped(message, error.exit_code - 128) if isinstance(error, Stopped) else type(error)(message)
 
 
 @contextmanager

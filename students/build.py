@@ -1,6 +1,7 @@
 """What a student starts from: a pretrained model, a new network, or the teacher's layers under a new vocabulary."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from students.corpus import ParallelCorpus
 from students.layers import POSITION_OFFSET, copy_of, keep_layers, set_dropout, xlmr_config
 from students.settings import DistillSettings, TeacherCopy
 from students.targets import Targets
+from students.trim import trim_vocabulary
 
 VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
 READ_AT_ONCE = 4096
@@ -59,7 +61,19 @@ def _base_encoder(
     if isinstance(settings.base, TeacherCopy):
         tokenizer = train_unigram(_vocabulary_texts(corpus), settings.base.vocabulary, settings.max_tokens)
         return copy_of(teacher, tokenizer)
-    return SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
+    base = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
+    return trim_vocabulary(base, _Texts(corpus)) if settings.trim_vocabulary else base
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """All sentences to learn from, read from the disk each time they are gone through."""
+
+    corpus: ParallelCorpus
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self.corpus), READ_AT_ONCE):
+            yield from self.corpus.texts(start, min(start + READ_AT_ONCE, len(self.corpus)))
 
 
 def _vocabulary_texts(corpus: ParallelCorpus) -> Iterator[str]:

@@ -5,7 +5,6 @@ one sentence of the dev split when they are equal but for case.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from filelock import FileLock
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from bertrelay.files import sync_contents, write_json
 from bertrelay.progress import say
 from bertrelay.records import Rejects
 from students.holdout import Mask, Seen, number_targets, split_off_drawn, split_off_given
@@ -26,6 +27,7 @@ from students.sources import ENGLISH, Filters, ParallelSource
 
 BLOCK_PAIRS = 4096
 SPOOL = "pairs.arrow"
+REJECTS = "rejects.jsonl"
 
 
 class Translations(NamedTuple):
@@ -66,6 +68,7 @@ class ParallelCorpus:
     languages: index into `language_names`, where 0 is English. int16 (items,)
     dev: the sentences held out; no English one of them is in training in any language.
     facts: what `corpus.json` tells: how many of what, and what became of the pairs of each source.
+    rejects: the file that lists the records that could not be used.
     """
 
     english: Sentences
@@ -76,6 +79,7 @@ class ParallelCorpus:
     language_names: list[str]
     dev: DevSplit
     facts: dict[str, Any]
+    rejects: Path
 
     @classmethod
     def open(cls, folder: Path) -> "ParallelCorpus":
@@ -91,6 +95,7 @@ class ParallelCorpus:
             language_names=[ENGLISH, *facts["train"]],
             dev={language: Translations(**sides) for language, sides in dev.items()},
             facts=facts,
+            rejects=folder / REJECTS,
         )
 
     def __len__(self) -> int:
@@ -136,14 +141,14 @@ def build_corpus(cache: Path, key: str, plan: CorpusPlan, context_cache: Path | 
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
             _lay_down(building, plan, context_cache)
-            _sync(building)
+            sync_contents(building)
             building.rename(folder)
     return ParallelCorpus.open(folder)
 
 
 def _lay_down(folder: Path, plan: CorpusPlan, context_cache: Path | None) -> None:
     account, dev_account = Account(plan.sources), Account(plan.dev_sources)
-    with Seen(folder, plan.seed) as seen, Rejects(folder / "rejects.jsonl", plan.rejects_limit) as rejects:
+    with Seen(folder, plan.seed) as seen, Rejects(folder / REJECTS, plan.rejects_limit) as rejects:
         given = _given_dev(read_pairs(plan.dev_sources, context_cache, rejects), dev_account)
         kept = filtered(read_pairs(plan.sources, context_cache, rejects), plan.filters, account)
         _write_spool(folder / SPOOL, _noted(kept, seen, account))
@@ -155,9 +160,9 @@ def _lay_down(folder: Path, plan: CorpusPlan, context_cache: Path | None) -> Non
     english_count = _write_items(folder, fates[TRAIN], seen, account)
     (folder / SPOOL).unlink()
     seen.forget()
-    _write_json(folder / "dev.json", {language: sides._asdict() for language, sides in dev.items()})
+    write_json(folder / "dev.json", {language: sides._asdict() for language, sides in dev.items()})
     facts = _facts(english_count, account, dev_account, dev, rejects)
-    _write_json(folder / "corpus.json", facts)
+    write_json(folder / "corpus.json", facts)
     _tell(facts, account)
 
 
@@ -241,10 +246,18 @@ def _write_items(folder: Path, train: Mask, seen: Seen, account: Account) -> int
     codes = np.array([1 + account.languages.index(language) for _, language in account.streams], np.int16)
     english = np.arange(len(first), dtype=np.int32)
     weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
-    np.save(folder / "targets.npy", np.concatenate([english, targets]))
-    np.save(folder / "weights.npy", np.concatenate([weights, np.ones_like(targets)]))
-    np.save(folder / "languages.npy", np.concatenate([np.zeros(len(first), np.int16), codes[seen.streams[places]]]))
+    _write_array(folder / "targets.npy", np.concatenate([english, targets]))
+    _write_array(folder / "weights.npy", np.concatenate([weights, np.ones_like(targets)]))
+    languages = np.concatenate([np.zeros(len(first), np.int16), codes[seen.streams[places]]])
+    _write_array(folder / "languages.npy", languages)
     return len(first)
+
+
+def _write_array(path: Path, array: NDArray[np.integer]) -> None:
+    """As `np.save` does, which hides that it was the disk that was full."""
+    with path.open("wb") as file:
+        npy.write_array_header_1_0(file, npy.header_data_from_array_1_0(array))
+        file.write(array.data)
 
 
 def _facts(
@@ -266,24 +279,9 @@ def _tell(facts: dict[str, Any], account: Account) -> None:
     dropped = {fate: count for fate, count in account.total().items() if fate not in (TRAIN, DEV)}
     say(
         f"parallel corpus: {facts['english']:,} English sentences to train on, translations {_named(facts['train'])}; "
-        f"held out {_named(facts['dev']) or 'none'}; left out {listed(dropped) or 'none'}; "
-        f"unusable {listed(facts['rejects']) or 'none'}"
+        f"held out {_named(facts['dev']) or 'none'}; left out {listed(dropped) or 'none'}"
     )
 
 
 def _named(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {language}" for language, count in counts.items())
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
-def _sync(folder: Path) -> None:
-    """Makes the files durable before the folder gets the name under which they are believed."""
-    for path in [*sorted(folder.iterdir()), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

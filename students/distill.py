@@ -1,10 +1,10 @@
 """The stage `students.distill`: a multilingual student learns the teacher's vector space (Reimers & Gurevych 2020)."""
 
 from collections.abc import Mapping
+from shutil import copyfile
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.batches import Items
@@ -13,8 +13,8 @@ from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.hardware import accelerator
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokens import Tokens, tokens_of
-from bertrelay.training import Batch, Figures, train
+from bertrelay.tokens import Tokens, tokenizer_of, tokens_of
+from bertrelay.training import Batch, train
 from students.build import start_student
 from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
 from students.dev import CRITERION, DevData, dev_data, dev_figures
@@ -37,12 +37,13 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     dev = dev_data(corpus, teacher, targets, settings.precision)
     del teacher  # its vectors are on the disk; its memory is the student's now
     with accelerator().main_process_first():
-        tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.work / "tokens")
+        tokens = tokens_of(corpus.texts, len(corpus), tokenizer_of(student), context.work / "tokens")
     metrics = train(
         DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output, context.work
     )
     if context.world.is_main:
         write_json(context.output / "corpus.json", corpus.facts)
+        copyfile(corpus.rejects, context.output / corpus.rejects.name)
         student.save(context.output / "model")
         save_variance(targets.variance, context.output / "model")
     return {**metrics, "target_variance": targets.variance, "train_items": float(len(corpus))}
@@ -83,7 +84,7 @@ class DistillationTask:
     ) -> None:
         self.model, self.settings = student, settings
         self.corpus, self.targets, self.tokens, self.dev = corpus, targets, tokens, dev
-        self.lengths: NDArray[np.integer] = tokens.lengths
+        self.lengths = self.padded_lengths = tokens.lengths
         self.criterion = CRITERION if dev.pairs else None
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
@@ -102,5 +103,5 @@ class DistillationTask:
         distances = (vectors - batch.inputs["targets"]).square().sum(dim=-1)  # (batch,)
         return {"distance": (batch.inputs["weights"] * distances).sum() / self.targets.variance}
 
-    def evaluate(self) -> Figures:
+    def evaluate(self) -> Metrics:
         return dev_figures(self.model, self.dev, self.settings.precision)

@@ -1,10 +1,6 @@
 """The stage `students.evaluate`: a student on held-out sentences, in every language, from one encoding."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
@@ -16,31 +12,13 @@ from bertrelay.similarity import matrix
 from bertrelay.stage import Metrics, StageContext
 from students.corpus import Translations
 from students.parallel import read_pairs
-from students.scores import mse_metrics, translation_metrics
+from students.scores import Encoded, english_of, parallel_metrics
 from students.settings import EvaluateSettings
 from students.sources import ENGLISH, ParallelSource
 from students.targets import read_variance
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 
 PICTURE = "similarity.json"
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """Vectors of many sentences, found again by the sentence."""
-
-    rows: Mapping[str, int]
-    matrix: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, encoder: SentenceEncoder, sentences: Sequence[str], precision: str) -> "Vectors":
-        distinct = list(dict.fromkeys(sentences))
-        vectors = encoder.encode(distinct, precision=precision, progress=True)
-        return cls({sentence: row for row, sentence in enumerate(distinct)}, vectors)
-
-    def __call__(self, sentences: Sequence[str]) -> NDArray[np.float32]:
-        """(sentences, dim)"""
-        return self.matrix[[self.rows[sentence] for sentence in sentences]]
 
 
 def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
@@ -52,12 +30,10 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
         lookups = read_translations(settings.lookup, context, rejects)
     student, teacher = _models(settings, context)
-    vectors = Vectors.of(student, _all_sentences(tests, sts), settings.precision)
-    metrics = _translation(tests, vectors) | _lookup(lookups, tests) | (sts_metrics(sts, vectors) if sts else {})
-    if teacher is not None and tests:
-        english = [sentence for sides in tests.values() for sentence in sides.english]
-        targets = Vectors.of(teacher, english, settings.precision)
-        metrics |= _distances(tests, vectors, targets, read_variance(settings.model))
+    vectors = Encoded.of(student, all_sentences(tests, sts), settings.precision, progress=True)
+    targets = None if teacher is None else Encoded.of(teacher, english_of(tests), settings.precision, progress=True)
+    metrics = parallel_metrics(tests, vectors, targets, read_variance(settings.model))
+    metrics |= _lookup(lookups, tests) | (sts_metrics(sts, vectors) if sts else {})
     picture = similarity_picture(tests, vectors, settings.picture_sentences)
     if picture is not None:
         write_json(context.output / PICTURE, picture)
@@ -99,17 +75,11 @@ def read_translations(
     return found
 
 
-def _all_sentences(tests: Mapping[str, Translations], sts: Mapping[str, StsPairs]) -> list[str]:
+def all_sentences(tests: Mapping[str, Translations], sts: Mapping[str, StsPairs]) -> list[str]:
+    """Every sentence of the tests, translations first."""
     translated = [sentence for sides in tests.values() for side in sides for sentence in side]
     scored = [sentence for pairs in sts.values() for side in (pairs.first, pairs.second) for sentence in side]
     return translated + scored
-
-
-def _translation(tests: Mapping[str, Translations], vectors: Vectors) -> Metrics:
-    metrics: Metrics = {}
-    for language, sides in tests.items():
-        metrics |= translation_metrics(language, vectors(sides.english), vectors(sides.other))
-    return metrics
 
 
 def _lookup(lookups: Mapping[str, Translations], tests: Mapping[str, Translations]) -> Metrics:
@@ -122,18 +92,7 @@ def _lookup(lookups: Mapping[str, Translations], tests: Mapping[str, Translation
     return metrics
 
 
-def _distances(
-    tests: Mapping[str, Translations], student: Vectors, teacher: Vectors, variance: float | None
-) -> Metrics:
-    """Distances to the teacher; relative ones in units of the training targets' variance, where that is known."""
-    english = list(teacher.rows)
-    metrics = mse_metrics(ENGLISH, student(english), teacher(english), variance)
-    for language, sides in tests.items():
-        metrics |= mse_metrics(language, student(sides.other), teacher(sides.english), variance)
-    return metrics
-
-
-def similarity_picture(tests: Mapping[str, Translations], vectors: Vectors, count: int) -> dict[str, object] | None:
+def similarity_picture(tests: Mapping[str, Translations], vectors: Encoded, count: int) -> dict[str, object] | None:
     """Cosines among the first `count` English sentences that all languages translate, and their translations."""
     translations = {language: dict(zip(sides.english, sides.other, strict=True)) for language, sides in tests.items()}
     if not translations or count == 0:

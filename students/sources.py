@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from bertrelay.settings import HubDataset, InputFile, Settings
-from bertrelay.tables import Column, Format, Table, check_one_source
+from bertrelay.settings import InputFile, Settings
+from bertrelay.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header
 
 ENGLISH = "en"
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
@@ -27,7 +27,7 @@ class AlignedFiles(Settings):
     """Two files in which row n of one translates row n of the other: plain lines, or the same table in two languages.
 
     column: which column of both files holds the sentence.
-    format, header: as for any table; header only matters in CSV and TSV.
+    format, header: as for any table.
     """
 
     english: InputFile
@@ -36,6 +36,11 @@ class AlignedFiles(Settings):
     column: Column = 0
     format: Format | None = None
     header: bool = True
+
+    @model_validator(mode="after")
+    def _header_counts(self) -> Self:
+        refuse_idle_header(self, [self.format or format_of(path) for path in (self.english, self.other)])
+        return self
 
     @property
     def name(self) -> str:
@@ -53,30 +58,14 @@ class AlignedFiles(Settings):
         return Table(path=self.english, **shape), Table(path=self.other, **shape)
 
 
-class TranslationColumns(Settings):
+class TranslationColumns(TableSource):
     """One table with a column of English and a column for each other language.
 
     others: language to column, such as `{ de = "de", fr = "translation.fr" }`.
     """
 
-    path: InputFile | None = None
-    hub: HubDataset | None = None
-    config: str | None = None
-    split: str = "train"
-    format: Format | None = None
-    header: bool = True
     english: Column = ENGLISH
     others: Annotated[dict[Language, Column], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _is_a_table(self) -> Self:
-        check_one_source(self.path, self.hub, self.config)
-        return self
-
-    @property
-    def name(self) -> str:
-        """What accounts call it."""
-        return self.table().name
 
     @property
     def languages(self) -> list[str]:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertModel
 
+from bertrelay.backbone import bert_config
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.stage import StageContext
@@ -24,20 +25,9 @@ def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: St
 def new_bert(size: NewEncoder, sentences: Sequence[str], seed: int) -> SentenceEncoder:
     """A BERT with random weights and a WordPiece vocabulary learnt from `sentences`."""
     tokenizer = train_wordpiece(sentences, size.vocabulary, size.max_tokens)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=size.dim,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=size.feed_forward or 4 * size.dim,
-        max_position_embeddings=size.max_tokens,
-        hidden_dropout_prob=size.dropout,
-        attention_probs_dropout_prob=size.dropout,
-        pad_token_id=tokenizer.pad_token_id,
-    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return SentenceEncoder(BertModel(config), tokenizer)
+        return SentenceEncoder(BertModel(bert_config(size, tokenizer)), tokenizer)
 
 
 def _as_set(encoder: SentenceEncoder, settings: TrainSettings) -> SentenceEncoder:

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from bertrelay.records import Rejects
 from bertrelay.similarity import pairwise
-from bertrelay.stage import StageContext
+from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import share, spearman
-from bertrelay.training import Figures
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.examples import Examples, read_examples
 from teachers.model import Teacher
@@ -41,9 +40,9 @@ def criterion(settings: TrainSettings) -> str | None:
     return OWN[settings.objective] if settings.dev else None
 
 
-def dev_figures(model: Teacher, dev: DevData, classes: list[str], settings: TrainSettings) -> Figures:
+def dev_figures(model: Teacher, dev: DevData, classes: list[str], settings: TrainSettings) -> Metrics:
     """Every dev figure of `model` as it stands."""
-    figures: Figures = {}
+    figures: Metrics = {}
     if dev.examples is not None:
         figures[OWN[settings.objective]] = _own_measure(model, dev.examples, classes, settings)
     if dev.sts:

@@ -39,9 +39,10 @@ def read_examples(tables: list[Table], settings: TrainSettings, context: StageCo
         indices.append([sentence_ids.setdefault(sentence, len(sentence_ids)) for sentence in sentences])
         labels.append(label)
     if not indices:
+        names = [table.name for table in tables]
         raise RequestError(
             f"expected examples for the {settings.objective} objective, found none that can be used in "
-            f"{', '.join(table.name for table in tables)}: {dict(rejects.counts) or 'no records'}"
+            f"{', '.join(names)}: {rejects.told(names) or 'no records'}"
         )
     return Examples(list(sentence_ids), np.array(indices, dtype=np.int64), labels)
 

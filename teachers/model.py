@@ -1,6 +1,5 @@
 """The network a teacher is trained as: an encoder, dropout on its vectors, and the softmax objective's linear map."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.files import read_json, write_json
 from teachers.objectives import concatenate
 from teachers.settings import TrainSettings
 
@@ -55,13 +55,13 @@ def save_head(head: nn.Linear, classes: list[str], settings: TrainSettings, fold
     """Writes the linear map, what it maps from, and the names of its classes."""
     folder.mkdir(exist_ok=True)
     save_file({name: tensor.detach().cpu() for name, tensor in head.state_dict().items()}, folder / WEIGHTS)
-    (folder / DESCRIPTION).write_text(json.dumps(_description(classes, settings), indent=2))
+    write_json(folder / DESCRIPTION, _description(classes, settings))
 
 
 def _load_head(head: nn.Linear, classes: list[str], settings: TrainSettings, folder: Path) -> None:
-    if not (folder / DESCRIPTION).is_file() or not (folder / WEIGHTS).is_file():
+    known = read_json(folder / DESCRIPTION)
+    if known is None or not (folder / WEIGHTS).is_file():
         raise RequestError(f"head: expected {DESCRIPTION} and {WEIGHTS} of an earlier training in {folder}")
-    known = json.loads((folder / DESCRIPTION).read_text())
     if known != _description(classes, settings):
         raise RequestError(
             f"head: the one in {folder} was trained for {known['classes']} on {known['concatenation']}, "

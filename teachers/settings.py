@@ -1,11 +1,11 @@
 """The settings of the teachers' stages; free of torch."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
-from bertrelay.encoder_settings import NewEncoder, PoolingMode
-from bertrelay.settings import InputFile, ModelSource, Positive, Settings
+from bertrelay.encoder_settings import Base, PoolingMode
+from bertrelay.settings import InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.tables import Table
 from bertrelay.training_settings import TrainingSettings
 
@@ -29,22 +29,8 @@ COLUMNS: dict[str, list[str | int]] = {
 }
 """What each objective reads when a table does not name its columns."""
 
-
-def _kind_of_base(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "model"
-    return "new" if isinstance(value, dict | NewEncoder) else None
-
-
-Base = Annotated[
-    Annotated[ModelSource, Tag("model")] | Annotated[NewEncoder, Tag("new")],
-    Discriminator(
-        _kind_of_base,
-        custom_error_type="teacher_base",
-        custom_error_message="expected a model such as 'bert-base-uncased', or a size such as "
-        "{ layers = 3, dim = 128, heads = 4, vocabulary = 2000 }",
-    ),
-]
+OWN_KEYS = {"softmax": ["concatenation", "head"], "cosine": ["score_range"], "triplet": ["margin"]}
+"""The settings that one objective alone looks at."""
 
 
 class StsTable(Table):
@@ -99,8 +85,16 @@ class TrainSettings(TrainingSettings):
             raise ValueError(f"concatenation: expected one of {known}; found {', '.join(self.concatenation)}")
         if self.score_range[0] >= self.score_range[1]:
             raise ValueError(f"score_range: expected the lowest score first, found {self.score_range}")
-        if self.head is not None and self.objective != "softmax":
-            raise ValueError(f"head: only the softmax objective has one, and the objective is {self.objective}")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_idle(self) -> Self:
+        for objective, keys in OWN_KEYS.items():
+            if self.objective != objective:
+                because = f"only the {objective} objective looks at it, and the objective is {self.objective}"
+                refuse_idle(self, *keys, because=because)
+        if not (self.dev or self.dev_sts):
+            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data, neither `dev` nor `dev_sts`")
         return self
 
 

@@ -12,8 +12,8 @@ from bertrelay.batches import Items
 from bertrelay.errors import RequestError
 from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokens import Tokens, tokens_of
-from bertrelay.training import Batch, Figures, train
+from bertrelay.tokens import Tokens, tokenizer_of, tokens_of
+from bertrelay.training import Batch, train
 from teachers.build import start_encoder
 from teachers.dev import DevData, criterion, dev_figures, read_dev
 from teachers.examples import Examples, read_examples
@@ -33,7 +33,7 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
     encoder = start_encoder(settings, examples.sentences, context)
     head = start_head(settings, encoder, classes)
     sentences = examples.sentences
-    tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), encoder.tokenize, context.work / "tokens")
+    tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), tokenizer_of(encoder), context.work / "tokens")
     model = Teacher(encoder, head, settings.dropout, settings.concatenation)
     metrics = train(
         TeacherTask(model, settings, examples, classes, tokens, dev), settings, context.output, context.work
@@ -75,7 +75,9 @@ class TeacherTask:
         self.classes, self.dev = classes, dev
         self.indices = examples.indices
         self.labels = _as_tensor(examples.labels, classes, settings.objective)
-        self.lengths: NDArray[np.integer] = tokens.lengths[examples.indices].sum(axis=1)
+        lengths = tokens.lengths[examples.indices]  # (items, 2 or 3)
+        self.lengths: NDArray[np.integer] = lengths.sum(axis=1)
+        self.padded_lengths: NDArray[np.integer] = lengths.shape[1] * lengths.max(axis=1)  # padded together
         self.criterion = criterion(settings)
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
@@ -99,7 +101,7 @@ class TeacherTask:
                 anchor, positive, negative = outputs.chunk(3)
                 return triplet_loss(anchor, positive, negative, self.settings.margin)
 
-    def evaluate(self) -> Figures:
+    def evaluate(self) -> Metrics:
         return dev_figures(self.model, self.dev, self.classes, self.settings)
 
 

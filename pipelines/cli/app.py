@@ -6,9 +6,12 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.encode import encode
+from pipelines.cli.mine import mine
 from pipelines.cli.recipes import recipes
 from pipelines.cli.run import plan, run
 from pipelines.cli.samples import samples
+from pipelines.cli.search import search
+from pipelines.cli.shrink import shrink
 from pipelines.cli.similarity import similarity
 
 HELP = """
@@ -47,5 +50,5 @@ def options(
     """Options of the whole command; `main` takes `--debug` out of the arguments before this is asked."""
 
 
-for command in (run, plan, recipes, samples, encode, similarity):
+for command in (run, plan, recipes, samples, encode, similarity, search, mine, shrink):
     app.command()(command)

@@ -8,7 +8,7 @@ import typer
 def recipes(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Print this one.", show_default=False)] = None,
 ) -> None:
-    """List the built-in recipes, or print one of them, as a beginning for your own.
+    """List the built-in recipes and the stages a recipe can use, or print one recipe, as a beginning for your own.
 
     For example:
 
@@ -18,17 +18,24 @@ def recipes(
     """
     from bertrelay.errors import RequestError
     from pipelines.mistakes import unknown
+    from pipelines.registry import REGISTRY
     from pipelines.source import built_in_names, find_recipe
 
     names = built_in_names()
     if name is None:
-        width = max(map(len, names), default=0)
-        for each in names:
-            typer.echo(f"{each:{width}}  {_description(find_recipe(each).text)}".rstrip())
+        _echo({each: _description(find_recipe(each).text) for each in names})
+        typer.echo("\nstages, for `uses` in a recipe:")
+        _echo({stage.kind: stage.summary for stage in REGISTRY})
     elif name in names:
         typer.echo(find_recipe(name).text, nl=False)
     else:
         raise RequestError(f"{name}: {unknown(name, names, 'recipe')}")
+
+
+def _echo(described: dict[str, str]) -> None:
+    width = max(map(len, described), default=0)
+    for name, description in described.items():
+        typer.echo(f"{name:{width}}  {description}".rstrip())
 
 
 def _description(text: str) -> str:

@@ -1,7 +1,6 @@
 """`bertrelay run` and `bertrelay plan`."""
 
 import json
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ ALONE = World()
 if TYPE_CHECKING:
     from pipelines.plan import Plan
     from pipelines.recipe import Recipe
-    from pipelines.runner import Means
+    from pipelines.runner import RunOptions
 
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a built-in one (`bertrelay recipes`).")
@@ -33,7 +32,12 @@ OnlyOption = Annotated[
 ]
 ForceOption = Annotated[
     list[str] | None,
-    typer.Option("--force", metavar="STAGE", help="Run this stage again, from its beginning. May be repeated."),
+    typer.Option(
+        "--force",
+        metavar="STAGE",
+        help="Run this stage anew: what is done or begun of it is removed. To go on with one that was stopped, "
+        "leave this out. May be repeated.",
+    ),
 ]
 RunsOption = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where the results stand.")]
 VerifyOption = Annotated[
@@ -70,16 +74,15 @@ def run(
     On several machines start it with torchrun or accelerate launch, as -m pipelines run RECIPE.
     """
     from pipelines.cli.tables import outcome_lines
-    from pipelines.launch import check_world, launch
+    from pipelines.launch import check_world, launch_again
     from pipelines.runner import REPORT
     from pipelines.runner import run as run_recipe
 
     world = check_world(processes)
-    read, means = _read(recipe, settings), _means(runs, only, force, verify, world)
-    if world.size == 1 and processes is not None and processes > 1 and not _plan(read, means).idle:
-        # -P: a folder of the user's that happens to be called pipelines is not taken for ours
-        raise typer.Exit(launch([sys.executable, "-P", "-m", "pipelines", *sys.argv[1:]], processes))
-    outcome = run_recipe(read, means)
+    read, options = _read(recipe, settings), _options(runs, only, force, verify, world)
+    if world.size == 1 and processes is not None and processes > 1 and not _plan(read, options).idle:
+        raise typer.Exit(launch_again(processes))
+    outcome = run_recipe(read, options)
     if world.is_main:
         _echo(outcome_lines(outcome, outcome.plan.run_folder / REPORT))
 
@@ -106,7 +109,7 @@ def plan(
     from pipelines.cli.tables import plan_lines
     from pipelines.plan import as_json as plan_as_json
 
-    found = _plan(_read(recipe, settings), _means(runs, only, force, verify))
+    found = _plan(_read(recipe, settings), _options(runs, only, force, verify))
     _echo([json.dumps(plan_as_json(found), ensure_ascii=False, indent=2)] if as_json else plan_lines(found))
 
 
@@ -122,23 +125,27 @@ def _read(recipe: str, settings: list[str] | None) -> "Recipe":
     return read_recipe(recipe, REGISTRY, settings or [])
 
 
-def _means(runs: Path, only: list[str] | None, force: list[str] | None, verify: bool, world: World = ALONE) -> "Means":
-    from pipelines.plan import Wishes
-    from pipelines.runner import Means
+def _options(
+    runs: Path, only: list[str] | None, force: list[str] | None, verify: bool, world: World = ALONE
+) -> "RunOptions":
+    from pipelines.plan import StageChoice
+    from pipelines.runner import RunOptions
 
-    wishes = Wishes(tuple(only or ()), tuple(force or ()))
-    return Means(runs.expanduser().resolve(), wishes, verify, world, _write_report)
+    choice = StageChoice(tuple(only or ()), tuple(force or ()))
+    return RunOptions(runs.expanduser().resolve(), choice, verify, world, _write_report)
 
 
-def _plan(recipe: "Recipe", means: "Means") -> "Plan":
+def _plan(recipe: "Recipe", options: "RunOptions") -> "Plan":
     from pipelines.plan import make_plan
     from pipelines.revisions import lock_path, read_revisions
     from pipelines.trouble import disk_explained
 
-    digests = means.digests()
-    with disk_explained(means.runs):
-        found = make_plan(recipe, means.runs, digests, read_revisions(lock_path(recipe, means.runs)), means.wishes)
-    if means.runs.is_dir():
+    digests = options.digests()
+    with disk_explained(options.runs):
+        found = make_plan(
+            recipe, options.runs, digests, read_revisions(lock_path(recipe, options.runs)), options.choice
+        )
+    if options.runs.is_dir():
         with suppress(OSError):  # what is remembered saves time and nothing else
             digests.save()
     return found

@@ -19,11 +19,12 @@ def samples(
     """
     import json
 
-    from pipelines.samples import write_samples
+    from pipelines.samples import write_papers, write_samples
+    from pipelines.samples.settings import SampleSettings
     from pipelines.trouble import disk_explained
 
     with disk_explained(folder):
-        counts = write_samples(folder, seed)
+        counts = {**write_samples(folder, SampleSettings(seed=seed)), **write_papers(folder, seed)}
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
         return

@@ -1,8 +1,8 @@
 """`bertrelay similarity`: how alike sentences are, in pairs or all with all; as text, JSON, CSV or a picture."""
 
-import csv
-import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,27 +10,39 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertrelay.errors import RequestError
-from bertrelay.hardware import Precision
+from bertrelay.progress import Bar, progress, say
 from bertrelay.similarity import Metric
-from pipelines.cli.encode import MODEL_HELP
+from pipelines.cli.encode import BatchOption, FormatOption, HeaderOption, PrecisionOption, PromptOption, table_of
+from pipelines.cli.models import MODEL_HELP, check_model
 
 if TYPE_CHECKING:
-    from bertrelay.similarity import Vectors
+    from bertrelay.compare import Compared
+    from bertrelay.encoder import SentenceEncoder
+    from bertrelay.tables import Table
+    from pipelines.cli.comparisons import Wanted, Writer
 
-LABEL_COLUMNS = 60
+ENOUGH_FOR_PROGRESS = 1_000
+LONGEST_NAME = 255  # bytes; of a longer one the system says that it is too long, and not that there is no such file
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Sentences and their similarity: (pairs,) of pairs, (first, second) of all with all."""
+class Asked:
+    """What is compared by, and what is given; `computing` goes to the encoder as it is."""
 
-    first: list[str]
-    second: list[str]
-    similarity: "Vectors"
+    model: str
+    metric: Metric
+    wanted: "Wanted"
+    computing: dict[str, Any]
 
-    @property
-    def is_matrix(self) -> bool:
-        return self.similarity.ndim == 2
+    def shows_progress(self, sentences: int) -> bool:
+        """For long work, where it does not stand between the lines of the answer."""
+        return sentences >= ENOUGH_FOR_PROGRESS and not (self.wanted.on_standard_output and sys.stdout.isatty())
+
+    def load(self) -> "SentenceEncoder":
+        from bertrelay.encoder import SentenceEncoder
+        from bertrelay.hardware import accelerator
+
+        return SentenceEncoder.load(self.model).to(accelerator().device)
 
 
 def similarity(
@@ -45,120 +57,151 @@ def similarity(
         bool, typer.Option("--matrix", help="A and B are files: every line of A with every line of B, or of A itself.")
     ] = False,
     metric: Annotated[Metric, typer.Option(help="Distances are given as negative numbers: more is nearer.")] = "cosine",
-    precision: Annotated[
-        Precision, typer.Option(help="auto is bf16 where the hardware computes in it, else fp32.")
-    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
-    table: Annotated[Path | None, typer.Option("--csv", help="Write the figures to this file as well.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw the matrix as a heat map into this .svg file.")] = None,
+    table: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the figures to this file instead.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the matrix as a heat map: .png, .svg or .pdf.")
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The column of the text, by name or position from 0. Twice: that of A, that of B.",
+            show_default="text, or the line",
+        ),
+    ] = None,
+    file_format: FormatOption = None,
+    header: HeaderOption = True,
+    prompt: PromptOption = None,
+    precision: PrecisionOption = "auto",
+    batch_tokens: BatchOption = None,
 ) -> None:
     """Compare two sentences, two files line by line, or all lines of a file with all of another.
 
-    Example: bertrelay similarity MODEL "A dog barks." "Ein Hund bellt."
+    For example:
 
-    Example: bertrelay similarity MODEL en.txt de.txt --matrix --picture matrix.svg
+      bertrelay similarity MODEL "A dog barks." "Ein Hund bellt."
+
+      bertrelay similarity MODEL english.txt german.txt --files --csv pairs.csv
+
+      bertrelay similarity MODEL english.txt korean.txt --matrix --picture matrix.png
     """
-    _check(second, matrix, picture)
-    firsts = _sentences(first, files or matrix)
-    seconds = firsts if second is None else _sentences(second, files or matrix)
-    if not matrix and len(firsts) != len(seconds):
-        raise RequestError(
-            f"--files compares line by line and expects equal counts, found {len(firsts):,} lines in {first} and "
-            f"{len(seconds):,} in {second}. Align them, or compare all with all: --matrix"
-        )
-    compared = _compare(model, firsts, seconds, matrix, metric, precision)
-    if table:
-        _write_csv(table, compared)
-    if picture:
-        _draw(picture, compared, metric)
-    typer.echo(json.dumps(_document(model, metric, compared), ensure_ascii=False) if as_json else _text(compared))
+    from pipelines.cli.comparisons import Wanted
+
+    given = [first] if second is None else [first, second]
+    _check_options(given, files, matrix, column or [], picture)
+    check_model(model)
+    computing = {"prompt_name": prompt, "precision": precision, "batch_tokens": batch_tokens}
+    asked = Asked(model, metric, Wanted(as_json, table, picture), computing)
+    if not (files or matrix):
+        if column or file_format or not header:
+            raise RequestError("--column, --format and --no-header are for files; add --files or --matrix")
+        _give_pairs(asked, [(first, second or "")], 1)
+        return
+    columns: list[str | None] = [*column, *column] if column else [None, None]
+    tables = [table_of(name, each, file_format, header) for name, each in zip(given, columns, strict=False)]
+    counts = [_counted(each) for each in tables]
+    if matrix:
+        _give_matrix(asked, tables, counts)
+    else:
+        _give_pairs_of_files(asked, tables, counts)
 
 
-def _check(second: str | None, matrix: bool, picture: Path | None) -> None:
-    if second is None and not matrix:
+def _check_options(
+    given: Sequence[str], files: bool, matrix: bool, column: Sequence[str], picture: Path | None
+) -> None:
+    """Raises RequestError for options that do not go together."""
+    if files and matrix:
+        raise RequestError("--files compares line by line and --matrix all with all: choose one of them")
+    if len(given) < 2 and not matrix:
         raise RequestError(
             "expected A and B, found A alone. To compare the lines of one file with one another: --matrix"
         )
+    if len(column) > 2:
+        raise RequestError(f"--column: expected one for both files, or one for A and one for B, found {len(column)}")
     if picture and not matrix:
         raise RequestError("--picture draws a matrix; add --matrix, with files as A and B")
-    if picture and picture.suffix != ".svg":
-        raise RequestError(f"--picture: expected a file that ends in .svg, found {picture}")
+    if picture:
+        from bertrelay.drawing import check_picture
+
+        check_picture(picture)
+    if not (files or matrix):
+        _check_sentences(given)
 
 
-def _sentences(argument: str, is_file: bool) -> list[str]:
-    if not is_file:
-        return [argument]
-    from bertrelay.records import Table, read
-    from bertrelay.settings import InputFile
-
-    return [str(record.values[0]) for record in read(Table(path=InputFile.parse(argument), format="lines"), [0])]
+def _check_sentences(given: Sequence[str]) -> None:
+    if not all(sentence.strip() for sentence in given):
+        raise RequestError("expected two sentences, found an empty one")
+    if all(len(sentence.encode()) <= LONGEST_NAME and Path(sentence).is_file() for sentence in given):
+        say(f"{given[0]} and {given[1]} are compared as sentences; for what is in these files add --files or --matrix")
 
 
-def _compare(
-    model: str, first: list[str], second: list[str], matrix: bool, metric: Metric, precision: Precision
-) -> Compared:
-    from bertrelay import similarity as similarities
-    from bertrelay.encoder import SentenceEncoder
-    from bertrelay.hardware import accelerator
+def _counted(table: "Table") -> int:
+    """How many sentences `table` holds; it is read through, so that mistakes in it are told before the work begins."""
+    from bertrelay.sentence_files import survey
 
-    encoder = SentenceEncoder.load(model).to(accelerator().device)
-    vectors = encoder.encode([*first, *second], precision=precision)  # (first + second, dim)
-    compare = similarities.matrix if matrix else similarities.pairwise
-    return Compared(first, second, compare(vectors[: len(first)], vectors[len(first) :], metric))
+    found = survey(table)
+    if found.blank:
+        say(f"{table.name}: {found.blank:,} of {found.sentences:,} sentences are blank, and compared as they are")
+    return found.sentences
 
 
-def _document(model: str, metric: Metric, compared: Compared) -> dict[str, Any]:
-    head = {"model": model, "metric": metric}
-    if compared.is_matrix:
-        return {**head, "rows": compared.first, "columns": compared.second, "matrix": compared.similarity.tolist()}
-    rows = zip(compared.first, compared.second, compared.similarity.tolist(), strict=True)
-    return {**head, "pairs": [{"a": a, "b": b, "similarity": value} for a, b, value in rows]}
+def _give_pairs_of_files(asked: Asked, tables: Sequence["Table"], counts: Sequence[int]) -> None:
+    from bertrelay.sentence_files import sentences_of
+
+    if counts[0] != counts[1]:
+        raise RequestError(
+            f"--files compares line by line and expects equal counts, found {counts[0]:,} lines in {tables[0].name} "
+            f"and {counts[1]:,} in {tables[1].name}. Align them, or compare all with all: --matrix"
+        )
+    _give_pairs(asked, zip(*map(sentences_of, tables), strict=True), counts[0])
 
 
-def _text(compared: Compared) -> str:
-    if compared.is_matrix:
-        return _matrix_text(compared)
-    rows = zip(compared.similarity, compared.first, compared.second, strict=True)
-    return "\n".join(f"{value:.4f}\t{a}\t{b}" for value, a, b in rows)
+def _give_pairs(asked: Asked, pairs: Iterable[tuple[str, str]], count: int) -> None:
+    from pipelines.cli.comparisons import pairs_writers
+
+    def compare(encoder: "SentenceEncoder") -> Iterator["Compared"]:
+        from bertrelay.compare import compare_pairs
+
+        with (
+            progress("comparing", 2 * count, "sentences") if asked.shows_progress(count) else nullcontext(Bar()) as bar
+        ):
+            yield from compare_pairs(encoder, pairs, asked.metric, bar=bar, **asked.computing)
+
+    _give(asked, pairs_writers(asked.wanted, asked.model, asked.metric), compare)
 
 
-def _matrix_text(compared: Compared) -> str:
-    """Numbered columns, each row with its sentence; the columns' sentences below, where they are others."""
-    numbers = "".join(f"{number:>10}" for number in range(1, len(compared.second) + 1))
-    rows = ["".join(f"{value:>10.4f}" for value in row) for row in compared.similarity]
-    labels = [f"{number:>4}  {_short(sentence)}" for number, sentence in enumerate(compared.first, 1)]
-    lines = [numbers, *(f"{row}  {label}" for row, label in zip(rows, labels, strict=True))]
-    if compared.second is not compared.first:
-        lines += ["", *(f"{number:>10}  {_short(sentence)}" for number, sentence in enumerate(compared.second, 1))]
-    return "\n".join(lines)
+def _give_matrix(asked: Asked, tables: Sequence["Table"], counts: Sequence[int]) -> None:
+    from bertrelay.heatmap import check_size
+    from bertrelay.sentence_files import sentences_of
+    from pipelines.cli.comparisons import matrix_writers
+
+    if asked.wanted.picture:
+        check_size(counts[0], counts[-1])
+    rows = list(sentences_of(tables[0]))
+    columns = rows if len(tables) == 1 else list(sentences_of(tables[1]))
+
+    def compare(encoder: "SentenceEncoder") -> Iterator["Compared"]:
+        from bertrelay.compare import compare_all
+
+        second = None if columns is rows else columns
+        return compare_all(
+            encoder, rows, second, asked.metric, progress=asked.shows_progress(sum(counts)), **asked.computing
+        )
+
+    _give(asked, matrix_writers(asked.wanted, asked.model, asked.metric, rows, columns), compare)
 
 
-def _short(sentence: str) -> str:
-    from bertrelay.heatmap import cut
-
-    return cut(sentence, LABEL_COLUMNS)
-
-
-def _write_csv(path: Path, compared: Compared) -> None:
-    rows: list[Sequence[Any]]
-    if compared.is_matrix:
-        rows = [["", *compared.second]]
-        rows += [[sentence, *row] for sentence, row in zip(compared.first, compared.similarity.tolist(), strict=True)]
-    else:
-        rows = [["a", "b", "similarity"]]
-        rows += list(zip(compared.first, compared.second, compared.similarity.tolist(), strict=True))
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(rows)
-    except OSError as error:
-        raise RequestError(f"{path} cannot be written: {error.strerror}. Name another file.") from error
-
-
-def _draw(path: Path, compared: Compared, metric: Metric) -> None:
-    from bertrelay.heatmap import heatmap_svg
-
-    svg = heatmap_svg(compared.similarity, compared.first, compared.second, f"{metric.capitalize()} similarity")
-    try:
-        path.write_text(svg, encoding="utf-8")
-    except OSError as error:
-        raise RequestError(f"{path} cannot be written: {error.strerror}. Name another file.") from error
+def _give(
+    asked: Asked, writers: Iterable["Writer"], compare: Callable[["SentenceEncoder"], Iterator["Compared"]]
+) -> None:
+    """Sends each block to all writers. They are opened first: a file that may not be written is told of at once."""
+    with ExitStack() as opened:
+        writes = [opened.enter_context(writer) for writer in writers]
+        for block in compare(asked.load()):
+            for write in writes:
+                write(block)
+    for path in filter(None, (asked.wanted.csv, asked.wanted.picture)):
+        if not asked.wanted.json:
+            typer.echo(f"written to {path}")

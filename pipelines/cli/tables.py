@@ -6,7 +6,7 @@ from pathlib import Path
 import typer
 
 from bertrelay.stage import Metrics
-from pipelines.plan import Action, Plan, PlannedStep, short_path
+from pipelines.plan import Action, Plan, PlannedStep, left_behind, short_path
 from pipelines.runner import Outcome
 from pipelines.scores import score_tables
 from pipelines.summary import summary
@@ -18,12 +18,16 @@ NOT_MAIN = ("_low", "_high", "_deviation")
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """Each step with its action; its reasons one below the other."""
+    """Each step with its action, its reasons one below the other; then what other settings have left behind."""
     labels = _width(planned.step.label for planned in plan.steps)
     for planned in plan.steps:
         first, *rest = planned.reasons or ("",)
         yield f"{_action(planned)}  {planned.step.label:{labels}}  {first}".rstrip()
         yield from (f"{'':6}  {'':{labels}}  {reason}" for reason in rest)
+    found = left_behind(plan)
+    if found:
+        yield "begun with other settings and not finished (those would go on with it; delete what you give up):"
+        yield from (f"{size / 1e6:>8,.1f} MB  {short_path(folder)}" for folder, size in found.items())
 
 
 def outcome_lines(outcome: Outcome, report: Path) -> Iterator[str]:

@@ -1,5 +1,6 @@
-"""Sample data of the project's own: sentences written from meanings, in five languages. Entry: `write_samples`."""
+"""Sample data of the project's own: sentences written from meanings, in five languages, and made-up papers."""
 
-from pipelines.samples.writing import Sizes, write_samples
+from pipelines.samples.papers import write_papers
+from pipelines.samples.writing import write_samples
 
-__all__ = ["Sizes", "write_samples"]
+__all__ = ["write_papers", "write_samples"]

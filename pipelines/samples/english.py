@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from pipelines.samples.grammar import Clause, Meaning, Phrase, Place
-from pipelines.samples.words import joined, said, sentence
+from pipelines.samples.lexicon import Link
+from pipelines.samples.words import joined, linked, said
 
 IRREGULAR_PLURALS = {
     "person": "people",
@@ -14,6 +15,7 @@ IRREGULAR_PLURALS = {
 
 LOCATIVES = {"school": "at", "station": "at", "market": "at", "beach": "on"}
 MID_TIMES = frozenset({"often", "always", "soon"})
+LINKS: dict[Link, str] = {"because": " because ", "while": " while ", "and": " and ", "but": ", but "}
 
 
 class Verb(NamedTuple):
@@ -57,11 +59,7 @@ VERBS = {
 
 def render(meaning: Meaning) -> str:
     """`meaning` as an English sentence."""
-    text = _clause(meaning.main)
-    if meaning.second is not None:
-        comma = "," if meaning.link == "but" else ""
-        text = f"{text}{comma} {meaning.link} {_clause(meaning.second)}"
-    return sentence(text)
+    return linked(meaning, _clause, LINKS)
 
 
 def _clause(clause: Clause) -> str:

@@ -3,8 +3,8 @@
 from typing import Literal, NamedTuple
 
 from pipelines.samples.grammar import Clause, Meaning, Phrase, Place
-from pipelines.samples.lexicon import Determiner
-from pipelines.samples.words import joined, said, sentence
+from pipelines.samples.lexicon import Determiner, Link
+from pipelines.samples.words import joined, linked, said
 
 Gender = Literal["m", "f"]
 VOWELS = "aeiouyhâàéèêëîïôœù"
@@ -152,17 +152,14 @@ TIMES = {
 }
 LAST_TIMES = frozenset({"today", "now", "every day"})
 MID_TIMES = frozenset({"often", "always", "soon"})
-LINKS = {"because": " parce que ", "while": " pendant que ", "and": " et ", "but": ", mais "}
+LINKS: dict[Link, str] = {"because": " parce que ", "while": " pendant que ", "and": " et ", "but": ", mais "}
 INSIDE = {"at": frozenset({"garden", "park", "kitchen", "forest"}), "to": frozenset({"kitchen", "forest"})}
 """Places with "dans"; the others take "à"."""
 
 
 def render(meaning: Meaning) -> str:
     """`meaning` as a French sentence."""
-    text = _clause(meaning.main)
-    if meaning.link is not None and meaning.second is not None:
-        text += LINKS[meaning.link] + _clause(meaning.second)
-    return sentence(text)
+    return linked(meaning, _clause, LINKS)
 
 
 def _clause(clause: Clause) -> str:

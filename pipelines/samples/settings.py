@@ -3,15 +3,24 @@
 from pydantic import Field
 
 from bertrelay.settings import Settings
-from pipelines.samples.writing import Sizes
 
 
 class SampleSettings(Settings):
-    """How much sample data, from which seed; smaller parts are shares of these sizes, as `Sizes` says."""
+    """How many training rows of each kind, and parallel test rows, from which seed.
+
+    Development parts have a twelfth of the NLI and STS rows and a tenth of the triplets; the STS test a sixth.
+    """
 
     seed: int = 7
-    parallel_train: int = Field(default=Sizes.parallel_train, ge=100)
-    parallel_test: int = Field(default=Sizes.parallel_test, ge=10)
-    nli: int = Field(default=Sizes.nli, ge=100)
-    sts: int = Field(default=Sizes.sts, ge=100)
-    triplets: int = Field(default=Sizes.triplets, ge=100)
+    parallel_train: int = Field(default=11_000, ge=100)
+    parallel_test: int = Field(default=1_200, ge=10)
+    nli: int = Field(default=6_000, ge=100)
+    sts: int = Field(default=6_000, ge=100)
+    triplets: int = Field(default=3_000, ge=100)
+
+
+class PaperSettings(Settings):
+    """How many made-up abstracts, from which seed."""
+
+    seed: int = 7
+    documents: int = Field(default=1_500, ge=10)

@@ -3,8 +3,8 @@
 from typing import Literal, NamedTuple
 
 from pipelines.samples.grammar import Clause, Meaning, Phrase, Place
-from pipelines.samples.lexicon import KINDS, LIVING, PEOPLE, Determiner
-from pipelines.samples.words import joined, said, sentence
+from pipelines.samples.lexicon import KINDS, LIVING, PEOPLE, Determiner, Link
+from pipelines.samples.words import joined, linked, said
 
 Gender = Literal["m", "f"]
 
@@ -153,15 +153,12 @@ TIMES = {
 }
 LAST_TIMES = frozenset({"every day"})
 MID_TIMES = frozenset({"often", "always", "soon"})
-LINKS = {"because": " porque ", "while": " mientras ", "and": " y ", "but": ", pero "}
+LINKS: dict[Link, str] = {"because": " porque ", "while": " mientras ", "and": " y ", "but": ", pero "}
 
 
 def render(meaning: Meaning) -> str:
     """`meaning` as a Spanish sentence."""
-    text = _clause(meaning.main)
-    if meaning.link is not None and meaning.second is not None:
-        text += LINKS[meaning.link] + _clause(meaning.second)
-    return sentence(text)
+    return linked(meaning, _clause, LINKS)
 
 
 def _clause(clause: Clause) -> str:

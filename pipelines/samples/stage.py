@@ -2,13 +2,12 @@
 
 from bertrelay.stage import Metrics, StageContext
 from pipelines.samples.settings import SampleSettings
-from pipelines.samples.writing import Sizes, write_samples
+from pipelines.samples.writing import write_samples
 
 
 def run(settings: SampleSettings, context: StageContext) -> Metrics:
     """Writes the sample files into the stage's output; how many rows each part has, as `sentences/nli.train`."""
     if not context.world.is_main:
         return {}
-    sizes = Sizes(**settings.model_dump(exclude={"seed"}))
-    counts = write_samples(context.output, settings.seed, sizes)
+    counts = write_samples(context.output, settings)
     return {f"sentences/{name.removesuffix('.gz').removesuffix('.tsv')}": float(n) for name, n in counts.items()}

@@ -2,10 +2,10 @@
 
 import gzip
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.samples.grammar import Meaning
+from pipelines.samples.settings import SampleSettings
 from pipelines.samples.tasks import (
     LANGUAGES,
     Row,
@@ -29,37 +29,23 @@ MULTILINGUAL = (*(f"{sentence}_{language}" for sentence in PAIR for language in 
 Items = Sequence[tuple[Meaning | str | float, ...]]
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Training rows of each kind, and parallel test rows.
-
-    Development parts have a twelfth of the NLI and STS rows and a tenth of the triplets; the STS test a sixth.
-    """
-
-    parallel_train: int = 11_000
-    parallel_test: int = 1_200
-    nli: int = 6_000
-    sts: int = 6_000
-    triplets: int = 3_000
-
-
-def write_samples(folder: Path, seed: int = 7, sizes: Sizes = Sizes()) -> dict[str, int]:
-    """Writes all sample files into `folder`, a function of `seed` and `sizes` alone; rows by file name.
+def write_samples(folder: Path, settings: SampleSettings) -> dict[str, int]:
+    """Writes all sample files into `folder`, a function of `settings` alone; rows by file name.
 
     The sentences of tests and development parts appear in no training file, in no language.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    source = Source(seed)
+    source = Source(settings.seed)
     parts: dict[str, Items] = {}
-    parts["parallel.test"] = _held(source, draw_single(source, sizes.parallel_test))
-    parts["sts.test"] = _held(source, draw_scored(source, sizes.sts // 6))
-    parts["nli.dev"] = _held(source, draw_labelled(source, sizes.nli // 12))
-    parts["sts.dev"] = _held(source, draw_scored(source, sizes.sts // 12))
-    parts["triplets.dev"] = _held(source, draw_triplets(source, sizes.triplets // 10))
-    parts["nli.train"] = draw_labelled(source, sizes.nli)
-    parts["sts.train"] = draw_scored(source, sizes.sts)
-    parts["triplets.train"] = draw_triplets(source, sizes.triplets)
-    parts["parallel.train"] = draw_single(source, sizes.parallel_train)
+    parts["parallel.test"] = _held(source, draw_single(source, settings.parallel_test))
+    parts["sts.test"] = _held(source, draw_scored(source, settings.sts // 6))
+    parts["nli.dev"] = _held(source, draw_labelled(source, settings.nli // 12))
+    parts["sts.dev"] = _held(source, draw_scored(source, settings.sts // 12))
+    parts["triplets.dev"] = _held(source, draw_triplets(source, settings.triplets // 10))
+    parts["nli.train"] = draw_labelled(source, settings.nli)
+    parts["sts.train"] = draw_scored(source, settings.sts)
+    parts["triplets.train"] = draw_triplets(source, settings.triplets)
+    parts["parallel.train"] = draw_single(source, settings.parallel_train)
     return _write_all(folder, parts)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.records import Rejects, read, rows
+from bertrelay.records import Rejects, aligned_rows, read
 from bertrelay.similarity import pairwise
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import spearman, with_interval
-from bertrelay.tables import Record, Table, Unusable
+from bertrelay.tables import Record, Unusable
 from teachers.examples import parse_score
 from teachers.settings import COLUMNS, StsTable
 
@@ -43,32 +42,23 @@ def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPai
             rejects.used()
             found.append((first, second, score))
     if not found:
-        raise RequestError(f"{table.name}: expected pairs with a score, found none that can be used")
+        names = [table.name, str(table.second)]
+        raise RequestError(
+            f"{table.name}: expected pairs with a score, found none that can be used: {rejects.told(names)}"
+        )
     return StsPairs([f for f, _, _ in found], [s for _, s, _ in found], np.array([score for *_, score in found]))
 
 
 def _across(table: StsTable, columns: Sequence[str | int], cache: Path | None, rejects: Rejects) -> Iterator[Record]:
     """Records whose second sentence stands in the row-aligned table `second`."""
     other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
-    walk = zip_longest(rows(table, columns, cache), rows(other, columns, cache))
-    for done, (row, aligned) in enumerate(walk):
-        if row is None or aligned is None:
-            raise _unaligned(table, other, row or aligned, done)
+    for row, aligned in aligned_rows(table, other, columns, cache):
         if isinstance(row, Record) and isinstance(aligned, Record):
             (first, _, score), (_, second, _) = _three(row), _three(aligned)
             yield row._replace(values=(first, second, score))
         else:
             fault = next(side for side in (row, aligned) if isinstance(side, Unusable))
             rejects.add(fault.file, fault.line, fault.reason)
-
-
-def _unaligned(table: Table, other: Table, alone: Record | Unusable | None, done: int) -> RequestError:
-    assert alone is not None
-    return RequestError(
-        f"row n of {table.name} and of {other.name} should be the same pair, but one of them ends after {done:,} rows: "
-        f"line {alone.line:,} of {alone.file} has no partner. Find the line that is missing or too many; it may stand "
-        "earlier."
-    )
 
 
 def _pair(record: Record) -> tuple[str, str, float]:

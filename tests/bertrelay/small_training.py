@@ -67,7 +67,7 @@ class TwoLosses:
     def __init__(self, items=48, dropout=0.0, criterion="score", poisoned=None, poison="gradient"):
         generator = np.random.default_rng(1)
         self.model = TwoHeads(dropout)
-        self.lengths = generator.integers(2, 15, items)
+        self.lengths = self.padded_lengths = generator.integers(2, 15, items)
         self.ids = [generator.integers(1, WORDS, length) for length in self.lengths]
         self.is_next = generator.integers(0, 2, items)
         self.criterion = criterion

@@ -55,7 +55,7 @@ def test_a_plan_is_a_function_of_seed_and_epoch():
 def test_planning_changes_no_length():
     lengths = LENGTHS.copy()
     plan_epoch(lengths, 0, 0, Budget(tokens=600))
-    list(micro_batches(np.arange(50), lengths, 100))
+    list(micro_batches(np.arange(50), lengths, lengths, 100))
     assert np.array_equal(lengths, LENGTHS)
 
 
@@ -87,12 +87,21 @@ def test_the_shares_of_all_processes_are_the_batch(processes):
 @pytest.mark.parametrize("device_tokens", [1, 30, 100, 1000, 10**9])
 def test_micro_batches_are_the_items_within_the_memory_given(device_tokens):
     items = np.random.default_rng(3).permutation(5000)[:200]
-    pieces = list(micro_batches(items, LENGTHS, device_tokens))
+    pieces = list(micro_batches(items, LENGTHS, LENGTHS, device_tokens))
     assert sorted(np.concatenate(pieces)) == sorted(items)
     for piece in pieces:
         assert len(piece) == 1 or len(piece) * LENGTHS[piece].max() <= device_tokens
     if device_tokens == 10**9:
         assert len(pieces) == 1
+
+
+@pytest.mark.parametrize("device_tokens", [1, 30, 100, 1000, 10**9])
+def test_micro_batches_of_several_texts_an_item_keep_within_memory_however_uneven_the_texts(device_tokens):
+    texts = np.random.default_rng(4).integers(1, 40, (60, 3))  # (items, texts)
+    pieces = list(micro_batches(np.arange(60), texts.sum(axis=1), 3 * texts.max(axis=1), device_tokens))
+    assert sorted(np.concatenate(pieces)) == list(range(60))
+    for piece in pieces:
+        assert len(piece) == 1 or texts[piece].size * texts[piece].max() <= device_tokens
 
 
 @pytest.mark.parametrize("wrong", [{}, {"tokens": 5, "items": 5}, {"tokens": 0}, {"items": -1}])

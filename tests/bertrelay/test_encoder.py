@@ -124,7 +124,7 @@ def test_the_network_of_a_masked_language_model_is_loaded_out_of_it(make_encoder
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"expected a folder, found none at .*nowhere"):
+    with pytest.raises(RequestError, match=r"expected a model folder, found none at .*nowhere"):
         SentenceEncoder.load(tmp_path / "nowhere")
 
 

@@ -59,7 +59,7 @@ def test_row_i_is_sentence_i_whatever_the_batches(
 def test_equal_sentences_are_computed_once_even_blocks_apart(make_encoder: MakeEncoder, many: list[str]) -> None:
     encoder = make_encoder()
     watched = Watched(encoder)
-    found = encoder.encode(many + many[::-1], precision="fp32")
+    found = encoder.encode(many + many[::-1], precision="fp32", batch_tokens=1)
     assert watched.rows == len(set(many)) < len(many)  # some are equal within a block, too
     np.testing.assert_array_equal(found, np.concatenate([found[:61], found[60::-1]]))
 
@@ -67,12 +67,23 @@ def test_equal_sentences_are_computed_once_even_blocks_apart(make_encoder: MakeE
 def test_batches_keep_to_their_tokens_and_hold_little_padding(make_encoder: MakeEncoder) -> None:
     encoder = make_encoder()
     watched = Watched(encoder)
-    texts = [f"{'dog ' * (place % 11)} {place}" for place in range(300)]
+    texts = [f"{'dog ' * (place % 11)} {place}" for place in range(1000)]
     encoder.encode(texts, precision="fp32", batch_tokens=300)
     computed = sum(rows * tokens for rows, tokens in watched.shapes)
     real = sum(map(len, encoder.tokenize(texts)))
     assert all(rows * tokens <= 300 for rows, tokens in watched.shapes)
     assert real <= computed < 1.1 * real
+
+
+def test_batches_have_few_shapes_however_many_sentences_are_left_over(make_encoder: MakeEncoder) -> None:
+    encoder = make_encoder()
+    watched = Watched(encoder)
+    for count in range(1, 80):
+        encoder.encode([f"{'dog ' * 6}{place}" for place in range(count)], precision="fp32", batch_tokens=1000)
+        encoder.encode(["dog " * 36 + "dog" * (count % 2)], precision="fp32")
+    heights = {rows for rows, width in watched.shapes if width == min(width for _, width in watched.shapes)}
+    assert heights == {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80}
+    assert all(width % 2 == 0 for _, width in watched.shapes if width > 31)
 
 
 def test_a_sentence_longer_than_a_batch_goes_alone(make_encoder: MakeEncoder, many: list[str]) -> None:

@@ -5,8 +5,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bertrelay.errors import RequestError
-from bertrelay.heatmap import colour, cut, heatmap_svg, text_columns
+from bertrelay.drawing import Box, Label
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.heatmap import colour, cut, heatmap, heatmap_svg, text_columns, write_heatmap
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -37,14 +38,25 @@ def test_every_value_and_label_of_a_small_matrix_is_printed():
     assert {"0.25", "1.00", "−0.50", "0.12", "a", "b", "c", "d", "Cosines"} <= set(texts(svg))
 
 
-def test_no_cell_of_thirteen_has_a_value_and_no_row_of_forty_nine_a_label():
+def test_twelve_rows_have_their_values_printed_and_thirteen_have_not():
     def labels(n):
         return [f"r{i}" for i in range(n)]
 
     assert "0.50" in texts(heatmap_svg(np.full((12, 12), 0.5), labels(12), labels(12), ""))
     assert texts(heatmap_svg(np.full((13, 13), 0.5), labels(13), labels(13), "")).count("0.50") == 2  # the legend's
-    assert texts(heatmap_svg(np.eye(48), labels(48), labels(48), "")).count("r47") == 2
-    assert "r48" not in texts(heatmap_svg(np.eye(49), labels(49), labels(49), ""))
+
+
+@pytest.mark.parametrize("count", [2, 12, 28, 29, 48, 200])
+def test_every_row_and_column_has_its_label_and_none_runs_into_the_next(count):
+    names = [f"row {i}" for i in range(count)]
+    drawing = heatmap(np.eye(count), names, [f"column {i}" for i in range(count)], "")
+    labels = {shape.text: shape for shape in drawing.shapes if isinstance(shape, Label)}
+    rows, columns = [labels[name] for name in names], [labels[f"column {i}"] for i in range(count)]
+    apart = columns[1].x - columns[0].x
+    assert rows[1].y - rows[0].y >= 12
+    assert apart * np.sin(np.radians(columns[0].turn)) >= 12
+    assert {columns[0].turn} <= {40.0, 90.0}
+    assert all(0 <= label.x <= drawing.width and 0 <= label.y <= drawing.height for label in labels.values())
 
 
 def test_the_larger_value_is_the_deeper_colour():
@@ -106,13 +118,50 @@ def test_markup_and_control_characters_in_labels_stay_text():
     assert "<script" not in svg
 
 
-def test_wide_labels_lie_inside_the_picture():
-    long = "W" * 34
-    root = ElementTree.fromstring(heatmap_svg([[1.0, 0.5]], [long], [long, long], ""))
-    width = float(root.get("width"))
-    last = [text for text in root.iter(f"{SVG}text") if text.get("transform")][-1]
-    start = float(re.search(r"translate\(([\d.]+)", last.get("transform")).group(1))
-    assert start + 34 * 7.3 * np.cos(np.radians(40)) <= width
+@pytest.mark.parametrize("label", ["W" * 34, "m" * 34, "あ" * 17, "a long label, as usual as can be, ah"])
+@pytest.mark.parametrize("count", [1, 8, 40])
+def test_labels_lie_inside_the_picture(label, count):
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    drawing = heatmap(np.eye(count), [label] * count, [label] * count, "")
+    letters = cut(label) if "あ" not in label else "m" * 20  # of a font that is there
+    pixels = TextPath((0, 0), letters, 12, prop=FontProperties("DejaVu Sans")).get_extents().width
+    row, column = (
+        next(s for s in drawing.shapes if getattr(s, "text", "") == cut(label) and s.anchor == end)
+        for end in ("end", "start")
+    )
+    assert row.x - pixels >= 0
+    assert column.y - pixels * np.sin(np.radians(column.turn)) >= 14  # below the heading
+    last = [s for s in drawing.shapes if getattr(s, "text", "") == cut(label) and s.anchor == "start"][-1]
+    assert last.x + pixels * np.cos(np.radians(last.turn)) <= drawing.width
+
+
+def test_a_narrow_picture_has_room_for_its_legend():
+    drawing = heatmap(np.eye(60)[:, :1], ["a"] * 60, ["b"], "")
+    assert max(shape.x + shape.width for shape in drawing.shapes if isinstance(shape, Box)) <= drawing.width + 1
+
+
+def test_a_picture_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    write_heatmap(tmp_path / "m.png", [[1.0]], ["a"], ["b"])
+    before = (tmp_path / "m.png").read_bytes()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("bertrelay.heatmap.write_drawing", full)
+    with pytest.raises(WorkError, match=r"could not write .*m\.png: No space left on device"):
+        write_heatmap(tmp_path / "m.png", [[0.0]], ["a"], ["b"])
+    assert [path.name for path in tmp_path.iterdir()] == ["m.png"]
+    assert (tmp_path / "m.png").read_bytes() == before
+
+
+def test_scripts_without_a_font_are_told_with_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bertrelay.heatmap.write_drawing", lambda *_: ["Devanagari", "Thai"])
+    write_heatmap(tmp_path / "m.png", [[1.0]], ["a"], ["b"])
+    told = capsys.readouterr().err
+    assert "no font of this machine has Devanagari, Thai" in told
+    assert "or write .svg" in told
 
 
 def test_labels_that_do_not_fit_and_pictures_nobody_could_read_are_refused():

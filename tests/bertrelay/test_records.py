@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.records import Record, Rejects, Table, read, rows
+from bertrelay.records import Record, Rejects, Table, aligned_rows, read, rows
 
 SECRET = "Mrs Smith has a fever"
 
@@ -227,15 +227,23 @@ def test_a_nul_character_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_column_is_answered_with_those_there_are_and_the_nearest(tmp_path: Path) -> None:
-    sources = [
-        table(tmp_path / "a.tsv", "sentence_A\tsentence_B\tscore\n1\t2\t3\n"),
-        table(tmp_path / "a.jsonl", '{"sentence_A": 1, "sentence_B": 2, "score": 3}\n'),
-    ]
-    for source in sources:
-        message = refusal(source, "sentence_a")
-        assert "has no column 'sentence_a'" in message
-        assert "sentence_A, sentence_B, score. Did you mean 'sentence_A'?" in message
-        assert "no column 7: it has 3" in refusal(source, 7)
+    source = table(tmp_path / "a.jsonl", '{"sentence_A": 1, "sentence_B": 2, "score": 3}\n')
+    message = refusal(source, "sentence_a")
+    assert "has no column 'sentence_a'" in message
+    assert "sentence_A, sentence_B, score. Did you mean 'sentence_A'?" in message
+    assert "no column 7: it has 3" in refusal(source, 7)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_first_row_that_may_be_a_record_is_answered_with_its_size_alone(tmp_path: Path, name: str) -> None:
+    mark = "," if name.endswith("csv") else "\t"
+    source = table(tmp_path / name, mark.join(["Haemoptysis", "Smith", "SCORE"]) + "\n")
+    message = refusal(source, "score")
+    assert "has no column 'score'. A header was expected in its first row, found 3 columns" in message
+    assert "Did you mean 'SCORE'?" in message and "header = false" in message
+    assert "Haemoptysis" not in message and "Smith" not in message
+    assert "Smith" not in refusal(source, "Smyth")  # no guess at a near name: it would quote the record
+    assert "no column 7: it has 3" in refusal(source, 7)
 
 
 def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
@@ -311,6 +319,22 @@ def test_rows_keep_their_place_when_one_is_unusable(tmp_path: Path) -> None:
     assert [isinstance(row, Record) for row in found] == [True, False, True]
 
 
+def test_two_tables_are_walked_side_by_side_and_an_unusable_row_keeps_its_place(tmp_path: Path) -> None:
+    english, german = table(tmp_path / "a.en", b"one\n\xff\nthree\n"), table(tmp_path / "a.de", "eins\nzwei\ndrei\n")
+    found = [
+        tuple(isinstance(row, Record) and row.values[0] for row in pair) for pair in aligned_rows(english, german, [0])
+    ]
+    assert found == [("one", "eins"), (False, "zwei"), ("three", "drei")]
+
+
+@pytest.mark.parametrize(("first", "second"), [(5, 2), (2, 5)])
+def test_tables_that_are_not_aligned_are_told_with_the_rows_of_both(tmp_path: Path, first: int, second: int) -> None:
+    tables = [table(tmp_path / name, "x\n" * count) for name, count in (("a.en", first), ("a.de", second))]
+    longer = tables[0 if first > second else 1].name
+    with pytest.raises(RequestError, match=f"first has {first} rows and the second {second}: line 3 of {longer}"):
+        list(aligned_rows(*tables, [0]))
+
+
 def test_rejects_up_to_the_limit_are_borne_and_one_more_stops(tmp_path: Path) -> None:
     with Rejects(tmp_path / "r.jsonl", limit=0.01) as rejects:
         rejects.used(99)
@@ -321,7 +345,25 @@ def test_rejects_up_to_the_limit_are_borne_and_one_more_stops(tmp_path: Path) ->
         rejects.add("f.tsv", 9, "not valid UTF-8")
     message = str(stopped.value)
     assert "2 of 100" in message and "1.00%" in message and "f.tsv, line 7" in message and "r.jsonl" in message
-    assert "1 × too few fields" in message and "1 × not valid UTF-8" in message
+    assert "1 × too few fields in f.tsv" in message and "1 × not valid UTF-8 in f.tsv" in message
+
+
+def test_the_account_says_which_data_it_concerns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Rejects(tmp_path / "r.jsonl", limit=0.5) as rejects:
+        rejects.used(7)
+        for file, reason in [("dev", "no score"), ("train", "no score"), ("train", "no score"), ("dev", "empty")]:
+            rejects.add(file, 1, reason)
+    assert rejects.counts == {"no score": 3, "empty": 1}
+    assert rejects.told() == "2 × no score in train, 1 × no score in dev, 1 × empty in dev"
+    assert rejects.told(["dev"]) == "1 × no score in dev, 1 × empty in dev"
+    told = capsys.readouterr().err
+    assert told == f"left out 4 of 11 records, which cannot be used: {rejects.told()}; r.jsonl lists them\n"
+
+
+def test_nothing_is_said_where_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with Rejects(None) as rejects:
+        rejects.used(7)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_bad_beginning_of_a_good_file_does_not_stop() -> None:
@@ -355,12 +397,23 @@ def test_no_reject_leaves_an_empty_list(tmp_path: Path) -> None:
     assert (tmp_path / "r.jsonl").read_text() == ""
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "@stage/a.tsv"])
+def test_a_header_is_for_csv_and_tsv_and_what_is_read_again_is_as_it_was(name: str) -> None:
+    settings = Table(path=name, header=False)
+    assert Table.model_validate(settings.model_dump()) == settings
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({}, "exactly one of them"),
         ({"path": "a", "hub": "owner/name"}, "exactly one of them"),
-        ({"path": "a", "config": "de"}, "a file has none"),
+        ({"path": "a", "config": "de"}, "config: without effect, because only data sets of the hub have one"),
+        ({"path": "a", "split": "test"}, "split: without effect, because only data sets of the hub have one"),
+        ({"hub": "owner/name", "format": "csv"}, "format: without effect, because a data set of the hub is no file"),
+        ({"hub": "owner/name", "format": "csv", "header": False}, "format, header: without effect"),
+        ({"path": "a.txt", "header": False}, "header: without effect, because only csv and tsv .* read as lines"),
+        ({"path": "a.csv", "format": "jsonl", "header": False}, "header: without effect, .* read as jsonl"),
         ({"path": "a", "columns": [-1]}, "greater than or equal to 0"),
         ({"path": "a", "columns": []}, "at least 1 item"),
     ],

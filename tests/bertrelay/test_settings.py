@@ -12,6 +12,7 @@ from bertrelay.settings import (
     ModelSource,
     Settings,
     leaves,
+    no_model_folder,
     with_sources,
     with_stage_paths,
 )
@@ -67,6 +68,30 @@ def test_a_model_is_a_folder_when_it_is_one_or_is_written_like_one(tmp_path):
     assert ModelSource.parse(Located("none", tmp_path)).folder is None
 
 
+def test_two_words_are_a_folder_where_the_first_stands_and_no_revision_pins_them(tmp_path):
+    (tmp_path / "models/relay").mkdir(parents=True)
+
+    def parsed(text):
+        return ModelSource.parse(Located(text, tmp_path))
+
+    assert parsed("models/relya").folder == tmp_path / "models/relya"
+    assert parsed("models/relya@main").hub_id == "models/relya"
+    assert parsed("owner/relay").hub_id == "owner/relay"
+    assert parsed("owner/models/relay").folder == tmp_path / "owner/models/relay"
+
+
+def test_a_missing_model_folder_is_told_with_the_nearest_or_how_a_hub_id_is_written(tmp_path):
+    (tmp_path / "models/relay").mkdir(parents=True)
+    (tmp_path / "models/relax").touch()
+    told = no_model_folder(tmp_path / "models/relya")
+    assert (
+        told == f"expected a model folder, found none at {tmp_path}/models/relya; did you mean {tmp_path}/models/relay?"
+    )
+    assert no_model_folder(tmp_path / "modles/relay").endswith(f"did you mean {tmp_path}/models?")
+    assert "for a model of the hub write models/xlm-roberta@main" in no_model_folder(tmp_path / "models/xlm-roberta")
+    assert no_model_folder(Path("/q9/z8/y7")).endswith("check the path")
+
+
 def test_a_hub_id_has_a_name_and_perhaps_a_revision():
     pinned = ModelSource.parse("owner/name@abc")
     assert (pinned.hub_id, pinned.revision, pinned.folder) == ("owner/name", "abc", None)
@@ -78,7 +103,7 @@ def test_a_hub_id_has_a_name_and_perhaps_a_revision():
     assert (HubDataset.parse("owner/d@1").hub_id, HubDataset.parse("owner/d@1").revision) == ("owner/d", "1")
 
 
-@pytest.mark.parametrize("wrong", ["a b", "a/b/c", "", "https://hub/x"])
+@pytest.mark.parametrize("wrong", ["a b", "a/b c", "", "https://hub/x"])
 def test_what_is_neither_folder_nor_id_is_refused(wrong):
     with pytest.raises(ValidationError, match="expected a model folder"):
         Example(base=wrong)

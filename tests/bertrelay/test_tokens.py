@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from bertrelay import tokens as token_files
-from bertrelay.tokens import tokens_of
+from bertrelay.layout import Prompts
+from bertrelay.tokens import tokenizer_of, tokens_of
 
 SENTENCES = ["a", "a longer one of six words", "", "two words"]
 PAD = 99
@@ -66,6 +68,32 @@ def test_what_was_cut_short_is_written_anew(make):
     with pytest.raises(Killed):
         make(tokenize=cut_short)
     assert make().lengths.tolist() == [3, 8, 2, 4]
+
+
+def test_ids_are_on_the_disk_before_it_says_so(make, tmp_path, monkeypatch):
+    """A power cut leaves what was synced; the word that all is there must not be all that was."""
+    synced, sync = [], os.fsync
+
+    def noting(descriptor):
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()).removeprefix(f"{tmp_path}/"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    make()
+    word = next(place for place, name in enumerate(synced) if "done.json" in name)
+    assert set(synced[:word]) >= {"tokens/ids.bin", "tokens/starts.bin", "tokens"}
+    assert not any(name.endswith(".bin") for name in synced[word:])
+
+
+def test_a_models_default_prompt_stands_before_what_is_learnt_as_before_what_is_encoded(tiny_encoder, tmp_path):
+    sentences = ["a dog runs", "the cat sleeps"]
+    prompts = Prompts({"query": "the dog "}, default="query")
+    encoder = tiny_encoder("bert", sentences, prompts=prompts)
+    found = tokens_of(lambda a, b: sentences[a:b], 2, tokenizer_of(encoder), tmp_path / "tokens")
+    ids, mask = found.padded(np.arange(2), encoder.pad_id)
+    with torch.inference_mode():
+        np.testing.assert_allclose(encoder(ids, mask), encoder.encode(sentences, precision="fp32"), atol=1e-5)
+    assert ids[0].tolist() == encoder.tokenize(["the dog a dog runs"])[0]
 
 
 def test_nothing_is_nothing(make):

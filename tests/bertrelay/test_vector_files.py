@@ -1,8 +1,11 @@
+import errno
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +16,16 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from bertrelay import encoding, vector_files
+from bertrelay import encoding, vector_files, vector_outputs
+from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.hardware import private_memory_mb
+from bertrelay.layout import Prompts
 from bertrelay.records import Table
-from bertrelay.stage import World
-from bertrelay.vector_files import encode_file, encoder_digest, fill_vectors
+from bertrelay.stage import StageContext, World
+from bertrelay.vector_files import encode_file, encoder_digest, fill_vectors, run
+from bertrelay.vector_outputs import held, shape_of
 from bertrelay.vectors import open_vectors
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -30,6 +36,7 @@ BLOCK = 8
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
     monkeypatch.setattr(vector_files, "BLOCK_SENTENCES", BLOCK)
+    monkeypatch.setattr(vector_outputs, "ROWS_AT_ONCE", BLOCK)
 
 
 class Texts:
@@ -134,9 +141,42 @@ def lines_file(tmp_path: Path, lines: list[str]) -> Table:
 def test_row_i_of_the_output_is_line_i_of_the_input(make_encoder: MakeEncoder, many: list[str], tmp_path: Path) -> None:
     lines = [*many, "", "the end"]
     encoder, table = make_encoder(), lines_file(tmp_path, lines)
-    assert encode_file(encoder, table, tmp_path / "out.npy", precision="fp32") == 63
+    encoded = encode_file(encoder, table, tmp_path / "out.npy", precision="fp32")
+    assert encoded[:2] == (63, 16)
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), encoder.encode(lines, precision="fp32"), atol=2e-5)
     assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.npy"}
+
+
+def test_blank_sentences_are_counted_and_their_rows_stand(
+    make_encoder: MakeEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = lines_file(tmp_path, ["Rain.", "", " \t", "A dog runs."])
+    assert encode_file(make_encoder(), table, tmp_path / "out.npy").sentences == 4
+    assert np.isfinite(np.load(tmp_path / "out.npy")).all()
+    assert "2 of 4 sentences are blank" in capsys.readouterr().err
+
+
+def test_names_of_model_input_and_output_are_enough(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    make_encoder().save(tmp_path / "model")
+    lines_file(tmp_path, ["Rain.", "A dog runs."])
+    encode_file(tmp_path / "model", tmp_path / "lines.txt", str(tmp_path / "out.npy"), precision="fp32")
+    expected = make_encoder().encode(["Rain.", "A dog runs."], precision="fp32")
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-6)
+
+
+def test_a_prompt_stands_before_each_sentence_and_another_one_begins_again(
+    make_encoder: MakeEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder = make_encoder(prompts=Prompts({"query": "Rain. ", "other": "A "}, None))
+    table, output = lines_file(tmp_path, ["A dog.", "Rain."]), tmp_path / "out.npy"
+    encode_file(encoder, table, output, prompt_name="query", precision="fp32")
+    expected = encoder.encode(["Rain. A dog.", "Rain. Rain."], precision="fp32")
+    np.testing.assert_allclose(np.load(output), expected, atol=1e-6)
+    with pytest.raises(RequestError, match="found 'answer'"):
+        encode_file(encoder, table, output, prompt_name="answer")
+    for prompt in ("query", "query", "other"):
+        fill_vectors(encoder, Texts(["A dog."]), 1, tmp_path / "v.npy", "key", prompt_name=prompt)
+    assert capsys.readouterr().err.count("begun again") == 1
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -157,7 +197,7 @@ def test_a_column_of_a_table_is_encoded(make_encoder: MakeEncoder, tmp_path: Pat
     (tmp_path / "t.tsv").write_text("id\tsentence\n1\tRain.\n2\tA dog runs.\n")
     table = Table.model_validate({"path": str(tmp_path / "t.tsv"), "columns": ["sentence"]})
     encoder = make_encoder()
-    assert encode_file(encoder, table, tmp_path / "out.npy") == 2
+    assert encode_file(encoder, table, tmp_path / "out.npy").sentences == 2
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), encoder.encode(["Rain.", "A dog runs."]))
 
 
@@ -226,19 +266,109 @@ def test_two_processes_write_the_file_that_one_writes(
     np.testing.assert_allclose(np.load(tmp_path / "two.npy"), np.load(tmp_path / "one.npy"), atol=1e-6)
 
 
-def test_wrong_outputs_and_inputs_are_refused(make_encoder: MakeEncoder, tmp_path: Path) -> None:
-    encoder, table = make_encoder(), lines_file(tmp_path, ["Rain."])
-    with pytest.raises(RequestError, match=r"\.npy or \.parquet"):
-        encode_file(encoder, table, tmp_path / "out.csv")
-    with pytest.raises(RequestError, match="No such file or directory"):
-        encode_file(encoder, table, tmp_path / "nowhere" / "out.npy")
-    assert not (tmp_path / "nowhere").exists()
-    (tmp_path / "n.jsonl").write_text('{"text": 3}\n')
-    with pytest.raises(RequestError, match=r"expected one column of text, found 1 .* int at .*n\.jsonl, line 1"):
-        encode_file(encoder, Table.model_validate({"path": str(tmp_path / "n.jsonl")}), tmp_path / "out.npy")
+def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SentenceEncoder, "load", None)
+    lines_file(tmp_path, ["Rain."])
+    (tmp_path / "bad.txt").write_bytes(b"Rain.\n" * 9 + b"R\xe9in.\n")
+    (tmp_path / "number.jsonl").write_text('{"text": "one"}\n{"text": 3}\n')
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(RequestError):
-        encode_file(encoder, Table.model_validate({"path": str(tmp_path / "empty.txt")}), tmp_path / "out.npy")
+    (tmp_path / "folder.npy").mkdir()
+    for source, output, told in [
+        ("lines.txt", "out.csv", r"ends in \.npy or \.parquet"),
+        ("lines.txt", "nowhere/out.npy", "there is no folder .*nowhere"),
+        ("lines.txt", "folder.npy", "found the folder"),
+        ("none.txt", "out.npy", "there is no file"),
+        ("empty.txt", "out.npy", "holds no records"),
+        ("bad.txt", "out.npy", r"bad\.txt, line 10: not valid UTF-8 \(byte 55"),
+        ("number.jsonl", "out.npy", r"number\.jsonl, line 2: expected text, found int"),
+    ]:
+        with pytest.raises(RequestError, match=told):
+            encode_file("model", tmp_path / source, tmp_path / output)
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_the_input_is_never_overwritten(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"no matter")
+    (tmp_path / "b.parquet").symlink_to(tmp_path / "a.parquet")
+    with pytest.raises(RequestError, match="is the input itself"):
+        encode_file(make_encoder(), tmp_path / "a.parquet", tmp_path / "b.parquet")
+    assert (tmp_path / "a.parquet").read_bytes() == b"no matter"
+
+
+def test_two_at_work_on_one_output_are_one_too_many(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    table, output = lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy"
+    with held(output), pytest.raises(RequestError, match="another process is writing"):
+        encode_file(make_encoder(), table, output)
+    encode_file(make_encoder(), table, output)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_parquet_file_that_was_cut_off_loses_no_vector(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, output = lines_file(tmp_path, many), tmp_path / "out.parquet"
+    output.write_bytes(b"of yesterday")
+
+    def cut_off_at_the_third_block(first: int, end: int) -> list[str]:
+        if first >= 2 * BLOCK:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return many[first:end]
+
+    def finish(output: Path, read_block: object) -> None:  # noqa: ARG001
+        vector_outputs.finish(output, cut_off_at_the_third_block)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(vector_files, "finish", finish)
+        with pytest.raises(WorkError, match=r"could not write .*out\.parquet: No space left"):
+            encode_file(make_encoder(), table, output)
+    assert output.read_bytes() == b"of yesterday"
+    assert not (tmp_path / ".out.parquet.writing").exists()
+    monkeypatch.setattr(vector_files, "write_rows", None)  # nothing is left to be computed
+    assert encode_file(make_encoder(), table, output) == (61, 16, None)
+    assert shape_of(output) == (61, 16)
+    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.parquet"}
+
+
+def test_processes_that_do_not_know_of_one_another_are_told(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match="expected 2 processes that know of one another, found 1"):
+        encode_file(make_encoder(), lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy", world=World(0, 2))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_bar_counts_what_others_did_and_not_what_was_done_before(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill = partial(fill_vectors, make_encoder(), rows=61, path=tmp_path / "v.npy", key="key", precision="fp32")
+    others = iter([1, 1, 0])  # processes of the test, at work while the first one is
+
+    def read_block(first: int, end: int) -> list[str]:
+        if next(others, 0):
+            fill(Texts(many), world=World(1, 2))
+        return many[first:end]
+
+    fill(Texts(many[:8] + [""] * 53), world=World(0, 8))
+    capsys.readouterr()
+    assert fill(read_block, world=World(0, 2)) == 53
+    told = capsys.readouterr().err
+    assert "going on after 8 of 61 sentences" in told
+    assert re.search(r"^encoding: 61 of 61 sentences", told.splitlines()[-1])
+
+
+def test_the_stage_writes_the_vectors_and_tells_their_count(
+    make_encoder: MakeEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_encoder().save(tmp_path / "model")
+    (tmp_path / "t.csv").write_text("id,text\n1,Rain.\n2,A dog runs.\n")
+    settings = EncodeSettings.model_validate(
+        {"model": str(tmp_path / "model"), "sentences": {"path": str(tmp_path / "t.csv")}, "output": "parquet"}
+    )
+    context = StageContext(tmp_path, tmp_path / "cache")
+    metrics = run(settings, context)
+    assert (metrics["sentences"], metrics["dim"]) == (2, 16)
+    assert (metrics["sentences_per_second"] or 0) > 0
+    assert pq.read_table(tmp_path / "vectors.parquet")["text"].to_pylist() == ["Rain.", "A dog runs."]
+    monkeypatch.setattr(SentenceEncoder, "load", None)  # what is whole is not computed again
+    assert run(settings, context) == {"sentences": 2, "dim": 16, "sentences_per_second": None}
 
 
 def test_the_digest_of_an_encoder_tells_every_change(make_encoder: MakeEncoder) -> None:
@@ -279,5 +409,5 @@ def test_private_memory_does_not_grow_with_the_corpus(word_piece: PreTrainedToke
         return [f"A dog {place}." for place in range(first, end)]
 
     fill_vectors(encoder, read_block, rows, tmp_path / "v.npy", "key", precision="fp32", batch_tokens=10_000)
-    assert len(seen) == -(-rows // encoding.BLOCK_SENTENCES)
-    assert max(seen[10:]) - max(seen[3:10]) < rows * dim * 4 / 1e6 / 3  # the file itself has 154 MB
+    assert len(seen) == 64
+    assert max(seen[24:]) - max(seen[6:24]) < rows * dim * 4 / 1e6 / 3  # the file itself has 154 MB

@@ -62,3 +62,72 @@ def bertrelay(start):
         return process.returncode, out, err
 
     return run
+
+
+WORDS = ["[PAD]", "[UNK]", "a", "dog", "barks", "ein", "hund", "bellt", "개가", "짖는다", "."]
+
+
+@pytest.fixture(scope="session")
+def encoder():
+    """A random encoder that knows a few words of three languages."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    from bertrelay.encoder import SentenceEncoder
+    from bertrelay.layout import Prompts
+
+    rules = Tokenizer(models.WordLevel({word: row for row, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    rules.normalizer = normalizers.Lowercase()
+    rules.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    network = BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=16, initializer_range=0.5, **sizes))
+    return SentenceEncoder(network, tokenizer, prompts=Prompts({"query": "dog "})).eval()
+
+
+@pytest.fixture(scope="session")
+def model(encoder, tmp_path_factory):
+    """The folder of `encoder`."""
+    folder = tmp_path_factory.mktemp("model")
+    encoder.save(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def vectors(encoder):
+    """The vectors of sentences, each computed alone."""
+    import torch
+
+    def of(sentences):
+        with torch.inference_mode():
+            alone = [torch.tensor([ids]) for ids in encoder.tokenize(sentences)]
+            return torch.cat([encoder(ids, torch.ones_like(ids)) for ids in alone]).numpy()
+
+    return of
+
+
+@pytest.fixture
+def write_lines(tmp_path):
+    def write(name, lines):
+        path = tmp_path / name
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def call():
+    """Runs a command here: its standard output; its error is raised."""
+    from typer.testing import CliRunner
+
+    from pipelines.cli.app import app
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run

@@ -68,7 +68,7 @@ def test_a_run_tells_what_it_did_and_where_models_and_report_are(write_recipe, b
     assert "teacher  first time" in err
 
 
-def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrelay):
+def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrelay, tmp_path):
     path = write_recipe(RELAY)
     bertrelay("run", path)
     code, out, _ = bertrelay("plan", path, "--set", "teacher.epochs=2", "--set", "student.epochs=3")
@@ -78,6 +78,12 @@ def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrel
         "RUN     student  upstream teacher: teacher.epochs: 1 → 2",
         "                 student.epochs: 1 → 3",
     ]
+    whole = (tmp_path / "runs/relay/teacher/latest").resolve()
+    partial = whole.rename(whole.with_name(whole.name + ".partial"))
+    *_, head, left = bertrelay("plan", path, "--set", "teacher.epochs=2")[1].splitlines()
+    assert head.startswith("begun with other settings and not finished")
+    assert left.split()[1:] == ["MB", f"runs/relay/teacher/{partial.name}"]
+    partial.rename(whole)
     document = json.loads(bertrelay("plan", path, "--json")[1])
     assert [(stage["name"], stage["action"], stage["reasons"]) for stage in document["stages"]] == [
         ("teacher", "SKIP", []),
@@ -127,11 +133,14 @@ def test_version_is_that_of_the_package(bertrelay):
 def test_recipes_are_listed_with_their_first_line_and_printed(tmp_path, monkeypatch, capsys):
     from pipelines import source
     from pipelines.cli.recipes import recipes
+    from pipelines.registry import REGISTRY
 
     (tmp_path / "short.toml").write_text("#\n# A short relay.\nname = 'x'\n")
     monkeypatch.setattr(source, "files", lambda _: tmp_path)
     recipes(None)
-    assert capsys.readouterr().out == "short  A short relay.\n"
+    recipe, blank, _, *stages = capsys.readouterr().out.splitlines()
+    assert (recipe, blank) == ("short  A short relay.", "")
+    assert [stage.split(maxsplit=1) for stage in stages] == [[stage.kind, stage.summary] for stage in REGISTRY]
     recipes("short")
     assert capsys.readouterr().out == (tmp_path / "short.toml").read_text()
 
@@ -141,7 +150,7 @@ def test_every_built_in_recipe_is_listed(bertrelay):
 
     code, out, _ = bertrelay("recipes")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == built_in_names()
+    assert [line.split()[0] for line in out.partition("\n\n")[0].splitlines()] == built_in_names()
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):

@@ -62,14 +62,15 @@ def has_ended(pid):
 
 
 def test_workers_know_their_place_as_under_torchrun(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(launching, "_cores", lambda: 8)
     first, second, third = worker_environments(3)
     assert [each["RANK"] for each in (first, second, third)] == ["0", "1", "2"]
     assert [each["LOCAL_RANK"] for each in (first, second, third)] == ["0", "1", "2"]
     assert {each["WORLD_SIZE"] for each in (first, second, third)} == {"3"} == {first["LOCAL_WORLD_SIZE"]}
     assert len({each["MASTER_PORT"] for each in (first, second, third)}) == 1
-    assert first["OMP_NUM_THREADS"] == "2"
+    assert (first["OMP_NUM_THREADS"], first["RAYON_NUM_THREADS"]) == ("2", "2")
     assert first["ACCELERATE_USE_CPU"] == "true"
 
 
@@ -100,6 +101,19 @@ def test_the_exit_code_is_that_of_the_worker_that_failed():
     assert in_two("pass") == 0
     assert in_two("import os, signal\nif os.environ['RANK'] == '1': raise SystemExit(7)\nsignal.pause()") == 7
     assert in_two("import os, signal\nif os.environ['RANK'] == '0': os.kill(os.getpid(), 9)\nsignal.pause()") == 137
+
+
+def test_a_worker_that_lost_another_is_not_taken_at_its_word(monkeypatch):
+    slower = "import os, time\nif os.environ['RANK'] == '0': time.sleep(0.3); raise SystemExit(2)\nraise SystemExit(1)"
+    assert in_two(slower) == 2
+    monkeypatch.setattr(launching, "SETTLE_SECONDS", 0.1)
+    assert in_two("import os, signal\nif os.environ['RANK'] == '1': raise SystemExit(1)\nsignal.pause()") == 1
+
+
+def test_a_worker_that_was_killed_is_spoken_for(capsys):
+    assert in_two("import os\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)") == 137
+    told = "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command goes on from what is done"
+    assert capsys.readouterr().err == f"{told}\n"
 
 
 def test_a_worker_that_does_not_stop_when_asked_is_made_to(monkeypatch):

@@ -8,9 +8,9 @@ import pytest
 from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError
-from pipelines.plan import NO_WISHES, Wishes, make_plan
+from pipelines.plan import ALL_STAGES, StageChoice, left_behind, make_plan
 from pipelines.recipe import read_recipe
-from pipelines.runner import Means, run
+from pipelines.runner import RunOptions, run
 
 RELAY = """
 [teacher]
@@ -44,13 +44,13 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def go(path, runs, *overrides, **wishes):
-    return run(read_recipe(path, REGISTRY, overrides), Means(runs, Wishes(**wishes)))
+def go(path, runs, *overrides, **choice):
+    return run(read_recipe(path, REGISTRY, overrides), RunOptions(runs, StageChoice(**choice)))
 
 
-def planned(path, runs, *overrides, wishes=NO_WISHES, verify=False, revisions=None):
+def planned(path, runs, *overrides, choice=ALL_STAGES, verify=False, revisions=None):
     recipe = read_recipe(path, REGISTRY, overrides)
-    plan = make_plan(recipe, runs, Means(runs, verify=verify).digests(), revisions or {}, wishes)
+    plan = make_plan(recipe, runs, RunOptions(runs, verify=verify).digests(), revisions or {}, choice)
     return {each.step.label: (each.action.value, *each.reasons) for each in plan.steps}
 
 
@@ -162,13 +162,39 @@ def test_what_was_begun_is_resumed_and_an_empty_beginning_is_not(relay, runs):
     assert planned(relay, runs)["aside"] == ("RUN", "first time")
 
 
+def test_force_says_that_what_was_begun_is_lost(relay, runs):
+    go(relay, runs)
+    latest = (runs / "relay/aside/latest").resolve()
+    latest.rename(latest.with_name(latest.name + ".partial"))
+    found = planned(relay, runs, choice=StageChoice(force=("aside",)))["aside"]
+    assert found == ("RUN", "forced: it begins anew", "what is begun of it is removed; without --force it would go on")
+
+
+def test_what_other_settings_left_unfinished_is_told_with_its_size_and_stays(relay, runs):
+    go(relay, runs)
+    latest = (runs / "relay/aside/latest").resolve()
+    partial = latest.rename(latest.with_name(latest.name + ".partial"))
+    (partial / "done.json").unlink()
+    size = sum(path.stat().st_size for path in partial.rglob("*") if path.is_file())
+
+    def left(*overrides):
+        recipe = read_recipe(relay, REGISTRY, overrides)
+        return left_behind(make_plan(recipe, runs, RunOptions(runs).digests(), {}))
+
+    assert left() == {}  # these settings go on with it
+    assert left("aside.epochs=9") == {partial: size}
+    go(relay, runs, "aside.epochs=9")
+    assert partial.is_dir()
+
+
 def test_force_and_only_choose_stages_and_unknown_ones_are_refused(relay, runs):
     go(relay, runs)
-    assert planned(relay, runs, wishes=Wishes(force=("student",)))["student"] == ("RUN", "forced")
-    assert list(planned(relay, runs, wishes=Wishes(only=("student",)))) == ["teacher", "student"]
-    for wishes in (Wishes(only=("studnet",)), Wishes(force=("studnet",))):
+    forced = planned(relay, runs, choice=StageChoice(force=("student",)))["student"]
+    assert forced == ("RUN", "forced: it begins anew")
+    assert list(planned(relay, runs, choice=StageChoice(only=("student",)))) == ["teacher", "student"]
+    for choice in (StageChoice(only=("studnet",)), StageChoice(force=("studnet",))):
         with pytest.raises(RequestError, match='did you mean "student"'):
-            planned(relay, runs, wishes=wishes)
+            planned(relay, runs, choice=choice)
 
 
 def test_all_missing_inputs_are_told_at_once(relay, runs, tmp_path):
@@ -177,7 +203,7 @@ def test_all_missing_inputs_are_told_at_once(relay, runs, tmp_path):
         planned(relay, runs, "aside.base=./none")
     assert f"[teacher] data: expected a file, found none at {tmp_path}/pairs.tsv" in str(error.value)
     assert "[aside] base: expected a model folder" in str(error.value)
-    assert list(planned(relay, runs, "teacher.base=@aside/model", wishes=Wishes(only=("aside",)))) == ["aside"]
+    assert list(planned(relay, runs, "teacher.base=@aside/model", choice=StageChoice(only=("aside",)))) == ["aside"]
 
 
 def test_an_unknown_revision_is_told_and_a_known_one_counts(write_recipe, runs):
@@ -187,7 +213,7 @@ def test_an_unknown_revision_is_told_and_a_known_one_counts(write_recipe, runs):
     unknown = "model owner/model: its revision is not known before the first run"
     assert planned(path, runs) == {"t": ("RUN", unknown), "s": ("RUN", "upstream t: its inputs are not all known yet")}
     assert planned(path, runs, revisions={"model owner/model": "abc"})["t"] == ("RUN", "first time")
-    go_with = Means(runs, ask=lambda _: "abc")
+    go_with = RunOptions(runs, ask=lambda _: "abc")
     run(read_recipe(path, REGISTRY), go_with)
     assert planned(path, runs, revisions={"model owner/model": "def"})["t"] == (
         "RUN",

@@ -7,7 +7,7 @@ import pytest
 
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests
-from pipelines.folders import begin, finish, latest_name, link_latest
+from pipelines.folders import ATTEMPT, begin, finish, latest_name, link_latest
 from pipelines.report import day, duration, write_report
 
 SENTENCES = {"rows": ["A <b>dog</b>."], "labels": ["강아지 & Hund"], "matrix": [[0.875]]}
@@ -57,7 +57,9 @@ def teach(run_folder, name, metrics, seed=None, log=(), similarity=None, parts=(
         (partial / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
     if similarity:
         (partial / "similarity.json").write_text(json.dumps(similarity))
-    finish(folder, parts, metrics, datetime.now(UTC) - timedelta(seconds=75), Digests())
+    attempt = json.loads((partial / ATTEMPT).read_text())
+    (partial / ATTEMPT).write_text(json.dumps({**attempt, "seconds_before": 75}))
+    finish(folder, parts, metrics, Digests())
     link_latest(folder, latest_name(seed))
 
 

@@ -8,8 +8,10 @@ import pytest
 from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.fingerprint import Digests
+from pipelines.folders import ATTEMPT, begin, finish, read_done
 from pipelines.recipe import read_recipe
-from pipelines.runner import Means, Wishes, run
+from pipelines.runner import RunOptions, StageChoice, run
 
 RELAY = """
 [student]
@@ -31,8 +33,8 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def go(path, runs, *overrides, **means):
-    return run(read_recipe(path, REGISTRY, overrides), Means(runs, **means))
+def go(path, runs, *overrides, **options):
+    return run(read_recipe(path, REGISTRY, overrides), RunOptions(runs, **options))
 
 
 def actions(outcome):
@@ -72,11 +74,11 @@ def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, runs):
 
 def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_recipe, runs):
     path = write_recipe(RELAY)
-    assert actions(go(path, runs, wishes=Wishes(only=("teacher",)))) == {"teacher": "RUN"}
+    assert actions(go(path, runs, choice=StageChoice(only=("teacher",)))) == {"teacher": "RUN"}
     assert not (runs / "relay/student").exists()
     mark = runs / "relay/teacher/latest/mark"
     mark.touch()
-    assert actions(go(path, runs, wishes=Wishes(force=("teacher",)))) == {"teacher": "RUN", "student": "RUN"}
+    assert actions(go(path, runs, choice=StageChoice(force=("teacher",)))) == {"teacher": "RUN", "student": "RUN"}
     assert not mark.exists()
 
 
@@ -199,6 +201,30 @@ def test_a_signal_stops_with_a_word_and_the_run_can_go_on(write_recipe, runs, st
     assert f"[slow] stopped by {number.name}; the same command goes on from here" in err
     assert "Traceback" not in err
     assert actions(go(path, runs)) == {"slow": "RESUME"}
+
+
+def test_a_stopped_run_with_force_says_to_leave_it_out(write_recipe, runs, start):
+    path = write_recipe(SLOW)
+    process = start("run", path, "--runs", runs, "--set", "slow.block_at=2", "--force", "slow")
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert err.endswith("Leave --force out when you go on: with it, slow would begin anew.\n")
+    assert actions(go(path, runs)) == {"slow": "RESUME"}
+
+
+def test_seconds_are_those_of_every_attempt_the_killed_ones_until_the_last_file_they_wrote(tmp_path):
+    partial = begin(tmp_path / "whole", {})
+    attempt = json.loads((partial / ATTEMPT).read_text())
+    (partial / ATTEMPT).write_text(json.dumps({**attempt, "seconds_before": 5, "began": attempt["began"] - 100}))
+    for path in partial.rglob("*"):
+        os.utime(path, (attempt["began"] - 60,) * 2)
+    begin(tmp_path / "whole", {})
+    finish(tmp_path / "whole", {}, {}, Digests())
+    done = read_done(tmp_path / "whole")
+    assert 5 + 40 <= done.seconds < 5 + 40 + 30
+    assert done.outputs.keys() == {"fingerprint.json", "metrics.json"}
 
 
 def test_a_second_runner_is_told_who_holds_the_folder(write_recipe, runs, start, bertrelay):

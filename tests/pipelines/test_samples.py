@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from bertrelay.stage import StageContext
-from pipelines.samples import Sizes, write_samples
+from pipelines.samples import write_samples
 from pipelines.samples.drawing import draw_meaning
 from pipelines.samples.grammar import Clause, Meaning, Phrase, Place, is_sensible
 from pipelines.samples.scores import similarity
@@ -18,7 +18,7 @@ from pipelines.samples.settings import SampleSettings
 from pipelines.samples.stage import run
 from pipelines.samples.tasks import LANGUAGES, Source, translations
 
-SMALL = Sizes(parallel_train=1200, parallel_test=150, nli=600, sts=600, triplets=300)
+SMALL = SampleSettings(parallel_train=1200, parallel_test=150, nli=600, sts=600, triplets=300)
 
 DOG, CAT, BOY, OLD_CAT = Phrase("dog"), Phrase("cat"), Phrase("boy"), Phrase("cat", adjective="old")
 
@@ -169,7 +169,7 @@ BY_HAND = [
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("samples")
-    write_samples(folder, seed=7, sizes=SMALL)
+    write_samples(folder, SMALL)
     return folder
 
 
@@ -310,8 +310,8 @@ def test_drawn_meanings_are_sensible_and_short() -> None:
 
 
 def test_the_same_seed_writes_the_same_bytes_and_another_others(samples: Path, tmp_path: Path) -> None:
-    write_samples(tmp_path / "again", seed=7, sizes=SMALL)
-    write_samples(tmp_path / "other", seed=8, sizes=SMALL)
+    write_samples(tmp_path / "again", SMALL)
+    write_samples(tmp_path / "other", SMALL.model_copy(update={"seed": 8}))
     for path in samples.iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
         assert (tmp_path / "other" / path.name).read_bytes() != path.read_bytes()

@@ -1,3 +1,4 @@
+import errno
 import gzip
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.errors import RequestError, WorkError
+from students import corpus as corpus_files
 from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
 from students.parallel import clean, drop_reason
 from students.sources import AlignedFiles, Filters, ParallelSource, TranslationColumns
@@ -317,6 +319,22 @@ def test_a_corpus_that_stands_is_not_read_again_and_a_half_built_one_is_built_an
     Path(source.english).unlink()
     assert len(build_corpus(cache, "key", CorpusPlan([source], 1))) == len(ParallelCorpus.open(cache / "key")) == 10
     assert sorted(path.name for path in cache.iterdir() if path.suffix != ".lock") == ["key"]
+
+
+def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path: Path, monkeypatch: Any) -> None:
+    """The runner tells a full disk by it. Files that go to /dev/full are written, and then find no room."""
+    source = aligned(tmp_path, "de", numbered("de", range(50)))
+    lay_down = corpus_files._lay_down
+    for name in ("pairs.arrow", "english.arrow", "targets.npy", "weights.npy", "languages.npy"):
+
+        def on_a_full_disk(folder: Path, *rest: Any, name: str = name) -> None:
+            (folder / name).symlink_to("/dev/full")
+            lay_down(folder, *rest)
+
+        monkeypatch.setattr(corpus_files, "_lay_down", on_a_full_disk)
+        with pytest.raises(OSError, match="No space left") as found:
+            build(tmp_path, [source])
+        assert found.value.errno == errno.ENOSPC, name
 
 
 def test_two_processes_that_want_one_corpus_build_it_once(tmp_path: Path) -> None:

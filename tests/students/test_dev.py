@@ -36,11 +36,12 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def test_dev_figures_are_those_of_arithmetic_on_the_vectors(student: SentenceEncoder, dev: DevData) -> None:
     figures = dev_figures(student, dev, "fp32")
-    assert len(dev.english) == 30
-    teacher_vectors = dict(zip(dev.english, dev.teacher_vectors.astype(np.float64), strict=True))
+    english_sentences = list(dev.teacher.rows)
+    assert len(english_sentences) == 30
+    teacher_vectors = dict(zip(english_sentences, dev.teacher.matrix.astype(np.float64), strict=True))
     expected: dict[str, float] = {}
     for language, sides in {**dev.pairs, "en": None}.items():
-        texts, english = (dev.english, dev.english) if sides is None else (sides.other, sides.english)
+        texts, english = (english_sentences, english_sentences) if sides is None else (sides.other, sides.english)
         vectors = student.encode(texts, precision="fp32").astype(np.float64)
         distances = vectors - np.stack([teacher_vectors[sentence] for sentence in english])
         expected[f"dev/mse/{language}"] = np.mean(distances**2)
@@ -74,7 +75,7 @@ def test_one_encoding_of_each_sentence_serves_all_figures(
 
 
 def test_english_of_dev_is_in_no_language_of_train(dev: DevData, corpus: ParallelCorpus) -> None:
-    held_out = set(dev.english)
+    held_out = set(dev.teacher.rows)
     assert not held_out & set(corpus.english.read(0, len(corpus.english)))
     spoken = {sentence for sides in dev.pairs.values() for sentence in sides.other}
     assert not spoken & set(corpus.translations.read(0, len(corpus.translations)))
@@ -85,5 +86,5 @@ def test_the_teacher_itself_explains_all_of_its_variance(
 ) -> None:
     teacher = tiny_encoder("bert", corpus.english.read(0, 100))
     own = {language: sides._replace(other=sides.english) for language, sides in dev.pairs.items()}
-    itself = DevData(own, dev.english, dev.teacher_vectors, dev.variance)
+    itself = DevData(own, dev.teacher, dev.variance)
     assert dev_figures(teacher, itself, "fp32")[CRITERION] == pytest.approx(1, abs=1e-6)

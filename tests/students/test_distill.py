@@ -20,6 +20,7 @@ from bertrelay.training import Training
 from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
 from students.dev import DevData
 from students.distill import DistillationTask, run
+from students.scores import Encoded
 from students.settings import DistillSettings
 from students.sources import TranslationColumns
 from students.targets import Targets, read_variance
@@ -67,7 +68,7 @@ def task(tiny_encoder: MakeEncoder, corpus: ParallelCorpus, tmp_path: Path) -> D
         {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"xx": "xx"}}]}
     )
     tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
-    dev = DevData({}, [], np.zeros((0, 16), np.float32), 1.0)
+    dev = DevData({}, Encoded({}, np.zeros((0, 16), np.float32)), 1.0)
     return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), tokens, dev)
 
 
@@ -187,6 +188,7 @@ def test_from_two_languages_to_one_space(context: StageContext, given: dict[str,
         "corpus.json",
         "metrics.jsonl",
         "model",
+        "rejects.jsonl",
     }
 
 
@@ -244,11 +246,11 @@ def test_what_is_shared_between_runs_is_made_once(
 
     monkeypatch.setattr(SentenceEncoder, "forward", spy)
     distill(context, given, epochs=1)
-    assert sum(seen) == 200  # 170 to learn from, 30 of dev
+    assert 200 <= sum(seen) < 250  # 170 to learn from, 30 of dev, and what fills batches up
     again = StageContext(tmp_path / "another student", context.cache)
     again.output.mkdir()
     distill(again, given, epochs=1, learning_rate=1e-3)
-    assert sum(seen) == 200 + 30
+    assert 230 <= sum(seen) < 280  # the dev sentences again: they are what the student is measured against
 
 
 def test_a_student_with_the_teachers_layers_learns_too(context: StageContext, given: dict[str, Any]) -> None:
@@ -258,6 +260,16 @@ def test_a_student_with_the_teachers_layers_learns_too(context: StageContext, gi
     saved = SentenceEncoder.load(context.output / "model")
     assert saved.backbone.config.num_hidden_layers == 1 and saved.normalize
     assert saved.projection is None
+
+
+def test_what_could_not_be_used_is_listed_beside_the_model(
+    context: StageContext, given: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "more.tsv").write_bytes(b"en\tde\na bird\tein \xff\n" + b"a tree\tein Baum\n" * 120)
+    broken = {"path": str(tmp_path / "more.tsv"), "others": {"de": "de"}}
+    distill(context, given, parallel=[*given["parallel"], broken], epochs=1)
+    listed = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
+    assert listed == [{"file": str(tmp_path / "more.tsv"), "line": 2, "reason": "not valid UTF-8"}]
 
 
 def test_without_dev_sentences_the_last_weights_are_kept(context: StageContext, given: dict[str, Any]) -> None:

@@ -66,6 +66,25 @@ def test_students_learn_from_token_budgets_unless_items_are_asked_for() -> None:
     assert (chosen.batch_items, chosen.batch_tokens) == (64, None)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"dev": [FILES], "dev_sentences": 5}, "dev_sentences: without effect, because `dev` gives"),
+        ({"dev_sentences": 0, "patience": 3}, "patience: without effect, because there is no dev data"),
+        ({"parallel": [{**FILES, "header": False}]}, "header: without effect, because only csv and tsv"),
+        ({"parallel": [{"path": "x.tsv", "split": "dev", "others": {"de": "de"}}]}, "split: without effect"),
+    ],
+)
+def test_a_setting_that_nothing_looks_at_is_told(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        DistillSettings.model_validate({**GIVEN, **given})
+
+
+def test_a_teacher_without_parallel_sentences_is_told() -> None:
+    with pytest.raises(ValidationError, match="teacher: without effect, because it needs the sentences of `parallel`"):
+        EvaluateSettings.model_validate({"model": "./a", "teacher": "./b", "sts": {"en": {"path": "sts.tsv"}}})
+
+
 def test_an_evaluation_of_nothing_is_refused() -> None:
     with pytest.raises(ValidationError, match="expected `parallel` or `sts`"):
         EvaluateSettings.model_validate({"model": "./student"})

@@ -45,8 +45,23 @@ def test_scores_from_high_to_low_are_refused() -> None:
     assert "lowest score first" in message(score_range=[5, 0])
 
 
-def test_a_head_is_for_softmax_alone() -> None:
-    assert "the objective is cosine" in message(objective="cosine", head="@nli/head")
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"objective": "cosine", "head": "@nli/head"}, "head: without effect, because only the softmax objective"),
+        ({"objective": "triplet", "concatenation": ["u", "v"]}, "concatenation: without effect"),
+        ({"objective": "softmax", "margin": 2.0}, "margin: without effect, because only the triplet objective"),
+        ({"objective": "triplet", "score_range": [0, 1]}, "score_range: without effect"),
+        ({"patience": 3}, "patience: without effect, because there is no dev data"),
+        ({"evaluate_every": 10, "patience": 3}, "evaluate_every, patience: without effect"),
+    ],
+)
+def test_a_setting_that_nothing_looks_at_is_told(given: dict[str, Any], told: str) -> None:
+    assert told in message(**given)
+
+
+def test_patience_needs_dev_data_of_either_kind() -> None:
+    assert settings(patience=3, dev=[TABLE]).patience == settings(patience=3, dev_sts={"x": TABLE}).patience == 3
 
 
 def test_base_is_a_model_or_a_size() -> None:

@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from bertrelay.batches import micro_batches
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.layout import Prompts
+from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokens import tokens_of
+from bertrelay.tokens import Tokens, tokens_of
 from teachers.build import start_encoder
 from teachers.dev import DevData, dev_figures, read_dev
 from teachers.examples import Examples, read_examples
@@ -139,8 +142,6 @@ def test_the_best_dev_score_chooses_the_weights_that_are_saved(context: StageCon
 
 
 def dev_data(settings: TrainSettings, context: StageContext) -> DevData:
-    from bertrelay.records import Rejects
-
     with Rejects(None) as rejects:
         return read_dev(settings, context, rejects)
 
@@ -205,18 +206,51 @@ def item_loss(model: Teacher, objective: str, first: str, second: str, third: st
     return float(np.log(np.exp(logits).sum()) - logits[["dissimilar", "similar"].index(third)])
 
 
-def toy_task(context: StageContext, given: dict[str, Any]) -> TeacherTask:
-    from bertrelay.records import Rejects
-
+def read_examples_of(given: dict[str, Any], context: StageContext) -> Examples:
     settings = TrainSettings.model_validate(given)
     with Rejects(None) as rejects:
-        examples: Examples = read_examples(settings.train, settings, context, rejects)
+        return read_examples(settings.train, settings, context, rejects)
+
+
+def toy_task(context: StageContext, given: dict[str, Any]) -> TeacherTask:
+    settings, examples = TrainSettings.model_validate(given), read_examples_of(given, context)
     encoder = start_encoder(settings, examples.sentences, context)
     classes = sorted(set(examples.labels)) if settings.objective == "softmax" else []
     texts = examples.sentences
     tokens = tokens_of(lambda a, b: texts[a:b], len(texts), encoder.tokenize, context.output / "tokens")
     model = Teacher(encoder, start_head(settings, encoder, classes), settings.dropout, settings.concatenation)
     return TeacherTask(model, settings, examples, classes, tokens, DevData(None, {}))
+
+
+@pytest.mark.parametrize("objective", ["cosine", "triplet"])
+def test_micro_batches_keep_within_memory_however_uneven_the_sides(
+    context: StageContext, tmp_path: Path, objective: str
+) -> None:
+    given = write_toy(tmp_path, objective, train=24)
+    path = tmp_path / f"{objective}.train.tsv"
+    header, *rows = path.read_text().splitlines()
+    long = ["a dog runs here " * 3 + row if number % 3 == 0 else row for number, row in enumerate(rows)]
+    path.write_text("\n".join([header, *long]) + "\n")
+    task = toy_task(context, given)
+    for device_tokens in (60, 200):
+        pieces = micro_batches(np.arange(24), task.lengths, task.padded_lengths, device_tokens)
+        sizes = [(len(piece), task.collate(piece, 0).inputs["input_ids"].numel()) for piece in pieces]
+        assert sum(items for items, _ in sizes) == 24
+        assert all(items == 1 or size <= device_tokens for items, size in sizes)
+
+
+def test_a_base_with_a_default_prompt_learns_behind_it(
+    tiny_encoder: Any, context: StageContext, tmp_path: Path
+) -> None:
+    given = write_toy(tmp_path, "cosine", train=24)
+    texts = ["a dog runs here", "the cat sleeps there"]
+    tiny_encoder("bert", texts, prompts=Prompts({"all": "the cat "}, "all")).save(tmp_path / "base")
+    teach(context, {**given, "base": str(tmp_path / "base")})
+    tokens = Tokens(context.work / "tokens")
+    first = read_examples_of(given, context).sentences[0]
+    trained = SentenceEncoder.load(context.output / "model")
+    assert trained.prompts.text() == "the cat "
+    assert tokens.padded(np.array([0]), trained.pad_id)[0][0].tolist() == trained.tokenize(["the cat " + first])[0]
 
 
 def test_dropout_is_on_the_sentence_vectors_and_only_while_training(context: StageContext, tmp_path: Path) -> None:

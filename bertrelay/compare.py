@@ -1,0 +1,78 @@
+"""How alike sentences are: an encoder and a metric together, block by block, so that files of any size go through.
+
+Of sentences that are at hand as vectors, `bertrelay.similarity` says the same.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoding import BLOCK_SENTENCES, encode, encode_blocks
+from bertrelay.progress import Bar
+from bertrelay.similarity import Metric, Vectors, matrix, pairwise
+
+CELLS_AT_ONCE = 8_000_000
+
+
+class Compared(NamedTuple):
+    """Sentences and their similarity: (first,) each with the one beside it, or (first, second) all with all."""
+
+    first: Sequence[str]
+    second: Sequence[str]
+    similarity: Vectors
+
+
+def compare_pairs(
+    encoder: SentenceEncoder,
+    pairs: Iterable[tuple[str, str]],
+    metric: Metric = "cosine",
+    *,
+    prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    bar: Bar | None = None,
+) -> Iterator[Compared]:
+    """The similarity of the two sentences of each pair, in blocks; `pairs` may be endless, and is read ahead."""
+    stream, waiting = iter(pairs), deque[tuple[list[str], list[str]]]()
+
+    def texts() -> Iterator[list[str]]:
+        while block := list(islice(stream, BLOCK_SENTENCES // 2)):
+            first, second = [pair[0] for pair in block], [pair[1] for pair in block]
+            waiting.append((first, second))
+            yield first + second
+
+    for vectors in encode_blocks(encoder, texts(), precision, batch_tokens, prompt_name, bar):
+        first, second = waiting.popleft()
+        yield Compared(first, second, pairwise(vectors[: len(first)], vectors[len(first) :], metric))
+
+
+def compare_all(
+    encoder: SentenceEncoder,
+    first: Sequence[str],
+    second: Sequence[str] | None = None,
+    metric: Metric = "cosine",
+    *,
+    prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    progress: bool = False,
+) -> Iterator[Compared]:
+    """The similarity of every sentence of `first` to every one of `second`, or of `first` itself, some rows at a time.
+
+    Holds the vectors of all sentences, and of the matrix no more than these rows.
+    """
+    vectors = encode(
+        encoder,
+        [*first, *(second or [])],
+        prompt_name=prompt_name,
+        precision=precision,
+        batch_tokens=batch_tokens,
+        progress=progress,
+    )
+    rows, columns = vectors[: len(first)], vectors[len(first) :] if second is not None else vectors
+    step = max(1, CELLS_AT_ONCE // len(columns))
+    for start in range(0, len(rows), step):
+        found = matrix(rows[start : start + step], columns, metric)  # (rows, columns)
+        yield Compared(first[start : start + step], first if second is None else second, found)

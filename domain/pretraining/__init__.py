@@ -1,0 +1,1 @@
+"""Continued pretraining: masked words and next sentences, on notes and on papers."""

@@ -1,0 +1,100 @@
+"""What a document is, and documents of tables (JSONL, CSV, TSV, Parquet) and of blocks of plain text."""
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertrelay.records import rows
+from bertrelay.tables import Column, Record, Table, Unusable
+from domain.pretraining.sources import DocumentSource
+
+SPLIT, TRAIN = "split", "train"
+NO_TEXT, NOT_TRAIN = "without text", "not of the train split"
+
+
+class Document(NamedTuple):
+    """A text, paragraphs in lines, and what is known of where it comes from; unknown is empty.
+
+    id: of the document, such as PubMed's number.
+    group: whose it is, such as a patient's number.
+    """
+
+    text: str
+    id: str = ""
+    group: str = ""
+
+
+class LeftOut(NamedTuple):
+    """A document that is sound and is not read, for a reason to count by."""
+
+    reason: str
+
+
+Item = Document | LeftOut | Unusable
+"""What a source gives for each of its documents."""
+
+
+def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
+    """Streams the rows of a table; those of another split than `train` are left out."""
+    table = Table.model_validate({"path": str(file), "format": source.format})
+    columns = _columns(source, table)
+    for row in rows(table, list(columns.values())):
+        if isinstance(row, Unusable):
+            yield row
+        else:
+            yield _document(dict(zip(columns, row.values, strict=True)), row)
+
+
+def _columns(source: DocumentSource, table: Table) -> dict[str, Column]:
+    """What is read of a table: names of ours to columns of its own.
+
+    A Parquet file that knows splits, as the clinic's notes do, is asked for them whether the source says so or not:
+    notes of validation and test patients are never learnt from.
+    """
+    wanted = {"text": source.text, "id": source.id, "group": source.group, "split": source.split}
+    if source.split is None and table.file_format == "parquet" and SPLIT in _parquet_columns(table):
+        wanted["split"] = SPLIT
+    return {name: column for name, column in wanted.items() if column is not None}
+
+
+def _parquet_columns(table: Table) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(str(table.path)).names)
+    except (OSError, pa.ArrowException):
+        return []  # reading it will say what is wrong
+
+
+def _document(values: dict[str, Any], row: Record) -> Item:
+    text = values["text"]
+    if "split" in values and values["split"] != TRAIN:
+        return LeftOut(NOT_TRAIN)
+    if text is not None and not isinstance(text, str):
+        return Unusable(row.file, row.line, "not text")
+    if not text or text.isspace():
+        return LeftOut(NO_TEXT)
+    return Document(text, _name(values.get("id")), _name(values.get("group")))
+
+
+def _name(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def read_blocks(file: Path) -> Iterator[Item]:
+    """Streams documents with blank lines between them; one that has a line that cannot be read is unusable."""
+    table = Table.model_validate({"path": str(file), "format": "lines"})
+    for is_blank, block in groupby(rows(table, [0]), key=_is_blank):
+        if not is_blank:
+            yield _block(list(block))
+
+
+def _is_blank(row: Record | Unusable) -> bool:
+    return isinstance(row, Record) and not row.values[0].strip()
+
+
+def _block(lines: list[Record | Unusable]) -> Item:
+    fault = next((line for line in lines if isinstance(line, Unusable)), None)
+    return fault or Document("\n".join(line.values[0] for line in lines if isinstance(line, Record)))

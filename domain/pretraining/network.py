@@ -1,0 +1,125 @@
+"""The network with its heads: where it comes from, and the plain transformers folder that it becomes."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoModelForPreTraining, BertForPreTraining, PreTrainedModel, PreTrainedTokenizerFast
+
+from bertrelay.backbone import (
+    bert_config,
+    load_network,
+    load_tokenizer,
+    model_folder,
+    position_limit,
+    refuse_missing,
+    save_backbone,
+    save_tokenizer,
+)
+from bertrelay.encoder_settings import NewEncoder
+from bertrelay.errors import RequestError
+from bertrelay.layout import read_layout
+from bertrelay.progress import say
+from bertrelay.quick import quicken
+from bertrelay.vocabulary import train_wordpiece
+from domain.pretraining.documents import Document
+from domain.pretraining.new_tokens import give_embeddings, read_words, with_new_tokens
+from domain.pretraining.readers import files_of, read_documents
+from domain.pretraining.settings import Objective, PretrainSettings
+from domain.pretraining.vocabulary import check_vocabulary
+
+HEADS: dict[str, dict[Objective, tuple[str, ...]]] = {
+    "bert": {"mlm": ("cls.predictions",), "nsp": ("bert.pooler", "cls.seq_relationship")},
+    "distilbert": {"mlm": ("vocab_transform", "vocab_layer_norm", "vocab_projector")},
+    **{kind: {"mlm": ("lm_head",)} for kind in ("roberta", "xlm-roberta", "camembert", "mpnet")},
+}
+"""What belongs to which objective alone, by kind of network."""
+POOLER = "bert.pooler.dense.weight"
+NAMES: dict[Objective, str] = {"mlm": "masked words", "nsp": "next sentences"}
+
+
+def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """The network before its first step, with a head for each objective, and its tokenizer, with the new tokens.
+
+    Raises RequestError for a base that cannot learn these objectives, has fewer positions than `max_tokens`, or a
+    tokenizer that does not fit it.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        if isinstance(settings.base, NewEncoder):
+            network, tokenizer = _new_bert(settings.base, _texts(settings))
+        else:
+            network, tokenizer = _load(settings.base, settings.objectives, cache)
+    check_vocabulary(tokenizer, network.config.vocab_size)
+    tokenizer, pieces = with_new_tokens(tokenizer, read_words(settings.new_tokens), settings.protected_tokens)
+    give_embeddings(network, pieces)
+    positions = position_limit(network)
+    if positions is not None and settings.max_tokens > positions:
+        raise RequestError(
+            f"max_tokens: the network has {positions} positions, and {settings.max_tokens} are asked for; lower it"
+        )
+    _freeze_other_heads(network, settings.objectives)
+    quicken(network)
+    return network, tokenizer
+
+
+def _texts(settings: PretrainSettings) -> Iterator[str]:
+    for source in settings.documents:
+        for file in files_of(source):
+            yield from (each.text for each in read_documents(source, file) if isinstance(each, Document))
+
+
+def _new_bert(size: NewEncoder, texts: Iterable[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens)
+    return BertForPreTraining(bert_config(size, tokenizer)), tokenizer
+
+
+def _load(source: str, objectives: list[Objective], cache: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    folder = model_folder(source, cache_dir=cache / "hub")
+    layout = read_layout(folder)
+    folder = folder / layout.transformer_folder
+    network, missing = load_network(folder, AutoModelForPreTraining)
+    _refuse_without_heads(network, objectives)
+    heads = HEADS[network.config.model_type]
+    refuse_missing(folder, {name for name in missing if not any(name.startswith(head) for head in heads.values())})
+    if "nsp" in objectives and _has_blank_pooler(network):
+        nn.init.normal_(network.get_parameter(POOLER), std=network.config.initializer_range)
+        missing.add(POOLER)
+    for objective in objectives:
+        if any(name.startswith(heads[objective]) for name in missing):
+            say(f"base: {source} has no whole head for {NAMES[objective]}; what is missing of it starts fresh")
+    return network, load_tokenizer(folder, layout.lower_case)
+
+
+def _freeze_other_heads(network: PreTrainedModel, objectives: list[Objective]) -> None:
+    """Leaves no parameter to learn that none of `objectives` gives a gradient."""
+    for objective, prefixes in HEADS[network.config.model_type].items():
+        if objective not in objectives:
+            for name, parameter in network.named_parameters():
+                if name.startswith(prefixes):
+                    parameter.requires_grad_(False)
+
+
+def _refuse_without_heads(network: PreTrainedModel, objectives: list[Objective]) -> None:
+    kind = network.config.model_type
+    if kind not in HEADS:
+        raise RequestError(f"base: expected one of {', '.join(HEADS)}, found {kind!r}, which no head is known for here")
+    if "nsp" in objectives and ("nsp" not in HEADS[kind] or network.config.type_vocab_size < 2):
+        raise RequestError(
+            "objectives: next sentences need a BERT that tells the first segment from the second, and the base is a "
+            f"{kind!r} that does not; set objectives = ['mlm']"
+        )
+
+
+def _has_blank_pooler(network: PreTrainedModel) -> bool:
+    """Whether the pooler is zeros, which stand in a folder for one that there never was."""
+    return not network.get_parameter(POOLER).any()
+
+
+def save_network(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Writes a plain transformers folder, heads among it, which `SentenceEncoder` loads too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_backbone(network, folder)
+    has_types = getattr(network.config, "type_vocab_size", 0) > 1
+    save_tokenizer(tokenizer, folder, position_limit(network) or tokenizer.model_max_length, has_types)

@@ -1,0 +1,54 @@
+"""Which files a source of documents has, and who reads each."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertrelay.errors import RequestError
+from domain.pretraining.documents import Item, read_blocks, read_table
+from domain.pretraining.papers import read_papers
+from domain.pretraining.sources import FORMATS, DocumentFormat, DocumentSource
+
+
+def files_of(source: DocumentSource) -> list[Path]:
+    """The file of `source`, or those in its folder that can be read, by name.
+
+    Raises RequestError when there is none.
+    """
+    path = Path(source.path)
+    if not path.exists():
+        raise RequestError(f"documents: there is no file or folder {path}. Check the path.")
+    if not path.is_dir():
+        return [path]
+    inner = sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix())
+    wanted = {source.format} if source.format else set(FORMATS.values())
+    found = [file for file in inner if file.is_file() and file.name[0] != "." and _format_by_name(file) in wanted]
+    if not found:
+        raise RequestError(
+            f"documents: the folder {path} holds no file to read; expected names that end in "
+            f"{', '.join(FORMATS)}, .gz or not. Check the path, or give each file and its format."
+        )
+    return found
+
+
+def read_documents(source: DocumentSource, file: Path) -> Iterator[Item]:
+    """Streams the documents of one file of `source`.
+
+    Raises RequestError for what concerns the whole file: it is not there, cut off, or not what it should be.
+    """
+    match source.format or _format_by_name(file):
+        case None:
+            raise RequestError(
+                f"documents: how is {file} to be read? Its name ends in none of {', '.join(FORMATS)} (.gz or not); "
+                f"give its `format`: {', '.join(sorted({*FORMATS.values()}))}."
+            )
+        case "blocks":
+            return read_blocks(file)
+        case "xml":
+            return read_papers(file)
+        case _:
+            return read_table(source, file)
+
+
+def _format_by_name(file: Path) -> DocumentFormat | None:
+    inner = file.with_suffix("") if file.suffix.lower() == ".gz" else file
+    return FORMATS.get(inner.suffix.lower())

@@ -1,0 +1,95 @@
+"""Items to micro-batches: tokens are read from the corpus, special ones put around them, and words masked."""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from bertrelay import batches
+from bertrelay.errors import RequestError
+from bertrelay.training import Batch
+from domain.pretraining.masking import Masker, uniform_draws
+from domain.pretraining.pairs import Items
+from domain.pretraining.settings import Objective, PretrainSettings
+from domain.pretraining.vocabulary import WordStarts
+
+Integers = NDArray[np.int64]
+
+
+class Readable(Protocol):
+    """What tokens are read from; `domain.pretraining.corpus.Corpus` is one."""
+
+    def tokens(self, start: int, stop: int) -> NDArray[np.int32]: ...
+
+
+class Sequences:
+    """The sequences `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]` of items, masked where that is learnt.
+
+    Raises RequestError for a tokenizer without one of these tokens, `[PAD]` or `[MASK]`.
+    """
+
+    def __init__(self, corpus: Readable, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
+        self.corpus = corpus
+        self.objectives: list[Objective] = settings.objectives
+        self.cls, self.sep, self.pad, mask = _special_ids(tokenizer)
+        word_starts = WordStarts(tokenizer) if settings.masking.whole_words else None
+        self.masker = Masker(settings.masking, mask, _maskable(tokenizer), word_starts)
+
+    def batch(self, items: Items, chosen: batches.Items, seed: int, epoch: int) -> Batch:
+        """The micro-batch of the `chosen` of an epoch's items; its masks depend on seed, epoch and item alone.
+
+        inputs: input_ids, attention_mask and token_type_ids, (batch, tokens); masked, the places of masked tokens in
+            the flattened batch, and masked_ids, what stood there, (masked,); is_random, (batch,).
+        """
+        starts, tokens, lengths = items.starts[chosen], items.tokens[chosen], items.lengths[chosen]
+        ids = np.concatenate([self.ids(start, count) for start, count in zip(starts, tokens, strict=True)])
+        rows = np.repeat(np.arange(len(chosen)), lengths)
+        places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        seen, masked = ids, np.zeros(len(ids), dtype=bool)
+        if "mlm" in self.objectives:
+            seen, masked = self.masker(ids, uniform_draws(seed, epoch, chosen[rows], places))
+        shape = (len(chosen), int(lengths.max()))
+        inputs = {
+            "input_ids": _padded(seen, rows, places, shape, self.pad),
+            "attention_mask": _padded(np.ones_like(ids), rows, places, shape, 0),
+            "token_type_ids": _padded(places > tokens[rows, 0] + 1, rows, places, shape, 0),
+            "masked": torch.from_numpy((rows * shape[1] + places)[masked]),
+            "masked_ids": torch.from_numpy(ids[masked]),
+            "is_random": torch.from_numpy(items.is_random[chosen].astype(np.int64)),
+        }
+        counts = {"mlm": int(masked.sum()), "nsp": len(chosen)}
+        return Batch(inputs, {objective: counts[objective] for objective in self.objectives})
+
+    def ids(self, starts: Integers, tokens: NDArray[np.int32]) -> Integers:
+        """The ids of one item, special ones among them."""
+        segments = [self.corpus.tokens(*span) for span in zip(starts.tolist(), (starts + tokens).tolist(), strict=True)]
+        ended = [part for segment in segments if len(segment) for part in (segment, [self.sep])]
+        return np.concatenate([[self.cls], *ended], dtype=np.int64)
+
+
+def _padded(values: NDArray[np.generic], rows: Integers, places: Integers, shape: tuple[int, int], rest: int) -> Tensor:
+    """Values by row and place, `rest` where there is none, (batch, tokens)."""
+    padded = np.full(shape, rest, dtype=np.int64)
+    padded[rows, places] = values
+    return torch.from_numpy(padded)
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int, int, int]:
+    """The ids of [CLS], [SEP], [PAD] and [MASK], whatever this tokenizer calls them."""
+    names = ("cls_token", "sep_token", "pad_token", "mask_token")
+    missing = [name for name in names if getattr(tokenizer, name) is None]
+    if missing:
+        raise RequestError(
+            f"base: pretraining needs a tokenizer with {', '.join(names)}; it lacks {', '.join(missing)}"
+        )
+    return tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id
+
+
+def _maskable(tokenizer: PreTrainedTokenizerFast) -> NDArray[np.bool_]:
+    """Which ids may be masked and drawn: all but those of special and other added tokens, (vocabulary,)."""
+    maskable = np.ones(max(tokenizer.get_vocab().values()) + 1, dtype=bool)
+    maskable[[*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder]] = False
+    return maskable

@@ -1,0 +1,82 @@
+"""The settings of continued pretraining; free of torch."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.encoder_settings import Base
+from bertrelay.settings import InputFile, Positive, Settings, refuse_idle
+from bertrelay.training_settings import TrainingSettings
+from domain.pretraining.sources import DocumentSource
+
+Objective = Literal["mlm", "nsp"]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Masking(Settings):
+    """Which tokens are hidden from the model, and by what; the defaults are BERT's.
+
+    share: of the tokens that may be masked.
+    whole_words: all pieces of a word or none; each piece is still replaced by a draw of its own, as in BERT.
+    mask, random: the shares of chosen tokens that become [MASK] and a random token; the rest stays as it is.
+    """
+
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    whole_words: bool = False
+    mask: Share = 0.8
+    random: Share = 0.1
+
+    @model_validator(mode="after")
+    def _at_most_all(self) -> Self:
+        if self.mask + self.random > 1:
+            raise ValueError(f"expected mask and random to make at most 1, found {self.mask} and {self.random}")
+        return self
+
+
+class PretrainSettings(TrainingSettings):
+    """A BERT that goes on learning from documents: masked words, next sentences, or both.
+
+    The defaults are those of the clinical BERTs of Alsentzer et al. 2019: 32 sequences of 128 tokens a step, rate 5e-5.
+
+    base: a model to start from, or the size of a new BERT with a vocabulary of the documents.
+    objectives: `mlm`, masked words, and `nsp`, next sentence or not, which only BERT has.
+    max_tokens: the longest sequence, special tokens included. 128 first and 512 after it are two stages.
+    short_share: of the pairs that are drawn shorter than `max_tokens`.
+    new_tokens: words that become one token each, a list or a file with a word a line.
+    protected_tokens: tokens such as `[NAME]` that are one token each, never masked, and never put in for another.
+    held_out_share: of documents, or of groups, that are never learnt from and give the figures.
+    keep: the weights with the best held-out figures, looked at while training, or the last ones.
+    max_rejects: the share of documents that may be unusable.
+    """
+
+    base: Base
+    documents: Annotated[list[DocumentSource], Field(min_length=1)]
+    objectives: Annotated[list[Objective], Field(min_length=1)] = ["mlm", "nsp"]
+    max_tokens: Annotated[int, Field(ge=8)] = 128
+    masking: Masking = Masking()
+    short_share: Share = 0.1
+    new_tokens: list[str] | InputFile = []
+    protected_tokens: list[str] = []
+    held_out_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    keep: Literal["best", "last"] = "best"
+    batch_items: Positive | None = 32
+    learning_rate: Annotated[float, Field(gt=0)] = 5e-5
+    max_rejects: Share = 0.01
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if len(set(self.objectives)) < len(self.objectives):
+            raise ValueError(f"objectives: expected each once, found {', '.join(self.objectives)}")
+        if self.keep == "best" and self.held_out_share == 0:
+            raise ValueError("keep: the best weights need held-out documents; set held_out_share, or keep = 'last'")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_idle(self) -> Self:
+        if "mlm" not in self.objectives:
+            refuse_idle(self, "masking", because="masked words are not learnt")
+        if "nsp" not in self.objectives:
+            refuse_idle(self, "short_share", because="without next sentences there are no pairs")
+        if self.keep == "last":
+            refuse_idle(self, "evaluate_every", "patience", because="the last weights are kept, whatever the figures")
+        return self

@@ -1,0 +1,40 @@
+"""Where documents come from: settings alone, with nothing heavy to load."""
+
+from typing import Literal
+
+from bertrelay.settings import InputFile, Settings
+from bertrelay.tables import Column
+
+DocumentFormat = Literal["jsonl", "csv", "tsv", "parquet", "blocks", "xml"]
+
+FORMATS: dict[str, DocumentFormat] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".txt": "blocks",
+    ".xml": "xml",
+    ".nxml": "xml",
+    ".tar": "xml",
+    ".tgz": "xml",
+}
+
+
+class DocumentSource(Settings):
+    """A file of documents, or a folder of such files, each read by its suffix (`.gz` or not) unless `format` says how.
+
+    format: `blocks` are plain text with a blank line between documents; `xml` is MEDLINE/PubMed or PMC's JATS, which
+        the file itself tells, and a `.tar` of such files.
+    text, id, group: columns of a table. group says whose a document is, such as `subject_id`: a group is held out as
+        a whole, and no two of its documents make a "random" pair. id and group are optional.
+    split: column that says which split a document is of; only those of `train` are read.
+    """
+
+    path: InputFile
+    format: DocumentFormat | None = None
+    text: Column = "text"
+    id: Column | None = None
+    group: Column | None = None
+    split: Column | None = None

@@ -1,0 +1,84 @@
+"""What a tokenizer's vocabulary tells: whether it fits the model and its own rules, and where words begin."""
+
+import string
+import unicodedata
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from transformers import PreTrainedTokenizerBase
+
+from bertrelay.errors import RequestError
+
+WORD_MARKS = ("▁", "Ġ")
+CASED_SHARE = 0.01
+"""An uncased vocabulary has hardly a piece with a capital, a cased one thousands."""
+
+
+def plain_rules(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """A copy of the tokenizer's rules that neither cuts nor pads: the caller's tokenizer stays as it is."""
+    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    rules.no_truncation()
+    rules.no_padding()
+    return rules
+
+
+def before_sentences(rules: Tokenizer) -> str:
+    """What to put before a sentence so that its first word is marked as one; byte-level rules want a space."""
+    alone, after_space = (rules.encode(text, add_special_tokens=False).tokens[:1] for text in ("a", " a"))
+    return " " if "Ġ" in "".join(after_space) and "Ġ" not in "".join(alone) else ""
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding_rows: int) -> None:
+    """Raises RequestError when the model has too few embeddings, or a cased vocabulary meets lower-cased text."""
+    if len(tokenizer) > embedding_rows:
+        raise RequestError(
+            f"base: the vocabulary does not fit the model: {len(tokenizer):,} tokens, and embeddings for "
+            f"{embedding_rows:,} of them. Take the tokenizer that the model was trained with."
+        )
+    rules = tokenizer.backend_tokenizer
+    lowers_case = rules.normalizer is not None and rules.normalizer.normalize_str("A") == "a"
+    pieces = rules.get_vocab(with_added_tokens=False).keys() - set(tokenizer.all_special_tokens)
+    cased = sum(piece != piece.lower() for piece in pieces)
+    if lowers_case and cased > CASED_SHARE * len(pieces):
+        raise RequestError(
+            f"base: the tokenizer lower-cases text, and {cased:,} of its {len(pieces):,} tokens have capitals, which "
+            "would never be met. The vocabulary is a cased one: set do_lower_case to false in tokenizer_config.json."
+        )
+
+
+class WordStarts:
+    """Which pieces begin a word, for masking of whole words.
+
+    `WordStarts(tokenizer)(ids)` is bool (tokens,) for ids (tokens,) of neighbouring tokens; the first is always True.
+    WordPiece marks the pieces that go on (`##`). SentencePiece and byte-level vocabularies mark those that begin (`▁`,
+    `Ġ`); there punctuation is a word of its own, as it is for BERT, and so begins what follows it.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        rules = tokenizer.backend_tokenizer
+        pieces = [rules.id_to_token(number) or "" for number in range(len(tokenizer))]
+        stands_alone = np.zeros(len(pieces), bool)
+        if isinstance(rules.model, WordPiece):
+            begins = [not piece.startswith(rules.model.continuing_subword_prefix) for piece in pieces]
+        else:
+            begins = [piece.startswith(WORD_MARKS) for piece in pieces]
+            texts = rules.decode_batch([[number] for number in range(len(pieces))], skip_special_tokens=False)
+            stands_alone |= [_is_punctuation(text.strip()) for text in texts]
+        stands_alone[[*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids]] = True
+        self._begins = np.array(begins) | stands_alone  # (vocabulary,)
+        self._stands_alone = stands_alone  # (vocabulary,)
+        self._is_mark = np.array([piece in WORD_MARKS for piece in pieces])  # (vocabulary,)
+
+    def __call__(self, ids: NDArray[np.integer]) -> NDArray[np.bool_]:
+        starts: NDArray[np.bool_] = self._begins[ids]  # (tokens,)
+        starts[1:] |= self._stands_alone[ids[:-1]]
+        starts[1:] &= ~self._is_mark[ids[:-1]]  # a mark that is a piece of its own marks the next one
+        starts[:1] = True
+        return starts
+
+
+def _is_punctuation(text: str) -> bool:
+    """Whether all of `text` is punctuation in BERT's sense."""
+    return text != "" and all(each in string.punctuation or unicodedata.category(each)[0] == "P" for each in text)

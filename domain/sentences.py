@@ -1,0 +1,165 @@
+"""Where sentences begin and end in clinical and scientific English.
+
+Rules, in one pass: a mark (. ! ? …) before white space, or a line break, may be an end; what stands around it decides.
+`python -m benchmarks.sentences` compares them with the libraries that need no model, on samples marked by hand.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import groupby
+
+NARROWEST_WRAP, WIDEST_WRAP = 60, 150
+"""Programs wrap lines at a width between these. Shorter lines ended where their writer wanted; so did all the lines of
+a paragraph that has a longer one."""
+
+
+def _words(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+# Abbreviations stand here without their last dot; case does not count.
+BEFORE_MORE = _words("dr drs mr mrs ms prof st mt vs e.g i.e cf viz approx ca fig figs eq eqs suppl vit y.o")
+"""What follows these belongs to them: a name, a number, an example."""
+
+BEFORE_NUMBERS = _words("no nos ref refs sect sec ver vol pp art tab temp resp sept")
+"""Before a number these are abbreviations; elsewhere they may be words."""
+
+BEFORE_NAMES = _words("inc ltd co corp chem univ dept jr sr gen col sp spp")
+"""A name after these goes on with the sentence; a word that opens sentences does not."""
+
+BEFORE_LETTERS = _words(
+    "hepatitis vitamin group groups type class grade stage factor protein arm panel part phase category influenza "
+    "immunoglobulin complex blood chain domain site"
+)
+"""A single capital after these is a kind ("hepatitis C"), not an initial."""
+
+OPENERS = _words(
+    "the this that these those he she it we they i you his her its our their there here in on at after before during "
+    "since while when where if as although because however thus therefore hence moreover then also a an no not to by "
+    "from with without of for and but yet so some most many few both all each one two three four several other "
+    "another what who which why how was were is are do does did has have had will would patient pt please"
+)
+"""Words that open sentences and are no names."""
+
+CITATION = r"(?: ?\[\d[\d,; –-]*\]|\(\d[\d,; –-]*\)|(?<=[A-Za-z)\]]\.)\d{1,3}(?:[,–-]\d{1,3})*)"
+CANDIDATE = re.compile(rf"(?<![.!?…])([.!?…]++)([\"”’'»)\]]*){CITATION}?(?=\s)|\n")
+INSIDE_WORD = re.compile(r"[(\[{\"“‘,;:/]")
+NEXT_WORD = re.compile(r"\s*[\"“‘'(\[]*(\S*)")
+ONLY_A_NUMBER = re.compile(r"\s*#?(?:\d{1,3}|[A-Za-z]|[ivxIVX]+)")
+NUMBERED = re.compile(r"\d{1,2}[.)]")
+BULLET = re.compile(r"\s*(?:[-–*•+]+\s|\(\d{1,2}\)|\[[ xX]?\]|#)")
+OPENS_IN_LOWER_CASE = re.compile(r"(?![qx]\d)[a-zα-ω]{1,4}-?[A-Z0-9]|[a-hivx]{1,3}\)")  # mRNA, p53, ii); not q24h, x2
+LONG_WORD = re.compile(r"[^\W\d_]{4,}|.*[\d%)\]]")
+DOTTED_CAPITALS = re.compile(r"(?:[A-Z]\.)+[A-Z]")
+GOES_ON = frozenset(",;:)&/=<>±×")
+WORDS_REACH = 60  # characters that hold the last two words
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """(start, end) of each sentence in `text`, in order; outside the spans there is only white space.
+
+    A header on a line of its own, an item of a list and a line that nobody wrapped are sentences too. A line break
+    inside a wrapped sentence stays inside it.
+    """
+    spans = []
+    start = 0
+    for end in (*_ends(text), len(text)):
+        sentence = text[start:end].strip()
+        if sentence:
+            begin = text.index(sentence[0], start)
+            spans.append((begin, begin + len(sentence)))
+        start = end
+    return spans
+
+
+def _ends(text: str) -> Iterator[int]:
+    ended_lines = frozenset(line_ends(text) if "\n" in text else ())
+    start = 0
+    for found in CANDIDATE.finditer(text):
+        end = found.end()
+        if (end in ended_lines) if found[1] is None else _is_end(text, start, found):
+            yield end
+            start = end
+
+
+# Lines
+
+
+def line_ends(text: str) -> Iterator[int]:
+    """The places after the line breaks that end a sentence."""
+    lines = text.split("\n")
+    place = 0
+    for line, following, width in zip(lines, lines[1:], _widths(lines), strict=False):
+        place += len(line) + 1
+        if not line.strip() or not following.strip() or _ended_on_purpose(line.rstrip(), following, width):
+            yield place
+
+
+def _widths(lines: list[str]) -> Iterator[float]:
+    """For each line the width at which its paragraph may have been wrapped, that of the longest line in it."""
+    for _, paragraph in groupby(lines, key=lambda line: bool(line.strip())):
+        lengths = [len(line) for line in paragraph]
+        width = max(NARROWEST_WRAP, *lengths)
+        yield from [width if width <= WIDEST_WRAP else math.inf] * len(lengths)
+
+
+def _ended_on_purpose(line: str, following: str, width: float) -> bool:
+    """Whether `line` was ended by its writer, not by a program that wraps: the next word would have had room."""
+    first_word = following.split(None, 1)[0]
+    had_room = len(line) + 1 + len(first_word) <= width
+    if BULLET.match(following) or line.endswith(":"):
+        return True
+    if NUMBERED.fullmatch(first_word):
+        return had_room or line.endswith((".", ";"))
+    goes_on = first_word[0].islower() and len(line) >= NARROWEST_WRAP and line[-1] not in ".!?"
+    return had_room and not goes_on
+
+
+# Marks
+
+
+def _is_end(text: str, start: int, found: re.Match[str]) -> bool:
+    """Whether the mark that was found ends the sentence that began at `start`."""
+    mark, closing = found[1], found[2]
+    before, word = _words_before(text, start, found.start())
+    following = _word_after(text, found.end())
+    if not following:
+        return True
+    if following[0] in GOES_ON:
+        return False
+    if mark != ".":
+        alone = text[found.start() - 1].isspace()  # "? pneumonia"
+        return not following[0].islower() or (mark[0] in "!?" and not closing and not alone)
+    is_number_of_item = ONLY_A_NUMBER.fullmatch(text, start, found.start()) or (word == "1" and before.endswith(":"))
+    return not is_number_of_item and _full_stop_ends(before, word, following)
+
+
+def _full_stop_ends(before: str, word: str, following: str) -> bool:
+    """Whether a full stop after `before word` and before `following` is more than the dot of an abbreviation."""
+    known = word.lower()
+    if known in BEFORE_MORE:
+        return False
+    if following[0].islower():
+        return OPENS_IN_LOWER_CASE.match(following) is not None
+    if following[0].isdigit():
+        is_word = LONG_WORD.fullmatch(word) or NUMBERED.fullmatch(following)
+        return is_word is not None and known not in BEFORE_NUMBERS
+    opens = following.rstrip(",:;").lower() in OPENERS
+    if len(word) == 1 and word.isupper():
+        return opens or before.lower() in BEFORE_LETTERS or before[-1:].isdigit()
+    if known in BEFORE_NAMES or DOTTED_CAPITALS.fullmatch(word):
+        return opens
+    return True
+
+
+def _words_before(text: str, start: int, end: int) -> tuple[str, str]:
+    """The last two words of the sentence so far, the last one without what clings to its left."""
+    *others, word = ["", "", *text[max(start, end - WORDS_REACH) : end].split()][-2:]
+    return others[0], INSIDE_WORD.split(word)[-1]
+
+
+def _word_after(text: str, end: int) -> str:
+    """The word after the mark, without quotes and brackets; empty at the end of the text."""
+    found = NEXT_WORD.match(text, end)
+    return found[1] if found else ""

@@ -1,0 +1,251 @@
+"""`bertrelay search`: an index of a corpus, built or opened, and the sentences of it nearest to each query."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertrelay.errors import RequestError
+from bertrelay.progress import say
+from bertrelay.tables import Format
+from pipelines.cli.encode import BatchOption, ColumnOption, HeaderOption, PrecisionOption, PromptOption, table_of
+from pipelines.cli.models import MODEL_HELP, check_model
+from students.search_settings import IndexKind
+
+if TYPE_CHECKING:
+    from bertrelay.tables import Table
+    from pipelines.cli.answers import Answer
+    from students.search import Hit, SearchIndex
+
+QUERIES_AT_ONCE = 4096
+INDEX_SUFFIX = ".index"
+
+
+def search(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    corpus: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CORPUS",
+            help="Lines of text, CSV, TSV, JSONL or Parquet. Not needed where --index is whole.",
+            show_default=False,
+        ),
+    ] = None,
+    query: Annotated[list[str] | None, typer.Option(help="A text to look for. May be repeated.")] = None,
+    queries: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Look for each sentence of a file: lines, or a column `text`.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many sentences to give for a query.")] = 10,
+    index: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder of the index.", show_default="beside CORPUS: CORPUS.index"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the answers to a .jsonl, .csv or .tsv file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    kind: Annotated[
+        IndexKind,
+        typer.Option(
+            help="exact compares with every sentence, hnsw walks a graph and is faster; auto takes what the index has, "
+            "and builds hnsw for more than 100,000 sentences."
+        ),
+    ] = "auto",
+    ef_search: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Candidates kept in the graph: more find more and take longer.", show_default="the index's own"
+        ),
+    ] = None,
+    column: ColumnOption = None,
+    file_format: Annotated[
+        Format | None, typer.Option("--format", help="What CORPUS is.", show_default="by its suffix, else lines")
+    ] = None,
+    header: HeaderOption = True,
+    prompt: PromptOption = None,
+    query_prompt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The same before each query; --prompt is for CORPUS.", show_default="the model's own"
+        ),
+    ] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build the index anew, whatever is there.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file of the index again, instead of trusting size and time.")
+    ] = False,
+    precision: PrecisionOption = "auto",
+    batch_tokens: BatchOption = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="Encode CORPUS in N processes: one for each GPU, say."),
+    ] = None,
+) -> None:
+    """Find the sentences of CORPUS nearest in meaning to a query, in whatever language either is.
+
+    The first call builds an index beside CORPUS; stop it whenever you like, the same command goes on from there.
+    Later calls open it, and encode the query alone.
+
+    For example:
+
+      bertrelay search MODEL sentences.txt --query "A dog runs." -k 3
+
+      bertrelay search MODEL --index sentences.txt.index --queries questions.txt --output answers.jsonl
+    """
+    from pipelines.launch import check_world, launch_again
+    from pipelines.team import Team
+    from pipelines.trouble import stopping_at_once
+
+    world = check_world(processes)
+    _check(corpus, index, rebuild, query or [], queries, output, as_json)
+    table = None if corpus is None else table_of(corpus, column, file_format, header)
+    asked = None if queries is None else table_of(queries, None, None, True)
+    check_model(model)
+    _check_files(table, asked, output)
+    if table is not None and world.size == 1 and processes is not None and processes > 1:
+        raise typer.Exit(launch_again(processes))
+    folder = index or Path(f"{corpus}{INDEX_SUFFIX}")
+    with stopping_at_once():
+        from students.index import build_index
+        from students.search import open_index
+
+        team = Team.gather(world)
+        if table is None:
+            opened = open_index(model, folder, verify=verify)
+        else:
+            opened = build_index(
+                model,
+                table,
+                folder,
+                kind=kind,
+                prompt_name=prompt,
+                precision=precision,
+                batch_tokens=batch_tokens,
+                rebuild=rebuild,
+                verify=verify,
+                world=world,
+            )
+        team.part()
+        if world.is_main:
+            _check_kind(opened, kind)
+            find = partial(
+                opened.search,
+                k=k,
+                exact=kind == "exact",
+                ef_search=ef_search,
+                prompt_name=query_prompt,
+                precision=precision,
+                batch_tokens=batch_tokens,
+            )
+            answers = _answers(find, query or [], asked)
+            _give(answers, opened, output, as_json, is_asked=bool(query or asked))
+
+
+def _check(
+    corpus: str | None,
+    index: Path | None,
+    rebuild: bool,
+    query: list[str],
+    queries: str | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Raises RequestError for options that do not go together."""
+    wrong = None
+    if corpus is None and index is None:
+        wrong = "expected CORPUS, from which an index is built, or --index DIR, which has one; found neither"
+    elif corpus is None and rebuild:
+        wrong = "--rebuild: expected CORPUS, from which the index is built anew; found --index alone"
+    elif any(not text.strip() for text in query):
+        wrong = "--query: expected a text to look for, found an empty one"
+    elif output and as_json:
+        wrong = "--json prints the answers and --output writes them to a file; give one of the two"
+    elif output and not (query or queries):
+        wrong = "--output: expected --query or --queries, whose answers are written; found neither"
+    if wrong:
+        raise RequestError(wrong)
+
+
+def _check_files(corpus: "Table | None", queries: "Table | None", output: Path | None) -> None:
+    from bertrelay.sentence_files import check_first
+    from pipelines.cli.answers import check_answers_file
+
+    for table in filter(None, (corpus, queries)):
+        check_first(table)
+    if output is not None:
+        check_answers_file(output)
+
+
+def _check_kind(opened: "SearchIndex", kind: IndexKind) -> None:
+    if kind == "hnsw" and opened.graph is None:
+        raise RequestError(
+            f"--kind hnsw: expected a graph in {opened.folder}, found none; give CORPUS too, and one is built"
+        )
+
+
+def _answers(
+    find: "Callable[[list[str]], list[list[Hit]]]", query: list[str], asked: "Table | None"
+) -> "Iterator[Answer]":
+    """The answers to `--query`, then to the sentences of `--queries`, some thousand at a time."""
+    from pipelines.cli.answers import Answer
+
+    of_file: Iterable[tuple[str, int | None]] = () if asked is None else _sentences(asked)
+    texts = chain(((text, None) for text in query), of_file)
+    while block := list(islice(texts, QUERIES_AT_ONCE)):
+        found = find([text for text, _ in block])
+        yield from (Answer(*text, hits) for text, hits in zip(block, found, strict=True))
+
+
+def _sentences(asked: "Table") -> Iterator[tuple[str, int]]:
+    """The sentences of `--queries` with their lines; blank ones are left out and told."""
+    from bertrelay.sentence_files import sentence_records
+
+    blank = used = 0
+    for (text,), _, line in sentence_records(asked):
+        if text.strip():
+            used += 1
+            yield text, line
+        else:
+            blank += 1
+    if not used:
+        raise RequestError(f"{asked.name}: expected texts to look for, found {blank:,} blank ones and no other")
+    if blank:
+        say(f"{asked.name}: {blank:,} blank queries have no answer")
+
+
+def _give(
+    answers: "Iterator[Answer]", opened: "SearchIndex", output: Path | None, as_json: bool, is_asked: bool
+) -> None:
+    from pipelines.cli.answers import as_document, as_text, write_answers
+
+    if output:
+        write_answers(output, answers)
+        typer.echo(f"answers in {output}")
+    elif as_json:
+        document = {"index": _facts(opened), "queries": [as_document(answer) for answer in answers]}
+        typer.echo(json.dumps(document, ensure_ascii=False))
+    elif is_asked:
+        for answer in answers:
+            typer.echo(as_text(answer))
+    else:
+        typer.echo(_described(opened))
+
+
+def _facts(opened: "SearchIndex") -> dict[str, Any]:
+    facts = opened.facts
+    head = {"folder": str(opened.folder), "corpus": facts.origin.corpus, "model": facts.origin.model}
+    counts = {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.dim}
+    return {**head, **counts, "kind": facts.kind, "hnsw": facts.hnsw or None, **facts.recall}
+
+
+def _described(opened: "SearchIndex") -> str:
+    facts = opened.facts
+    recall = facts.recall.get("recall_at_10")
+    return (
+        f"{opened.folder}: {facts.sentences:,} sentences, {facts.dim} dimensions, {facts.kind}"
+        + (f", recall@10 {recall:.4f}" if recall is not None else "")
+        + (f"; blank and left out: {facts.blank:,}" if facts.blank else "")
+    )

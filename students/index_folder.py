@@ -1,0 +1,197 @@
+"""What stands in the folder of an index, what it was made from, and whether it is whole.
+
+sentences.arrow   columns text and line: what a hit is told by
+vectors.npy       row i for sentence i, at length one
+hnsw.faiss        an approximate index: a FAISS index of its own, vectors included
+index.json        written last
+building.json     what is being built, until index.json is there
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from bertrelay.errors import RequestError
+from bertrelay.files import read_json, write_json
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.records import Table
+from bertrelay.sentence_files import text_column
+from bertrelay.stage import Metrics
+from bertrelay.vectors import not_written
+
+SENTENCES, VECTORS, GRAPH = "sentences.arrow", "vectors.npy", "hnsw.faiss"
+FACTS, BUILDING = "index.json", "building.json"
+FORMAT = 1
+SHOWN = 12
+RECALL = "recall_at_10"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an index is made from.
+
+    model, corpus: where they stood, for people; `model_digest` and `content` are what counts.
+    reading: how the corpus was read: columns, format, header, prompt.
+    """
+
+    model: str
+    model_digest: str
+    corpus: str
+    content: str
+    reading: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What `building.json` tells; the counts are there when `sentences.arrow` is."""
+
+    origin: Origin
+    sentences: int | None = None
+    blank: int | None = None
+
+
+@dataclass(frozen=True)
+class IndexFacts:
+    """What `index.json` tells.
+
+    sentences: of the index; `blank` ones of the corpus were left out.
+    kind: `exact` or `hnsw`.
+    hnsw: the parameters of the graph; empty for an exact index.
+    recall: `recall_at_10` of the graph against exact search, with its interval; empty for an exact index too.
+    files: sha256, and size, times and inode by which an untouched file is known without reading it.
+    """
+
+    origin: Origin
+    sentences: int
+    blank: int
+    dim: int
+    kind: str
+    precision: str
+    hnsw: dict[str, int]
+    recall: Metrics
+    files: dict[str, dict[str, Any]]
+    format: int = FORMAT
+
+
+def origin_of(model: str, model_digest: str, table: Table, prompt_name: str | None) -> Origin:
+    """The origin of an index of `table`; the whole file is read for its digest."""
+    reading: dict[str, Any] = {"columns": text_column(table)}
+    if prompt_name is not None:
+        reading["prompt"] = prompt_name
+    if table.path is None:
+        return Origin(model, model_digest, table.name, table.name, reading)
+    reading["format"] = table.file_format
+    if table.file_format in ("csv", "tsv"):
+        reading["header"] = table.header
+    try:
+        content = Digests().of_file(Path(table.path))
+    except OSError as error:
+        raise RequestError(f"{table.name} cannot be read: {error.strerror}. Give a file that may be read") from error
+    return Origin(model, model_digest, table.name, content, reading)
+
+
+def check_model(folder: Path, built: Origin, digest: str) -> None:
+    """Raises RequestError when `digest` is not of the model that `folder` was built with."""
+    if built.model_digest != digest:
+        raise RequestError(
+            f"{folder}: expected the model this index was built with ({built.model or 'digest'}, "
+            f"{built.model_digest[:SHOWN]}), found another one ({digest[:SHOWN]}), whose vectors cannot be compared. "
+            "Give that model; or build another index with --index DIR, or this one anew with --rebuild"
+        )
+
+
+def check_origin(folder: Path, built: Origin, origin: Origin) -> None:
+    """Raises RequestError, saying what differs, when `origin` is not what `folder` was built from."""
+    check_model(folder, built, origin.model_digest)
+    keys = [*built.reading, *(key for key in origin.reading if key not in built.reading)]
+    pairs = [(key, built.reading.get(key), origin.reading.get(key)) for key in keys]
+    changes = [f"{key}: {old} → {new}" for key, old, new in pairs if old != new]
+    if built.content != origin.content:
+        changes.insert(0, f"its content differs ({built.content[:SHOWN]} → {origin.content[:SHOWN]})")
+    if changes:
+        raise RequestError(
+            f"{folder}: expected the corpus this index was built from ({built.corpus}), found {origin.corpus}; "
+            f"{', '.join(changes)}. Build it anew with --rebuild, build another one with --index DIR, or search this "
+            "one as it is: leave CORPUS out and give --index alone"
+        )
+
+
+# index.json and building.json
+
+
+def write_facts(folder: Path, facts: IndexFacts) -> None:
+    """Says that the index is whole."""
+    content = asdict(facts)
+    _write(folder / FACTS, {**content, "seal": fingerprint(content)})
+
+
+def write_begun(folder: Path, begun: Begun) -> None:
+    """Says what is being built."""
+    _write(folder / BUILDING, asdict(begun))
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    try:
+        write_json(path, content)
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
+def read_begun(folder: Path) -> Begun | None:
+    """What is being built in `folder`, or None."""
+    found = read_json(folder / BUILDING)
+    try:
+        return Begun(Origin(**found.pop("origin")), **found) if found else None
+    except (TypeError, KeyError):
+        return None
+
+
+def read_facts(folder: Path) -> IndexFacts | None:
+    """What `index.json` tells, or None where there is none. Raises RequestError when it is damaged."""
+    if not (folder / FACTS).is_file():
+        return None
+    found = read_json(folder / FACTS) or {}
+    seal = found.pop("seal", None)
+    if fingerprint(found) != seal:
+        raise damaged(folder, f"{FACTS} is not as it was written")
+    if found.get("format") != FORMAT:
+        raise damaged(folder, f"{FACTS} has format {found.get('format')}, and this version reads {FORMAT}")
+    return IndexFacts(Origin(**found.pop("origin")), **found)
+
+
+# Files
+
+
+def open_sentences(folder: Path) -> pa.Table:
+    """The sentences, mapped into memory: columns text and line."""
+    return pa.ipc.open_file(pa.memory_map(str(folder / SENTENCES))).read_all()
+
+
+def sealed(path: Path) -> dict[str, Any]:
+    """What tells the file from any other."""
+    return {"sha256": Digests().of_file(path), "stamp": _stamp(path)}
+
+
+def check_files(folder: Path, facts: IndexFacts, verify: bool = False) -> None:
+    """Raises RequestError unless every file is as it was written; `verify` reads untouched ones too."""
+    for name, seal in facts.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise damaged(folder, f"{name} is missing")
+        if (verify or _stamp(path) != seal["stamp"]) and Digests().of_file(path) != seal["sha256"]:
+            raise damaged(folder, f"{name} has other bytes than were written")
+
+
+def damaged(folder: Path, how: str) -> RequestError:
+    """What to raise for an index that cannot be believed."""
+    return RequestError(
+        f"{folder}: expected a whole index, found a damaged one: {how}. Build it anew: "
+        f"bertrelay search MODEL CORPUS --index {folder} --rebuild"
+    )
+
+
+def _stamp(path: Path) -> list[int]:
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]

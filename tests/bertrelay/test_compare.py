@@ -1,0 +1,49 @@
+from itertools import count, islice
+
+import numpy as np
+import pytest
+
+from bertrelay import compare
+from bertrelay.compare import compare_all, compare_pairs
+from bertrelay.layout import Prompts
+from bertrelay.similarity import matrix, pairwise
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(compare, "BLOCK_SENTENCES", 6)
+    monkeypatch.setattr(compare, "CELLS_AT_ONCE", 40)
+
+
+def test_pairs_come_in_order_with_their_similarity(make_encoder, many):
+    encoder, others = make_encoder(), many[::-1]
+    blocks = list(compare_pairs(encoder, zip(many, others, strict=True), "dot", precision="fp32"))
+    assert [len(block.first) for block in blocks] == [3] * 20 + [1]
+    assert [text for block in blocks for text in block.first] == many
+    assert [text for block in blocks for text in block.second] == others
+    expected = pairwise(encoder.encode(many, precision="fp32"), encoder.encode(others, precision="fp32"), "dot")
+    np.testing.assert_allclose(np.concatenate([block.similarity for block in blocks]), expected, rtol=1e-4)
+
+
+def test_pairs_without_end_are_compared_as_they_come(make_encoder):
+    endless = ((f"A dog {number}.", "Rain.") for number in count())
+    blocks = islice(compare_pairs(make_encoder(), endless), 4)
+    assert [block.first[0] for block in blocks] == ["A dog 0.", "A dog 3.", "A dog 6.", "A dog 9."]
+
+
+def test_all_with_all_is_the_matrix_some_rows_at_a_time(make_encoder, many):
+    encoder = make_encoder()
+    vectors = encoder.encode(many, precision="fp32")
+    blocks = list(compare_all(encoder, many, many[:9], "euclidean", precision="fp32"))
+    assert [len(block.first) for block in blocks] == [4] * 15 + [1]
+    found = np.concatenate([block.similarity for block in blocks])
+    np.testing.assert_allclose(found, matrix(vectors, vectors[:9], "euclidean"), atol=2e-4)
+    alone = np.concatenate([block.similarity for block in compare_all(encoder, many[:9], precision="fp32")])
+    np.testing.assert_allclose(alone, matrix(vectors[:9], vectors[:9]), atol=1e-5)
+
+
+def test_a_prompt_stands_before_both_sentences(make_encoder):
+    encoder = make_encoder(prompts=Prompts({"query": "A dog "}, None))
+    first, second = encoder.encode(["A dog runs.", "A dog Rain."], precision="fp32")
+    (block,) = compare_pairs(encoder, [("runs.", "Rain.")], prompt_name="query", precision="fp32")
+    np.testing.assert_allclose(block.similarity, pairwise(first[None], second[None]), atol=1e-6)

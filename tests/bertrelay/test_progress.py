@@ -1,0 +1,56 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bertrelay import progress as room
+from bertrelay.progress import progress
+
+SHOWN = """
+from bertrelay.progress import progress
+with progress("working", 3, "sentences") as bar:
+    print("the answer")
+    bar.advance(3)
+"""
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is turned."""
+    now = [100.0]
+    monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_rate_and_time_left_count_only_what_is_done_now(clock, capsys):
+    with progress("encoding", 1000, "sentences", done=600) as bar:
+        clock[0] += 20
+        bar.advance(100)
+        clock[0] += 20
+        bar.advance(300)
+    assert capsys.readouterr().err.splitlines() == [
+        "encoding: 700 of 1,000 sentences, 5.0/s, 20 s, 60 s left",
+        "encoding: 1,000 of 1,000 sentences, 10.0/s, 40 s",
+    ]
+
+
+def test_nothing_is_shown_where_nothing_is_left_and_by_other_processes(capsys, monkeypatch):
+    with progress("encoding", 10, done=10) as bar:
+        bar.advance(0)
+    monkeypatch.setenv("RANK", "1")
+    with progress("encoding", 10) as bar:
+        bar.advance(10)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal of its own")
+def test_a_bar_on_the_terminal_leaves_standard_output_alone():
+    terminal, end = os.openpty()
+    try:
+        done = subprocess.run([sys.executable, "-c", SHOWN], stdout=subprocess.PIPE, stderr=end, text=True, check=True)
+        assert done.stdout == "the answer\n"
+        assert "3/3 sentences" in os.read(terminal, 10_000).decode()
+    finally:
+        os.close(terminal)
+        os.close(end)

@@ -1,0 +1,62 @@
+"""A corpus in memory, of numbers alone, for what is drawn from it and read out of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+
+@dataclass
+class MemoryCorpus:
+    """`documents` are lists of sentences, which are lists of ids."""
+
+    documents: Sequence[Sequence[Sequence[int]]]
+    of_groups: Sequence[int] | None = None
+    lengths: NDArray[np.int32] = field(init=False)
+    document_starts: NDArray[np.int64] = field(init=False)
+    groups: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        sentences = [sentence for document in self.documents for sentence in document]
+        self.lengths = np.array([len(sentence) for sentence in sentences], np.int32)
+        self.document_starts = np.cumsum([0, *map(len, self.documents)])
+        self.groups = np.array(self.of_groups or range(len(self.documents)), np.int64)
+        self._ids = np.array([number for sentence in sentences for number in sentence], np.int32)
+
+    def tokens(self, start: int, stop: int) -> NDArray[np.int32]:
+        return self._ids[start:stop]
+
+
+MakeCorpus = Callable[..., MemoryCorpus]
+
+
+@pytest.fixture(scope="session")
+def random_corpus() -> MakeCorpus:
+    """`random_corpus(100, (1, 12), (3, 30))`: so many documents, of sentences and tokens between these bounds."""
+
+    def make(
+        documents: int,
+        sentences: tuple[int, int] = (1, 12),
+        tokens: tuple[int, int] = (3, 30),
+        groups: int | None = None,
+        vocabulary: tuple[int, int] = (5, 200),
+        seed: int = 0,
+    ) -> MemoryCorpus:
+        generator = np.random.default_rng(seed)
+        made = [
+            [
+                generator.integers(*vocabulary, length).tolist()
+                for length in generator.integers(tokens[0], tokens[1] + 1, count)
+            ]
+            for count in generator.integers(sentences[0], sentences[1] + 1, documents)
+        ]
+        return MemoryCorpus(made, generator.integers(0, groups, documents).tolist() if groups else None)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def corpus_of() -> type[MemoryCorpus]:
+    return MemoryCorpus

@@ -1,0 +1,345 @@
+import errno
+import json
+import os
+import resource
+import signal
+import tracemalloc
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+import domain.pretraining.corpus as corpus_room
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.fingerprint import Digests
+from bertrelay.vocabulary import train_unigram, train_wordpiece
+from domain.pretraining import shards
+from domain.pretraining.corpus import Corpus, build_corpus
+from domain.pretraining.sources import DocumentSource
+from domain.sentences import sentence_spans
+
+WORDS = ["heart", "lung", "liver", "kidney", "pain", "fever", "cough", "drug", "dose", "trial", "cell", "gene", "mouse"]
+TOKENIZER = train_wordpiece([" ".join(WORDS) + " the of in was. 0123456789"], 160, 64)
+
+
+def texts(count: int, first: int = 0) -> list[str]:
+    """Documents of one to seven sentences of one to nine words."""
+    return [_text(np.random.default_rng(number)) for number in range(first, first + count)]
+
+
+def _text(generator: np.random.Generator) -> str:
+    lengths = generator.integers(1, 10, generator.integers(1, 8))
+    return " ".join(" ".join(generator.choice(WORDS, length)).capitalize() + "." for length in lengths)
+
+
+def written(path: Path, documents: Iterable[str | dict[str, Any]]) -> Path:
+    rows = ({"text": each} if isinstance(each, str) else each for each in documents)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def build(folder: Path, *files: Path, share: float = 0.0, tokenizer: Any = TOKENIZER, **settings: Any) -> Corpus:
+    sources = [DocumentSource(path=str(file), **settings) for file in files]
+    return build_corpus(sources, tokenizer, folder / "cache", Digests(), share)
+
+
+def sentences_of(corpus: Corpus) -> list[list[list[int]]]:
+    """The ids of each sentence of each document."""
+    starts = np.concatenate([[0], np.cumsum(corpus.lengths)]).tolist()
+    ids = [corpus.tokens(start, stop).tolist() for start, stop in pairwise(starts)]
+    bounds = corpus.document_starts.tolist()
+    return [ids[start:stop] for start, stop in pairwise(bounds)]
+
+
+def expected(documents: list[str], tokenizer: Any = TOKENIZER) -> list[list[list[int]]]:
+    """The same by way of transformers, sentence by sentence."""
+    cut = [[document[a:b] for a, b in sentence_spans(document)] for document in documents]
+    return [[tokenizer(each, add_special_tokens=False)["input_ids"] for each in sentences] for sentences in cut]
+
+
+# What it holds
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 2**16])
+def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(shards, "SHARD_SENTENCES", size)
+    monkeypatch.setattr(shards, "BATCH", 5)
+    corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(40)), written(tmp_path / "b.jsonl", texts(20, 40)))
+    assert sentences_of(corpus) == expected(texts(60))
+    assert len(corpus) == len(corpus.lengths) == corpus.facts["sentences"] == corpus.document_starts[-1]
+    assert (corpus.lengths.dtype, corpus.groups.dtype) == (np.int32, np.int64)
+    assert (corpus.facts["shards"] > 10) == (size < 10)
+
+
+def test_any_span_of_tokens_is_that_part_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_SENTENCES", 10)
+    corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(30)))
+    ids = [token for document in expected(texts(30)) for sentence in document for token in sentence]
+    generator = np.random.default_rng(0)
+    for start, stop in np.sort(generator.integers(0, len(ids) + 1, (300, 2))).tolist():
+        assert corpus.tokens(start, stop).tolist() == ids[start:stop]
+    assert corpus.tokens(0, len(ids)).tolist() == ids
+
+
+def test_ids_are_mapped_and_not_read(tmp_path: Path) -> None:
+    corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(30)))
+    document = corpus.tokens(3, 9)
+    assert not document.flags.owndata and not document.flags.writeable
+    assert isinstance(corpus.lengths.base, np.memmap)
+
+
+def test_datasets_reads_a_shard_as_rows_of_documents(tmp_path: Path) -> None:
+    build(tmp_path, written(tmp_path / "a.jsonl", texts(30)))
+    (file,) = (tmp_path / "cache").rglob("*.arrow")
+    rows = Dataset.from_file(str(file))
+    assert rows["ids"] == [[token for sentence in document for token in sentence] for document in expected(texts(30))]
+    assert rows["lengths"] == [list(map(len, document)) for document in expected(texts(30))]
+
+
+def test_line_breaks_and_runs_of_spaces_leave_no_token(tmp_path: Path) -> None:
+    wrapped = "The heart of the  mouse was in pain, and the cell of the gene of the\nmouse was in pain."
+    assert sentences_of(build(tmp_path, written(tmp_path / "a.jsonl", [wrapped]))) == expected(
+        [" ".join(wrapped.split())]
+    )
+
+
+def test_another_kind_of_tokenizer_has_a_corpus_of_its_own(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", texts(30))
+    unigram = train_unigram(texts(30), 60, 32)
+    assert sentences_of(build(tmp_path, file)) == expected(texts(30))
+    assert sentences_of(build(tmp_path, file, tokenizer=unigram)) == expected(texts(30), unigram)
+
+
+# Who is held out
+
+
+def test_a_group_is_held_out_as_a_whole_and_adding_documents_moves_none(tmp_path: Path) -> None:
+    def held_out(numbers: Iterable[int]) -> dict[int, bool]:
+        rows = [{"text": texts(1, n)[0], "patient": n // 3} for n in numbers]
+        corpus = build(tmp_path, written(tmp_path / "a.jsonl", rows), share=0.3, group="patient")
+        return dict(zip(numbers, corpus.held_out.tolist(), strict=True))
+
+    few, many = held_out(range(60)), held_out([*range(300, 360), *range(60, 0, -1), 0])
+    assert all(many[number] == found for number, found in few.items())
+    assert all(few[number] == few[number - number % 3] for number in few)
+    assert 0.15 < np.mean(list(many.values())) < 0.45
+
+
+def test_groups_tell_patients_apart_and_documents_without_one_stand_alone(tmp_path: Path) -> None:
+    rows = [{"text": "A heart.", "p": 1}, {"text": "A lung.", "p": 2}, {"text": "A dose.", "p": 1}, {"text": "A cell."}]
+    rows += [{"text": "A gene."}, {"text": "A cell."}]
+    groups = build(tmp_path, written(tmp_path / "a.jsonl", rows), group="p").groups.tolist()
+    assert groups[0] == groups[2] and groups[3] == groups[5]
+    assert len(set(groups)) == 4
+
+
+def test_a_larger_share_holds_out_more_of_the_same_corpus_on_disk(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", texts(400))
+    small, large = build(tmp_path, file, share=0.1), build(tmp_path, file, share=0.4)
+    assert not (small.held_out & ~large.held_out).any()
+    assert 0.05 < small.held_out.mean() < 0.16 and 0.32 < large.held_out.mean() < 0.48
+    assert len(list((tmp_path / "cache" / "documents").glob("*.lock"))) == 1
+    assert not build(tmp_path, file).held_out.any()
+
+
+def test_a_share_that_holds_out_nothing_or_all_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", texts(3))
+    with pytest.raises(RequestError, match=r"held_out_share: 1e-06 of 3 documents holds none of them out"):
+        build(tmp_path, file, share=1e-6)
+    with pytest.raises(RequestError, match=r"holds all of them out"):
+        build(tmp_path, file, share=0.999999)
+
+
+# What is counted
+
+
+def test_documents_that_cannot_be_learnt_from_are_counted_with_their_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*texts(200), "", {"text": None}, "\u0007\u0007", "One sentence alone.", {"text": 3}]
+    corpus = build(tmp_path, written(tmp_path / "a.jsonl", rows))
+    alone = sum(len(document) == 1 for document in expected(texts(200))) + 1
+    assert corpus.facts["documents"] == 201 and corpus.facts["documents_of_one_sentence"] == alone
+    assert corpus.facts["left_out"] == {"without text": 3}
+    assert corpus.facts["rejects"] == {"not text": 1}
+    said = capsys.readouterr().err
+    assert "left out 3 × without text" in said and "1 × not text" in said
+    (listed,) = (tmp_path / "cache").rglob("rejects.jsonl")
+    assert json.loads(listed.read_text()) == {"file": str(tmp_path / "a.jsonl"), "line": 205, "reason": "not text"}
+
+
+def test_tokens_unknown_to_the_vocabulary_are_counted(tmp_path: Path) -> None:
+    corpus = build(tmp_path, written(tmp_path / "a.jsonl", ["heart 肺 lung 肝."]))
+    assert corpus.facts["unknown_tokens"] == 2
+
+
+def test_too_many_unusable_documents_stop_and_a_larger_limit_goes_on_from_there(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", [*texts(50), {"text": 3}, {"text": 4}])
+    source = [DocumentSource(path=str(file))]
+    with pytest.raises(WorkError, match=r"2 of 52 records cannot be used.*2 × not text"):
+        build_corpus(source, TOKENIZER, tmp_path / "cache", Digests())
+    assert build_corpus(source, TOKENIZER, tmp_path / "cache", Digests(), 0.0, 0.05).facts["documents"] == 50
+
+
+def test_documents_without_any_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"no document with text was found \(left out 2 × without text\)"):
+        build(tmp_path, written(tmp_path / "a.jsonl", ["", " "]))
+
+
+def test_no_text_of_a_document_stands_in_errors_or_rejects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "MARK one."}\n{"text": ["MARK"]}\n{"text": "MARK\n')
+    with pytest.raises(WorkError) as refused:
+        build(tmp_path, file)
+    listed = "".join(path.read_text() for path in (tmp_path / "cache").rglob("*.json*"))
+    assert "MARK" not in str(refused.value) + capsys.readouterr().err + listed
+
+
+# Prepared once, and resumed
+
+
+def test_a_corpus_that_stands_is_not_prepared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "a.jsonl", texts(30))
+    before = sentences_of(build(tmp_path, file))
+    monkeypatch.setattr(corpus_room, "read_documents", None)
+    assert sentences_of(build(tmp_path, file)) == before
+
+
+@pytest.mark.parametrize("change", ["content", "setting"])
+def test_what_changes_the_corpus_makes_another(tmp_path: Path, change: str) -> None:
+    file = written(tmp_path / "a.jsonl", [{"text": text, "other": f"Fever. {text}"} for text in texts(30)])
+    before = build(tmp_path, file)
+    if change == "content":
+        written(file, [*texts(30), "One more."])
+    after = build(tmp_path, file, **({"text": "other"} if change == "setting" else {}))
+    assert sentences_of(after) != sentences_of(before)
+
+
+def test_memory_holds_one_shard_whatever_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_SENTENCES", 500)
+    peaks = []
+    for count in (300, 300, 3000):  # what is made once is made by the first
+        file = written(tmp_path / f"{len(peaks)}.jsonl", texts(count, count * len(peaks)))
+        tracemalloc.start()
+        corpus = build(tmp_path, file)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert corpus.facts["shards"] > 20
+    assert peaks[2] < 1.5 * peaks[1]
+
+
+def in_another_process(work: Callable[[], object]) -> int:
+    """Its exit code, negative for a signal; what it prints is seen."""
+    process = get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_SENTENCES", 40)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which files are read and which shards written, as it happens; a name put before them kills instead."""
+    found: list[str] = []
+    write, read = corpus_room.write_shard, corpus_room.read_documents
+
+    def write_shard(path: Path, *others: Any) -> dict[str, Any]:
+        if f"kill at {path.stem}" in found:
+            path.write_bytes(b"half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        found.append(path.stem)
+        return write(path, *others)
+
+    def read_documents(source: DocumentSource, file: Path) -> Any:
+        found.append(file.name)
+        return read(source, file)
+
+    monkeypatch.setattr(corpus_room, "write_shard", write_shard)
+    monkeypatch.setattr(corpus_room, "read_documents", read_documents)
+    return found
+
+
+def four_files(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for number in range(4):
+        written(folder / f"{number}.jsonl", [*texts(25, 25 * number), {"text": 1}, ""])
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_killed_preparation_goes_on_at_its_shard_and_ends_the_same(tmp_path: Path, steps: list[str]) -> None:
+    for run in ("whole", "killed"):
+        four_files(tmp_path / run / "in")
+
+    def prepare(run: str) -> Corpus:
+        source = DocumentSource(path=str(tmp_path / run / "in"))
+        return build_corpus([source], TOKENIZER, tmp_path / run / "cache", Digests(), rejects_limit=0.1)
+
+    prepare("whole")
+    numbers = [step for step in steps if step.isdigit()]
+    for kill_at in ("000004", "000007"):
+        steps[:] = [f"kill at {kill_at}"]
+        assert in_another_process(lambda: prepare("killed")) == -signal.SIGKILL
+    steps.clear()
+    facts = prepare("killed").facts
+    assert [step for step in steps if step.isdigit()] == numbers[7:]
+    assert not {"0.jsonl", "1.jsonl"} & {*steps}  # what was done with is not opened again
+    assert (facts["documents"], facts["left_out"], facts["rejects"]) == (100, {"without text": 4}, {"not text": 4})
+    whole, killed = (
+        {
+            path.name: path.read_bytes().replace(str(tmp_path / run).encode(), b"")
+            for path in files_below(tmp_path / run)
+        }
+        for run in ("whole", "killed")
+    )
+    assert whole == killed
+
+
+def files_below(folder: Path) -> list[Path]:
+    return [path for path in (folder / "cache").rglob("*") if path.is_file()]
+
+
+def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", texts(300))
+    fork = get_context("fork")
+    told: Any = fork.SimpleQueue()
+    write = corpus_room.write_shard
+
+    def work() -> None:
+        corpus_room.write_shard = lambda *given: told.put("wrote") or write(*given)  # type: ignore[assignment, func-returns-value]
+        told.put(len(build(tmp_path, file)))
+
+    both = [fork.Process(target=work) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    length = len(build(tmp_path, file))
+    assert [told.get() for _ in range(3)] == ["wrote", length, length]
+    assert told.empty()
+
+
+def test_a_full_disk_keeps_its_error_number(tmp_path: Path) -> None:
+    """The runner tells a full disk by it."""
+    file = written(tmp_path / "a.jsonl", texts(400))
+
+    def work() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+        try:
+            build(tmp_path, file)
+        except OSError as error:
+            os._exit(error.errno)
+
+    assert in_another_process(work) == errno.EFBIG

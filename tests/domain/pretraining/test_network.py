@@ -1,0 +1,196 @@
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertModel,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+)
+
+from bertrelay.backbone import save_tokenizer
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.vocabulary import train_unigram, train_wordpiece
+from domain.pretraining.network import save_network, start_network
+from domain.pretraining.objective import Pretraining, losses
+from domain.pretraining.sequences import Sequences
+from domain.pretraining.settings import PretrainSettings
+
+TEXTS = ["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"]
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 40,
+}
+TOKENIZERS = {"wordpiece": train_wordpiece(TEXTS, 90, 40), "unigram": train_unigram(TEXTS, 90, 38)}
+LIKE_ROBERTA = {**SIZES, "pad_token_id": 1, "type_vocab_size": 1}
+
+
+def written(folder, kind, config, **sizes):
+    """A model folder with random weights, and the tokenizer that goes with it."""
+    tokenizer = TOKENIZERS["unigram" if "roberta" in config.model_type else "wordpiece"]
+    torch.manual_seed(1)
+    network = kind(type(config)(**{**config.to_dict(), "vocab_size": len(tokenizer), **sizes}))
+    folder.mkdir()
+    network.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder, 38, has_types=getattr(config, "type_vocab_size", 0) > 1)
+    return folder
+
+
+KINDS = {
+    "bert": (BertForPreTraining, BertConfig(**SIZES)),
+    "bert without heads": (BertModel, BertConfig(**SIZES)),
+    "bert for masked words": (BertForMaskedLM, BertConfig(**SIZES)),
+    "roberta": (RobertaForMaskedLM, RobertaConfig(**LIKE_ROBERTA)),
+    "xlm-roberta": (XLMRobertaForMaskedLM, XLMRobertaConfig(**LIKE_ROBERTA)),
+    "distilbert": (
+        DistilBertForMaskedLM,
+        DistilBertConfig(dim=16, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=40),
+    ),
+    "albert": (AlbertForMaskedLM, AlbertConfig(**SIZES, embedding_size=8)),
+}
+
+
+def started(tmp_path, kind, **settings):
+    folder = written(tmp_path / "base", *KINDS[kind])
+    given = {"base": str(folder), "documents": [{"path": "none.jsonl"}], "max_tokens": 32, **settings}
+    return start_network(PretrainSettings.model_validate(given), tmp_path / "cache")
+
+
+def test_a_network_with_both_heads_starts_with_them_and_without_a_word(tmp_path, capsys):
+    network, _ = started(tmp_path, "bert")
+    expected = BertForPreTraining.from_pretrained(tmp_path / "base").state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
+    assert "head" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("bert without heads", ["masked words", "next sentences"]),
+        ("bert for masked words", ["next sentences"]),
+    ],
+)
+def test_a_missing_head_is_announced_and_starts_fresh_always_alike(tmp_path, capsys, kind, told):
+    network, _ = started(tmp_path, kind)
+    said = capsys.readouterr().err
+    assert [name for name in ("masked words", "next sentences") if f"no whole head for {name}" in said] == told
+    (tmp_path / "again").mkdir()
+    again, _ = started(tmp_path / "again", kind)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
+    assert network.cls.seq_relationship.weight.std() > 0
+
+
+def test_a_pooler_of_zeros_is_one_that_never_was(tmp_path, capsys):
+    """Sentence encoders are saved with one, so that other readers do not miss it."""
+    folder = written(tmp_path / "bert", *KINDS["bert without heads"])
+    encoder = SentenceEncoder.load(folder)
+    for parameter in encoder.backbone.pooler.parameters():
+        parameter.data.zero_()
+    encoder.save(tmp_path / "encoder")
+    given = {"base": str(tmp_path / "encoder"), "documents": [{"path": "none.jsonl"}], "max_tokens": 32}
+    network, _ = start_network(PretrainSettings.model_validate(given), tmp_path / "cache")
+    assert network.bert.pooler.dense.weight.std() > 0.005
+    assert "no whole head for next sentences" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "distilbert"])
+def test_next_sentences_need_a_bert(tmp_path, kind):
+    with pytest.raises(RequestError, match=rf"need a BERT.* the base is a '{kind}'.*set objectives = \['mlm'\]"):
+        started(tmp_path, kind)
+
+
+def test_a_network_without_a_known_head_is_refused(tmp_path):
+    with pytest.raises(RequestError, match=r"expected one of bert, distilbert, roberta.*found 'albert'"):
+        started(tmp_path, "albert", objectives=["mlm"])
+
+
+def test_absent_weights_of_the_network_itself_are_refused(tmp_path):
+    """A network of one layer under a configuration of two."""
+    folder = written(tmp_path / "base", *KINDS["bert"])
+    BertConfig.from_pretrained(folder, num_hidden_layers=2).save_pretrained(folder)
+    given = {"base": str(folder), "documents": [{"path": "none.jsonl"}], "max_tokens": 32}
+    with pytest.raises(RequestError, match=r"lack 16 that its config\.json asks for"):
+        start_network(PretrainSettings.model_validate(given), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("kind", "positions"), [("bert", 40), ("roberta", 38)])
+def test_more_tokens_than_positions_are_refused(tmp_path, kind, positions):
+    with pytest.raises(RequestError, match=f"max_tokens: the network has {positions} positions, and 64 are asked for"):
+        started(tmp_path, kind, objectives=["mlm"], max_tokens=64)
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path):
+    folder = written(tmp_path / "base", *KINDS["bert"])
+    save_tokenizer(
+        train_wordpiece([*TEXTS, "quite another vocabulary, 0123456789"], 120, 40), folder, 40, has_types=True
+    )
+    given = {"base": str(folder), "documents": [{"path": "none.jsonl"}], "max_tokens": 32}
+    with pytest.raises(RequestError, match="the vocabulary does not fit the model"):
+        start_network(PretrainSettings.model_validate(given), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("kind", "objectives"),
+    [
+        ("bert", ["mlm", "nsp"]),
+        ("bert", ["mlm"]),
+        ("bert", ["nsp"]),
+        ("roberta", ["mlm"]),
+        ("xlm-roberta", ["mlm"]),
+        ("distilbert", ["mlm"]),
+    ],
+)
+def test_all_that_learns_gets_a_gradient_and_nothing_else_learns(tmp_path, random_corpus, kind, objectives):
+    from domain.pretraining.train import Text, draw_items
+
+    given = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 32, "objectives": objectives}
+    network, tokenizer = started(tmp_path, kind, objectives=objectives)
+    settings = PretrainSettings.model_validate(given)
+    corpus = random_corpus(20, sentences=(2, 6), tokens=(3, 12), vocabulary=(6, len(tokenizer) - 1))
+    text = Text(corpus, corpus.groups >= 0)
+    items = draw_items(text, settings, 0, 0)
+    batch = Sequences(corpus, tokenizer, settings).batch(items, torch.arange(8).numpy(), 0, 0)
+    model = Pretraining(network, objectives)
+    sum(loss.sum() for loss in losses(model(batch.inputs), batch.inputs).values()).backward()
+    for name, parameter in network.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+
+
+def test_what_is_saved_is_a_plain_folder_with_both_heads(tmp_path):
+    network, tokenizer = started(tmp_path, "bert without heads")
+    network.eval()
+    save_network(network, tokenizer, tmp_path / "saved")
+    loaded, report = BertForPreTraining.from_pretrained(tmp_path / "saved", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert loaded.cls.predictions.decoder.weight is loaded.bert.embeddings.word_embeddings.weight
+    inputs = tokenizer(TEXTS[0], TEXTS[1], return_tensors="pt")
+    theirs, ours = loaded.eval()(**inputs), network(**inputs)
+    torch.testing.assert_close(theirs.prediction_logits, ours.prediction_logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(theirs.seq_relationship_logits, ours.seq_relationship_logits, rtol=0, atol=1e-5)
+    encoder = SentenceEncoder.load(tmp_path / "saved")
+    assert encoder.encode(["the heart"], precision="fp32").shape == (1, 16)
+    assert encoder.max_tokens == 40
+
+
+def test_a_new_bert_has_the_vocabulary_of_its_documents(tmp_path):
+    (tmp_path / "notes.txt").write_text("the heart and the lung\n\na fever, a cough and a rash\n")
+    base = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 60, "max_tokens": 32}
+    given = {"base": base, "documents": [{"path": str(tmp_path / "notes.txt")}], "max_tokens": 32, "seed": 3}
+    settings = PretrainSettings.model_validate(given)
+    (network, tokenizer), (again, _) = (start_network(settings, tmp_path) for _ in range(2))
+    assert tokenizer.tokenize("fever") == ["fever"] or len(tokenizer) <= 60
+    assert network.config.vocab_size == len(tokenizer)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))

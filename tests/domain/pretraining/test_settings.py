@@ -1,0 +1,47 @@
+import pytest
+from pydantic import ValidationError
+
+from domain.pretraining.settings import PretrainSettings
+
+GIVEN = {"base": "./model", "documents": [{"path": "notes.jsonl"}]}
+
+
+def settings(**more):
+    return PretrainSettings.model_validate({**GIVEN, **more})
+
+
+def test_the_defaults_are_those_of_the_clinical_berts():
+    found = settings()
+    assert (found.max_tokens, found.batch_items, found.learning_rate) == (128, 32, 5e-5)
+    assert found.objectives == ["mlm", "nsp"]
+    assert (found.masking.share, found.masking.mask, found.masking.random) == (0.15, 0.8, 0.1)
+    assert found.short_share == 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"objectives": []}, "at least 1 item"),
+        ({"objectives": ["mlm", "mlm"]}, "objectives: expected each once, found mlm, mlm"),
+        ({"objectives": ["mlm", "sop"]}, "'mlm' or 'nsp'"),
+        ({"base": 3}, "expected a model such as 'bert-base-uncased', or a size"),
+        ({"documents": []}, "at least 1 item"),
+        ({"max_tokens": 4}, "greater than or equal to 8"),
+        ({"masking": {"mask": 0.9, "random": 0.2}}, "to make at most 1, found 0.9 and 0.2"),
+        ({"masking": {"share": 0}}, "greater than 0"),
+        ({"held_out_share": 0}, "keep: the best weights need held-out documents"),
+        ({"objectives": ["nsp"], "masking": {"whole_words": True}}, "masking: without effect"),
+        ({"objectives": ["mlm"], "short_share": 0.2}, "short_share: without effect"),
+        ({"keep": "last", "patience": 3}, "patience: without effect"),
+    ],
+)
+def test_what_cannot_be_or_has_no_effect_is_told(given, told):
+    with pytest.raises(ValidationError, match=told):
+        settings(**given)
+
+
+def test_new_tokens_are_a_list_or_a_file(tmp_path):
+    assert settings(new_tokens=["sepsis"]).new_tokens == ["sepsis"]
+    assert settings(new_tokens=str(tmp_path / "words.txt")).new_tokens == str(tmp_path / "words.txt")
+    with pytest.raises(ValidationError):
+        settings(new_tokens=[1])

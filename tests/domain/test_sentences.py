@@ -1,0 +1,145 @@
+import random
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from domain.sentences import sentence_spans
+
+SAMPLES = Path(__file__).parent / "sentence_samples"
+
+
+def sentences(text: str) -> list[str]:
+    return [text[start:end] for start, end in sentence_spans(text)]
+
+
+def marked(file: Path) -> list[tuple[str, list[str]]]:
+    """The text of each document of a sample, and its sentences as they were marked by hand."""
+    found = []
+    for document in file.read_text(encoding="utf-8").split("== ")[1:]:
+        lines = [line.replace("⏎", "\n") for line in document.strip("\n").split("\n")[1:]]
+        text = "".join(line if line.endswith("\n") else f"{line} " for line in lines)
+        found.append((text, [line.rstrip("\n") for line in lines]))
+    return found
+
+
+@pytest.mark.parametrize("name", ["clinical", "clinical_unseen", "scientific", "scientific_unseen"])
+def test_sentences_marked_by_hand_are_found(name: str) -> None:
+    right = found = wanted = 0
+    for text, by_hand in marked(SAMPLES / f"{name}.txt"):
+        ours = sentences(text)
+        right, found, wanted = right + len({*ours} & {*by_hand}), found + len({*ours}), wanted + len({*by_hand})
+    assert right / found > 0.9
+    assert right / wanted > 0.9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dr. A. B. Osei saw Mr. Lund vs. Mrs. Lund.",
+        "E. coli and S. aureus, e.g. O157:H7, grew (Fig. 2A; see Ref. 3 and Eq. 4).",
+        "Moreno et al. [12, 13] and Ito et al. (2011) found 1.5 mg p.o. b.i.d. to be safe.",
+        "He was seen at St. Agatha's at 7:30 a.m. on Jan. 4 by J. Moreau, M.D., for pain.",
+        "Seen by Dr. [**Last Name (STitle) 88**] and Dr. [NAME] on ___.",
+        "O2 sat. 89%, approx. 6 mm, No. 10 blade, i.v. furosemide, Norvig Labs Inc. of Leeds.",
+        "Temp 100.4... cultures sent, ?transfer, ? pneumonia.",
+        "4. Hepatitis C.",
+        'The answer, "Nothing. or all." they say, is at https://example.org/a.b/v1.2.',
+    ],
+)
+def test_marks_inside_a_sentence_do_not_end_it(text: str) -> None:
+    assert sentences(text) == [text]
+
+
+@pytest.mark.parametrize(
+    ("text", "second"),
+    [
+        ("He has hepatitis C. The liver is large.", "The liver is large."),
+        ("Rates fell in the U.S. They rose in Brazil.", "They rose in Brazil."),
+        ("It slows nothing.[2,3] Yet trials go on.", "Yet trials go on."),
+        ("Trials gave mixed results.5,6 Some argue.", "Some argue."),
+        ("Growth was restored. mRNA was measured.", "mRNA was measured."),
+        ("Were there deaths? [NAME] said no.", "[NAME] said no."),
+        ('She says "it hurts." Was it so?', "Was it so?"),
+        ("There were no deaths. 42 patients were lost.", "42 patients were lost."),
+        ("They fell by 4.2%. ___ was seen.", "___ was seen."),
+        ("Given at 9 p.m. She slept.", "She slept."),
+        ("(A table is below.) We go on.", "We go on."),
+        ("Sepsis. 2. Kidney failure.", "2. Kidney failure."),
+        ("The work took years... It was worth it.", "It was worth it."),
+        ("Two aims: (i) to see. (ii) To learn.", "(ii) To learn."),
+    ],
+)
+def test_a_sentence_ends_where_another_begins(text: str, second: str) -> None:
+    assert sentences(text)[-1] == second
+    assert len(sentences(text)) == 2
+
+
+def test_a_header_an_item_and_a_short_line_stand_alone() -> None:
+    text = "HOSPITAL COURSE\nPLAN:\n1. Rest\n2) No salt\n- aspirin\n[x] heparin\n# Sepsis\nWBC 14.2, Hgb 9.8\nNa 131"
+    assert sentences(text) == text.split("\n")
+
+
+WRAPPED = (
+    "This is a 67-year-old man with chronic heart failure (LVEF 25%), seen by Dr. Osei of St. Agatha's Clinic and by "
+    "Neurology. He sleeps on four pillows, and could not climb one flight of stairs. He denies chest pain, fever, etc. "
+    "The dose was 1.5 mg p.o. b.i.d. until Monday. Was it raised? Nobody knows."
+)
+
+
+@pytest.mark.parametrize("width", range(60, 110, 7))
+def test_a_text_has_the_same_sentences_at_whatever_width_it_is_wrapped(width: int) -> None:
+    found = sentences("\n".join(textwrap.wrap(WRAPPED, width)))
+    assert [" ".join(sentence.split()) for sentence in found] == sentences(WRAPPED)
+    assert len(found) == 6
+
+
+def test_lines_of_a_text_that_is_not_wrapped_are_sentences() -> None:
+    lines = [
+        "A first line that says much more than the second one does, " * 3,
+        "Two",
+    ]
+    assert sentences("\n".join(lines)) == [line.strip() for line in lines]
+
+
+@pytest.mark.parametrize("text", ["", "  \n \n", "...", "?", ". . .", "A.", "\n\nOne\n\n\nTwo\n", "x\r\n\r\ny"])
+def test_odd_texts_have_their_sentences(text: str) -> None:
+    assert "".join(sentences(text)).split() == text.split() or "".join(sentences(text)) == "".join(text.split())
+
+
+def test_nothing_but_white_space_lies_outside_the_spans_whatever_the_text() -> None:
+    rng = random.Random(3)
+    pieces = [
+        "Dr",
+        "E",
+        "coli",
+        ".",
+        "..",
+        "?",
+        "!",
+        " ",
+        "\n",
+        "\n\n",
+        "[1]",
+        "12",
+        "1.",
+        "- ",
+        "(",
+        ")",
+        '"',
+        "µ",
+        "\t",
+    ]
+    for _ in range(2000):
+        text = "".join(rng.choices(pieces, k=rng.randrange(30)))
+        place = 0
+        for start, end in sentence_spans(text):
+            assert place <= start < end
+            assert text[place:start].strip() == "" and text[start:end] == text[start:end].strip()
+            place = end
+        assert text[place:].strip() == ""
+
+
+@pytest.mark.parametrize("piece", [".", "? ", "x. ", ".[1,", "1,", "x\n", ".)", "(", "a.1"])
+def test_time_grows_with_the_text_and_not_with_its_square(piece: str) -> None:
+    assert sentence_spans(piece * 50_000)  # minutes, if a rule went back to the beginning each time

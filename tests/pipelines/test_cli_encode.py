@@ -1,0 +1,209 @@
+"""`bertrelay encode`, in one process and in several, killed and resumed."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from bertrelay.errors import RequestError
+from pipelines.cli.models import check_model
+
+ENGLISH = ["a dog barks", "a dog .", "dog dog"]
+OTHERS = ["ein hund bellt .", "개가 짖는다"]
+
+
+@pytest.fixture
+def english(write_lines):
+    return write_lines("english.txt", ENGLISH)
+
+
+def test_row_i_is_the_vector_of_line_i_and_the_count_is_told(call, model, english, vectors, tmp_path):
+    out = call("encode", model, english, tmp_path / "v.npy", "--precision", "fp32", "--batch-tokens", "4")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors(ENGLISH), atol=1e-6)
+    assert out == f"3 vectors of 8 dimensions in {tmp_path / 'v.npy'}\n"
+
+
+@pytest.mark.parametrize(("column", "header"), [("german", "id\tgerman"), ("1", "id\tgerman"), ("1", None)])
+def test_a_column_is_found_by_name_and_by_position(call, model, vectors, write_lines, tmp_path, column, header):
+    lines = ([header] if header else []) + [f"{number}\t{sentence}" for number, sentence in enumerate(OTHERS)]
+    table, target = write_lines("table.tsv", lines), tmp_path / "v.parquet"
+    options = [] if header else ["--no-header"]
+    call("encode", model, table, target, "--column", column, "--precision", "fp32", *options)
+    rows = pq.read_table(target).to_pydict()
+    assert rows["text"] == OTHERS
+    np.testing.assert_allclose(rows["vector"], vectors(OTHERS), atol=1e-6)
+
+
+def test_a_file_is_read_as_what_it_is_said_to_be(call, model, vectors, write_lines, tmp_path):
+    source = write_lines("data.txt", ['{"text": "a dog"}'])
+    call("encode", model, source, tmp_path / "v.npy", "--format", "jsonl", "--precision", "fp32")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors(["a dog"]), atol=1e-6)
+
+
+def test_a_prompt_of_the_model_stands_before_each_sentence(call, model, english, vectors, tmp_path):
+    call("encode", model, english, tmp_path / "v.npy", "--prompt", "query", "--precision", "fp32")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors([f"dog {text}" for text in ENGLISH]), atol=1e-6)
+    with pytest.raises(RequestError, match=r"expected one of \['query'\], found 'answer'"):
+        call("encode", model, english, tmp_path / "v.npy", "--prompt", "answer")
+
+
+def test_a_recipe_encodes_a_column(call, model, vectors, write_lines, tmp_path):
+    table = write_lines("t.csv", ["id,sentence", *(f"{n},{text}" for n, text in enumerate(ENGLISH))])
+    stage = f'uses = "bertrelay.encode"\nmodel = "{model}"\nprecision = "fp32"\n'
+    recipe = write_lines("r.toml", ["[v]", stage, f'sentences = {{ path = "{table}", columns = ["sentence"] }}'])
+    assert "sentences 3  dim 8" in call("run", recipe, "--runs", tmp_path / "runs")
+    np.testing.assert_allclose(np.load(tmp_path / "runs/r/v/latest/vectors.npy"), vectors(ENGLISH), atol=1e-6)
+    assert "SKIP" in call("run", recipe, "--runs", tmp_path / "runs", "--set", "v.batch_tokens=64")
+    assert 'v.output: "npy" → "parquet"' in call(
+        "plan", recipe, "--runs", tmp_path / "runs", "--set", "v.output=parquet"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["MODEL", "english.txt", "v.txt"], r"\.npy or \.parquet"),
+        (["MODEL", "english.txt", "none/v.npy"], "there is no folder"),
+        (["MODEL", "none.txt", "v.npy"], "there is no file"),
+        (["MODEL", "table.csv", "v.npy"], "table.csv has no column 'text'"),
+        (["MODEL", "table.csv", "v.npy", "--column", "7"], "has no column 7: it has 2"),
+        (["none", "english.txt", "v.npy"], "model: expected .*folder, found none at .*none"),
+        (["@student/model", "english.txt", "v.npy"], "here give its folder"),
+    ],
+)
+def test_a_wrong_request_ends_with_2_and_loads_no_torch(write_lines, tmp_path, model, arguments, told):
+    write_lines("english.txt", ENGLISH)
+    write_lines("table.csv", ["id,sentence", "1,a dog"])
+    words = [model if word == "MODEL" else f"./{word}" if word == "none" else word for word in arguments]
+    code = "import sys\nfrom pipelines.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "encode", *words], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "False\n")
+    assert done.stderr.count("\n") == 1
+    assert re.search(told, done.stderr)
+    assert not list(tmp_path.glob("v*"))
+
+
+@pytest.mark.parametrize(("source", "offline"), [("MODEL", "1"), ("owner/name", None)])
+def test_telemetry_is_off_and_a_hub_is_asked_for_hub_ids_alone(model, monkeypatch, source, offline):
+    for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+        monkeypatch.delenv(name, raising=False)
+    check_model(model if source == "MODEL" else source)
+    assert (os.environ["HF_HUB_DISABLE_TELEMETRY"], os.environ.get("HF_HUB_OFFLINE")) == ("1", offline)
+
+
+@pytest.fixture
+def start_encode(model, tmp_path):
+    """Starts `bertrelay encode` as a user does; nothing started lives on."""
+    started = []
+
+    def start(*options):
+        command = [sys.executable, "-m", "pipelines", "encode", model, "many.txt", "v.npy", "--precision", "fp32"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([*command, *options], cwd=tmp_path, env=environment, **pipes)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def blocks_done(ledger):
+    return ledger.read_bytes().partition(b"\n")[2].count(b"#") if ledger.exists() else 0
+
+
+def wait_for_blocks(process, ledger, count):
+    while blocks_done(ledger) < count:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:  # noqa: PTH123
+        return [int(child) for child in file.read().split()]
+
+
+def are_gone(pids):
+    """True when all have ended within some seconds; one that nobody has asked for yet counts as ended."""
+    deadline = time.monotonic() + 10
+    while any(_lives(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _lives(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_killed_in_every_way_and_by_other_processes_it_goes_on_to_the_same_bytes(
+    call, start_encode, model, write_lines, tmp_path
+):
+    many = write_lines("many.txt", [f"{ENGLISH[i % 3]} {OTHERS[i % 2]} {i}" for i in range(100_000)])
+    ledger = tmp_path / "v.npy.partial.progress"
+
+    lost_parent = start_encode("--processes", "2")
+    wait_for_blocks(lost_parent, ledger, 2)
+    workers = children(lost_parent.pid)
+    lost_parent.kill()
+    assert lost_parent.wait() == -signal.SIGKILL
+    assert len(workers) == 2
+    assert are_gone(workers)
+    done = blocks_done(ledger)
+
+    lost_worker = start_encode("--processes", "2")
+    wait_for_blocks(lost_worker, ledger, done + 2)
+    workers = children(lost_worker.pid)
+    os.kill(workers[1], signal.SIGKILL)
+    _, told = lost_worker.communicate(timeout=60)
+    assert lost_worker.returncode == 128 + signal.SIGKILL
+    assert are_gone(workers)
+    assert "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command goes on" in told
+    assert "going on after" in told
+    done = blocks_done(ledger)
+
+    for number, processes in [(signal.SIGTERM, "2"), (signal.SIGINT, "1")]:
+        stopped = start_encode("--processes", processes)
+        wait_for_blocks(stopped, ledger, done + 2)
+        workers = children(stopped.pid)
+        stopped.send_signal(number)
+        _, told = stopped.communicate(timeout=60)
+        assert stopped.returncode == 128 + number
+        assert are_gone(workers)
+        assert told.count(f"stopped by {number.name}; the same command goes on from here") == 1
+        assert "Traceback" not in told
+        done = blocks_done(ledger)
+
+    assert not (tmp_path / "v.npy").exists()
+    last = start_encode("--processes", "2")
+    out, told = last.communicate(timeout=120)
+    assert (last.returncode, out) == (0, "100,000 vectors of 8 dimensions in v.npy\n"), told
+    call("encode", model, many, tmp_path / "whole.npy", "--precision", "fp32")
+    assert {path.name for path in tmp_path.iterdir()} == {"many.txt", "v.npy", "whole.npy"}
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), np.load(tmp_path / "whole.npy"), atol=1e-6)
+
+
+def test_a_mistake_deep_in_the_input_is_told_once_and_ends_with_2(start_encode, write_lines):
+    lines = write_lines("many.txt", ["a dog"] * 5000)
+    lines.write_bytes(lines.read_bytes() + b"ein H\xe4nd\n")
+    process = start_encode("--processes", "2")
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert told.count("many.txt, line 5,001: not valid UTF-8") == 1
+    assert "Traceback" not in told

@@ -1,0 +1,121 @@
+"""The command `bertrelay shrink`."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from pipelines.cli.app import app
+
+ENGLISH = ["the dog runs here", "no cat sleeps there", "two birds sing", "a fish waits outside again"]
+GERMAN = ["der Hund rennt hier", "keine Katze schläft dort", "zwei Vögel singen", "ein Fisch wartet draußen"]
+
+
+@pytest.fixture(scope="session")
+def model(tiny_encoder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tiny_encoder("bert", [*ENGLISH, *GERMAN] * 10, layers=3, normalize=True).save(folder)
+    return folder
+
+
+@pytest.fixture
+def english(tmp_path):
+    path = tmp_path / "english.txt"
+    path.write_text("\n".join(ENGLISH) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def german(tmp_path):
+    path = tmp_path / "german.csv"
+    path.write_text("\n".join(["number,german", *(f"1,{text}" for text in GERMAN)]) + "\n", encoding="utf-8")
+    return path
+
+
+def call(*arguments):
+    """Standard output of the command; its error is raised."""
+    result = CliRunner().invoke(app, ["shrink", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def tokens(folder, texts):
+    encoder = SentenceEncoder.load(folder)
+    return [encoder.tokenizer.tokenize(text) for text in texts]
+
+
+def test_a_model_is_trimmed_to_several_files_and_what_it_was_and_is_stands_side_by_side(model, english, tmp_path):
+    other = tmp_path / "more.txt"
+    other.write_text("der Hund rennt hier\n", encoding="utf-8")
+    out = tmp_path / "small"
+    lines = call(model, english, other, out).splitlines()
+    assert tokens(out, [*ENGLISH, GERMAN[0]]) == tokens(model, [*ENGLISH, GERMAN[0]])
+    assert tokens(out, GERMAN[1:]) != tokens(model, GERMAN[1:])
+    vocabulary = next(line.split() for line in lines if line.startswith("vocabulary"))
+    assert [int(figure) for figure in vocabulary[1:]] == [
+        len(SentenceEncoder.load(each).tokenizer) for each in (model, out)
+    ]
+    assert lines[0].split() == ["before", "after"]
+    assert lines[-2:] == ["cosine to the vectors before: mean 1.00000, lowest 1.00000", f"model   {out}"]
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_layers_dimensions_and_scores_are_told_in_json_and_kept_with_the_model(model, english, tmp_path):
+    rows = [f"{text},{ENGLISH[number - 1]},{number}" for number, text in enumerate(ENGLISH)]
+    (tmp_path / "test.en.csv").write_text("\n".join(["sentence1,sentence2,score", *rows]), encoding="utf-8")
+    out = tmp_path / "small"
+    options = ["--layers", 2, "--dimensions", 3, "--no-trim", "--sts", tmp_path / "test.en.csv", "--json"]
+    told = json.loads(call(model, english, out, *options))
+    assert told.pop("output") == str(out)
+    assert told == json.loads((out / "shrink.json").read_text())
+    assert (told["layers/before"], told["layers/after"], told["dimensions/after"]) == (3, 2, 3)
+    assert told["vocabulary/before"] == told["vocabulary/after"]
+    assert {"sts/test/before/spearman_cosine", "sts/test/after/spearman_cosine"} <= told.keys()
+    assert SentenceEncoder.load(out).encode(ENGLISH).shape == (4, 3)
+
+
+def test_columns_are_found_by_name_and_by_position_and_may_be_several(model, german, tmp_path):
+    call(model, german, tmp_path / "named", "--column", "german")
+    call(model, german, tmp_path / "both", "--column", "0", "--column", "1")
+    for name in ("named", "both"):
+        assert tokens(tmp_path / name, GERMAN) == tokens(model, GERMAN)
+    assert "1" in SentenceEncoder.load(tmp_path / "both").tokenizer.get_vocab() or "1" not in str(tokens(model, ["1"]))
+
+
+def test_what_a_killed_command_left_behind_is_no_hindrance(model, english, tmp_path):
+    left = tmp_path / "small.partial" / "model"
+    left.mkdir(parents=True)
+    (left / "config.json").write_text("{")
+    call(model, english, tmp_path / "small")
+    np.testing.assert_array_equal(
+        SentenceEncoder.load(tmp_path / "small").encode(ENGLISH), SentenceEncoder.load(model).encode(ENGLISH)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--no-trim"], "expected trim_vocabulary, layers or dimensions"),
+        (["--layers", "9"], "at most the 3 of the base, found 9"),
+        (["--dimensions", "16"], "fewer than the model's 16, found 16"),
+        (["--format", "csv", "--column", "german"], "has no column 'german'"),
+        (["--sts", "a/x.csv", "--sts", "b/x.csv"], "--sts: expected files with different names"),
+    ],
+)
+def test_a_wrong_request_makes_no_folder(model, english, tmp_path, options, told):
+    with pytest.raises(RequestError, match=told):
+        call(model, english, tmp_path / "small", *options)
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_folder_that_is_there_is_never_written_over(model, english, tmp_path):
+    (tmp_path / "small").mkdir()
+    with pytest.raises(RequestError, match=r"not there yet, found .*small"):
+        call(model, english, tmp_path / "small")
+    with pytest.raises(RequestError, match="there is no folder"):
+        call(model, english, tmp_path / "none" / "small")
+    with pytest.raises(RequestError, match="there is no file"):
+        call(model, tmp_path / "nothing.txt", tmp_path / "other")

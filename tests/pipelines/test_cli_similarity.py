@@ -1,0 +1,188 @@
+"""`bertrelay similarity`: pairs and matrices, as text, JSON, CSV and pictures."""
+
+import csv
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+from bertrelay import compare
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+
+ENGLISH = ["a dog barks", "a dog .", "dog dog"]
+OTHERS = ["ein hund bellt .", "개가 짖는다"]
+FP32 = ["--precision", "fp32"]
+
+PEERS = {
+    "cosine": lambda a, b: 1 - cdist(a, b, "cosine"),
+    "dot": lambda a, b: a @ b.T,
+    "euclidean": lambda a, b: -cdist(a, b),
+    "manhattan": lambda a, b: -cdist(a, b, "cityblock"),
+}
+
+
+@pytest.fixture
+def english(write_lines):
+    return write_lines("english.txt", ENGLISH)
+
+
+@pytest.fixture
+def others(write_lines):
+    return write_lines("others.txt", OTHERS)
+
+
+@pytest.fixture
+def expected(vectors):
+    def of(first, second, metric="cosine"):
+        return PEERS[metric](vectors(first).astype(float), vectors(second).astype(float))
+
+    return of
+
+
+def read_csv(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_two_sentences_have_one_figure(call, model, expected):
+    figure, *sentences = call("similarity", model, "a dog", "ein hund", *FP32).rstrip("\n").split("\t")
+    assert sentences == ["a dog", "ein hund"]
+    assert float(figure) == pytest.approx(expected(["a dog"], ["ein hund"]).item(), abs=6e-5)
+
+
+@pytest.mark.parametrize("metric", PEERS)
+def test_files_are_compared_line_by_line_by_every_metric(call, model, write_lines, others, expected, metric):
+    two = write_lines("two.txt", ENGLISH[:2])
+    document = json.loads(call("similarity", model, two, others, "--files", "--json", "--metric", metric, *FP32))
+    assert document["metric"] == metric
+    assert [(pair["a"], pair["b"]) for pair in document["pairs"]] == list(zip(ENGLISH, OTHERS, strict=False))
+    figures = [pair["similarity"] for pair in document["pairs"]]
+    np.testing.assert_allclose(figures, np.diag(expected(ENGLISH[:2], OTHERS, metric)), atol=1e-5)
+
+
+def test_pairs_of_many_blocks_are_all_written_in_order(call, model, write_lines, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "BLOCK_SENTENCES", 8)
+    first, second = [ENGLISH[i % 3] for i in range(30)], [OTHERS[i % 2] for i in range(30)]
+    files = [write_lines("a.txt", first), write_lines("b.txt", second)]
+    out = call("similarity", model, *files, "--files", "--csv", tmp_path / "p.csv", *FP32)
+    assert out == f"written to {tmp_path / 'p.csv'}\n"
+    head, *rows = read_csv(tmp_path / "p.csv")
+    assert head == ["a", "b", "similarity"]
+    assert [row[:2] for row in rows] == [list(pair) for pair in zip(first, second, strict=True)]
+    np.testing.assert_allclose([float(row[2]) for row in rows], np.diag(expected(first, second)), atol=1e-5)
+    text = call("similarity", model, *files, "--files", *FP32).splitlines()
+    assert [line.split("\t")[1:] for line in text] == [row[:2] for row in rows]
+    document = json.loads(call("similarity", model, *files, "--files", "--json", *FP32))
+    assert len(document["pairs"]) == 30
+
+
+def test_columns_of_tables_are_compared(call, model, write_lines, expected):
+    table = write_lines("t.csv", ["id,en,de", f'1,{ENGLISH[0]},"{OTHERS[0]}"', f"2,{ENGLISH[1]},{OTHERS[1]}"])
+    out = call("similarity", model, table, table, "--files", "--column", "en", "--column", "2", *FP32)
+    figures = [float(line.split("\t")[0]) for line in out.splitlines()]
+    np.testing.assert_allclose(figures, np.diag(expected(ENGLISH[:2], OTHERS)), atol=6e-5)
+    alone = call("similarity", model, table, "--matrix", "--column", "en", "--json", *FP32)
+    assert json.loads(alone)["rows"] == ENGLISH[:2]
+
+
+@pytest.mark.parametrize("metric", PEERS)
+def test_a_matrix_has_every_line_with_every_line(call, model, english, others, expected, tmp_path, monkeypatch, metric):
+    monkeypatch.setattr(compare, "CELLS_AT_ONCE", 4)  # two rows at a time
+    table, picture = tmp_path / "m.csv", tmp_path / "m.svg"
+    flags = ["--matrix", "--metric", metric, *FP32, "--csv", table, "--picture", picture, "--json"]
+    document = json.loads(call("similarity", model, english, others, *flags))
+    assert (document["rows"], document["columns"], document["metric"]) == (ENGLISH, OTHERS, metric)
+    np.testing.assert_allclose(document["matrix"], expected(ENGLISH, OTHERS, metric), atol=1e-5)
+    head, *rows = read_csv(table)
+    assert head == ["", *OTHERS]
+    assert [row[0] for row in rows] == ENGLISH
+    np.testing.assert_allclose([[float(value) for value in row[1:]] for row in rows], document["matrix"])
+    assert set(OTHERS) <= {text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")}
+
+
+def test_a_sentence_may_be_longer_than_the_name_of_a_file(call, model):
+    assert call("similarity", model, "一只狗在叫" * 60, "b" * 5000).startswith("1.0000\t一只狗")  # both unknown words
+
+
+def test_a_matrix_as_text_numbers_its_columns_and_names_them_below(call, model, english, others):
+    lines = call("similarity", model, english, others, "--matrix", *FP32).splitlines()
+    assert lines[0].split() == ["1", "2"]
+    assert [line.split(maxsplit=3)[2:] for line in lines[1:4]] == [[str(n), text] for n, text in enumerate(ENGLISH, 1)]
+    assert [line.split(maxsplit=1) for line in lines[5:]] == [[str(n), text] for n, text in enumerate(OTHERS, 1)]
+
+
+def test_one_file_is_compared_with_itself_and_named_once(call, model, english):
+    lines = call("similarity", model, english, "--matrix").splitlines()
+    assert len(lines) == 1 + len(ENGLISH)
+    assert [line.split()[row] for row, line in enumerate(lines[1:])] == ["1.0000"] * 3
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
+def test_a_picture_stands_instead_of_the_text(call, model, english, tmp_path, kind):
+    out = call("similarity", model, english, "--matrix", "--picture", tmp_path / f"m.{kind}")
+    assert out == f"written to {tmp_path / 'm'}.{kind}\n"
+    assert (tmp_path / f"m.{kind}").stat().st_size > 1000
+
+
+def test_a_prompt_stands_before_the_sentences(call, model, expected):
+    out = call("similarity", model, "barks", "a", "--prompt", "query", *FP32)
+    assert float(out.split("\t")[0]) == pytest.approx(expected(["dog barks"], ["dog a"]).item(), abs=6e-5)
+
+
+def test_blank_lines_keep_their_place_and_are_counted(call, model, write_lines, others, monkeypatch):
+    told = []
+    monkeypatch.setattr("pipelines.cli.similarity.say", told.append)
+    files = write_lines("gaps.txt", ["a dog", ""]), others
+    pairs = json.loads(call("similarity", model, *files, "--files", "--json"))["pairs"]
+    assert [pair["a"] for pair in pairs] == ["a dog", ""]
+    assert all(np.isfinite(pair["similarity"]) for pair in pairs)
+    assert [message.partition(": ")[2] for message in told] == ["1 of 2 sentences are blank, and compared as they are"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["a dog"], "found A alone"),
+        (["a dog", " "], "found an empty one"),
+        (["a dog", "ein hund", "--picture", "p.svg"], "add --matrix"),
+        (["a dog", "ein hund", "--column", "text"], "are for files"),
+        (["english.txt", "--matrix", "--picture", "p.gif"], r"ends in \.png, \.svg or \.pdf, found p\.gif"),
+        (["english.txt", "--matrix", "--picture", "none/p.png"], "there is no folder none"),
+        (["english.txt", "--matrix", "--csv", "none/p.csv"], "found No such file or directory at none/p.csv"),
+        (["english.txt", "others.txt", "--matrix", "--files"], "choose one of them"),
+        (["english.txt", "others.txt", "--files"], r"3 lines in .*english.txt and 2 in .*others.txt"),
+        (["english.txt", "none.txt", "--matrix"], "there is no file .*none.txt"),
+        (["long.txt", "--matrix", "--picture", "p.png"], "201 × 201 cells cannot be read"),
+        (["latin.txt", "--matrix"], r"latin\.txt, line 2: not valid UTF-8"),
+        (["empty.txt", "--matrix"], "empty.txt holds no records"),
+    ],
+)
+@pytest.mark.usefixtures("english", "others")
+def test_a_wrong_request_is_answered_before_the_model_is_loaded(
+    call, model, write_lines, tmp_path, monkeypatch, arguments, told
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(SentenceEncoder, "load", None)
+    write_lines("long.txt", ["a dog"] * 201)
+    write_lines("empty.txt", [])
+    (tmp_path / "latin.txt").write_bytes(b"ein\nH\xe4nd\n")
+    with pytest.raises(RequestError, match=told):
+        call("similarity", model, *arguments)
+    assert not list(tmp_path.glob("*p.*"))
+
+
+def test_an_unknown_metric_is_a_wrong_request_that_names_the_known_ones(bertrelay):
+    code, out, err = bertrelay("similarity", "model", "a", "b", "--metric", "cosin")
+    assert (code, out) == (2, "")
+    assert all(metric in err for metric in PEERS)
+
+
+def test_names_of_files_taken_for_sentences_are_pointed_out(call, model, english, others, monkeypatch, tmp_path):
+    told = []
+    monkeypatch.setattr("pipelines.cli.similarity.say", told.append)
+    monkeypatch.chdir(tmp_path)
+    assert "english.txt" in call("similarity", model, english.name, others.name)
+    assert "add --files or --matrix" in told[0]
