@@ -110,7 +110,10 @@ class Spread(NamedTuple):
         return cls.of(a / b for a, b in zip(above, below, strict=True))
 
     def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
+        return self.told()
+
+    def told(self, digits: int = 2) -> str:
+        return f"{self.median:,.{digits}f} ({self.low:,.{digits}f}–{self.high:,.{digits}f})"
 
 
 class Claim(NamedTuple):

@@ -24,8 +24,8 @@ of the teacher's vectors, theirs by the dimensions, which matters to clipping al
 of theirs go into its data set at once, without the `map` of its example, which takes longer.
 
 Translation accuracy is the mean of both directions on the 1,000 pairs of test_2016_flickr, of the weights after the
-last step, by one scorer in fp32. Times are medians over rounds, accuracies means, ratios medians of the ratio in a
-round; in brackets the least and the most.
+last step, by one scorer in fp32. Figures are medians over rounds, ratios those of the ratio in a round; in brackets the
+least and the most.
 """
 
 import json
@@ -35,7 +35,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,14 +82,14 @@ ENTRANTS = {
 OURS = ["auto", "fp32"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Result:
     """What a contender gave, by round."""
 
     title: str
     pairs: int
-    seconds: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
+    seconds: list[float]
+    accuracies: list[float]
 
     def slower_than(self, other: "Result") -> Spread:
         """How many times its time is the other's."""
@@ -101,7 +101,7 @@ class Result:
 
 def write_rows(options: Namespace) -> None:
     """The drawn pairs in `rows`, and a few of them in `few`, as lines."""
-    pairs = list(zip(*_multi30k(options, "train"), strict=True))
+    pairs = list(zip(*multi30k(options, "train"), strict=True))
     drawn = random.Random(options.seed).sample(pairs, min(options.rows, len(pairs)))
     for folder, chosen in (("rows", drawn), ("few", drawn[:TRIED_ON])):
         (options.scratch / folder).mkdir()
@@ -109,7 +109,7 @@ def write_rows(options: Namespace) -> None:
             (options.scratch / folder / name).write_text("\n".join(side) + "\n", encoding="utf-8")
 
 
-def _multi30k(options: Namespace, part: str) -> Translations:
+def multi30k(options: Namespace, part: str) -> Translations:
     files = (options.data / f"parallel/multi30k/{part}.{code}.gz" for code in ("en", options.language))
     english, other = map(InputFile, files)
     source = AlignedFiles(english=english, other=other, language=options.language)
@@ -133,37 +133,42 @@ def save_start(options: Namespace) -> None:
 
 
 def measure(options: Namespace) -> dict[str, Result]:
-    contenders, results, works = {}, {}, {}
-    for name in options.contenders:
-        print(f"making ready: {ENTRANTS[name].title}", file=sys.stderr, flush=True)
-        contenders[name] = contender = started(ENTRANTS[name], options)
-        pairs = best_pairs(contender, PAIRS_TRIED if ENTRANTS[name].tuned else [PAIRS])
-        results[name], works[name] = Result(ENTRANTS[name].title, pairs), turn(contender, name, pairs, options)
+    """The result of each contender."""
+    contenders = {name: started(ENTRANTS[name], options) for name in options.contenders}
+    pairs = {name: best_pairs(ENTRANTS[name], contender) for name, contender in contenders.items()}
+    works = {name: turn(name, contender, pairs[name], options.seed) for name, contender in contenders.items()}
     answers = in_turns(works, options.rounds)
-    test = _multi30k(options, "test_2016_flickr")
-    for name, contender in contenders.items():
+    for contender in contenders.values():
         contender.end()
-        results[name].seconds = [answer["seconds"] for answer in answers[name]]
-        folders = [options.scratch / f"{name}-{number}" for number in range(options.rounds)]
-        results[name].accuracies = [translation_accuracy(SentenceEncoder.load(folder), test) for folder in folders]
-    return results
+    test = multi30k(options, "test_2016_flickr")
+    return {name: result(name, pairs[name], answers[name], test, options) for name in contenders}
 
 
 def started(entrant: Entrant, options: Namespace) -> Contender:
+    print(f"making ready: {entrant.title}", file=sys.stderr, flush=True)
     shared = {"scratch": str(options.scratch), "teacher": str(ModelSource.parse(MINILM))}
     settings = {**shared, **entrant.settings, "learning_rate": options.learning_rate}
     return Contender(entrant.module, options.device, options.threads, settings)
 
 
-def best_pairs(contender: Contender, sizes: list[int]) -> int:
-    """The pairs a step with which a few rows are learnt fastest; one size alone is a warm-up."""
+def best_pairs(entrant: Entrant, contender: Contender) -> int:
+    """The pairs a step with which a few rows are learnt fastest; a warm-up alone where it is not to be chosen."""
+    sizes = PAIRS_TRIED if entrant.tuned else [PAIRS]
     seconds = {size: contender.ask(rows="few", seed=0, batch_size=size)["seconds"] for size in [*sizes, *sizes]}
     return min(sizes, key=lambda size: seconds[size])
 
 
-def turn(contender: Contender, name: str, pairs: int, options: Namespace) -> Callable[[int], Answer]:
-    return lambda number: contender.ask(
-        rows="rows", seed=options.seed + number, batch_size=pairs, keep=f"{name}-{number}"
+def turn(name: str, contender: Contender, pairs: int, seed: int) -> Callable[[int], Answer]:
+    return lambda number: contender.ask(rows="rows", seed=seed + number, batch_size=pairs, keep=f"{name}-{number}")
+
+
+def result(name: str, pairs: int, answers: list[Answer], test: Translations, options: Namespace) -> Result:
+    students = [SentenceEncoder.load(options.scratch / f"{name}-{number}") for number in range(options.rounds)]
+    return Result(
+        title=ENTRANTS[name].title,
+        pairs=pairs,
+        seconds=[answer["seconds"] for answer in answers],
+        accuracies=[translation_accuracy(student, test) for student in students],
     )
 
 
@@ -180,21 +185,19 @@ def translation_accuracy(student: SentenceEncoder, test: Translations) -> float:
 
 def print_table(results: dict[str, Result]) -> None:
     ours = [name for name in OURS if name in results]
-    print(f"{'':24} {'pairs':>5} {'seconds':>22} {'accuracy':>22}   {', '.join(f'{name} ×' for name in ours)}")
+    print(f"{'':24} {'pairs':>5} {'seconds':>22} {'accuracy':>24}   {', '.join(f'{name} ×' for name in ours)}")
     for result in results.values():
         ratios = ", ".join(str(result.slower_than(results[name])) for name in ours)
-        accuracies = (
-            f"{statistics.mean(result.accuracies):.4f} ({min(result.accuracies):.4f}–{max(result.accuracies):.4f})"
-        )
-        print(f"{result.title:24} {result.pairs:>5} {Spread.of(result.seconds)!s:>22} {accuracies:>22}   {ratios}")
+        seconds, accuracy = Spread.of(result.seconds), Spread.of(result.accuracies).told(4)
+        print(f"{result.title:24} {result.pairs:>5} {seconds!s:>22} {accuracy:>24}   {ratios}")
 
 
 def claims(results: dict[str, Result]) -> list[Claim]:
     default, auto = results[DEFAULT], results["auto"]
     peers = [result for name, result in results.items() if name not in OURS]
     best = min(peers, key=lambda peer: Spread.of(peer.seconds).median)
-    theirs = max(statistics.mean(peer.accuracies) for peer in peers)
-    accuracy = statistics.mean(auto.accuracies)
+    theirs = max(Spread.of(peer.accuracies).median for peer in peers)
+    accuracy = Spread.of(auto.accuracies).median
     return [
         at_least(OF_DEFAULT, "as fast as its default", default.slower_than(auto)),
         at_least(OF_BEST, f"as fast as the fastest ({best.title})", best.slower_than(auto)),
@@ -244,9 +247,8 @@ def main() -> None:
         options.scratch = Path(scratch)
         write_rows(options)
         save_start(options)
-        at_start = translation_accuracy(
-            SentenceEncoder.load(options.scratch / "start"), _multi30k(options, "test_2016_flickr")
-        )
+        start = SentenceEncoder.load(options.scratch / "start")
+        at_start = translation_accuracy(start, multi30k(options, "test_2016_flickr"))
         results = measure(options)
     print(f"translation accuracy of the student that all begin with: {at_start:.4f}")
     print_table(results)

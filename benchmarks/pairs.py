@@ -147,9 +147,8 @@ def tell(told: Told) -> None:
     print(f"{'    closest pair':24} {told.comparing!s:>22}")
     print(f"{'sentences/s':24} {'here':>22}   published (CPU, GPU)")
     for name, rate in told.rates.items():
-        here = f"{rate.median:,.0f} ({rate.low:,.0f}–{rate.high:,.0f})"
         published = ", ".join(f"{figure:,}" for figure in PUBLISHED.get(name, ()))
-        print(f"{name:24} {here:>22}   {published}")
+        print(f"{name:24} {rate.told(0):>22}   {published}")
 
 
 def parsed() -> Namespace:

@@ -19,8 +19,13 @@ import statistics
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +36,7 @@ from domain.pretraining.corpus import Corpus, build_corpus
 from domain.pretraining.evaluation import SEED, HeldOut
 from domain.pretraining.network import save_network, start_network
 from domain.pretraining.objective import Pretraining
-from domain.pretraining.pairs import Items, Text
+from domain.pretraining.items import Items, Text
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import Objective, PretrainSettings
 from domain.pretraining.train import draw_items, run
@@ -98,7 +103,7 @@ class Bench:
         return build_corpus(settings.documents, tokenizer, self.cache, digests, settings.held_out_share), tokenizer
 
 
-def train_ours(bench: Bench, seed: int, objectives: list[Objective]) -> Trained:
+def train_ours(bench: Bench, objectives: list[Objective], seed: int) -> Trained:
     settings = bench.settings(seed, bench.start(seed), objectives)
     folder = bench.scratch / f"ours-{'-'.join(objectives)}-{seed}"
     folder.mkdir()
@@ -164,18 +169,31 @@ def score(bench: Bench, model: Path) -> Metrics:
     return HeldOut(items, Sequences(corpus, tokenizer, settings), settings).figures(Pretraining(network, ["mlm"]))
 
 
+def in_a_process_of_its_own(train: Callable[[int], Trained], seed: int) -> Trained:
+    """Accelerate keeps one precision for a process, and neither side finds the other's memory in its way."""
+    with ProcessPoolExecutor(1, get_context("spawn"), quiet) as pool:
+        return pool.submit(train, seed).result()
+
+
+def quiet() -> None:
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
 def compare(bench: Bench) -> bool:
     """Trains and scores in turns, prints it all, and tells whether the claim holds."""
-    sides: dict[str, Any] = {
-        "ours": lambda seed: train_ours(bench, seed, ["mlm"]),
-        "peer": lambda seed: train_peer(bench, seed),
-        "ours, and next sentences": lambda seed: train_ours(bench, seed, ["mlm", "nsp"]),
+    sides = {
+        "ours": partial(train_ours, bench, ["mlm"]),
+        "peer": partial(train_peer, bench),
+        "ours, and next sentences": partial(train_ours, bench, ["mlm", "nsp"]),
     }
     losses: dict[str, list[float]] = {side: [] for side in sides}
     speeds: dict[str, list[float]] = {side: [] for side in sides}
     for seed in bench.options.seeds:
         for side, train in sides.items():
-            trained = train(seed)
+            trained = in_a_process_of_its_own(train, seed)
             figures = score(bench, trained.folder)
             losses[side].append(cast(float, figures["mlm_loss"]))
             speeds[side].append(trained.tokens_per_second)
@@ -224,12 +242,9 @@ def main() -> None:
     options = parser.parse_args()
     require(parser, options.data, *TEXTS)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import transformers  # before any clock runs
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    quiet()
     print(machine())
-    print(f"BertRelay beside transformers {transformers.__version__}: masked words, from all-MiniLM-L6-v2")
+    print(f"BertRelay beside transformers {version('transformers')}: masked words, from all-MiniLM-L6-v2")
     with tempfile.TemporaryDirectory() as name:
         holds = compare(Bench(options, Path(name), documents_of(options, Path(name))))
     claim = f"within {WITHIN_NATS} nats of the peer or below it, at {TIMES_AS_FAST} times its tokens/s"

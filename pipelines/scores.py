@@ -11,10 +11,13 @@ ABOUT = {
     "Semantic textual similarity": "Spearman's rank correlation of the vectors' similarity with the gold scores.",
     "Distance to the teacher": "Mean squared error of the student's vectors; relative to the spread of the teacher's, "
     "0 is the teacher and 1 what its mean vector scores.",
+    "Masked words and next sentences": "On held-out documents, with the same masks and pairs before the training and "
+    "after it; losses in nats.",
     "Dev data": "What the best weights were chosen by.",
     "Other figures": "",
 }
 TRANSLATION = {"translation_accuracy": "Vectors", "lookup_accuracy": "Word-for-word lookup"}
+PRETRAINING = ("mlm_", "nsp_", "log_likelihood")
 DISTANCE = {"mse": "squared error", "mse_relative": "relative"}
 MEASURES = {
     f"{correlation}_{similarity}": f"{correlation.capitalize()}, {similarity}"
@@ -122,6 +125,9 @@ def _place(stage: str, name: str) -> tuple[str, str, str, Column]:
         return "Semantic textual similarity", "", " / ".join(middle[:-1]), column
     if family in DISTANCE and middle:
         return "Distance to the teacher", "", " / ".join(middle), (stage, DISTANCE[family])
+    told, when = (middle[0], "before") if family == "before" and middle else (family, "after")
+    if told.startswith(PRETRAINING):
+        return "Masked words and next sentences", "", told, (stage, when)
     return ("Dev data" if family == "dev" else "Other figures"), "", name.removeprefix("dev/"), (stage, "")
 
 

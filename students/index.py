@@ -74,7 +74,7 @@ def run(settings: IndexSettings, context: StageContext) -> Metrics:
         world=context.world,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
     ).facts
-    return {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.dim, **facts.recall}
+    return {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.origin.dim, **facts.recall}
 
 
 def build_index(
@@ -114,7 +114,7 @@ def build_index(
     encoder = model if isinstance(model, SentenceEncoder) else load_encoder(model, cache)
     encoder.prompts.text(prompt_name)  # where there is none of that name, say so
     name = "" if encoder is model else str(model)
-    origin = origin_of(name, encoder_digest(encoder), table, prompt_name)
+    origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name)
     with _held(folder) if world.is_main else nullcontext():
         if world.is_main:
             _begin(folder, origin, table, rebuild, cache, rejects)
@@ -288,7 +288,6 @@ def _exact_facts(folder: Path, begun: Begun, precision: str) -> IndexFacts:
         origin=begun.origin,
         sentences=len(vectors),
         blank=begun.blank or 0,
-        dim=vectors.shape[1],
         kind="exact",
         precision=precision,
         hnsw={},

@@ -38,6 +38,7 @@ class Origin:
 
     model: str
     model_digest: str
+    dim: int
     corpus: str
     content: str
     reading: dict[str, Any]
@@ -66,7 +67,6 @@ class IndexFacts:
     origin: Origin
     sentences: int
     blank: int
-    dim: int
     kind: str
     precision: str
     hnsw: dict[str, int]
@@ -75,13 +75,13 @@ class IndexFacts:
     format: int = FORMAT
 
 
-def origin_of(model: str, model_digest: str, table: Table, prompt_name: str | None) -> Origin:
+def origin_of(model: str, model_digest: str, dim: int, table: Table, prompt_name: str | None) -> Origin:
     """The origin of an index of `table`; the whole file is read for its digest."""
     reading: dict[str, Any] = {"columns": text_column(table)}
     if prompt_name is not None:
         reading["prompt"] = prompt_name
     if table.path is None:
-        return Origin(model, model_digest, table.name, table.name, reading)
+        return Origin(model, model_digest, dim, table.name, table.name, reading)
     reading["format"] = table.file_format
     if table.file_format in ("csv", "tsv"):
         reading["header"] = table.header
@@ -89,22 +89,23 @@ def origin_of(model: str, model_digest: str, table: Table, prompt_name: str | No
         content = Digests().of_file(Path(table.path))
     except OSError as error:
         raise RequestError(f"{table.name} cannot be read: {error.strerror}. Give a file that may be read") from error
-    return Origin(model, model_digest, table.name, content, reading)
+    return Origin(model, model_digest, dim, table.name, content, reading)
 
 
-def check_model(folder: Path, built: Origin, digest: str) -> None:
-    """Raises RequestError when `digest` is not of the model that `folder` was built with."""
+def check_model(folder: Path, built: Origin, digest: str, dim: int) -> None:
+    """Raises RequestError unless `digest` and `dim` are those of the model that `folder` was built with."""
     if built.model_digest != digest:
         raise RequestError(
             f"{folder}: expected the model this index was built with ({built.model or 'digest'}, "
-            f"{built.model_digest[:SHOWN]}), found another one ({digest[:SHOWN]}), whose vectors cannot be compared. "
-            "Give that model; or build another index with --index DIR, or this one anew with --rebuild"
+            f"{built.model_digest[:SHOWN]}, {built.dim} dimensions), found another one ({digest[:SHOWN]}, {dim} "
+            "dimensions), whose vectors cannot be compared. Give that model; or build another index with --index DIR, "
+            "or this one anew with --rebuild"
         )
 
 
 def check_origin(folder: Path, built: Origin, origin: Origin) -> None:
     """Raises RequestError, saying what differs, when `origin` is not what `folder` was built from."""
-    check_model(folder, built, origin.model_digest)
+    check_model(folder, built, origin.model_digest, origin.dim)
     keys = [*built.reading, *(key for key in origin.reading if key not in built.reading)]
     pairs = [(key, built.reading.get(key), origin.reading.get(key)) for key in keys]
     changes = [f"{key}: {old} → {new}" for key, old, new in pairs if old != new]

@@ -121,7 +121,7 @@ def open_index(
     if facts is None:
         raise _not_there(folder)
     encoder = model if isinstance(model, SentenceEncoder) else load_encoder(model, cache)
-    check_model(folder, facts.origin, encoder_digest(encoder))
+    check_model(folder, facts.origin, encoder_digest(encoder), encoder.dim)
     return whole_index(encoder, folder, verify)
 
 
@@ -132,7 +132,7 @@ def whole_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) ->
         raise _not_there(folder)
     check_files(folder, facts, verify)
     vectors = open_vectors(folder / VECTORS)
-    expected = (facts.sentences, encoder.dim)
+    expected = (facts.sentences, facts.origin.dim)
     if vectors.shape != expected:
         raise damaged(folder, f"{VECTORS} holds vectors of shape {vectors.shape} and not {expected}")
     graph = open_hnsw(folder / GRAPH) if facts.kind == "hnsw" else None

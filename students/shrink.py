@@ -52,14 +52,14 @@ def shrink(
     layers: so many are kept, evenly spread; dimensions: so many are left of a vector.
     Raises RequestError for what a model has not or cannot lose.
     """
-    smaller = trim_vocabulary(encoder, texts) if trim else deepcopy(encoder)
+    table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
+    smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
     if layers is not None:
         keep_layers(smaller.backbone, layers)
-    if dimensions is None:
-        return Shrunk(smaller)
-    axes = principal_axes(smaller.encode(sample_of(texts), precision=precision), dimensions)
-    smaller.projection = projection_onto(axes, smaller).to(smaller.device)
-    return Shrunk(smaller, axes)
+    if dimensions is not None:
+        axes = principal_axes(smaller.encode(sample_of(texts), precision=precision), dimensions)
+        smaller.projection = projection_onto(axes, smaller).to(smaller.device)
+    return Shrunk(trim_vocabulary(smaller, texts) if trim else smaller, axes)
 
 
 def sample_of(texts: Iterable[str], count: int = SAMPLE) -> list[str]:

@@ -11,7 +11,7 @@ from bertrelay.hardware import autocast, resolve_precision
 from bertrelay.stage import Metrics
 from bertrelay.statistics import with_interval
 from domain.pretraining.objective import LABELS, Pretraining, losses
-from domain.pretraining.pairs import Items
+from domain.pretraining.items import Items
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import Objective, PretrainSettings
 
@@ -42,7 +42,7 @@ class HeldOut:
                 figures |= with_interval("mlm_perplexity", _perplexity, loss, count)
             figures |= with_interval(f"{name}_accuracy", _mean, hits, count)
         told = [figures[f"{name}_loss"] for name in model.objectives]
-        return {**figures, CRITERION: -sum(loss for loss in told if loss is not None)}
+        return {**figures, CRITERION: -float(sum(loss for loss in told if loss is not None))}
 
     @torch.inference_mode()
     def _sums(self, model: Pretraining) -> Sums:

@@ -1,85 +1,11 @@
-"""What an epoch learns from: a table that says for every item which tokens of the corpus it reads.
-
-The table is a function of seed and epoch, so that every process has the same one. It holds positions and no text, 33
-bytes an item.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Protocol
+"""Pairs of segments for masked words and next sentences, as BERT has them, drawn anew for every epoch."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
+from domain.pretraining.items import SPECIALS_OF_TWO, Booleans, Integers, Items, Text, joined, visited
 
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
-
-BLOCK = 2**18
-"""Sentences walked at once, which bounds the memory of the drawing."""
 SHORTEST = 2
-SPECIALS_OF_ONE, SPECIALS_OF_TWO = 2, 3  # [CLS] a [SEP], [CLS] a [SEP] b [SEP]
-
-
-class Documents(Protocol):
-    """What the table is drawn from; `domain.pretraining.corpus.Corpus` is one, and says what each holds."""
-
-    lengths: NDArray[np.int32]
-    document_starts: Integers
-    groups: Integers
-
-
-@dataclass(frozen=True)
-class Items:
-    """The items of an epoch, of one segment or two each.
-
-    starts: where each segment begins, in tokens of the corpus, (items, 2).
-    tokens: of each segment; 0 for a second one that is not there, (items, 2).
-    is_random: the second segment does not follow the first: BERT's and transformers' label 1, (items,).
-    documents: of the first segment, (items,).
-    """
-
-    starts: Integers
-    tokens: NDArray[np.int32]
-    is_random: Booleans
-    documents: Integers
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    @property
-    def lengths(self) -> Integers:
-        """Tokens of each item, special ones among them, (items,)."""
-        specials = np.where(self.tokens[:, 1] > 0, SPECIALS_OF_TWO, SPECIALS_OF_ONE)
-        lengths: Integers = self.tokens.sum(axis=1, dtype=np.int64) + specials
-        return lengths
-
-
-class Text:
-    """Chosen documents of a corpus, and where they lie in it.
-
-    name: what messages call them.
-    starts: the place of each sentence in the tokens of the corpus, and of the end, (sentences + 1,).
-    documents: their numbers in the corpus, (chosen,).
-    first, end: their sentences, (chosen,) each.
-    """
-
-    def __init__(self, corpus: Documents, chosen: Booleans, name: str = "documents") -> None:
-        self.name = name
-        self.starts: Integers = np.zeros(len(corpus.lengths) + 1, dtype=np.int64)
-        np.cumsum(corpus.lengths, out=self.starts[1:])
-        self.documents = np.flatnonzero(chosen)
-        self.first, self.end = corpus.document_starts[:-1][chosen], corpus.document_starts[1:][chosen]
-        self.groups = corpus.groups[chosen]
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    def blocks(self) -> Iterator[Integers]:
-        """The documents in runs of about `BLOCK` sentences, counted from 0, (documents of the run,) each."""
-        block = np.cumsum(self.end - self.first) // BLOCK
-        yield from np.split(np.arange(len(self)), np.flatnonzero(np.diff(block)) + 1)
 
 
 def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch: int) -> Items:
@@ -99,12 +25,7 @@ def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch
     _refuse_without_pairs(text)
     generator = np.random.default_rng((seed, epoch))
     others = _Others(text)
-    return _joined([_pairs(text, block, others, max_tokens, short_share, generator) for block in text.blocks()])
-
-
-def pack(text: Text, max_tokens: int) -> Items:
-    """Items for masked words alone: sentences of one document up to `max_tokens`; a longer sentence is cut up."""
-    return _joined([_packed(text, block, max_tokens - SPECIALS_OF_ONE) for block in text.blocks()])
+    return joined([_pairs(text, *block, others, max_tokens, short_share, generator) for block in text.blocks()])
 
 
 def _refuse_without_pairs(text: Text) -> None:
@@ -121,21 +42,22 @@ def _refuse_without_pairs(text: Text) -> None:
         )
 
 
-def _joined(parts: list[Items]) -> Items:
-    return Items(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Items)))
-
-
 def _pairs(
-    text: Text, block: Integers, others: "_Others", max_tokens: int, short_share: float, generator: np.random.Generator
+    text: Text,
+    sentence: Integers,
+    document: Integers,
+    others: "_Others",
+    max_tokens: int,
+    short_share: float,
+    generator: np.random.Generator,
 ) -> Items:
-    """The pairs of some documents: what would begin at every sentence is settled, then the walk picks what does."""
-    sentence, document = _sentences(text, block)
+    """The pairs of a block: what would begin at each of its sentences is settled, then the walk picks what does."""
     last, longest = text.end[document], max_tokens - SPECIALS_OF_TWO
     targets = _targets(len(sentence), longest, short_share, generator)
     end = _sequence_ends(text.starts, sentence, last, targets)
     cut = sentence + 1 + _below(end - sentence - 1, generator)
     is_random = generator.random(len(sentence)) < 0.5
-    begins = _visited(np.where(is_random, cut, end) - sentence)
+    begins = visited(np.where(is_random, cut, end) - sentence)
     begins = begins[(text.end - text.first)[document[begins]] > 1]
     is_alone = last - sentence == 1  # a last sentence left over
     follows = is_alone & ~is_random
@@ -155,13 +77,6 @@ def _spans(starts: Integers, first: Integers, second: Integers) -> tuple[Integer
     return begin, end - begin
 
 
-def _sentences(text: Text, block: Integers) -> tuple[Integers, Integers]:
-    """Every sentence of the documents, and its document as `Text` counts them, (sentences,) each."""
-    sizes = text.end[block] - text.first[block]
-    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.repeat(text.first[block], sizes) + within, np.repeat(block, sizes)
-
-
 def _targets(count: int, longest: int, short_share: float, generator: np.random.Generator) -> Integers:
     short = generator.integers(SHORTEST, longest, count, endpoint=True)
     return np.where(generator.random(count) < short_share, short, longest)
@@ -176,16 +91,6 @@ def _sequence_ends(starts: Integers, sentence: Integers, last: Integers, targets
 def _below(limits: Integers, generator: np.random.Generator) -> Integers:
     """A random whole number from 0 to each limit, the limit left out."""
     return (generator.random(len(limits)) * limits).astype(np.int64)
-
-
-def _visited(steps: Integers) -> Integers:
-    """The places a walk comes by that begins at 0 and goes on by `steps[place]` from each."""
-    onward = (np.arange(len(steps)) + steps).tolist()
-    visited, place = [], 0
-    while place < len(onward):
-        visited.append(place)
-        place = onward[place]
-    return np.array(visited, dtype=np.int64)
 
 
 class _Others:
@@ -236,19 +141,3 @@ def _truncated(
     rest = excess - uneven
     cuts = np.stack([rest // 2 + uneven * (gap > 0), (rest + 1) // 2 + uneven * (gap < 0)], axis=1)
     return starts + generator.binomial(cuts, 0.5), tokens - cuts
-
-
-def _packed(text: Text, block: Integers, longest: int) -> Items:
-    sentence, document = _sentences(text, block)
-    pieces = -(-(text.starts[sentence + 1] - text.starts[sentence]) // longest)  # of each sentence
-    nth = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    start = np.repeat(text.starts[sentence], pieces) + nth * longest
-    document = np.repeat(document, pieces)
-    last = text.starts[text.end[document]]
-    limit = np.minimum(start + longest, last)
-    onward = np.where(limit == last, np.searchsorted(start, last), np.searchsorted(start, limit, side="right") - 1)
-    end = np.where(limit == last, last, start[np.minimum(onward, len(start) - 1)])
-    begins = _visited(onward - np.arange(len(start)))
-    first = np.stack([start, end - start])[:, begins]
-    starts, tokens = np.stack([first, np.zeros_like(first)]).transpose(1, 2, 0)  # (items, segments) each
-    return Items(starts, tokens.astype(np.int32), np.zeros(len(begins), dtype=bool), text.documents[document[begins]])

@@ -16,7 +16,9 @@ from domain.pretraining.corpus import build_corpus
 from domain.pretraining.evaluation import CRITERION, SEED, HeldOut
 from domain.pretraining.network import save_network, start_network
 from domain.pretraining.objective import Pretraining, losses
-from domain.pretraining.pairs import Items, Text, draw_pairs, pack
+from domain.pretraining.items import Items, Text
+from domain.pretraining.packing import pack
+from domain.pretraining.pairs import draw_pairs
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
 

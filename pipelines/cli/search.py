@@ -237,7 +237,7 @@ def _give(
 def _facts(opened: "SearchIndex") -> dict[str, Any]:
     facts = opened.facts
     head = {"folder": str(opened.folder), "corpus": facts.origin.corpus, "model": facts.origin.model}
-    counts = {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.dim}
+    counts = {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.origin.dim}
     return {**head, **counts, "kind": facts.kind, "hnsw": facts.hnsw or None, **facts.recall}
 
 
@@ -245,7 +245,7 @@ def _described(opened: "SearchIndex") -> str:
     facts = opened.facts
     recall = facts.recall.get("recall_at_10")
     return (
-        f"{opened.folder}: {facts.sentences:,} sentences, {facts.dim} dimensions, {facts.kind}"
+        f"{opened.folder}: {facts.sentences:,} sentences, {facts.origin.dim} dimensions, {facts.kind}"
         + (f", recall@10 {recall:.4f}" if recall is not None else "")
         + (f"; blank and left out: {facts.blank:,}" if facts.blank else "")
     )

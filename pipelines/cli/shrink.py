@@ -71,7 +71,6 @@ def shrink(
       bertrelay shrink MODEL table.csv small --layers 4 --dimensions 128 --sts test.csv
     """
     from bertrelay.sentence_files import check_first
-    from pipelines.trouble import stopping_at_once
 
     columns: list[str | None] = [*column] if column else [None]
     tables = [table_of(each, name, file_format, header) for each in corpus for name in columns]
@@ -87,8 +86,7 @@ def shrink(
         "sts": _named(sts or [], header),
         "precision": precision,
     }
-    with stopping_at_once():
-        metrics = _shrunk(model, settings, output)
+    metrics = _shrunk(model, settings, output)
     typer.echo(json.dumps({"output": str(output), **metrics}) if as_json else "\n".join(_lines(metrics, output)))
 
 
@@ -113,18 +111,20 @@ def _shrunk(model: str, settings: dict[str, Any], output: Path) -> "Metrics":
 
     from bertrelay.backbone import model_folder
     from bertrelay.files import write_json
+    from bertrelay.settings import ModelSource
     from bertrelay.stage import StageContext
     from students.shrink import run
     from students.shrink_settings import ShrinkSettings
 
     try:
-        checked = ShrinkSettings.model_validate({**settings, "model": str(model_folder(model))})
+        checked = ShrinkSettings.model_validate({**settings, "model": model})
     except ValidationError as error:
         raise RequestError(error.errors()[0]["msg"]) from error
     building = output.with_name(output.name + ".partial")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
-    metrics = run(checked, StageContext(building, building / "cache"))
+    located = checked.model_copy(update={"model": ModelSource.parse(str(model_folder(model).resolve()))})
+    metrics = run(located, StageContext(building, building / "cache"))
     write_json(building / "model" / FIGURES, metrics)
     (building / "model").rename(output)
     shutil.rmtree(building)

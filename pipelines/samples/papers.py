@@ -10,21 +10,30 @@ FILE = "papers.jsonl.gz"
 SYLLABLES = ("ba", "cor", "del", "fen", "gal", "hy", "ka", "lo", "mer", "nis", "or", "pra", "quo", "ris", "tal", "ver")
 DISEASE_ENDINGS = ("itis", "osis", "emia", "opathy", "oma")
 DRUG_ENDINGS = ("mab", "pril", "statin", "olol", "azole", "vir", "gliptin")
+FIELDS = {
+    "liver": ("jaundice", "itching", "fatigue"),
+    "kidney": ("swelling", "loss of protein", "thirst"),
+    "skin": ("redness", "scaling", "itching"),
+    "lung": ("cough", "shortness of breath", "wheezing"),
+    "heart": ("chest pain", "palpitations", "fainting"),
+    "bone": ("fractures", "back pain", "stiffness"),
+    "nerve": ("numbness", "tingling", "burning pain"),
+    "eye": ("blurred vision", "dryness", "glare"),
+}
+"""What an organ is in trouble with."""
 FILLERS = {
-    "organ": ("liver", "kidney", "skin", "lung", "heart", "bone", "nerve", "muscle", "eye", "spleen"),
     "kind": ("chronic", "acute", "early", "severe", "recurrent", "familial"),
     "group": ("adults", "children", "older patients", "women", "men", "outpatients"),
     "design": ("randomised trial", "cohort study", "case-control study", "pilot study", "registry study"),
     "place": ("one centre", "three hospitals", "twelve clinics", "two university hospitals"),
-    "outcome": ("pain", "fatigue", "swelling", "fever", "weight loss", "shortness of breath", "itching", "cough"),
     "harm": ("nausea", "headache", "a mild rash", "dizziness", "dry mouth", "sleeplessness"),
     "change": ("fell", "rose"),
 }
 
 SECTIONS = (
     (
-        "{Drug} in {group} with {kind} {disease}: a {design}.",
-        "The gene {gene} and the response of {disease} to {drug}.",
+        "{Drug} for {outcome} in {kind} {disease} of the {organ}: a {design}.",
+        "The gene {gene} and the response of {disease} of the {organ} to {drug}.",
         "{Kind} {disease} and {outcome}: is {drug} better than {rival}?",
     ),
     (
@@ -35,16 +44,16 @@ SECTIONS = (
     (
         "{Drug} blocks {gene}, which is expressed in the {organ}.",
         "The protein {gene} is a target of {drug} in the {organ} (Fig. 1).",
-        "Dr. {Name} et al. found that {gene} is high in {disease}.",
+        "Dr. {Name} et al. found that {gene} is high in the {organ} in {disease}.",
     ),
     (
-        "We compared {drug} with {rival} in {group} with {disease}.",
+        "We compared {drug} with {rival} for {outcome} in {group} with {disease}.",
         "The aim of this {design} was to see whether {drug} lowers {outcome} in {disease}.",
         "We asked whether {gene} predicts {outcome} under {drug}.",
     ),
     (
-        "In this {design}, {n} {group} from {place} received {dose} mg of {drug} or {rival} for {weeks} weeks.",
-        "A total of {n} {group} were treated at {place} with {drug} ({dose} mg daily) vs. {rival}.",
+        "In this {design}, {n} {group} with {outcome} received {dose} mg of {drug} or {rival} for {weeks} weeks.",
+        "A total of {n} {group} with {disease} of the {organ} were treated at {place} with {drug} vs. {rival}.",
         "Between week 0 and week {weeks}, {n} {group} of {place} took {drug}, and {m} took {rival}.",
     ),
     (
@@ -58,16 +67,16 @@ SECTIONS = (
     (
         "Levels of {gene} {change} with {outcome} (r = 0.{p}1).",
         "In the {organ}, {gene} was {percent} % lower than before treatment with {drug}.",
-        "Of {n} {group}, {m} had high {gene}, and in these {drug} worked best.",
+        "Of {n} {group}, {m} had high {gene} in the {organ}, and in these {drug} worked best.",
     ),
     (
-        "{Harm} was seen in {m} of {n} patients under {drug}.",
+        "{Harm} was seen in {m} of {n} patients, and {outcome} under {drug} in {other}.",
         "Adverse events, e.g. {harm}, were as frequent with {drug} as with {rival}.",
     ),
     (
-        "We conclude that {drug} is to be preferred to {rival} in {kind} {disease}.",
-        "{Drug} may help {group} with {disease}, but {harm} has to be watched.",
-        "In {disease}, {gene} tells who will respond to {drug}.",
+        "We conclude that {drug} is to be preferred to {rival} in {kind} {disease} of the {organ}.",
+        "{Drug} may help {group} with {disease} and {outcome}, but {harm} has to be watched.",
+        "In {disease}, {gene} in the {organ} tells whose {outcome} will respond to {drug}.",
     ),
 )
 """The sentences of an abstract, in order; one of each kind is said, and some kinds are left out."""
@@ -93,7 +102,10 @@ def _abstract(random: Random) -> str:
 def _names(random: Random) -> dict[str, str | float]:
     """What one paper is about: the same names from its title to its conclusion."""
     words = {kind: random.choice(fillers) for kind, fillers in FILLERS.items()}
+    organ, outcomes = random.choice(list(FIELDS.items()))
     words |= {
+        "organ": organ,
+        "outcome": random.choice(outcomes),
         "disease": _coined(random, DISEASE_ENDINGS),
         "drug": _coined(random, DRUG_ENDINGS),
         "rival": random.choice(("placebo", _coined(random, DRUG_ENDINGS))),

@@ -63,6 +63,17 @@ def test_the_route_is_the_epochs_plans_one_after_the_other():
         assert (epoch, items.tolist()) == expected[step]
 
 
+def test_every_epoch_may_have_items_of_its_own():
+    drawn = [np.random.default_rng(epoch).integers(3, 30, 40 + 9 * epoch) for epoch in range(3)]
+    route = Route(drawn.__getitem__, settings(epochs=3, batch_items=None, batch_tokens=100, seed=5))
+    expected = [
+        (epoch, batch.tolist())
+        for epoch, lengths in enumerate(drawn)
+        for batch in plan_epoch(lengths, 5, epoch, Budget(tokens=100))
+    ]
+    assert [(epoch, items.tolist()) for epoch, items in map(route.batch, range(route.total_steps))] == expected
+
+
 def test_the_ends_of_epochs_are_known():
     route = Route(LENGTHS, settings(epochs=2))  # 90 items by 4: 23 steps each
     assert [step for step in range(47) if route.ends_epoch(step)] == [23, 46]

@@ -57,9 +57,17 @@ def test_mse_and_its_relative_figure_stand_in_one_row():
     assert cells(table) == {"de": ["0.000231", "0.080"]}
 
 
+def test_figures_of_a_pretraining_stand_before_and_after_in_one_row():
+    metrics = {"before/mlm_loss": 9.5, "mlm_loss": 2.25, "mlm_loss_low": 2.0, "mlm_loss_high": 2.5}
+    table = table_of(score_tables({"long": metrics}), "Masked words and next sentences")
+    assert table.columns == [("long", "before"), ("long", "after")]
+    assert cells(table) == {"mlm_loss": ["9.500", "2.250"]}
+    assert [figure.interval for figure in table.cells("mlm_loss")] == ["", "2.000 – 2.500"]
+
+
 def test_what_is_of_no_known_family_is_shown_all_the_same():
-    tables = score_tables({"e": {"mlm_loss": 2.5, "translation_accuracy/de-fr": 0.5, "sts": 0.1, "dev/accuracy": 1}})
-    assert list(table_of(tables, "Other figures").rows) == ["mlm_loss", "translation_accuracy/de-fr", "sts"]
+    tables = score_tables({"e": {"f1": 2.5, "translation_accuracy/de-fr": 0.5, "sts": 0.1, "dev/accuracy": 1}})
+    assert list(table_of(tables, "Other figures").rows) == ["f1", "translation_accuracy/de-fr", "sts"]
     assert list(table_of(tables, "Dev data").rows) == ["accuracy"]
 
 

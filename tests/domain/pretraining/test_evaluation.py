@@ -7,7 +7,9 @@ from torch import nn
 
 from bertrelay.vocabulary import train_wordpiece
 from domain.pretraining.evaluation import SEED, HeldOut
-from domain.pretraining.pairs import Text, draw_pairs, pack
+from domain.pretraining.items import Text
+from domain.pretraining.packing import pack
+from domain.pretraining.pairs import draw_pairs
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
 

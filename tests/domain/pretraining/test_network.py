@@ -21,10 +21,12 @@ from bertrelay.backbone import save_tokenizer
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_unigram, train_wordpiece
+from domain.pretraining.items import Text
 from domain.pretraining.network import save_network, start_network
 from domain.pretraining.objective import Pretraining, losses
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
+from domain.pretraining.train import draw_items
 
 TEXTS = ["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"]
 SIZES: dict[str, Any] = {
@@ -154,8 +156,6 @@ def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path):
     ],
 )
 def test_all_that_learns_gets_a_gradient_and_nothing_else_learns(tmp_path, random_corpus, kind, objectives):
-    from domain.pretraining.train import Text, draw_items
-
     given = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 32, "objectives": objectives}
     network, tokenizer = started(tmp_path, kind, objectives=objectives)
     settings = PretrainSettings.model_validate(given)

@@ -6,8 +6,11 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import cross_val_score
 
 from bertrelay.errors import RequestError
+from domain.pretraining import items as items_room
 from domain.pretraining import pairs
-from domain.pretraining.pairs import Items, Text, draw_pairs, pack
+from domain.pretraining.items import Items, Text
+from domain.pretraining.packing import pack
+from domain.pretraining.pairs import draw_pairs
 
 EVERY = 10**6  # longer than any document
 
@@ -136,11 +139,12 @@ def test_every_token_of_a_document_is_walked(random_corpus):
 
 def test_blocks_change_neither_what_is_walked_nor_the_rules(random_corpus, monkeypatch):
     corpus = random_corpus(300, sentences=(2, 9))
-    monkeypatch.setattr(pairs, "BLOCK", 50)
+    monkeypatch.setattr(items_room, "BLOCK", 50)
     text = chosen(corpus)
-    blocks = list(text.blocks())
-    assert len(blocks) > 20
-    assert np.array_equal(np.concatenate(blocks), np.arange(300))
+    sentences, documents = (np.concatenate(parts) for parts in zip(*text.blocks(), strict=True))
+    assert len(list(text.blocks())) > 20
+    assert np.array_equal(sentences, np.arange(len(corpus.lengths)))
+    assert np.array_equal(np.unique(documents), np.arange(300))
     items = drawn(corpus)
     assert set(items.documents) == set(range(300))
     assert (document_of(corpus, items.starts[:, 1]) != items.documents)[items.is_random].all()

@@ -3,8 +3,10 @@ import pytest
 
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_unigram, train_wordpiece
+from domain.pretraining.items import Text
 from domain.pretraining.new_tokens import with_new_tokens
-from domain.pretraining.pairs import Text, draw_pairs, pack
+from domain.pretraining.packing import pack
+from domain.pretraining.pairs import draw_pairs
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
 

@@ -16,9 +16,9 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.stage import StageContext
 from bertrelay.training import Training
+from domain.pretraining.items import Text
 from domain.pretraining.network import start_network
 from domain.pretraining.objective import Pretraining
-from domain.pretraining.pairs import Text
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import PretrainingTask, run
