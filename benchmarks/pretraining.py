@@ -34,9 +34,9 @@ from bertrelay.fingerprint import Digests
 from bertrelay.stage import Metrics, StageContext
 from domain.pretraining.corpus import Corpus, build_corpus
 from domain.pretraining.evaluation import SEED, HeldOut
+from domain.pretraining.items import Items, Text
 from domain.pretraining.network import save_network, start_network
 from domain.pretraining.objective import Pretraining
-from domain.pretraining.items import Items, Text
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import Objective, PretrainSettings
 from domain.pretraining.train import draw_items, run
@@ -129,7 +129,6 @@ def train_peer(bench: Bench, seed: int) -> Trained:
     items = epochs_of(bench, settings)[0]
     sequences = Sequences(corpus, tokenizer, settings)
     rows = [sequences.ids(start, count).tolist() for start, count in zip(items.starts, items.tokens, strict=True)]
-    grouped = {"train_sampling_strategy": "group_by_length"} if bench.options.peer_groups else {}
     arguments = TrainingArguments(
         output_dir=str(bench.scratch / f"peer-{seed}"),
         seed=seed,
@@ -146,7 +145,7 @@ def train_peer(bench: Bench, seed: int) -> Trained:
         disable_tqdm=True,
         logging_strategy="no",
         save_strategy="no",
-        **grouped,
+        train_sampling_strategy="group_by_length" if bench.options.peer_groups else "random",
     )
     model = BertForMaskedLM.from_pretrained(bench.start(seed))
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=settings.masking.share)
@@ -197,8 +196,8 @@ def compare(bench: Bench) -> bool:
             figures = score(bench, trained.folder)
             losses[side].append(cast(float, figures["mlm_loss"]))
             speeds[side].append(trained.tokens_per_second)
-            print(f"seed {seed}  {side:24}  {_told(figures | trained.metrics, figures)}", end="")
-            print(f"{trained.tokens_per_second:8,.0f} tokens/s  {trained.seconds:6.0f} s", flush=True)
+            speed = f"{trained.tokens_per_second:8,.0f} tokens/s  {trained.seconds:6.0f} s"
+            print(f"seed {seed}  {side:24}  {_told(figures, trained.metrics)}  {speed}", flush=True)
     for side in sides:
         mean, spread = statistics.mean(losses[side]), statistics.pstdev(losses[side])
         print(f"mean    {side:24}  mlm_loss {mean:.4f} ± {spread:.4f}  {statistics.mean(speeds[side]):8,.0f} tokens/s")
@@ -208,9 +207,10 @@ def compare(bench: Bench) -> bool:
     return behind <= WITHIN_NATS and ratio >= TIMES_AS_FAST
 
 
-def _told(told: Metrics, figures: Metrics) -> str:
+def _told(figures: Metrics, own: Metrics) -> str:
+    """The loss on the sequences that all share, and next sentences as the stage itself scored them."""
     loss = f"mlm_loss {_between('mlm_loss', figures)}"
-    return f"{loss}  nsp_accuracy {_between('nsp_accuracy', told)}  " if "nsp_accuracy" in told else f"{loss}  "
+    return f"{loss}  nsp_accuracy {_between('nsp_accuracy', own)}" if "nsp_accuracy" in own else loss
 
 
 def _between(name: str, figures: Metrics) -> str:

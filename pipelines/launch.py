@@ -141,6 +141,8 @@ def _exit_code(rank: int, code: int) -> int:
     """As a shell tells it: 128 and the signal's number for a process that died of one, which cannot say so itself."""
     if code >= 0:
         return code
+    if code == -signal.SIGABRT:  # torch's threads may end so a process that failed, and has said why
+        return 1
     why = ", perhaps because memory ran out" if code == -signal.SIGKILL else ""
     say(f"process {rank} was ended by {signal.Signals(-code).name}{why}; the same command goes on from what is done")
     return 128 - code

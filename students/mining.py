@@ -27,9 +27,10 @@ from bertrelay.together import from_main, wait_for_all
 from bertrelay.vector_files import encoder_digest, fill_vectors
 from bertrelay.vector_outputs import held
 from bertrelay.vectors import not_written, open_vectors
-from students.both_ways import is_exact, neighbours_both_ways
+from students.both_ways import neighbours_both_ways
 from students.margin import Pairs, Quality, best_quality, one_to_one, quality_at, score_pairs
-from students.mining_files import Side, check_output, lay_down, pair_keys, read_gold, write_pairs
+from students.mining_input import Side, lay_down, pair_keys, read_gold
+from students.mining_output import check_output, write_pairs
 from students.mining_settings import NEIGHBOURS, Method, MineSettings, work_beside
 from students.neighbours import load_faiss
 
@@ -103,22 +104,19 @@ def mine_files(
     world: all processes encode, each its share of the blocks; the main one does the rest.
     Raises RequestError for files that cannot be what they should be, before anything is encoded.
     """
+    load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
     check_output(output, *tables)
     folder = work or work_beside(output)
     with held(output) if world.is_main else nullcontext():
         read = _read(tables, gold, folder, cache, rejects) if world.is_main else None
         sides, true_pairs = from_main(read, world)
-        if not is_exact(method, len(sides[0]), len(sides[1])):
-            load_faiss()  # where it is missing, say so before hours of encoding
         encoder = model if isinstance(model, SentenceEncoder) else _load(model, cache)
         key = _encode(encoder, sides, folder, precision, batch_tokens, world)
         mining = None
         if world.is_main:
             vectors = open_vectors(folder / VECTORS[0]), open_vectors(folder / VECTORS[1])
-            neighbours = neighbours_both_ways(
-                *vectors, k=k, method=method, device=encoder.device, folder=folder, key=key
-            )
+            neighbours = neighbours_both_ways(*vectors, k=k, method=method, folder=folder, key=key)
             pairs = one_to_one(score_pairs(*neighbours))
             mining = _write(output, pairs, sides, threshold, true_pairs)
             if work is None:

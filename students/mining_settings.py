@@ -15,7 +15,7 @@ NEIGHBOURS = 4
 """The k of Artetxe & Schwenk (2019)."""
 
 EXACT_PAIRS = 10**11
-"""Up to so many pairs of sentences are compared, within an hour on a few cores; memory sets no limit."""
+"""Up to so many pairs all are compared: some minutes' work, and a graph would take longer. Memory sets no limit."""
 
 
 def work_beside(output: Path) -> Path:
@@ -31,7 +31,7 @@ class MineSettings(Settings):
     threshold: pairs with a lower margin are left out; 1 is as near as to the neighbours.
     gold: the true pairs, in columns `source_line` and `target_line`, from which precision, recall and F1 are told, and
         the threshold of the highest F1 is taken when none is given. Lines count from 1, a header included.
-    method: exact compares all with all; approximate asks FAISS; auto is exact up to 10¹¹ pairs of sentences.
+    method: exact compares all with all; approximate goes through a graph (HNSW); auto is exact up to 10¹¹ pairs.
     output: what kind of file `mined` is.
     max_rejects: the share of records that may be unusable.
     """

@@ -10,8 +10,8 @@ from bertrelay.batches import micro_batches
 from bertrelay.hardware import autocast, resolve_precision
 from bertrelay.stage import Metrics
 from bertrelay.statistics import with_interval
-from domain.pretraining.objective import LABELS, Pretraining, losses
 from domain.pretraining.items import Items
+from domain.pretraining.objective import LABELS, Pretraining, losses
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import Objective, PretrainSettings
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bertrelay.errors import RequestError
-from domain.pretraining.items import SPECIALS_OF_TWO, Booleans, Integers, Items, Text, joined, visited
+from domain.pretraining.items import SPECIALS_OF_TWO, Integers, Items, Text, joined, visited
 
 SHORTEST = 2
 

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 from bertrelay import batches
 from bertrelay.errors import RequestError
 from bertrelay.training import Batch
-from domain.pretraining.masking import Masker, uniform_draws
 from domain.pretraining.items import Items
+from domain.pretraining.masking import Masker, uniform_draws
 from domain.pretraining.settings import Objective, PretrainSettings
 from domain.pretraining.vocabulary import WordStarts
 

@@ -14,9 +14,9 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training import Batch, train
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.evaluation import CRITERION, SEED, HeldOut
+from domain.pretraining.items import Items, Text
 from domain.pretraining.network import save_network, start_network
 from domain.pretraining.objective import Pretraining, losses
-from domain.pretraining.items import Items, Text
 from domain.pretraining.packing import pack
 from domain.pretraining.pairs import draw_pairs
 from domain.pretraining.sequences import Sequences

@@ -42,7 +42,9 @@ def mine(
     k: Annotated[int, typer.Option("-k", min=1, help="How many neighbours say what is near.")] = NEIGHBOURS,
     method: Annotated[
         Method,
-        typer.Option(help="exact compares all with all, approximate asks FAISS; auto is exact up to 10¹¹ pairs."),
+        typer.Option(
+            help="exact compares all with all, approximate goes through a graph; auto is exact up to 10¹¹ pairs."
+        ),
     ] = "auto",
     source_column: Annotated[
         str | None,
@@ -82,7 +84,7 @@ def mine(
     from pipelines.launch import check_world, launch_again
     from pipelines.team import Team
     from pipelines.trouble import stopping_at_once
-    from students.mining_files import check_output
+    from students.mining_output import check_output
 
     world = check_world(processes)
     sides = table_of(source, source_column, file_format, header), table_of(target, target_column, file_format, header)

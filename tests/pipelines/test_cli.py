@@ -20,7 +20,7 @@ uses = "light.teach"
 
 
 def test_help_answers_within_a_second_for_every_command(bertrelay):
-    for command in ([], ["run"], ["plan"], ["recipes"], ["samples"], ["encode"], ["similarity"]):
+    for command in ([], ["run"], ["plan"], ["recipes"], ["samples"], ["encode"], ["similarity"], ["search"]):
         times = []
         for _ in range(3):  # the quickest of three, for other work on this machine is not the command's
             started = time.monotonic()

@@ -20,10 +20,9 @@ from bertrelay.errors import BertRelayError, RequestError, WorkError
 from bertrelay.records import Rejects, Table
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
-from students import both_ways, mining, mining_files
+from students import both_ways, mining, mining_output
 from students.mining import Mined, mine, mine_files, run
 from students.mining_settings import MineSettings
-from students.nearest import Nearest
 
 Sides = tuple[list[str], list[str]]
 WriteLines = Callable[[str, list[str]], Path]
@@ -296,14 +295,7 @@ def test_missing_faiss_is_told_before_anything_is_encoded(
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(RequestError, match="FAISS, which is not installed"):
-        mine_files("/no/such/model", *files, tmp_path / "m.tsv", method="approximate")
-
-
-def test_the_exact_way_needs_no_faiss(
-    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    assert mine_files(bilingual, *files, tmp_path / "m.tsv", precision="fp32").pairs > SHARED
+        mine_files("/no/such/model", *files, tmp_path / "m.tsv")
 
 
 # Stopped and resumed
@@ -313,18 +305,18 @@ def test_the_exact_way_needs_no_faiss(
 def work_done(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Grows by the sentences that go through the network, padding ones too, and by the cosines that are looked at."""
     seen = {"encoded": 0, "compared": 0}
-    forward, offer = SentenceEncoder.forward, Nearest.offer
+    forward, neighbours = SentenceEncoder.forward, both_ways.exact_neighbours
 
     def spy_forward(self: SentenceEncoder, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         seen["encoded"] += len(ids)
         return forward(self, ids, mask)
 
-    def spy_offer(self: Nearest, cosines: torch.Tensor, *given: int) -> None:
-        seen["compared"] += cosines.numel()
-        offer(self, cosines, *given)
+    def spy_neighbours(queries: np.ndarray, corpus: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        seen["compared"] += len(queries) * len(corpus)
+        return neighbours(queries, corpus, k)
 
     monkeypatch.setattr(SentenceEncoder, "forward", spy_forward)
-    monkeypatch.setattr(Nearest, "offer", spy_offer)
+    monkeypatch.setattr(both_ways, "exact_neighbours", spy_neighbours)
     return seen
 
 
@@ -350,7 +342,7 @@ from bertrelay import vector_files
 from students import both_ways, mining
 
 folder, moment = Path(sys.argv[1]), sys.argv[2]
-both_ways.SOURCES, both_ways.TARGETS, both_ways.SECONDS_BETWEEN_SAVES = 20, 30, 0.0
+both_ways.ASKED_AT_ONCE, both_ways.SECONDS_BETWEEN_SAVES = 20, 0.0
 vector_files.SMALLEST_BLOCK = 25
 
 def dies_after(room, name, calls):
@@ -372,7 +364,7 @@ mining.mine_files(model, source, target, output, gold=folder / "gold.tsv", preci
 """
 
 
-@pytest.mark.parametrize(("moment", "encoded", "compared"), [("encoding", 50, 100 * 100), ("comparing", 0, 40 * 100)])
+@pytest.mark.parametrize(("moment", "encoded", "compared"), [("encoding", 50, 200 * 100), ("comparing", 0, 140 * 100)])
 def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
     bilingual: SentenceEncoder,
     files: tuple[Path, Path],
@@ -389,11 +381,10 @@ def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
     killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "m.tsv").exists()
-    monkeypatch.setattr(both_ways, "SOURCES", 20)
-    monkeypatch.setattr(both_ways, "TARGETS", 30)
+    monkeypatch.setattr(both_ways, "ASKED_AT_ONCE", 20)
     monkeypatch.setattr("bertrelay.vector_files.SMALLEST_BLOCK", 25)
     resumed = mine_files(tmp_path / "model", *files, tmp_path / "m.tsv", gold=gold, precision="fp32")
-    assert work_done["compared"] == 2 * compared
+    assert work_done["compared"] == compared
     assert encoded <= work_done["encoded"] <= 1.5 * encoded
     whole = mine_files(tmp_path / "model", *files, tmp_path / "whole.tsv", gold=gold, precision="fp32")
     assert resumed == whole
@@ -469,7 +460,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(mining_files.WRITERS, ".tsv", full)
+    monkeypatch.setitem(mining_output.WRITERS, ".tsv", full)
     with pytest.raises(WorkError, match=r"could not write .*m\.tsv: No space left on device"):
         mine_files(bilingual, *files, tmp_path / "m.tsv", precision="fp32")
     assert not list(tmp_path.glob("m.tsv*.writing")) and not (tmp_path / "m.tsv").exists()

@@ -1,24 +1,19 @@
-"""The files of bitext mining: two sides laid down once, a gold file read, and the pairs written."""
+"""What bitext mining reads: the sentences of two sides, each laid down once, and the true pairs of a gold file."""
 
-import csv
 import hashlib
-import json
-import os
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.files import sync_folder
 from bertrelay.progress import say
 from bertrelay.records import Record, Rejects, Table, read
 from bertrelay.sentence_files import sentence_records
@@ -30,7 +25,6 @@ from students.parallel import clean
 
 LINES = ("source_line", "target_line")
 AT_ONCE = 4096
-DIGITS_SHOWN = 6  # of a score
 SCHEMA = pa.schema([("sentence", pa.string())])
 
 
@@ -66,6 +60,10 @@ class Side:
             return []
         between = self._sentences.read(int(places[0]), int(places[-1]) + 1)
         return [between[place] for place in (places - places[0]).tolist()]
+
+    def text(self, row: int) -> str:
+        """The sentence of a row."""
+        return self.read(row, row + 1)[0]
 
     def line(self, row: int) -> int:
         """Where the sentence of a row stands first, from 1."""
@@ -164,86 +162,3 @@ def _row_at(value: Any, side: Side, record: Record) -> int:
 def pair_keys(pairs: Pairs, targets: int) -> NDArray[np.int64]:
     """One number for each pair, of `targets` that there are."""
     return pairs.sources * targets + pairs.targets
-
-
-# The pairs
-
-
-class Row(NamedTuple):
-    """A line of the output: lines count from 1, a header included."""
-
-    score: float
-    source_line: int
-    target_line: int
-    source: str
-    target: str
-
-
-def check_output(output: Path, *inputs: Table) -> None:
-    """Raises RequestError for an output of no known kind, in no folder, or that is one of the `inputs`."""
-    if output.suffix not in WRITERS:
-        raise RequestError(f"output: expected a file that ends in {', '.join(WRITERS)}, found {output}")
-    if not output.parent.is_dir():
-        raise RequestError(f"output: there is no folder {output.parent} to write {output.name} into; make it first")
-    if output.is_dir():
-        raise RequestError(f"output: expected a file, found the folder {output}; name a file in it")
-    paths = [Path(table.path) for table in inputs if table.path and output.exists() and Path(table.path).exists()]
-    if any(map(output.samefile, paths)):
-        raise RequestError(f"output: {output} is an input; name another file")
-
-
-def write_pairs(output: Path, pairs: Pairs, source: Side, target: Side) -> None:
-    """Writes the pairs with their lines and texts, best first; the file is whole or not there."""
-    writing = output.with_name(output.name + ".writing")
-    try:
-        WRITERS[output.suffix](writing, _rows(pairs, source, target))
-        with writing.open("rb") as file:
-            os.fsync(file.fileno())
-        writing.replace(output)
-        sync_folder(output.parent)
-    except OSError as error:
-        raise not_written(output, error) from error
-    finally:
-        writing.unlink(missing_ok=True)
-
-
-def _rows(pairs: Pairs, source: Side, target: Side) -> Iterator[Row]:
-    for score, *rows in zip(pairs.scores.tolist(), pairs.sources.tolist(), pairs.targets.tolist(), strict=True):
-        places = [(side, row) for side, row in zip((source, target), rows, strict=True)]
-        lines = [side.line(row) for side, row in places]
-        texts = [side.read(row, row + 1)[0] for side, row in places]
-        yield Row(round(score, DIGITS_SHOWN), lines[0], lines[1], texts[0], texts[1])
-
-
-def _write_tsv(path: Path, rows: Iterator[Row]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row in chain([Row._fields], rows):
-            file.write("\t".join(map(str, row)) + "\n")
-
-
-def _write_csv(path: Path, rows: Iterator[Row]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(chain([Row._fields], rows))
-
-
-def _write_jsonl(path: Path, rows: Iterator[Row]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row._asdict(), ensure_ascii=False) + "\n")
-
-
-def _write_parquet(path: Path, rows: Iterator[Row]) -> None:
-    types = (pa.float64(), pa.int64(), pa.int64(), pa.string(), pa.string())
-    schema = pa.schema(list(zip(Row._fields, types, strict=True)))
-    with path.open("wb") as file, pq.ParquetWriter(file, schema) as writer:
-        while block := list(islice(rows, AT_ONCE)):
-            columns = [pa.array(column, kind) for column, kind in zip(zip(*block, strict=True), types, strict=True)]
-            writer.write_table(pa.table(columns, schema=schema))
-
-
-WRITERS: dict[str, Callable[[Path, Iterator[Row]], None]] = {
-    ".tsv": _write_tsv,
-    ".csv": _write_csv,
-    ".jsonl": _write_jsonl,
-    ".parquet": _write_parquet,
-}
