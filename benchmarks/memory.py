@@ -25,7 +25,6 @@ for each shape of batch need some 300 steps, as many as there are for 10,000 pai
 """
 
 import multiprocessing
-import re
 import sys
 import tempfile
 import time
@@ -41,6 +40,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from benchmarks.machine import machine
+from benchmarks.private import SECONDS_BETWEEN_LOOKS, private_memory_mb
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
 from bertrelay.fingerprint import Digests
@@ -58,7 +58,6 @@ from students.sources import AlignedFiles, Filters
 from students.targets import fill_targets
 
 SIZES = [10_000, 100_000, 1_000_000]
-SECONDS_BETWEEN_LOOKS = 0.05
 WARM_UP = 50_000
 LOADING, WARMING_UP, WORKING = range(3)
 WORDS, SYLLABLES = 3_000, [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
@@ -182,20 +181,11 @@ def watch(name: str, folder: Path, model: Path, warm_up: int) -> Seen:
     while process.is_alive():
         if phase.value != WORKING:
             began = time.monotonic()
-        looks[phase.value] += _private_memory_mb(process.pid)
+        looks[phase.value] += private_memory_mb(process.pid)
         time.sleep(SECONDS_BETWEEN_LOOKS)
     if process.exitcode != 0:
         sys.exit(f"{name}: the process ended with {process.exitcode}; its own words stand above")
     return Seen(looks[WARMING_UP][0], looks[WORKING][0], max(looks[WORKING]), time.monotonic() - began)
-
-
-def _private_memory_mb(pid: int | None) -> list[float]:
-    """The one figure, or none where the process has just ended."""
-    try:
-        found = re.search(r"^RssAnon:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    except OSError:
-        return []
-    return [int(found[1]) / 1024] if found else []
 
 
 def main() -> None:

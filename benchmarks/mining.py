@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from benchmarks.machine import MINILM, add_data, machine, require
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.vectors import open_vectors
-from students.both_ways import neighbours_both_ways
-from students.mining import VECTORS, mine_files
-from students.mining_settings import NEIGHBOURS, Method
+from students.mining.both_ways import neighbours_both_ways
+from students.mining.mine import VECTORS, mine_files
+from students.mining.settings import NEIGHBOURS, Method
 from students.parallel import clean
 
 TATOEBA = Path("parallel", "tatoeba")
@@ -95,15 +95,14 @@ def compare(language: str, hidden: Hidden, encoder: SentenceEncoder, folder: Pat
     for name, side in (("source.txt", hidden.source), ("target.txt", hidden.target)):
         (folder / name).write_text("".join(f"{line}\n" for line in side), encoding="utf-8")
     (folder / "gold.tsv").write_text("".join(f"{s + 1}\t{t + 1}\n" for s, t in hidden.pairs))
-    files = [folder / "source.txt", folder / "target.txt"]
-    gold, work = folder / "gold.tsv", folder / "work"
-    mine_files(encoder, *files, folder / "warm.tsv", work=work)  # encodes, for all that follow
+    source, target, gold, work = (folder / name for name in ("source.txt", "target.txt", "gold.tsv", "work"))
+    mine_files(encoder, source, target, folder / "warm.tsv", work=work)  # encodes, for all that follow
     began = time.perf_counter()
-    exact = mine_files(encoder, *files, folder / "exact.tsv", gold=gold, method="exact", work=work)
+    exact = mine_files(encoder, source, target, folder / "exact.tsv", gold=gold, method="exact", work=work)
     between = time.perf_counter()
-    approximate = mine_files(encoder, *files, folder / "hnsw.tsv", gold=gold, method="approximate", work=work)
+    approximate = mine_files(encoder, source, target, folder / "hnsw.tsv", gold=gold, method="approximate", work=work)
     ended = time.perf_counter()
-    found = brute_force(*(open_vectors(work / name) for name in VECTORS), NEIGHBOURS)
+    found = brute_force(open_vectors(work / VECTORS[0]), open_vectors(work / VECTORS[1]), NEIGHBOURS)
     whole = best_f1(found, hidden.pairs)
     print(
         f"{language}: {len(hidden.source):,} × {len(hidden.target):,} sentences, {len(hidden.pairs)} pairs\n"
@@ -113,6 +112,7 @@ def compare(language: str, hidden: Hidden, encoder: SentenceEncoder, folder: Pat
         f"    mine, approximate     F1 {approximate.f1:.4f}  {ended - between:6.2f} s",
         flush=True,
     )
+    assert exact.f1 is not None and approximate.f1 is not None  # there is gold
     return abs(exact.f1 - whole) < 1e-9 and abs(approximate.f1 - whole) <= WITHIN
 
 
@@ -121,7 +121,7 @@ def drawn(count: int, dim: int, seed: int) -> NDArray[np.float32]:
     generator = np.random.default_rng(seed)
     centres = np.random.default_rng(0).normal(size=(max(1, count // 10), dim))
     vectors = centres[generator.integers(0, len(centres), count)] + generator.normal(size=(count, dim))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
 def time_search(count: int, dim: int) -> None:

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bertrelay.compare import compare_all, compare_pairs
     from bertrelay.encoder import SentenceEncoder
+    from bertrelay.encoding import encode
     from bertrelay.heatmap import write_heatmap
     from bertrelay.tables import Table
     from bertrelay.vector_files import encode_file
 
-__all__ = ["SentenceEncoder", "Table", "compare_all", "compare_pairs", "encode_file", "write_heatmap"]
+__all__ = ["SentenceEncoder", "Table", "compare_all", "compare_pairs", "encode", "encode_file", "write_heatmap"]
 
 ROOMS = {
     "SentenceEncoder": "encoder",
     "Table": "tables",
     "compare_all": "compare",
     "compare_pairs": "compare",
+    "encode": "encoding",
     "encode_file": "vector_files",
     "write_heatmap": "heatmap",
 }

@@ -30,7 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
-from bertrelay.files import write_json
+from bertrelay.files import share, write_json
 from bertrelay.settings import ModelSource, no_model_folder
 
 OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
@@ -177,6 +177,8 @@ def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     """Writes config.json and model.safetensors."""
     with _quiet():
         backbone.save_pretrained(folder)
+    for weights in folder.glob("*.safetensors"):
+        share(weights)
 
 
 def position_limit(backbone: nn.Module) -> int | None:

@@ -13,6 +13,7 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from bertrelay import backbone as backbones
 from bertrelay.errors import RequestError
+from bertrelay.files import share
 from bertrelay.layout import Dense, Layout, Prompts, read_layout, write_layout
 from bertrelay.pooling import Pooling, in_folder_order
 from bertrelay.quick import quicken
@@ -124,7 +125,9 @@ class SentenceEncoder(nn.Module):
             weights = {
                 name: weight.detach().cpu().contiguous() for name, weight in self.projection.state_dict().items()
             }
-            save_file(weights, folder / Dense.folder / "model.safetensors", {"format": "pt"})
+            path = folder / Dense.folder / "model.safetensors"
+            save_file(weights, path, {"format": "pt"})
+            share(path)
 
     @property
     def layout(self) -> Layout:

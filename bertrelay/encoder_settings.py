@@ -16,6 +16,7 @@ class NewEncoder(Settings):
     layers, dim, heads: of the network; `dim` is the size of its token vectors and a multiple of `heads`.
     feed_forward: inner size of the feed-forward layers; four times `dim` when absent.
     vocabulary: at most so many pieces.
+    cased: whether a BERT's pieces keep capitals, as names need it; those of an XLM-R always do.
     max_tokens: the longest input, special tokens included.
     dropout: in every layer, while training.
     """
@@ -25,6 +26,7 @@ class NewEncoder(Settings):
     heads: Positive
     feed_forward: Positive | None = None
     vocabulary: VocabularySize
+    cased: bool = False
     max_tokens: Positive = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
 

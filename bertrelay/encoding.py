@@ -6,7 +6,7 @@ sentences of like length stand together, so that little of a batch is padding.
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import autocast, resolve_precision
-from bertrelay.linear import packed
+from bertrelay.linear import Packed, pack, using
+from bertrelay.padding import batch_shape, padded
 from bertrelay.progress import Bar, progress
 
 BLOCK_SENTENCES = 8_192
 CPU_BATCH_TOKENS = 2_048  # as much as stays in the caches; more is slower
 GPU_BATCH_TOKENS = 65_536
-WIDTH_BITS, HEIGHT_BITS = 5, 3  # a batch of 32 to 63 tokens has an even number; 8 to 15 rows become 8, 10, 12, 14 or 16
 Vectors = NDArray[np.float32]
 
 
@@ -93,12 +93,14 @@ def encode_blocks(
     precision, prompt, bar = resolve_precision(precision), encoder.prompts.text(prompt_name), bar or Bar()
     batch_tokens = batch_tokens or (CPU_BATCH_TOKENS if encoder.device.type == "cpu" else GPU_BATCH_TOKENS)
     tokenized = (_tokenize(encoder, prompt, sentences) for sentences in blocks)
+    packed: Packed = {}
     with ThreadPoolExecutor(1, "tokenizer") as ahead:
         waiting = ahead.submit(next, tokenized, None)
         while (block := waiting.result()) is not None:
             waiting = ahead.submit(next, tokenized, None)
             pays = precision == "bf16" and len(block.ids) > batch_tokens  # for one batch it takes longer than it saves
-            with _computing(encoder, precision, lays_out_weights=pays):
+            packed = packed or (pack(encoder.backbone) if pays else {})
+            with _computing(encoder, precision), using(packed):
                 vectors = _compute(encoder, block, batch_tokens, bar)
             yield vectors
 
@@ -121,13 +123,12 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
 
 
 @contextmanager
-def _computing(encoder: SentenceEncoder, precision: str, lays_out_weights: bool) -> Iterator[None]:
+def _computing(encoder: SentenceEncoder, precision: str) -> Iterator[None]:
     """Without gradients or dropout, in `precision`."""
     was_training = encoder.training
     encoder.eval()
     try:
-        laid_out = packed(encoder.backbone) if lays_out_weights else nullcontext()
-        with torch.inference_mode(), autocast(encoder.device, precision), laid_out:
+        with torch.inference_mode(), autocast(encoder.device, precision):
             yield
     finally:
         encoder.train(was_training)
@@ -138,7 +139,7 @@ def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: B
     parts, start = [], 0
     while start < len(order):
         longest = int(block.lengths[order[start]])
-        width, height = _shape(longest, len(order) - start, batch_tokens, encoder.max_tokens)
+        width, height = batch_shape(longest, len(order) - start, batch_tokens, encoder.max_tokens)
         rows = order[start : start + height]
         ids, mask = _padded(block, rows, width, height, encoder.pad_id)
         vectors = encoder(ids.to(encoder.device), mask.to(encoder.device))  # (height, dim)
@@ -152,29 +153,10 @@ def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: B
     return vectors[block.row_of]  # (sentences, dim)
 
 
-def _shape(longest: int, sentences: int, batch_tokens: int, max_tokens: int) -> tuple[int, int]:
-    """Tokens and rows of the next batch, padding included, when its longest sentence has `longest` tokens.
-
-    Both are rounded up a little, so that few shapes occur: oneDNN compiles kernels for each and keeps them.
-    """
-    width = max(longest, min(_rounded_up(longest, WIDTH_BITS), max_tokens))
-    full = max(1, batch_tokens // width)
-    return width, min(full, _rounded_up(sentences, HEIGHT_BITS))
-
-
-def _rounded_up(number: int, bits: int) -> int:
-    """The next number that has no more than `bits` binary digits before its zeros."""
-    step = 1 << max(0, number.bit_length() - bits)
-    return -(-number // step) * step
-
-
 def _padded(
     block: _Tokens, rows: NDArray[np.int64], width: int, height: int, pad_id: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and mask of the sentences `rows`, both (height, width); rows beyond them repeat the last one."""
     rows = np.pad(rows, (0, height - len(rows)), mode="edge")
-    places = np.arange(width)  # (width,)
-    mask = places < block.lengths[rows, None]  # (height, width)
-    ids = np.full(mask.shape, pad_id, np.int64)
-    ids[mask] = block.ids[(block.starts[rows, None] + places)[mask]]
+    ids, mask = padded(block.ids, block.starts[rows], block.lengths[rows], width, pad_id)
     return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))

@@ -22,12 +22,17 @@ def write_text(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(building).chmod(0o666 & ~_umask())  # mkstemp makes it private; results are shared like any other file
+        share(Path(building))
         Path(building).replace(path)
     except BaseException:
         Path(building).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def share(path: Path) -> None:
+    """Lets others read a result as any other file: what mkstemp makes, for safetensors too, is private."""
+    path.chmod(0o666 & ~_umask())
 
 
 @contextmanager

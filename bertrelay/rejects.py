@@ -3,15 +3,33 @@
 import json
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Protocol, Self, TextIO
 
 from bertrelay.errors import WorkError
 from bertrelay.progress import say
 
 HOPELESS = 1000
 REASONS_SHOWN = 8
+
+
+class TakesRejects(Protocol):
+    """What can be told of a record that cannot be used."""
+
+    def add(self, file: str, line: int, reason: str) -> None: ...
+
+
+@dataclass
+class RejectList:
+    """The rejects of a piece of work, kept beside it until the piece is whole, so that a resumed run knows them too."""
+
+    listed: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def add(self, file: str, line: int, reason: str) -> None:
+        """Keeps one record that cannot be used."""
+        self.listed.append((file, line, reason))
 
 
 class Rejects:
@@ -59,7 +77,7 @@ class Rejects:
             self._file.write(json.dumps({"file": file, "line": line, "reason": reason}, ensure_ascii=False) + "\n")
         rejected = self._counts.total()
         if rejected >= HOPELESS and rejected > self._used:
-            self._check()
+            self.check()
 
     def used(self, n: int = 1) -> None:
         """Counts `n` records that were used."""
@@ -71,7 +89,7 @@ class Rejects:
         if self._file is not None:
             self._file.close()
         if kind is None:
-            self._check()
+            self.check()
             self._tell()
 
     def _tell(self) -> None:
@@ -83,7 +101,8 @@ class Rejects:
         rejected = self._counts.total()
         return f"{rejected:,} of {rejected + self._used:,}"
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises WorkError where too many of the records so far cannot be used."""
         rejected = self._counts.total()
         if rejected <= self.limit * (rejected + self._used):
             return

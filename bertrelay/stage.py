@@ -1,12 +1,14 @@
 """The contract of a stage: a settings model, and one function `run(settings, context) -> metrics`."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from shutil import rmtree
 from typing import Protocol, cast
 
-from bertrelay.settings import Settings
+from bertrelay.settings import AnySettings, Settings
 
 WORK = "work"
 
@@ -52,6 +54,24 @@ class Run(Protocol):
     """What a stage does. Every process calls it; files are written by the main one unless shared on purpose."""
 
     def __call__(self, settings: Settings, context: StageContext) -> Metrics: ...
+
+
+def run_alone(
+    run: Callable[[AnySettings, StageContext], Metrics],
+    settings: AnySettings,
+    folder: Path,
+    cache: Path | None = None,
+) -> Metrics:
+    """A stage outside of a recipe: writes into `folder` and returns the figures; stopped and called again, it goes on.
+
+    cache: what other runs may share; `folder/cache` when there is none.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    context = StageContext(folder, cache or folder / "cache", World.from_environment())
+    metrics = run(settings, context)
+    if context.world.is_main:
+        rmtree(context.work, ignore_errors=True)
+    return metrics
 
 
 @dataclass(frozen=True)

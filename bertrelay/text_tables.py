@@ -24,6 +24,11 @@ def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | U
             f"{table.name} is read as plain lines, one value each, and {len(columns)} columns are asked of it. "
             "Give its `format` (csv, tsv, jsonl or parquet)."
         )
+    if table.columns and table.columns[0] != 0:
+        raise RequestError(
+            f"{table.name} is read as plain lines, whose one column is 0; found {table.columns[0]!r}. Leave the column "
+            "out, or give its `format` (csv, tsv, jsonl or parquet)."
+        )
     lines = _Lines(table.name)
     for line in lines:
         fault = lines.take_fault()

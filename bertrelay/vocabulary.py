@@ -7,6 +7,7 @@ SentencePiece learns the pieces, because it gives the same ones for the same cor
 import io
 import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import sentencepiece
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -14,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 
+BERT_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 XLMR_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as XLM-R has them; <mask> comes last
 WORD_START = "▁"
@@ -39,7 +41,9 @@ def train_wordpiece(
         special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
     )
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), BERT_SPECIALS, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=max_tokens, **names)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=max_tokens, model_input_names=BERT_INPUTS, **names
+    )
 
 
 def train_unigram(texts: Iterable[str], size: int, max_tokens: int) -> PreTrainedTokenizerFast:
@@ -73,22 +77,43 @@ def _learn(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]
     if first is None:
         raise RequestError("expected text to learn a vocabulary from, found none")
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=itertools.chain([first], texts),
-        model_writer=model,
-        model_type=kind,
-        vocab_size=size + 1,  # its unknown piece, which is not ours, counts
-        hard_vocab_limit=False,
-        character_coverage=1.0,
-        normalization_rule_name="identity",
-        max_sentence_length=LONGEST_TEXT,
-        num_threads=THREADS,
-        bos_id=-1,
-        eos_id=-1,
-        minloglevel=2,
-    )
+    with _errors_of_its_own(itertools.chain([first], texts)) as sentences:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=sentences,
+            model_writer=model,
+            model_type=kind,
+            vocab_size=size + 1,  # its unknown piece, which is not ours, counts
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            max_sentence_length=LONGEST_TEXT,
+            num_threads=THREADS,
+            bos_id=-1,
+            eos_id=-1,
+            minloglevel=2,
+        )
     trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     return [(trained.id_to_piece(i), trained.get_score(i)) for i in range(len(trained)) if not trained.is_unknown(i)]
+
+
+@contextmanager
+def _errors_of_its_own(texts: Iterable[str]) -> Iterator[Iterator[str]]:
+    """`texts`; what reading them raises is raised on leaving, in place of SentencePiece's RuntimeError about it."""
+    raised: list[BaseException] = []
+
+    def watched() -> Iterator[str]:
+        try:
+            yield from texts
+        except BaseException as error:  # Ctrl-C among them
+            raised.append(error)
+            raise
+
+    try:
+        yield watched()
+    except RuntimeError:
+        if raised:
+            raise raised[0] from None
+        raise
 
 
 def _bert_shaped(model: models.WordPiece, lowercase: bool) -> Tokenizer:

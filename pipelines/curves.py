@@ -4,7 +4,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,11 @@ def _title(panel: str) -> str:
 
 
 def _draw(lines: Mapping[str, Points]) -> str:
-    """One panel as SVG. The text stays text, in the page's font and colour."""
+    return picture(lambda axes: _plot(axes, lines))
+
+
+def picture(plot: Callable[["Axes"], None]) -> str:
+    """What `plot` draws, as SVG. The text stays text, in the page's font and colour."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -77,7 +81,7 @@ def _draw(lines: Mapping[str, Points]) -> str:
     }
     with matplotlib.rc_context(style):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        _plot(figure.add_subplot(), lines)
+        plot(figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return _for_a_page(buffer.getvalue())
@@ -89,13 +93,18 @@ def _plot(axes: "Axes", lines: Mapping[str, Points]) -> None:
         marker = "o" if len(points) <= POINTS_WITH_MARKS else ""
         colour = COLOURS[number % len(COLOURS)]
         axes.plot(steps, values, marker=marker, markersize=3, linewidth=1.4, label=name or None, color=colour)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_alpha(0.4)
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
+    plain(axes)
     axes.set_xlabel("step")
     axes.ticklabel_format(axis="y", scilimits=(-3, 5), useMathText=False)
     if any(lines) and len(lines) <= LINES_WITH_NAMES:
         axes.legend(frameon=False, fontsize=7.5, ncols=2 if len(lines) > 4 else 1)
+
+
+def plain(axes: "Axes") -> None:
+    """Two axes and faint lines across, no box."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_alpha(0.4)
+    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:

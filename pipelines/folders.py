@@ -35,6 +35,7 @@ LIBRARIES = (
     "datasets",
     "safetensors",
     "numpy",
+    "faiss-cpu",
 )
 
 

@@ -75,6 +75,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
+def first_mistake(error: ValidationError) -> str:
+    """What pydantic found first, in our words where they are ours."""
+    found = error.errors()[0]
+    return str(found["ctx"]["error"]) if found["type"] == "value_error" else found["msg"]
+
+
 def add_validation_mistakes(mistakes: Mistakes, table: str, model: type[BaseModel], error: ValidationError) -> None:
     """Adds pydantic's findings about `[table]` in plain words; what several types were tried for is said once."""
     expected: dict[tuple[str, str], list[str]] = {}

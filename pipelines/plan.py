@@ -112,7 +112,7 @@ def check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
     for step in steps:
         for key, source in step.sources:
             if isinstance(source, InputFile) and not source.stage_reference and not Path(source).exists():
-                mistakes.add(step.name, key, f"expected a file, found none at {source}")
+                mistakes.add(step.name, key, f"expected a file or a folder, found neither at {source}; check the path")
             elif isinstance(source, ModelSource) and source.folder and not source.folder.is_dir():
                 mistakes.add(step.name, key, no_model_folder(source.folder))
     mistakes.raise_if_any()

@@ -10,7 +10,10 @@ from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_text
 from bertrelay.stage import Metrics
 from pipelines.curves import Curve, training_curves
+from pipelines.entities import entity_pictures
 from pipelines.folders import DONE, METRICS, latest_name
+from pipelines.published import with_published
+from pipelines.readmissions import flow_table, readmission_pictures
 from pipelines.scores import ABOUT, score_tables
 
 REPORT = "report.html"
@@ -94,12 +97,22 @@ def _page(run_folder: Path, stages: list[FinishedStage]) -> str:
         stages=stages,
         seconds=sum(stage.done["seconds"] for stage in stages),
         finished=max(stage.finished for stage in stages),
-        tables=score_tables(_summary(run_folder)),
+        tables=with_published(score_tables(_summary(run_folder))),
         about=ABOUT,
         curves=[(stage, drawn) for stage in stages if (drawn := stage.curves)],
         heatmaps=[(stage, picture) for stage in stages if (picture := _heatmap(stage.folder))],
+        readmissions=[(stage, shown) for stage in stages if (shown := readmission_pictures(stage.folder))],
+        flows=[(stage, rows) for stage in stages if (rows := flow_table(stage.folder))],
+        entities=(entities := [(stage, found) for stage in stages if (found := entity_pictures(stage.folder))]),
+        entity_style=_entity_style() if entities else "",
         libraries=_libraries(stages),
     )
+
+
+def _entity_style() -> str:
+    from domain.biomedical.page import style
+
+    return style()
 
 
 def _heatmap(folder: Path) -> str | None:

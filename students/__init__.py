@@ -1,1 +1,52 @@
-"""Multilingual students: parallel corpora, distillation, scores across languages."""
+"""Multilingual students: parallel corpora, distillation, scores across languages, and what one does with a student."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from students.mining.mine import Mined, Mining, mine, mine_files
+    from students.searching.index import build_index
+    from students.searching.opened import Hit, SearchIndex, open_index
+    from students.searching.search import search
+    from students.searching.settings import Hnsw
+    from students.shrinking.shrink import Shrunk, shrink
+    from students.shrinking.trim import trim_vocabulary
+
+__all__ = [
+    "Hit",
+    "Hnsw",
+    "Mined",
+    "Mining",
+    "SearchIndex",
+    "Shrunk",
+    "build_index",
+    "mine",
+    "mine_files",
+    "open_index",
+    "search",
+    "shrink",
+    "trim_vocabulary",
+]
+
+ROOMS = {
+    "Hit": "searching.opened",
+    "Hnsw": "searching.settings",
+    "Mined": "mining.mine",
+    "Mining": "mining.mine",
+    "SearchIndex": "searching.opened",
+    "Shrunk": "shrinking.shrink",
+    "build_index": "searching.index",
+    "mine": "mining.mine",
+    "mine_files": "mining.mine",
+    "open_index": "searching.opened",
+    "search": "searching.search",
+    "shrink": "shrinking.shrink",
+    "trim_vocabulary": "shrinking.trim",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a room, and torch with it where it needs torch, only when somebody asks for what is in it."""
+    if name in ROOMS:
+        return getattr(import_module(f"students.{ROOMS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,8 +16,8 @@ from bertrelay.vocabulary import train_unigram
 from students.corpus import ParallelCorpus
 from students.layers import POSITION_OFFSET, copy_of, keep_layers, set_dropout, xlmr_config
 from students.settings import DistillSettings, TeacherCopy
+from students.shrinking.trim import trim_vocabulary
 from students.targets import Targets
-from students.trim import trim_vocabulary
 
 VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
 READ_AT_ONCE = 4096

@@ -24,7 +24,7 @@ def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: St
 
 def new_bert(size: NewEncoder, sentences: Sequence[str], seed: int) -> SentenceEncoder:
     """A BERT with random weights and a WordPiece vocabulary learnt from `sentences`."""
-    tokenizer = train_wordpiece(sentences, size.vocabulary, size.max_tokens)
+    tokenizer = train_wordpiece(sentences, size.vocabulary, size.max_tokens, lowercase=not size.cased)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return SentenceEncoder(BertModel(bert_config(size, tokenizer)), tokenizer)

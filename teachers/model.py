@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, write_json
+from bertrelay.files import read_json, share, write_json
 from teachers.objectives import concatenate
 from teachers.settings import TrainSettings
 
@@ -55,6 +55,7 @@ def save_head(head: nn.Linear, classes: list[str], settings: TrainSettings, fold
     """Writes the linear map, what it maps from, and the names of its classes."""
     folder.mkdir(exist_ok=True)
     save_file({name: tensor.detach().cpu() for name, tensor in head.state_dict().items()}, folder / WEIGHTS)
+    share(folder / WEIGHTS)
     write_json(folder / DESCRIPTION, _description(classes, settings))
 
 

@@ -29,7 +29,7 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl" if context.world.is_main else None, settings.max_rejects) as rejects:
         examples = read_examples(settings.train, settings, context, rejects)
         dev = read_dev(settings, context, rejects)
-    classes = _classes(examples, dev) if settings.objective == "softmax" else []
+    classes = classes_of(examples, dev) if settings.objective == "softmax" else []
     encoder = start_encoder(settings, examples.sentences, context)
     head = start_head(settings, encoder, classes)
     sentences = examples.sentences
@@ -45,7 +45,7 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
     return {**metrics, "train_items": float(len(examples.indices))}
 
 
-def _classes(examples: Examples, dev: DevData) -> list[str]:
+def classes_of(examples: Examples, dev: DevData) -> list[str]:
     """The classes of the training data; raises RequestError for a single one, and for dev data of other classes."""
     classes = sorted(set(examples.labels))
     if not 2 <= len(classes) <= MOST_CLASSES:  # a column of text taken for labels has thousands, and is not shown

@@ -28,6 +28,7 @@ from domain.pretraining.vocabulary import before_sentences, plain_rules
 
 VERSION = 1  # raised when the same documents begin to give other sentences or tokens
 COUNTS = ("documents", "documents_of_one_sentence", "sentences", "tokens", "unknown_tokens")
+REJECTS = "rejects.jsonl"
 FLAT_FILES = {"lengths": np.int32, "document_starts": np.int64, "groups": np.int64}
 
 Files = Sequence[tuple[DocumentSource, Path]]
@@ -41,10 +42,12 @@ class Corpus:
     groups: equal for documents of one group (a patient), else of the document itself; a hash. int64 (documents,)
     held_out: documents kept out of training, whole groups of them, as their hash decides. bool (documents,)
     facts: what `corpus.json` tells: documents, sentences, tokens, and what was left out, by reason.
+    rejects: the file that lists unusable documents by file and line.
     """
 
     def __init__(self, folder: Path, held_out_share: float = 0.0) -> None:
         self.facts: dict[str, Any] = read_json(folder / "corpus.json") or {}
+        self.rejects = folder / REJECTS
         self.lengths, self.document_starts, self.groups = (
             np.memmap(folder / f"{name}.bin", kind, "r").view(np.ndarray) for name, kind in FLAT_FILES.items()
         )
@@ -92,6 +95,7 @@ def build_corpus(
             building.rename(folder)
             sync_folder(corpora)
     corpus = Corpus(folder, held_out_share)
+    _tell(corpus.facts)
     _check_held_out(corpus, held_out_share)
     return corpus
 
@@ -109,9 +113,11 @@ def _prepare(folder: Path, files: Files, rules: Tokenizer, unknown_id: int | Non
         texts = [space + sentence for sentence in sentences]
         return [row.ids for row in rules.encode_batch_fast(texts, add_special_tokens=False)]
 
-    with Rejects(folder / "rejects.jsonl", rejects_limit) as rejects:
+    with Rejects(folder / REJECTS, rejects_limit) as rejects:
         facts = _done_before(folder, rejects)
         at = Position(*facts[-1]["after"]) if facts else Position(0, 0)
+        if facts:
+            say(f"preparing documents: going on after {sum(shard['sentences'] for shard in facts):,} sentences")
         with progress("preparing documents", len(files), "files", at.file) as bar:
             for draft in drafts(_items(files, at, rejects)):
                 facts.append(write_shard(folder / _name(len(facts)), draft, tokenize, unknown_id))
@@ -155,7 +161,6 @@ def _finish(folder: Path, shards: list[dict[str, Any]], rejects: Rejects) -> Non
     facts = {**counts, "left_out": left_out, "rejects": rejects.counts, "shards": len(shards)}
     _write_flat(folder, _open_shards(folder, len(shards)))
     write_json(folder / "corpus.json", facts)
-    _tell(facts)
 
 
 def _open_shards(folder: Path, count: int) -> list[Shard]:
@@ -194,9 +199,9 @@ def _name(number: int) -> str:
 def _tell(facts: dict[str, Any]) -> None:
     unknown = facts["unknown_tokens"] / facts["tokens"]
     say(
-        f"documents: {facts['documents']:,} of {facts['sentences']:,} sentences and {facts['tokens']:,} tokens, "
-        f"{unknown:.2%} of them unknown to the vocabulary; {facts['documents_of_one_sentence']:,} of one sentence, "
-        f"which next-sentence pairs cannot begin with; left out {_listed(facts['left_out'])}"
+        f"documents: {facts['documents']:,}, with {facts['sentences']:,} sentences and {facts['tokens']:,} tokens, "
+        f"{unknown:.2%} of them unknown to the vocabulary; {facts['documents_of_one_sentence']:,} have one sentence, "
+        f"which begins no pair of sentences; left out {_listed(facts['left_out'])}"
     )
 
 

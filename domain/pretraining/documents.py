@@ -5,11 +5,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertrelay.errors import RequestError
 from bertrelay.records import rows
 from bertrelay.tables import Column, Record, Table, Unusable
+from bertrelay.text_tables import opened
 from domain.pretraining.sources import DocumentSource
 
 SPLIT, TRAIN = "split", "train"
+PARQUET = b"PAR1"
 NO_TEXT, NOT_TRAIN = "without text", "not of the train split"
 
 
@@ -49,28 +52,25 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
 def _columns(source: DocumentSource, table: Table) -> dict[str, Column]:
     """What is read of a table: names of ours to columns of its own.
 
-    A Parquet file that knows splits, as the clinic's notes do, is asked for them whether the source says so or not:
-    notes of validation and test patients are never learnt from.
+    A table that knows splits, as the clinic's notes do, is asked for them whatever the source says and whatever format
+    it came to be in: notes of validation and test patients are never learnt from.
     """
     wanted = {"text": source.text, "id": source.id, "group": source.group, "split": source.split}
-    if source.split is None and table.file_format == "parquet" and SPLIT in _parquet_columns(table):
-        wanted["split"] = SPLIT
+    if source.split != SPLIT and _knows_splits(table):
+        wanted["own_split"] = SPLIT
     return {name: column for name, column in wanted.items() if column is not None}
 
 
-def _parquet_columns(table: Table) -> list[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _knows_splits(table: Table) -> bool:
     try:
-        return list(pq.read_schema(str(table.path)).names)
-    except (OSError, pa.ArrowException):
-        return []  # reading it will say what is wrong
+        return any(isinstance(row, Record) for row in rows(table, [SPLIT]))
+    except RequestError:
+        return False  # it does not, or reading it will say what is wrong
 
 
 def _document(values: dict[str, Any], row: Record) -> Item:
     text = values["text"]
-    if "split" in values and values["split"] != TRAIN:
+    if any(values.get(column, TRAIN) != TRAIN for column in ("split", "own_split")):
         return LeftOut(NOT_TRAIN)
     if text is not None and not isinstance(text, str):
         return Unusable(row.file, row.line, "not text")
@@ -85,10 +85,18 @@ def _name(value: object) -> str:
 
 def read_blocks(file: Path) -> Iterator[Item]:
     """Streams documents with blank lines between them; one that has a line that cannot be read is unusable."""
+    _refuse_parquet(file)
     table = Table.model_validate({"path": str(file), "format": "lines"})
     for is_blank, block in groupby(rows(table, [0]), key=_is_blank):
         if not is_blank:
             yield _block(list(block))
+
+
+def _refuse_parquet(file: Path) -> None:
+    """Raises RequestError for a Parquet file: read as plain text, its splits would not be seen."""
+    with opened(str(file)) as stream:
+        if stream.read(len(PARQUET)) == PARQUET:
+            raise RequestError(f"documents: {file} is Parquet and is to be read as blocks; give format = 'parquet'.")
 
 
 def _is_blank(row: Record | Unusable) -> bool:

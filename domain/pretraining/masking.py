@@ -7,10 +7,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from domain.pretraining.items import Booleans, Integers
 from domain.pretraining.settings import Masking
 
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.uint64]
 

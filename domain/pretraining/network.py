@@ -52,7 +52,8 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
         else:
             network, tokenizer = _load(settings.base, settings.objectives, cache)
     check_vocabulary(tokenizer, network.config.vocab_size)
-    tokenizer, pieces = with_new_tokens(tokenizer, read_words(settings.new_tokens), settings.protected_tokens)
+    words, marks = read_words(settings.new_tokens), read_words(settings.protected_tokens)
+    tokenizer, pieces = with_new_tokens(tokenizer, words, marks)
     give_embeddings(network, pieces)
     positions = position_limit(network)
     if positions is not None and settings.max_tokens > positions:
@@ -71,7 +72,7 @@ def _texts(settings: PretrainSettings) -> Iterator[str]:
 
 
 def _new_bert(size: NewEncoder, texts: Iterable[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens)
+    tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens, lowercase=not size.cased)
     return BertForPreTraining(bert_config(size, tokenizer)), tokenizer
 
 

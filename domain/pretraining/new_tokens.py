@@ -27,7 +27,7 @@ def read_words(words: list[str] | InputFile) -> list[str]:
         lines = Path(words).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(
-            f"new_tokens: expected a text file in UTF-8, found {type(error).__name__} at {words}"
+            f"new_tokens, protected_tokens: expected a text file in UTF-8, found {type(error).__name__} at {words}"
         ) from error
     return [line.strip() for line in lines if line.strip()]
 
@@ -42,6 +42,8 @@ def with_new_tokens(
     Raises RequestError for words that the vocabulary cannot hold.
     """
     old, rules = plain_rules(tokenizer), plain_rules(tokenizer)
+    if any(not old.encode(text, add_special_tokens=False).ids for text in (*words, *marks)):
+        raise RequestError("new_tokens, protected_tokens: expected text that gives tokens, found a blank one")
     if isinstance(rules.model, WordPiece):
         rules.model = _with_words(rules, [*_normalized(old, words), *marks])
     elif words:

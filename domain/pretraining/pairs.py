@@ -32,8 +32,8 @@ def _refuse_without_pairs(text: Text) -> None:
     hint = "set objectives = ['mlm'] to learn masked words alone"
     if len(np.unique(text.groups)) < 2:
         raise RequestError(
-            f"{text.name}: next-sentence pairs need two documents at least, or two groups, found "
-            f"{len(text):,} of one. Give more, or {hint}"
+            f"{text.name}: next-sentence pairs need two documents at least, of two groups where groups are known; "
+            f"found {len(text):,} of one group. Give more, or {hint}"
         )
     if (text.end - text.first).max() < 2:
         raise RequestError(

@@ -6,7 +6,7 @@ from pathlib import Path
 from bertrelay.errors import RequestError
 from domain.pretraining.documents import Item, read_blocks, read_table
 from domain.pretraining.papers import read_papers
-from domain.pretraining.sources import FORMATS, DocumentFormat, DocumentSource
+from domain.pretraining.sources import FORMATS, DocumentSource, format_of
 
 
 def files_of(source: DocumentSource) -> list[Path]:
@@ -21,7 +21,7 @@ def files_of(source: DocumentSource) -> list[Path]:
         return [path]
     inner = sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix())
     wanted = {source.format} if source.format else set(FORMATS.values())
-    found = [file for file in inner if file.is_file() and file.name[0] != "." and _format_by_name(file) in wanted]
+    found = [file for file in inner if file.is_file() and file.name[0] != "." and format_of(file) in wanted]
     if not found:
         raise RequestError(
             f"documents: the folder {path} holds no file to read; expected names that end in "
@@ -35,7 +35,7 @@ def read_documents(source: DocumentSource, file: Path) -> Iterator[Item]:
 
     Raises RequestError for what concerns the whole file: it is not there, cut off, or not what it should be.
     """
-    match source.format or _format_by_name(file):
+    match source.format or format_of(file):
         case None:
             raise RequestError(
                 f"documents: how is {file} to be read? Its name ends in none of {', '.join(FORMATS)} (.gz or not); "
@@ -47,8 +47,3 @@ def read_documents(source: DocumentSource, file: Path) -> Iterator[Item]:
             return read_papers(file)
         case _:
             return read_table(source, file)
-
-
-def _format_by_name(file: Path) -> DocumentFormat | None:
-    inner = file.with_suffix("") if file.suffix.lower() == ".gz" else file
-    return FORMATS.get(inner.suffix.lower())

@@ -11,12 +11,10 @@ from transformers import PreTrainedTokenizerFast
 from bertrelay import batches
 from bertrelay.errors import RequestError
 from bertrelay.training import Batch
-from domain.pretraining.items import Items
+from domain.pretraining.items import Integers, Items
 from domain.pretraining.masking import Masker, uniform_draws
 from domain.pretraining.settings import Objective, PretrainSettings
 from domain.pretraining.vocabulary import WordStarts
-
-Integers = NDArray[np.int64]
 
 
 class Readable(Protocol):

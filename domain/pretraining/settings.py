@@ -43,7 +43,8 @@ class PretrainSettings(TrainingSettings):
     max_tokens: the longest sequence, special tokens included. 128 first and 512 after it are two stages.
     short_share: of the pairs that are drawn shorter than `max_tokens`.
     new_tokens: words that become one token each, a list or a file with a word a line.
-    protected_tokens: tokens such as `[NAME]` that are one token each, never masked, and never put in for another.
+    protected_tokens: tokens such as `[NAME]` that are one token each, never masked, and never put in for another; a
+        list or a file with one a line, such as `@notes/tokens.txt`.
     held_out_share: of documents, or of groups, that are never learnt from and give the figures.
     keep: the weights with the best held-out figures, looked at while training, or the last ones.
     max_rejects: the share of documents that may be unusable.
@@ -56,7 +57,7 @@ class PretrainSettings(TrainingSettings):
     masking: Masking = Masking()
     short_share: Share = 0.1
     new_tokens: list[str] | InputFile = []
-    protected_tokens: list[str] = []
+    protected_tokens: list[str] | InputFile = []
     held_out_share: Annotated[float, Field(ge=0, lt=1)] = 0.05
     keep: Literal["best", "last"] = "best"
     batch_items: Positive | None = 32

@@ -1,8 +1,11 @@
 """Where documents come from: settings alone, with nothing heavy to load."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
-from bertrelay.settings import InputFile, Settings
+from pydantic import model_validator
+
+from bertrelay.settings import InputFile, Settings, refuse_idle
 from bertrelay.tables import Column
 
 DocumentFormat = Literal["jsonl", "csv", "tsv", "parquet", "blocks", "xml"]
@@ -20,6 +23,13 @@ FORMATS: dict[str, DocumentFormat] = {
     ".tar": "xml",
     ".tgz": "xml",
 }
+NOT_TABLES: dict[DocumentFormat | None, str] = {"blocks": "plain text", "xml": "XML"}
+
+
+def format_of(path: str | Path) -> DocumentFormat | None:
+    """The format that a file's suffix says, None for one that says nothing."""
+    inner = Path(path)
+    return FORMATS.get((inner.with_suffix("") if inner.suffix.lower() == ".gz" else inner).suffix.lower())
 
 
 class DocumentSource(Settings):
@@ -38,3 +48,10 @@ class DocumentSource(Settings):
     id: Column | None = None
     group: Column | None = None
     split: Column | None = None
+
+    @model_validator(mode="after")
+    def _columns_are_of_tables(self) -> Self:
+        kind = NOT_TABLES.get(self.format or format_of(self.path))
+        if kind:
+            refuse_idle(self, "text", "id", "group", "split", because=f"only tables have columns, and this is {kind}")
+        return self

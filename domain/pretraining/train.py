@@ -1,6 +1,8 @@
 """The stage `domain.pretrain`: a BERT goes on learning masked words and next sentences from documents of a domain."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from shutil import copyfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from bertrelay import batches
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
 from bertrelay.hardware import accelerator
-from bertrelay.stage import Metrics, StageContext
+from bertrelay.stage import Metrics, StageContext, run_alone
 from bertrelay.training import Batch, train
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.evaluation import CRITERION, SEED, HeldOut
@@ -21,6 +23,14 @@ from domain.pretraining.packing import pack
 from domain.pretraining.pairs import draw_pairs
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
+
+
+def pretrain(settings: PretrainSettings, folder: Path, cache: Path | None = None) -> Metrics:
+    """The stage outside of a recipe: writes `folder/model` and returns the figures; stopped and called again, goes on.
+
+    cache: keeps the prepared corpus, for other trainings too; `folder/cache` when there is none.
+    """
+    return run_alone(run, settings, folder, cache)
 
 
 def run(settings: PretrainSettings, context: StageContext) -> Metrics:
@@ -43,6 +53,7 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
     if context.world.is_main:
         metrics |= {} if task.criterion else task.evaluate()
         write_json(context.output / "corpus.json", corpus.facts)
+        copyfile(corpus.rejects, context.output / corpus.rejects.name)
         save_network(network, tokenizer, context.output / "model")
     return {**{f"before/{name}": value for name, value in before.items()}, **metrics}
 

@@ -10,10 +10,13 @@ from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.errors import RequestError
+from bertrelay.progress import say
 
 WORD_MARKS = ("▁", "Ġ")
 CASED_SHARE = 0.01
 """An uncased vocabulary has hardly a piece with a capital, a cased one thousands."""
+SPARE_SHARE = 0.01
+"""Some models round the number of their embeddings up; many that no token has are those of another vocabulary."""
 
 
 def plain_rules(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
@@ -31,11 +34,19 @@ def before_sentences(rules: Tokenizer) -> str:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding_rows: int) -> None:
-    """Raises RequestError when the model has too few embeddings, or a cased vocabulary meets lower-cased text."""
+    """Raises RequestError when the model has too few embeddings, or a cased vocabulary meets lower-cased text.
+
+    Says when many of the embeddings are of no token.
+    """
     if len(tokenizer) > embedding_rows:
         raise RequestError(
             f"base: the vocabulary does not fit the model: {len(tokenizer):,} tokens, and embeddings for "
             f"{embedding_rows:,} of them. Take the tokenizer that the model was trained with."
+        )
+    if len(tokenizer) < (1 - SPARE_SHARE) * embedding_rows:
+        say(
+            f"base: the model has embeddings for {embedding_rows:,} tokens and the tokenizer only {len(tokenizer):,}; "
+            "see that they belong together"
         )
     rules = tokenizer.backend_tokenizer
     lowers_case = rules.normalizer is not None and rules.normalizer.normalize_str("A") == "a"

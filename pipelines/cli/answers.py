@@ -11,7 +11,7 @@ from bertrelay.errors import RequestError
 from bertrelay.vectors import not_written
 
 if TYPE_CHECKING:
-    from students.search import Hit
+    from students.searching.opened import Hit
 
 COLUMNS = ("query_line", "query", "rank", "similarity", "line", "text")
 

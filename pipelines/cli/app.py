@@ -5,8 +5,12 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.data import data
 from pipelines.cli.encode import encode
+from pipelines.cli.evaluate import evaluate
 from pipelines.cli.mine import mine
+from pipelines.cli.ner import ner
+from pipelines.cli.readmission import readmission
 from pipelines.cli.recipes import recipes
 from pipelines.cli.run import plan, run
 from pipelines.cli.samples import samples
@@ -50,5 +54,8 @@ def options(
     """Options of the whole command; `main` takes `--debug` out of the arguments before this is asked."""
 
 
-for command in (run, plan, recipes, samples, encode, similarity, search, mine, shrink):
+for command in (run, plan, recipes, samples, encode, evaluate, similarity, search, mine, shrink):
     app.command()(command)
+app.add_typer(readmission, name="readmission")
+app.add_typer(ner, name="ner")
+app.add_typer(data, name="data")

@@ -89,11 +89,11 @@ def table_of(source: str, column: str | None, file_format: Format | None, header
     """The table that the options of a command describe. Raises RequestError for a column that none can have."""
     from pydantic import ValidationError
 
-    from bertrelay.settings import InputFile
     from bertrelay.tables import Table
+    from pipelines.mistakes import first_mistake
 
     columns = None if column is None else [int(column) if column.isdecimal() else column]
     try:
-        return Table(path=InputFile.parse(source), format=file_format, columns=columns, header=header)
+        return Table.model_validate({"path": source, "format": file_format, "columns": columns, "header": header})
     except ValidationError as error:
-        raise RequestError(f"{source}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+        raise RequestError(f"{source}: {first_mistake(error)}".removeprefix(": ")) from error

@@ -10,10 +10,10 @@ import typer
 from bertrelay.tables import Format
 from pipelines.cli.encode import BatchOption, HeaderOption, PrecisionOption, table_of
 from pipelines.cli.models import MODEL_HELP, check_model
-from students.mining_settings import NEIGHBOURS, Method, work_beside
+from students.mining.settings import NEIGHBOURS, Method, work_beside
 
 if TYPE_CHECKING:
-    from students.mining import Mining
+    from students.mining.mine import Mining
 
 SIDE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
 
@@ -84,7 +84,7 @@ def mine(
     from pipelines.launch import check_world, launch_again
     from pipelines.team import Team
     from pipelines.trouble import stopping_at_once
-    from students.mining_output import check_output
+    from students.mining.output import check_output
 
     world = check_world(processes)
     sides = table_of(source, source_column, file_format, header), table_of(target, target_column, file_format, header)
@@ -96,7 +96,7 @@ def mine(
     if world.size == 1 and processes is not None and processes > 1:
         raise typer.Exit(launch_again(processes))
     with stopping_at_once():
-        from students.mining import mine_files
+        from students.mining.mine import mine_files
 
         team = Team.gather(world)
         mining = mine_files(

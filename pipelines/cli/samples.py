@@ -13,18 +13,25 @@ def samples(
 ) -> None:
     """Write sample data of every kind, made by the project's own generators; nothing is downloaded.
 
+    Parallel sentences, NLI, STS and triplets; papers and marked entities; two small hospitals in MIMIC's forms;
+    every data set of the SBERT paper, in its official form.
+
     For example:
 
       bertrelay samples my-samples
     """
     import json
 
-    from pipelines.samples import write_papers, write_samples
-    from pipelines.samples.settings import SampleSettings
+    from pipelines.samples import write_entities, write_hospitals, write_papers, write_samples, write_sbert_paper
+    from pipelines.samples.sbert_paper import FOLDER
+    from pipelines.samples.settings import EntitySettings, SampleSettings, SbertPaperSettings
     from pipelines.trouble import disk_explained
 
     with disk_explained(folder):
-        counts = {**write_samples(folder, SampleSettings(seed=seed)), **write_papers(folder, seed)}
+        counts = write_samples(folder, SampleSettings(seed=seed))
+        counts |= write_papers(folder, seed) | write_hospitals(folder, seed)
+        counts |= write_entities(folder, EntitySettings(seed=seed))
+        counts[f"{FOLDER}/"] = sum(write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
         return

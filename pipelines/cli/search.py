@@ -14,15 +14,14 @@ from bertrelay.progress import say
 from bertrelay.tables import Format
 from pipelines.cli.encode import BatchOption, ColumnOption, HeaderOption, PrecisionOption, PromptOption, table_of
 from pipelines.cli.models import MODEL_HELP, check_model
-from students.search_settings import IndexKind
+from students.searching.settings import IndexKind, index_beside
 
 if TYPE_CHECKING:
     from bertrelay.tables import Table
     from pipelines.cli.answers import Answer
-    from students.search import Hit, SearchIndex
+    from students.searching.opened import Hit, SearchIndex
 
 QUERIES_AT_ONCE = 4096
-INDEX_SUFFIX = ".index"
 
 
 def search(
@@ -107,10 +106,10 @@ def search(
     _check_files(table, asked, output)
     if table is not None and world.size == 1 and processes is not None and processes > 1:
         raise typer.Exit(launch_again(processes))
-    folder = index or Path(f"{corpus}{INDEX_SUFFIX}")
+    folder = index or index_beside(corpus or "")
     with stopping_at_once():
-        from students.index import build_index
-        from students.search import open_index
+        from students.searching.index import build_index
+        from students.searching.opened import open_index
 
         team = Team.gather(world)
         if table is None:

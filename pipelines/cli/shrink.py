@@ -113,21 +113,24 @@ def _shrunk(model: str, settings: dict[str, Any], output: Path) -> "Metrics":
     from bertrelay.files import write_json
     from bertrelay.settings import ModelSource
     from bertrelay.stage import StageContext
-    from students.shrink import run
-    from students.shrink_settings import ShrinkSettings
+    from pipelines.mistakes import first_mistake
+    from students.shrinking.settings import ShrinkSettings
+    from students.shrinking.shrink import run
 
     try:
         checked = ShrinkSettings.model_validate({**settings, "model": model})
     except ValidationError as error:
-        raise RequestError(error.errors()[0]["msg"]) from error
+        raise RequestError(first_mistake(error)) from error
     building = output.with_name(output.name + ".partial")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
     located = checked.model_copy(update={"model": ModelSource.parse(str(model_folder(model).resolve()))})
-    metrics = run(located, StageContext(building, building / "cache"))
-    write_json(building / "model" / FIGURES, metrics)
-    (building / "model").rename(output)
-    shutil.rmtree(building)
+    try:
+        metrics = run(located, StageContext(building, building / "cache"))
+        write_json(building / "model" / FIGURES, metrics)
+        (building / "model").rename(output)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
     return metrics
 
 

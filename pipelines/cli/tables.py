@@ -7,14 +7,24 @@ import typer
 
 from bertrelay.stage import Metrics
 from pipelines.plan import Action, Plan, PlannedStep, left_behind, short_path
+from pipelines.published import with_published
 from pipelines.runner import Outcome
-from pipelines.scores import score_tables
+from pipelines.scores import ABLATION, CLASSIFICATION, FACETS, SECTIONS, SIMILARITY, Figure, score_tables
 from pipelines.summary import summary
 
 COLOURS = {Action.RUN: typer.colors.GREEN, Action.RESUME: typer.colors.YELLOW, Action.SKIP: typer.colors.BRIGHT_BLACK}
 METRICS_SHOWN = 4
-FAMILIES_SHOWN = ("Translation accuracy", "Semantic textual similarity")
+FAMILIES_SHOWN = (
+    "Translation accuracy",
+    SIMILARITY,
+    CLASSIFICATION,
+    FACETS,
+    SECTIONS,
+    ABLATION,
+    "Masked words and next sentences",
+)
 NOT_MAIN = ("_low", "_high", "_deviation")
+BEFORE = "before/"
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -46,15 +56,26 @@ def outcome_lines(outcome: Outcome, report: Path) -> Iterator[str]:
         yield f"report  {short_path(report)}"
 
 
-def score_lines(stages: Mapping[str, Metrics]) -> Iterator[str]:
-    """The tables of what the models are judged by."""
-    tables = [table for table in score_tables(stages) if table.family in FAMILIES_SHOWN]
+def score_lines(stages: Mapping[str, Metrics], intervals: bool = False) -> Iterator[str]:
+    """The tables of what the models are judged by; similarity by its main measure, the report has the others.
+
+    intervals: whether 95 % intervals are shown; those of ablations always are.
+    """
+    known = [table for table in with_published(score_tables(stages)) if table.family in FAMILIES_SHOWN]
+    tables = [table for table in known if table.family != SIMILARITY or not table.caption]
     for table in tables:
         yield from ("", " · ".join(filter(None, [table.family, table.caption])))
         head = [["", *column] for column in zip(*table.columns, strict=True)]
-        yield from _in_columns([*head, *([row, *map(str, table.cells(row))] for row in table.rows)])
+        wide = intervals or table.family == ABLATION
+        yield from _in_columns(
+            [*head, *([row, *(_cell(each, wide) for each in table.cells(row))] for row in table.rows)]
+        )
     if tables:
         yield ""
+
+
+def _cell(figure: Figure, interval: bool) -> str:
+    return f"{figure} ({figure.interval})" if interval and figure.interval else str(figure)
 
 
 def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -65,11 +86,17 @@ def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def main_metrics(metrics: Metrics) -> str:
-    """The first few figures, intervals left out."""
-    measured = [(name, value) for name, value in metrics.items() if value is not None and not name.endswith(NOT_MAIN)]
-    shown = [f"{name} {value:.4g}" for name, value in measured[:METRICS_SHOWN]]
+    """The first few figures; intervals are left out, and what was measured before the training."""
+    main = [name for name in metrics if not name.endswith(NOT_MAIN) and not name.startswith(BEFORE)]
+    measured = [(name, value) for name in main if (value := metrics[name]) is not None]
+    shown = [f"{name} {_figure(value)}" for name, value in measured[:METRICS_SHOWN]]
     more = len(measured) - len(shown)
     return "  ".join([*shown, f"and {more} more" if more > 0 else ""]).rstrip()
+
+
+def _figure(value: float) -> str:
+    """Counts as they are, all else to four digits."""
+    return f"{value:,.0f}" if value == round(value, 0) or value >= 10_000 else f"{value:.4g}"
 
 
 def _model(planned: PlannedStep) -> Path:

@@ -24,3 +24,26 @@ class PaperSettings(Settings):
 
     seed: int = 7
     documents: int = Field(default=1_500, ge=10)
+
+
+class EntitySettings(Settings):
+    """How many made-up abstracts with marked entities each part has, from which seed."""
+
+    seed: int = 7
+    train: int = Field(default=600, ge=10)
+    dev: int = Field(default=100, ge=5)
+    test: int = Field(default=150, ge=5)
+
+
+class SbertPaperSettings(Settings):
+    """How many lines the files of the SBERT paper's data sets have, from which seed.
+
+    sts: pairs of each subset, of each topic of arguments, and of each dev and test part.
+    train: of each training part.
+    classes: sentences of each class.
+    """
+
+    seed: int = 7
+    sts: int = Field(default=60, ge=20)
+    train: int = Field(default=600, ge=20)
+    classes: int = Field(default=60, ge=10)

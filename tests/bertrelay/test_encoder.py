@@ -90,6 +90,13 @@ def test_a_projection_and_a_normalisation_are_what_hand_arithmetic_gives(make_en
     np.testing.assert_allclose(found, projected / np.linalg.norm(projected), rtol=1e-5)
 
 
+def test_what_is_saved_is_as_open_to_others_as_any_other_file(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    make_encoder(projection=Projection(16, 3)).save(tmp_path / "model")
+    (tmp_path / "any").touch()
+    modes = {path.name: path.stat().st_mode for path in tmp_path.rglob("*") if path.is_file()}
+    assert set(modes.values()) == {modes["any"]}
+
+
 def test_a_half_precision_checkpoint_is_loaded_in_float32(folder: Path) -> None:
     weights = folder / "model.safetensors"
     save_file({name: value.half() for name, value in load_file(weights).items()}, weights, {"format": "pt"})

@@ -11,6 +11,7 @@ from bertrelay import encoding
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16
+from bertrelay.linear import Linear
 
 MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8
@@ -137,3 +138,19 @@ def test_bf16_stays_close_to_fp32(sentences: list[str]) -> None:
     cosines = (fp32 * bf16).sum(axis=1)
     assert not np.array_equal(fp32, bf16)
     assert cosines.min() >= 0.9999
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
+def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(
+    make_encoder: MakeEncoder, many: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, calls, pack = make_encoder(), [], encoding.pack
+    blocks = [many[start : start + BLOCK] for start in range(0, len(many), BLOCK)]
+    anew = [next(encoding.encode_blocks(encoder, [block], "bf16", 8)) for block in blocks]
+    monkeypatch.setattr(encoding, "pack", lambda network: calls.append(network) or pack(network))
+    maps = [module for module in encoder.modules() if isinstance(module, Linear)]
+    for block, vectors in zip(anew, encoding.encode_blocks(encoder, blocks, "bf16", 8), strict=True):
+        np.testing.assert_array_equal(vectors, block)
+        assert all(each.laid_out is None for each in maps)  # whoever uses the network between blocks has it as it was
+    assert len(blocks) > len(calls) == 1

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bertrelay.hardware import computes_in_bf16
-from bertrelay.linear import Linear, packed
+from bertrelay.linear import Linear, pack, using
 
 pytestmark = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bf16 products"
@@ -22,7 +22,7 @@ def test_packed_weights_give_what_autocast_gives() -> None:
     maps, values = network(), torch.randn(3, 7, 24)
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         expected = maps(values)
-        with packed(maps):
+        with using(pack(maps)):
             found = maps(values)
     assert found.dtype == expected.dtype == torch.bfloat16
     assert torch.equal(found, expected)
@@ -31,17 +31,17 @@ def test_packed_weights_give_what_autocast_gives() -> None:
 def test_changed_weights_are_laid_out_anew() -> None:
     maps, values = network(), torch.randn(5, 24)
     with torch.no_grad():
-        with packed(maps):
+        with using(pack(maps)):
             before = maps(values)
         maps[2].weight.data.mul_(2)
-        with packed(maps):
+        with using(pack(maps)):
             after = maps(values)
     assert torch.equal(after, 2 * before)
 
 
 def test_outside_of_it_nothing_is_kept_not_even_after_an_error() -> None:
     maps = network()
-    with pytest.raises(RuntimeError), packed(maps):
+    with pytest.raises(RuntimeError), using(pack(maps)):
         maps(torch.randn(5, 23))
     values = torch.randn(5, 24)
     plain = nn.functional.linear(
@@ -49,3 +49,18 @@ def test_outside_of_it_nothing_is_kept_not_even_after_an_error() -> None:
     )
     assert torch.equal(maps(values), plain)
     assert torch.equal(copy.deepcopy(maps)(values), plain)
+
+
+def test_maps_of_one_input_and_of_others_by_turns_give_what_each_gives_alone() -> None:
+    first, second = Linear(24, 8), Linear(24, 8)
+    both = nn.ModuleList([first, second])
+    one, other = torch.randn(5, 24), torch.randn(5, 24)
+    with torch.inference_mode(), using(pack(both)):
+        found = [each(values) for values in (one, other, one) for each in (first, second)]
+    with torch.inference_mode():
+        expected = []
+        for values in (one, other, one):
+            for each in (first, second):
+                with using(pack(each)):
+                    expected.append(each(values.clone()))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -261,6 +261,14 @@ def test_plain_lines_have_one_column(tmp_path: Path) -> None:
     assert "2 columns are asked" in refusal(table(tmp_path / "a.txt", "one\n"), "a", "b")
 
 
+@pytest.mark.parametrize("column", ["text", 1])
+def test_a_column_named_for_plain_lines_is_refused_and_not_passed_over(tmp_path: Path, column: str | int) -> None:
+    source = table(tmp_path / "a.txt", "one\n")
+    assert values(source.model_copy(update={"columns": [0]}), 0) == values(source, 0)
+    told = refusal(source.model_copy(update={"columns": [column]}), 0)
+    assert f"plain lines, whose one column is 0; found {column!r}" in told
+
+
 @pytest.mark.parametrize("content", [b"not parquet", b"PAR1 nor this PAR1"])
 def test_a_damaged_parquet_file_is_a_wrong_request(tmp_path: Path, content: bytes) -> None:
     assert "cannot be read as Parquet" in refusal(table(tmp_path / "a.parquet", content), "a")

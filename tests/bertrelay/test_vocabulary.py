@@ -115,7 +115,7 @@ def test_special_ids_are_xlmrs():
 def test_special_ids_and_segments_are_berts():
     learnt = train_wordpiece(TEXTS, 260, 64)
     assert in_order(learnt)[:5] == BERT_SPECIALS
-    pair = learnt("dog", "cat", return_token_type_ids=True)
+    pair = learnt("dog", "cat")
     assert (pair["input_ids"][0], pair["input_ids"].count(3)) == (2, 2)
     first_end = pair["input_ids"].index(3)
     assert pair["token_type_ids"] == [0] * (first_end + 1) + [1] * (len(pair["input_ids"]) - first_end - 1)
@@ -135,3 +135,13 @@ def test_case_is_kept_or_dropped_as_asked():
 
 def test_frequent_words_are_one_piece(tokenizer):
     assert [len(tokenizer.tokenize(word)) for word in ("dog", "garden")] == [1, 1]
+
+
+@pytest.mark.parametrize("read_before", [0, 3])
+def test_an_error_of_the_reader_is_the_one_that_is_told(read_before):
+    def cut_off():
+        yield from TEXTS[:read_before]
+        raise RequestError("a.gz is cut off")
+
+    with pytest.raises(RequestError, match=r"a\.gz is cut off"):
+        train_unigram(cut_off(), 60, 64)

@@ -98,7 +98,7 @@ def test_what_a_killed_command_left_behind_is_no_hindrance(model, english, tmp_p
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--no-trim"], "expected trim_vocabulary, layers or dimensions"),
+        (["--no-trim"], "^expected trim_vocabulary, layers or dimensions"),
         (["--layers", "9"], "at most the 3 of the base, found 9"),
         (["--dimensions", "16"], "fewer than the model's 16, found 16"),
         (["--format", "csv", "--column", "german"], "has no column 'german'"),
@@ -108,7 +108,7 @@ def test_what_a_killed_command_left_behind_is_no_hindrance(model, english, tmp_p
 def test_a_wrong_request_makes_no_folder(model, english, tmp_path, options, told):
     with pytest.raises(RequestError, match=told):
         call(model, english, tmp_path / "small", *options)
-    assert not (tmp_path / "small").exists()
+    assert not list(tmp_path.glob("small*"))
 
 
 def test_a_folder_that_is_there_is_never_written_over(model, english, tmp_path):

@@ -177,4 +177,4 @@ def test_one_failing_process_ends_the_others(write_recipe, tmp_path, capfd):
 def test_a_plan_that_fails_ends_every_process_with_its_code(write_recipe, tmp_path, capfd):
     path = write_recipe('[t]\nuses = "light.teach"\ndata = "none.tsv"\n')
     assert launch_bertrelay("run", path, "--runs", tmp_path / "runs") == 2
-    assert capfd.readouterr().err.count("expected a file, found none") == 1
+    assert capfd.readouterr().err.count("expected a file or a folder, found neither") == 1

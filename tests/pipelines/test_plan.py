@@ -201,7 +201,7 @@ def test_all_missing_inputs_are_told_at_once(relay, runs, tmp_path):
     (tmp_path / "pairs.tsv").unlink()
     with pytest.raises(RequestError) as error:
         planned(relay, runs, "aside.base=./none")
-    assert f"[teacher] data: expected a file, found none at {tmp_path}/pairs.tsv" in str(error.value)
+    assert f"[teacher] data: expected a file or a folder, found neither at {tmp_path}/pairs.tsv" in str(error.value)
     assert "[aside] base: expected a model folder" in str(error.value)
     assert list(planned(relay, runs, "teacher.base=@aside/model", choice=StageChoice(only=("aside",)))) == ["aside"]
 

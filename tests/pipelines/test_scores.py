@@ -1,5 +1,6 @@
 import pytest
 
+from pipelines.cli.tables import main_metrics
 from pipelines.scores import Figure, figures, score_tables, shown
 
 
@@ -65,9 +66,15 @@ def test_figures_of_a_pretraining_stand_before_and_after_in_one_row():
     assert [figure.interval for figure in table.cells("mlm_loss")] == ["", "2.000 – 2.500"]
 
 
+def test_a_stages_line_tells_what_the_training_reached():
+    metrics = {"before/mlm_loss": 9.5, "mlm_loss": 2.25, "mlm_loss_low": 2.0, "nsp_accuracy": None, "train_steps": 3.0}
+    assert main_metrics(metrics) == "mlm_loss 2.25  train_steps 3"
+    assert main_metrics({"rows": 66_133.0, "share": 0.123456}) == "rows 66,133  share 0.1235"
+
+
 def test_what_is_of_no_known_family_is_shown_all_the_same():
-    tables = score_tables({"e": {"f1": 2.5, "translation_accuracy/de-fr": 0.5, "sts": 0.1, "dev/accuracy": 1}})
-    assert list(table_of(tables, "Other figures").rows) == ["f1", "translation_accuracy/de-fr", "sts"]
+    tables = score_tables({"e": {"words": 2.5, "translation_accuracy/de-fr": 0.5, "sts": 0.1, "dev/accuracy": 1}})
+    assert list(table_of(tables, "Other figures").rows) == ["words", "translation_accuracy/de-fr", "sts"]
     assert list(table_of(tables, "Dev data").rows) == ["accuracy"]
 
 

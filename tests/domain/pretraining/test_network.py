@@ -5,6 +5,7 @@ import torch
 from transformers import (
     AlbertConfig,
     AlbertForMaskedLM,
+    AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
@@ -183,6 +184,8 @@ def test_what_is_saved_is_a_plain_folder_with_both_heads(tmp_path):
     encoder = SentenceEncoder.load(tmp_path / "saved")
     assert encoder.encode(["the heart"], precision="fp32").shape == (1, 16)
     assert encoder.max_tokens == 40
+    pair = AutoTokenizer.from_pretrained(tmp_path / "saved")(TEXTS[0], TEXTS[1])
+    assert (pair["token_type_ids"][0], pair["token_type_ids"][-1]) == (0, 1)
 
 
 def test_a_new_bert_has_the_vocabulary_of_its_documents(tmp_path):

@@ -104,10 +104,16 @@ def test_words_that_text_never_keeps_whole_are_refused(tokenizer):
         with_new_tokens(tokenizer, ["fever", "covid-19", "heart failure"], [])
 
 
+@pytest.mark.parametrize(("words", "marks"), [([" "], []), ([], [""]), ([], ["\u0007"])])
+def test_a_blank_word_has_no_pieces_to_start_from_and_is_refused(tokenizer, words, marks):
+    with pytest.raises(RequestError, match=r"new_tokens, protected_tokens: .* found a blank one"):
+        with_new_tokens(tokenizer, words, marks)
+
+
 def test_words_are_read_from_a_list_or_a_file(tmp_path):
     (tmp_path / "words.txt").write_text("hyperkalemia\n\n  sepsis \n", encoding="utf-8")
     assert read_words(InputFile(tmp_path / "words.txt")) == ["hyperkalemia", "sepsis"] != read_words(["fever"])
-    with pytest.raises(RequestError, match=r"new_tokens: expected a text file.*FileNotFoundError at .*none\.txt"):
+    with pytest.raises(RequestError, match=r"protected_tokens: expected a text file.*FileNotFoundError at .*none\.txt"):
         read_words(InputFile(tmp_path / "none.txt"))
 
 

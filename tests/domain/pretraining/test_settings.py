@@ -2,6 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from domain.pretraining.settings import PretrainSettings
+from domain.pretraining.sources import DocumentSource
 
 GIVEN = {"base": "./model", "documents": [{"path": "notes.jsonl"}]}
 
@@ -45,3 +46,14 @@ def test_new_tokens_are_a_list_or_a_file(tmp_path):
     assert settings(new_tokens=str(tmp_path / "words.txt")).new_tokens == str(tmp_path / "words.txt")
     with pytest.raises(ValidationError):
         settings(new_tokens=[1])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"path": "a.txt", "id": "n"}, {"path": "a.xml.gz", "group": "p"}, {"path": "a", "format": "blocks", "text": "t"}],
+)
+def test_columns_are_of_tables_alone(given):
+    with pytest.raises(ValidationError, match="without effect, because only tables have columns"):
+        DocumentSource.model_validate(given)
+    for table_or_folder in ("a.csv", "@samples/papers.jsonl.gz", "notes"):
+        assert DocumentSource.model_validate({"path": table_or_folder, "group": "patient"}).group == "patient"

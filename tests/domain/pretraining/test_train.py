@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.stage import StageContext
 from bertrelay.training import Training
+from domain import pretraining
 from domain.pretraining.items import Text
 from domain.pretraining.network import start_network
 from domain.pretraining.objective import Pretraining
@@ -91,7 +94,7 @@ def test_it_learns_and_tells_before_and_after(context: StageContext, given: dict
     best = max(seen, key=lambda look: look["log_likelihood"])
     assert metrics["best_step"] == best["step"] and metrics["mlm_loss"] == best["mlm_loss"]
     written = {path.name for path in context.output.iterdir()} - {context.work.name}
-    assert written == {"corpus.json", "metrics.jsonl", "model"}
+    assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl"}
 
 
 def test_the_model_is_a_plain_folder_that_goes_on(context: StageContext, given: dict[str, Any], tmp_path: Path) -> None:
@@ -168,8 +171,29 @@ def test_a_single_patient_has_no_next_sentence_pairs(
         "held_out_share": 0,
         "keep": "last",
     }
-    with pytest.raises(RequestError, match="two documents at least, or two groups, found 3 of one"):
+    with pytest.raises(RequestError, match="two groups where groups are known; found 3 of one group"):
         pretrain(context, given, **more)
+
+
+# From Python
+
+
+def test_in_python_it_is_one_call(given: dict[str, Any], tmp_path: Path) -> None:
+    settings = pretraining.PretrainSettings.model_validate({**given, "epochs": 1})
+    metrics = pretraining.pretrain(settings, tmp_path / "mine")
+    again = pretraining.pretrain(settings, tmp_path / "again", cache=tmp_path / "mine" / "cache")
+    assert again["mlm_loss"] == metrics["mlm_loss"]
+    assert {path.name for path in (tmp_path / "again").iterdir()} == {
+        "corpus.json", "metrics.jsonl", "model", "rejects.jsonl",
+    }  # fmt: skip
+
+
+def test_every_name_of_the_package_is_there_and_none_loads_before_it_is_asked_for() -> None:
+    assert {getattr(pretraining, name).__name__ for name in pretraining.__all__} == {*pretraining.__all__}
+    with pytest.raises(AttributeError, match="no attribute 'pretrane'"):
+        pretraining.pretrane  # noqa: B018
+    loaded = "import sys, domain.pretraining; print(sorted({'torch', 'numpy', 'pydantic'} & sys.modules.keys()))"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "[]\n"
 
 
 # Processes

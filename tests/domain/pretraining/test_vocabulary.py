@@ -94,6 +94,14 @@ def test_a_vocabulary_larger_than_the_embeddings_is_told() -> None:
         check_vocabulary(tokenizer, len(tokenizer) - 1)
 
 
+def test_embeddings_that_no_token_has_are_told_when_they_are_many(capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = tokenizers()["wordpiece"]
+    check_vocabulary(tokenizer, len(tokenizer))
+    assert not capsys.readouterr().err
+    check_vocabulary(tokenizer, 2 * len(tokenizer))
+    assert f"{2 * len(tokenizer)} tokens and the tokenizer only {len(tokenizer)}" in capsys.readouterr().err
+
+
 def test_a_cased_vocabulary_under_a_lower_casing_tokenizer_is_told() -> None:
     names = [f"{first}{second}rin" for first in "ABCDEFG" for second in "aeiou"]
     cased = train_wordpiece(names * 5, 90, 32, lowercase=False)

@@ -1,0 +1,149 @@
+"""What the readers of all formats give and the writers refuse, and what makes annotations sound."""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from bertrelay.errors import RequestError
+from bertrelay.files import whole_file
+from bertrelay.rejects import TakesRejects
+from bertrelay.settings import InputFile
+from bertrelay.tables import Record, Table, Unusable
+from bertrelay.text_tables import line_rows, opened
+from domain.biomedical.annotations import Document, Entity, Span, Unfit
+
+IMPOSSIBLE = "an entity with offsets that cannot be"
+MISALIGNED = "an entity whose text is not what stands at its offsets"
+
+
+class LeftOut(NamedTuple):
+    """Something sound that is not read, because it is no entity: a relation, a note."""
+
+    reason: str
+
+
+Item = Document | Unusable | LeftOut
+"""What a format's reader gives: documents, those that cannot be used, and what it reads over."""
+
+Write = Callable[[Document], None]
+"""Appends a document to an open file or folder, or raises Unfit."""
+
+
+class Format(NamedTuple):
+    """How documents of a format are read, and how its files are written; None where it cannot be."""
+
+    read: Callable[[Path], Iterator[Item]] | None
+    writing: Callable[[Path], AbstractContextManager[Write]] | None
+
+
+def numbered_lines(path: Path) -> Iterator[Record | Unusable]:
+    r"""The lines of a text file, unpacked where it is gzip; they end at \n or \r\n and nowhere else."""
+    return line_rows(Table(path=InputFile.parse(str(path)), format="lines"), [0])
+
+
+def whole_text(path: Path) -> str:
+    """The text of a file, to the character: line ends and a byte order mark stay. Raises Unfit when it is not UTF-8."""
+    try:
+        with opened(str(path)) as stream:
+            return stream.read().decode()
+    except UnicodeDecodeError as error:
+        raise Unfit("not valid UTF-8", f"byte {error.start:,} of the file, counted from 0") from None
+    except (EOFError, OSError, zlib.error) as error:
+        raise Unfit("a file that is cut off or damaged", type(error).__name__) from None
+
+
+@contextmanager
+def text_file(
+    path: Path, rendered: Callable[[Document], str], head: str = "", between: str = "", tail: str = ""
+) -> Iterator[Write]:
+    """A file of rendered documents, one after the other; it is whole or not there."""
+    with whole_file(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(head)
+        separators = iter([""])
+
+        def write(document: Document) -> None:
+            text = rendered(document)
+            file.write(next(separators, between) + text)
+
+        yield write
+        file.write(tail)
+
+
+def refuse(fault: Unusable, rejects: TakesRejects | None) -> None:
+    """Counts what cannot be used, or raises RequestError where nobody counts."""
+    if rejects is None:
+        detail = f" ({fault.detail})" if fault.detail else ""
+        raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. Mend or remove this record.")
+    rejects.add(fault.file, fault.line, fault.reason)
+
+
+def pieces(entity: Entity) -> tuple[Span, ...]:
+    """The spans of an entity: one, or its fragments."""
+    return entity.fragments or ((entity.start, entity.end),)
+
+
+def mention(text: str, entity: Entity) -> str:
+    """The text of an entity; fragments are joined by a space, as brat does it."""
+    return " ".join(text[start:end] for start, end in pieces(entity))
+
+
+def check_document(document: Document) -> None:
+    """Raises Unfit for offsets that cannot be and for characters that no file can hold."""
+    check_entities(document.text, document.entities)
+    try:
+        "".join([document.id, document.text, *(entity.type for entity in document.entities)]).encode()
+    except UnicodeEncodeError:
+        raise Unfit("half of a surrogate pair", "not valid Unicode") from None
+
+
+def check_entities(text: str, entities: Sequence[Entity], mentions: Sequence[str | None] = ()) -> None:
+    """Raises Unfit for spans that are empty, outside of `text` or out of order, and for mentions that are not there."""
+    outside = [place for place, entity in enumerate(entities) if not _is_inside(entity, len(text))]
+    if outside:
+        raise Unfit(IMPOSSIBLE, _which(outside, entities))
+    pairs = enumerate(zip(entities, mentions, strict=False))
+    wrong = [place for place, (entity, told) in pairs if told is not None and not _stands_there(text, entity, told)]
+    if wrong:
+        raise Unfit(MISALIGNED, _which(wrong, entities))
+
+
+def joined(spans: Iterable[Span]) -> tuple[int, int, tuple[Span, ...]]:
+    """Start, end and fragments of an entity that stands at `spans`; those that touch become one."""
+    merged: list[Span] = []
+    for start, end in spans:
+        if merged and start == merged[-1][1]:
+            start = merged.pop()[0]
+        merged.append((start, end))
+    return merged[0][0], merged[-1][1], tuple(merged) if len(merged) > 1 else ()
+
+
+def in_one_piece(document: Document, kept_by: str) -> None:
+    """Raises Unfit for discontinuous entities, which `kept_by` cannot hold."""
+    broken = [place for place, entity in enumerate(document.entities) if entity.fragments]
+    if broken:
+        raise Unfit("a discontinuous entity", f"{_which(broken, document.entities)}; {kept_by} holds spans")
+
+
+def _is_inside(entity: Entity, length: int) -> bool:
+    spans = pieces(entity)
+    borders = [border for span in spans for border in span]
+    is_rising = all(start < end for start, end in spans) and borders == sorted(borders)
+    is_whole = (entity.start, entity.end) == (borders[0], borders[-1])
+    return is_rising and is_whole and entity.start >= 0 and entity.end <= length
+
+
+def _stands_there(text: str, entity: Entity, told: str) -> bool:
+    """Whether `told` is the text of the entity; line breaks may have become spaces, as in formats of lines."""
+    found = {mention(text, entity), text[entity.start : entity.end]}
+    return told in found or _on_a_line(told) in map(_on_a_line, found)
+
+
+def _on_a_line(text: str) -> str:
+    return "".join(" " if character.isspace() else character for character in text)
+
+
+def _which(places: Sequence[int], entities: Sequence[Entity]) -> str:
+    first = entities[places[0]]
+    return f"{len(places):,} of {len(entities):,} entities, the first at {first.start:,} to {first.end:,}"

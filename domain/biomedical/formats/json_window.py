@@ -1,0 +1,110 @@
+"""JSON values read one after the other from a file of any size, of which only the one at hand stands in memory."""
+
+import json
+import re
+from collections.abc import Iterator
+from json import JSONDecodeError, JSONDecoder
+from typing import TextIO
+
+from bertrelay.errors import RequestError
+
+WHITE = re.compile(r"[ \t\n\r]*")
+SIZE = 1 << 20  # characters
+MARGIN = 64  # characters before the end of the window, in which a value that goes on may look broken
+
+
+class JsonWindow:
+    """A window on a JSON text that moves forward with what is read. Raises RequestError, with the line, for no JSON.
+
+    line: the one that is being read, from 1.
+    """
+
+    def __init__(self, stream: TextIO, file: str) -> None:
+        self.file = file
+        self._stream = stream
+        self._text = ""
+        self._at = 0
+        self.line = 1
+
+    def peek(self) -> str:
+        """The next character that is not white space; empty at the end of the file."""
+        while True:
+            white = WHITE.match(self._text, self._at)
+            self._move_to(white.end() if white else self._at)
+            if self._at < len(self._text) or not self._read_on():
+                return self._text[self._at : self._at + 1]
+
+    def take(self, sign: str) -> bool:
+        """Moves over `sign` when it comes next."""
+        found = self.peek() == sign
+        self._at += found
+        return found
+
+    def value(self) -> str:
+        """Moves over the next JSON value; returns its text."""
+        self.peek()
+        while True:
+            try:
+                _, end = JSONDecoder().raw_decode(self._text, self._at)
+            except (JSONDecodeError, RecursionError) as error:
+                if self._is_broken(error) or not self._read_on():
+                    raise self.broken() from None
+                continue
+            if end < len(self._text) or not self._read_on():  # else a number may go on
+                text = self._text[self._at : end]
+                self._move_to(end)
+                return text
+
+    def elements(self) -> Iterator[tuple[int, str]]:
+        """Line and text of each element of the array that comes next."""
+        self._expect("[")
+        if self.take("]"):
+            return
+        while True:
+            self.peek()
+            line = self.line
+            yield line, self.value()
+            if self.take("]"):
+                return
+            self._expect(",")
+
+    def members(self) -> Iterator[str]:
+        """The keys of the object that comes next; the caller moves over the value of each."""
+        self._expect("{")
+        if self.take("}"):
+            return
+        while True:
+            key = json.loads(self.value())
+            self._expect(":")
+            yield key
+            if self.take("}"):
+                return
+            self._expect(",")
+
+    def broken(self) -> RequestError:
+        """What to raise where the file is no JSON any more."""
+        return RequestError(
+            f"{self.file}, line {self.line:,}: the JSON value that begins here is broken, or the file is cut off. "
+            "Fetch or write it again."
+        )
+
+    def _expect(self, sign: str) -> None:
+        if not self.take(sign):
+            raise self.broken()
+
+    def _is_broken(self, error: JSONDecodeError | RecursionError) -> bool:
+        """Whether a value is wrong for good, and not for want of what follows."""
+        if isinstance(error, RecursionError):
+            return True
+        return error.pos + MARGIN < len(self._text) and not error.msg.startswith("Unterminated")
+
+    def _move_to(self, place: int) -> None:
+        self.line += self._text.count("\n", self._at, place)
+        self._at = place
+
+    def _read_on(self) -> bool:
+        """Drops what was read and reads as much again as is left, at least; False at the end of the file."""
+        left = self._text[self._at :]
+        more = self._stream.read(max(SIZE, len(left)))
+        self._text, self._at = left + more, 0
+        return bool(more)

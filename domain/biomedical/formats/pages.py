@@ -1,0 +1,25 @@
+"""HTML: a page of documents with their entities in colour, to look at; it is not read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bertrelay.files import whole_file
+from domain.biomedical.annotations import Document
+from domain.biomedical.formats.items import Write, in_one_piece
+from domain.biomedical.page import check_apart, page
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Write]:
+    """A page of documents, named after its file; it is drawn when all are there."""
+    documents: list[Document] = []
+
+    def write(document: Document) -> None:
+        in_one_piece(document, "a page")
+        check_apart(document.entities)
+        documents.append(document)
+
+    with whole_file(path) as building:
+        yield write
+        building.write_text(page(documents, path.stem), encoding="utf-8")

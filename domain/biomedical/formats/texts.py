@@ -1,0 +1,26 @@
+"""Raw text, without entities: a file or a folder of `.txt` files, each a document; or a document in each line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from bertrelay.tables import Unusable
+from domain.biomedical.annotations import Document, Unfit
+from domain.biomedical.formats.items import Item, numbered_lines, whole_text
+
+
+def read_files(path: Path) -> Iterator[Item]:
+    """A document for each file, named after it; to the character, line ends included."""
+    for file in sorted(path.glob("*.txt")) if path.is_dir() else [path]:
+        try:
+            yield Document(file.name.removesuffix(".gz").removesuffix(".txt"), whole_text(file), file=str(file), line=1)
+        except Unfit as fault:
+            yield Unusable(str(file), 1, fault.reason, fault.detail)
+
+
+def read_lines(path: Path) -> Iterator[Item]:
+    """A document for each line that is not blank, named by its number."""
+    for row in numbered_lines(path):
+        if isinstance(row, Unusable):
+            yield row
+        elif row.values[0].strip():
+            yield Document(str(row.line), row.values[0], file=row.file, line=row.line)

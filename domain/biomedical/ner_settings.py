@@ -1,0 +1,75 @@
+"""The settings of learning to find entities, and of scoring it; free of torch."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.settings import RUN_ONLY, InputFile, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.training_settings import TrainingSettings
+from domain.biomedical.formats.front import FormatName
+from domain.biomedical.tags import Scheme
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class EntitySource(Settings):
+    """An annotated file or folder.
+
+    format: found by the suffix when absent.
+    columns: where a line of CoNLL has the token and the tag, from 0; negative from the end.
+    """
+
+    path: InputFile
+    format: FormatName | None = None
+    columns: Annotated[list[int], Field(min_length=2, max_length=2)] = [0, -1]
+
+
+class NerSettings(TrainingSettings):
+    """A BERT that learns to find entities in sentences of words.
+
+    base: any BERT: a model of the hub, a folder that a pretraining wrote, a sentence encoder.
+    train, dev: annotated files. `dev` chooses the best weights by strict F1 and calibrates the confidences.
+    types: of entities to learn; all that `train` has when left out. Entities of other types are then none.
+    scheme: of the tags that are learnt, whatever scheme the files have.
+    decoder: `softmax` over each word's tags, or `crf`, a linear-chain CRF; both are decoded to legal sequences.
+    max_tokens: longer sentences are read in windows of so many pieces; 256, or as many positions as the base has.
+    overlap: how many pieces a window shares with the next one; a quarter of `max_tokens` when left out.
+    dropout: before the head; that of the base when left out.
+    max_rejects: the share of sentences or documents that may be unusable.
+    """
+
+    base: ModelSource
+    train: Annotated[list[EntitySource], Field(min_length=1)]
+    dev: list[EntitySource] = []
+    types: list[str] = []
+    scheme: Scheme = "IOB2"
+    decoder: Literal["softmax", "crf"] = "softmax"
+    max_tokens: Annotated[int, Field(ge=16)] | None = None
+    overlap: Annotated[int, Field(ge=0)] | None = None
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    epochs: Positive = 5
+    batch_tokens: Positive | None = 1024
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    max_rejects: Share = 0.01
+
+    @model_validator(mode="after")
+    def _nothing_idle(self) -> Self:
+        if not self.dev:
+            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data")
+        return self
+
+
+class NerEvaluateSettings(Settings):
+    """A model scored on annotated files, as it is.
+
+    types: of entities that count; all when left out. A model or a file with more than these is scored on these alone.
+    published: F1 that others have published for these files, by type, to stand beside ours in the report.
+    batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    """
+
+    model: ModelSource
+    test: Annotated[list[EntitySource], Field(min_length=1)]
+    types: list[str] = []
+    published: dict[str, Share] = {}
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

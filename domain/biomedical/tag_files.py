@@ -1,0 +1,195 @@
+"""What tagging reads and writes: documents surveyed and cut into blocks, and the output they are put together into.
+
+This room loads neither torch nor transformers, so that a wrong request is told of at once.
+"""
+
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.files import read_json, whole_file, write_json
+from bertrelay.progress import say
+from bertrelay.rejects import Rejects
+from bertrelay.vectors import not_written
+from domain.biomedical.annotations import Document
+from domain.biomedical.formats import jsonl
+from domain.biomedical.formats.front import FORMATS, FormatName, format_of, read_documents, writing
+
+BLOCK_CHARACTERS = 400_000
+"""As much text is tagged before it is on the disk: some 60,000 words, the most that a kill costs."""
+HOLDS = "holds.json"
+WORD = re.compile(r"\S+")
+
+
+class Source(NamedTuple):
+    """A file or folder of documents, and its format where its name does not tell it."""
+
+    path: Path
+    format: FormatName | None = None
+
+    def documents(self, rejects: Rejects | None = None) -> Iterator[Document]:
+        return read_documents(self.path, self.format, rejects)
+
+
+class Block(NamedTuple):
+    """Documents [first, end) of the source; words: as white space divides them, for the progress."""
+
+    first: int
+    end: int
+    words: int
+
+
+class Survey(NamedTuple):
+    """What reading the source through has shown. digest: sha256 of all that a tagger sees."""
+
+    blocks: list[Block]
+    blank: int
+    rejected: int
+    digest: str
+
+    @property
+    def documents(self) -> int:
+        return self.blocks[-1].end
+
+    @property
+    def words(self) -> int:
+        return sum(block.words for block in self.blocks)
+
+
+def check_source(source: Source) -> None:
+    """Reads one document, which tells most of what can be wrong with a request. Raises RequestError."""
+    name = source.format or format_of(source.path)
+    if FORMATS[name].read is None:
+        raise RequestError(f"{source.path}: {name} is only written; name documents of another format")
+    next(source.documents(Rejects(None, limit=1)), None)
+
+
+def check_output(output: Path, format_name: FormatName | None, source: Path | None = None) -> FormatName:
+    """The format of `output`. Raises RequestError for one that is only read, in no folder, or the source itself."""
+    name = format_name or format_of(output)
+    if FORMATS[name].writing is None:
+        raise RequestError(f"output: {name} is only read; write {', '.join(written())}")
+    if not output.parent.is_dir():
+        raise RequestError(f"output: there is no folder {output.parent} to write {output.name} into; make it first")
+    if source and output.exists() and source.exists() and output.samefile(source):
+        raise RequestError(f"output: {output} is the input itself; name another")
+    if output.is_dir() != (name == "brat") and output.exists():
+        raise RequestError(f"output: expected a {'folder' if name == 'brat' else 'file'} for {name}, found {output}")
+    return name
+
+
+def written() -> list[FormatName]:
+    """The formats that can be written."""
+    return [name for name, found in FORMATS.items() if found.writing]
+
+
+def survey(source: Source, listed: Path, max_rejects: float) -> Survey:
+    """Reads `source` through, and lists in `listed` what cannot be used, where there is any.
+
+    Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
+    """
+    blocks, blank, digest = list[Block](), 0, hashlib.sha256()
+    first, end, characters, words = 0, 0, 0, 0
+    with Rejects(listed, max_rejects) as rejects:
+        for document in source.documents(rejects):
+            rejects.used()
+            blank += not document.text.strip()
+            digest.update(jsonl.line_of(replace(document, entities=())).encode(errors="surrogatepass"))
+            end, characters = end + 1, characters + len(document.text)
+            words += count_words(document.text)
+            if characters >= BLOCK_CHARACTERS:
+                blocks.append(Block(first, end, words))
+                first, characters, words = end, 0, 0
+    if first < end:
+        blocks.append(Block(first, end, words))
+    rejected = rejects.counts.total()
+    if not rejected:
+        listed.unlink()
+    if not blocks:
+        raise RequestError(f"{source.path} holds no documents. Check that it is the right one and complete.")
+    if blank:
+        say(f"{blank:,} of {end:,} documents are blank; each has its place in the output as any other")
+    return Survey(blocks, blank, rejected, digest.hexdigest())
+
+
+def count_words(text: str) -> int:
+    """As white space divides them; a list of them would be ten times the text."""
+    return sum(1 for _ in WORD.finditer(text))
+
+
+class Parts:
+    """The tagged blocks of an output that is not whole yet: a file each, in a folder beside it, which a kill leaves."""
+
+    def __init__(self, output: Path, blocks: list[Block]) -> None:
+        self.folder = output.with_name(output.name + ".partial")
+        self.blocks = blocks
+
+    def begin(self, holds: dict[str, object]) -> None:
+        """Makes the folder, unless it is there and holds the same; what else it held is begun again, with a word."""
+        try:
+            if self.folder.is_dir() and read_json(self.folder / HOLDS) != holds:
+                say(f"{self.folder} was begun for another model or input; it is begun again")
+                shutil.rmtree(self.folder)
+            self.folder.mkdir(exist_ok=True)
+            write_json(self.folder / HOLDS, holds)
+        except OSError as error:
+            raise not_written(self.folder, error) from error
+
+    def waiting(self) -> list[int]:
+        """The blocks that are not done, in order."""
+        return [number for number in range(len(self.blocks)) if not self._path(number).is_file()]
+
+    def write(self, number: int, documents: Iterator[Document]) -> None:
+        """Writes a block; it is done when its file is there."""
+        try:
+            with whole_file(self._path(number)) as path, path.open("w", encoding="utf-8", newline="\n") as file:
+                for document in documents:
+                    file.write(jsonl.line_of(document))
+        except OSError as error:
+            raise not_written(self._path(number), error) from error
+
+    def documents(self) -> Iterator[Document]:
+        """All tagged documents, in order; where they stood in a part is nobody's concern."""
+        for number in range(len(self.blocks)):
+            for document in read_documents(self._path(number), "jsonl", unique=False):
+                yield replace(document, file="", line=0)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06}.jsonl"
+
+
+def blocks_of(source: Source, wanted: list[Block]) -> Iterator[Iterator[Document]]:
+    """The documents of each of `wanted`, in one pass over the source; a block is to be read before the next one."""
+    documents, place = source.documents(Rejects(None, limit=1)), 0
+    for first, end, _ in wanted:
+        documents, place = islice(documents, first - place, None), end
+        yield _exactly(end - first, documents, source)
+
+
+def _exactly(count: int, documents: Iterator[Document], source: Source) -> Iterator[Document]:
+    found = 0
+    for document in islice(documents, count):
+        found += 1
+        yield document
+    if found < count:
+        raise WorkError(f"{source.path} became shorter while it was read; run the same command again")
+
+
+def put_together(parts: Parts, output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
+    """Writes `output`; how many documents its format cannot hold, which `listed` lists where there are any."""
+    with Rejects(listed, max_rejects) as rejects, writing(output, format_name, rejects) as write:
+        for document in parts.documents():
+            write(document)
+    refused = rejects.counts.total()
+    if not refused:
+        listed.unlink()
+    return refused

@@ -1,0 +1,120 @@
+"""Tags of tokens: the schemes IOB2 and IOBES, what is legal in them, and the spans they stand for.
+
+A tag is `O`, or a prefix and a type: `B-Disease`. Files with one type may leave it out (`B`, `I`): it is then empty.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+Scheme = Literal["IOB2", "IOBES"]
+
+OUTSIDE = "O"
+PREFIXES: dict[Scheme, str] = {"IOB2": "BI", "IOBES": "BIES"}
+OPENING = {"B", "S"}
+"""What an entity may begin with; `I` and `E` go on with one."""
+
+
+class TokenSpan(NamedTuple):
+    """An entity as tokens: from `start` to before `end`."""
+
+    start: int
+    end: int
+    type: str
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Prefix and type: `("B", "Disease")`, and `("O", "")` for a token outside."""
+    prefix, _, entity_type = tag.partition("-")
+    return prefix, entity_type
+
+
+def join_tag(prefix: str, entity_type: str) -> str:
+    """The tag of a prefix and a type, which may be empty."""
+    return f"{prefix}-{entity_type}" if entity_type else prefix
+
+
+def is_tag(tag: str, scheme: Scheme) -> bool:
+    """Whether `tag` can stand in `scheme` at all."""
+    prefix, dash, entity_type = tag.partition("-")
+    return tag == OUTSIDE or (len(prefix) == 1 and prefix in PREFIXES[scheme] and bool(dash) == bool(entity_type))
+
+
+def labels(types: Iterable[str], scheme: Scheme = "IOB2") -> list[str]:
+    """`O`, and the tags of each type in the order of `types`."""
+    return [OUTSIDE, *(join_tag(prefix, each) for each in types for prefix in PREFIXES[scheme])]
+
+
+def types_of(tags: Iterable[str]) -> list[str]:
+    """The types that occur in `tags`, sorted."""
+    return sorted({split_tag(tag)[1] for tag in tags if tag != OUTSIDE})
+
+
+def follows(tag: str, previous: str, scheme: Scheme = "IOB2") -> bool:
+    """Whether `tag` may stand right after `previous`; `O` also stands for the beginning and the end of a sentence."""
+    prefix, entity_type = split_tag(tag)
+    before, type_before = split_tag(previous)
+    goes_on = prefix in ("I", "E")
+    if goes_on and (before not in ("B", "I") or type_before != entity_type):
+        return False
+    return scheme == "IOB2" or before not in ("B", "I") or goes_on
+
+
+def illegal_places(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[int]:
+    """Where `tags` break the scheme: positions of tags that may not follow the one before.
+
+    An entity that the sentence leaves open (IOBES) counts at the last tag.
+    """
+    places = [
+        place for place, tag in enumerate(tags) if not follows(tag, tags[place - 1] if place else OUTSIDE, scheme)
+    ]
+    left_open = bool(tags) and not follows(OUTSIDE, tags[-1], scheme)
+    return sorted({*places, len(tags) - 1}) if left_open else places
+
+
+def spans_of(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[TokenSpan]:
+    """The entities of `tags`, strictly: begun as the scheme begins them, and in IOBES ended so too.
+
+    Of an illegal sequence only what is whole counts: `O I-X` holds no entity, `B-X I-Y` is one of type X.
+    """
+    spans: list[TokenSpan] = []
+    start: int | None = None
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        prefix, entity_type = split_tag(tag)
+        goes_on = start is not None and prefix in ("I", "E") and entity_type == split_tag(tags[start])[1]
+        if start is not None and not goes_on:
+            if scheme == "IOB2":
+                spans.append(TokenSpan(start, place, split_tag(tags[start])[1]))
+            start = None
+        if prefix == "S" or (goes_on and prefix == "E"):
+            spans.append(TokenSpan(place if start is None else start, place + 1, entity_type))
+            start = None
+        elif prefix == "B":
+            start = place
+    return spans
+
+
+def tags_of(spans: Iterable[TokenSpan], length: int, scheme: Scheme = "IOB2") -> list[str]:
+    """The tags of `length` tokens that stand for `spans`.
+
+    Raises ValueError for spans that overlap, are empty, or reach beyond the tokens.
+    """
+    tags = [OUTSIDE] * length
+    for start, end, entity_type in spans:
+        if not 0 <= start < end <= length or tags[start:end] != [OUTSIDE] * (end - start):
+            raise ValueError(f"tokens {start} to {end} of {length} are no span of their own")
+        for place in range(start, end):
+            tags[place] = join_tag(_prefix(place, start, end, scheme), entity_type)
+    return tags
+
+
+def _prefix(place: int, start: int, end: int, scheme: Scheme) -> str:
+    if scheme == "IOBES" and place == end - 1:
+        return "S" if place == start else "E"
+    return "B" if place == start else "I"
+
+
+def converted(tags: Sequence[str], scheme: Scheme, into: Scheme) -> list[str]:
+    """Legal `tags` of one scheme in the other. Raises ValueError for illegal ones, which have no counterpart."""
+    if illegal_places(tags, scheme):
+        raise ValueError(f"these tags are no legal {scheme}")
+    return tags_of(spans_of(tags, scheme), len(tags), into)

@@ -1,0 +1,67 @@
+"""Overlapping windows over sequences of any length, and for each element the window in which it is most central.
+
+Sequences (a sentence's pieces, an article's words) lie end to end in one array; a window is a stretch of one of them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+
+class Windows(NamedTuple):
+    """Windows, those of a sequence in order; all arrays are (windows,).
+
+    sequences: which sequence a window belongs to.
+    starts, ends: where it begins and ends, counted over all sequences.
+    owned_starts, owned_ends: the stretch of it that is more central here than in the windows before and after; every
+        element is owned by exactly one window.
+    """
+
+    sequences: Integers
+    starts: Integers
+    ends: Integers
+    owned_starts: Integers
+    owned_ends: Integers
+
+    @property
+    def lengths(self) -> Integers:
+        return self.ends - self.starts
+
+    def chosen(self, which: NDArray[np.integer] | slice) -> "Windows":
+        """Some of the windows."""
+        return Windows(*(each[which] for each in self))
+
+
+def cut_windows(lengths: NDArray[np.integer], size: int | NDArray[np.integer], overlap: int) -> Windows:
+    """Windows of at most `size` elements over sequences of `lengths`, (sequences,); neighbours share `overlap` or more.
+
+    size: one for all sequences, or one for each. A sequence that fits is one window, an empty one has none. In a
+    longer one all windows have the whole size, and the last ends where the sequence does.
+    Raises ValueError unless 0 ≤ overlap < size.
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    sizes = np.broadcast_to(np.asarray(size, dtype=np.int64), lengths.shape)
+    if overlap < 0 or (sizes <= overlap).any():
+        raise ValueError(f"expected windows larger than their overlap of {overlap}, found {sizes.min(initial=0)}")
+    steps = sizes - overlap
+    counts = np.where(lengths > 0, 1 + np.maximum(0, -(-(lengths - sizes) // steps)), 0)  # (sequences,)
+    sequences = np.repeat(np.arange(len(lengths)), counts)  # (windows,)
+    number = np.arange(len(sequences)) - (np.cumsum(counts) - counts)[sequences]
+    window_lengths = np.minimum(lengths, sizes)[sequences]
+    offsets = np.minimum(number * steps[sequences], lengths[sequences] - window_lengths)
+    starts = (np.cumsum(lengths) - lengths)[sequences] + offsets
+    return _with_owned(sequences, starts, starts + window_lengths)
+
+
+def _with_owned(sequences: Integers, starts: Integers, ends: Integers) -> Windows:
+    """Two neighbours meet half-way between their middles; what is as near to both belongs to the first."""
+    owned_starts, owned_ends = starts.copy(), ends.copy()
+    neighbours = sequences[1:] == sequences[:-1]
+    middles = starts + ends - 1  # twice the place of the middle element
+    meetings = (middles[1:] + middles[:-1]) // 4 + 1
+    owned_ends[:-1][neighbours] = meetings[neighbours]
+    owned_starts[1:][neighbours] = meetings[neighbours]
+    return Windows(sequences, starts, ends, owned_starts, owned_ends)

@@ -1,0 +1,132 @@
+"""How well probabilities foretell: AUROC, average precision, recall at a precision, Brier score, calibration.
+
+Every measure takes weights, (…, admissions), and gives a figure for each row of them. A resample of a bootstrap is such
+a row, so that a thousand of them cost one sort of the probabilities.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+PRECISION = 0.8
+"""Of RP80: recall where at most one alarm in five is false."""
+BINS = 10
+
+
+class Ranking:
+    """Admissions from the highest probability down; those of equal probability are one step.
+
+    thresholds: the probability of each step, falling, (steps,).
+    """
+
+    def __init__(self, probabilities: Floats, outcomes: Flags) -> None:
+        self._order = np.argsort(-probabilities, kind="stable")
+        falling = probabilities[self._order]
+        self._positive = outcomes[self._order].astype(np.float64)
+        self._ends = np.flatnonzero(np.append(falling[1:] != falling[:-1], True)[: len(falling)])
+        self.thresholds: Floats = falling[self._ends]
+
+    def counts(self, weights: Floats) -> tuple[Floats, Floats]:
+        """True and false positives when the alarm is raised down to each step, both (…, steps)."""
+        ordered = weights[..., self._order]
+        raised = np.cumsum(ordered, axis=-1)[..., self._ends]
+        hits = np.cumsum(ordered * self._positive, axis=-1)[..., self._ends]
+        return hits, raised - hits
+
+
+def auroc(hits: Floats, misses: Floats) -> Floats:
+    """The share of pairs in which who is positive has the higher probability, ties counting half; nan of one class."""
+    steps = np.diff(misses, axis=-1, prepend=0.0)
+    before = hits - np.diff(hits, axis=-1, prepend=0.0) / 2
+    return ratio((steps * before).sum(-1), _all_of(hits) * _all_of(misses))
+
+
+def average_precision(hits: Floats, misses: Floats) -> Floats:
+    """The mean of the precisions at which each positive is found, without interpolation; nan without positives."""
+    steps = np.diff(hits, axis=-1, prepend=0.0)
+    precisions = np.nan_to_num(ratio(hits, hits + misses))
+    return ratio((steps * precisions).sum(-1), _all_of(hits))
+
+
+def best_recall(hits: Floats, misses: Floats) -> Floats:
+    """The highest recall at a precision of `PRECISION` or more, the threshold chosen on the same data.
+
+    So Huang et al. (2019) reported RP80; it is too good, and the more so the less data there is. nan where no threshold
+    reaches the precision.
+    """
+    reaching = np.where(precise_enough(hits, misses), hits, 0.0)
+    found = reaching.max(-1, initial=0.0)
+    return np.where(found > 0, ratio(found, _all_of(hits)), np.nan)
+
+
+def threshold_at_precision(probabilities: Floats, outcomes: Flags) -> float | None:
+    """The lowest probability down to which an alarm has a precision of `PRECISION` or more; None where none has."""
+    ranking = Ranking(probabilities, outcomes)
+    reaching = np.flatnonzero(precise_enough(*ranking.counts(np.ones(len(probabilities)))))
+    return float(ranking.thresholds[reaching[-1]]) if len(reaching) else None
+
+
+def precise_enough(hits: Floats, misses: Floats) -> Flags:
+    """Where the precision is `PRECISION` or more, and somebody is found."""
+    reaching: Flags = (hits > 0) & (np.nan_to_num(ratio(hits, hits + misses)) >= PRECISION)
+    return reaching
+
+
+def brier(probabilities: Floats, outcomes: Flags, weights: Floats) -> Floats:
+    """The mean squared distance of probability and outcome."""
+    return ratio(weights @ (probabilities - outcomes) ** 2, weights.sum(-1))
+
+
+class Bins(NamedTuple):
+    """Admissions in groups of like probability: ten, as equal in size as ties allow.
+
+    of: the bin of each admission, (admissions,). gaps: probability minus outcome, (admissions,).
+    """
+
+    of: NDArray[np.int64]
+    gaps: Floats
+
+    @classmethod
+    def by_size(cls, probabilities: Floats, outcomes: Flags) -> "Bins":
+        """The bins that the quantiles of the probabilities border."""
+        if not len(probabilities):
+            return cls(np.zeros(0, np.int64), np.zeros(0))
+        borders = np.quantile(probabilities, np.linspace(0, 1, BINS + 1))
+        return cls(np.searchsorted(borders[1:-1], probabilities), probabilities - outcomes)
+
+    def error(self, weights: Floats) -> Floats:
+        """The mean distance of mean probability and share of positives, bins weighted by their sizes."""
+        is_in = (self.of[:, None] == np.arange(BINS)).astype(np.float64)  # (admissions, bins)
+        return ratio(np.abs((weights * self.gaps) @ is_in).sum(-1), weights.sum(-1))
+
+
+def calibration_curve(probabilities: Floats, outcomes: Flags) -> list[tuple[float, float, int]]:
+    """(mean probability, share of positives, admissions) of each bin that is not empty."""
+    bins = Bins.by_size(probabilities, outcomes).of
+    groups = [bins == number for number in range(BINS) if (bins == number).any()]
+    return [(float(probabilities[g].mean()), float(outcomes[g].mean()), int(g.sum())) for g in groups]
+
+
+def auroc_of(probabilities: Floats, outcomes: Flags) -> float | None:
+    """The AUROC of admissions that count once each; None of one class."""
+    return known(auroc(*Ranking(probabilities, outcomes).counts(np.ones(len(probabilities)))))
+
+
+def known(figure: Floats) -> float | None:
+    """A single figure; None where it is not defined."""
+    return None if np.isnan(figure) else float(figure)
+
+
+def ratio(parts: Floats, wholes: Floats) -> Floats:
+    """`parts` / `wholes`, and nan of nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(wholes > 0, parts / wholes, np.nan)
+
+
+def _all_of(counts: Floats) -> Floats:
+    """What the last step has counted; 0 without steps."""
+    return counts[..., -1] if counts.shape[-1] else np.zeros(counts.shape[:-1])

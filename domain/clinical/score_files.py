@@ -1,0 +1,255 @@
+"""What scoring reads and writes: notes sorted by admission on the disk, scored blocks, and the table they become.
+
+This room loads neither torch nor transformers, so that a wrong request is told of at once.
+"""
+
+import csv
+import hashlib
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertrelay.errors import RequestError
+from bertrelay.files import read_json, whole_file, write_json
+from bertrelay.progress import say
+from bertrelay.records import rows
+from bertrelay.rejects import Rejects
+from bertrelay.tables import Record, Table
+from bertrelay.vectors import not_written
+from domain.clinical.ids import canonical_id
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+BLOCK_CHARACTERS = 2_000_000
+"""As much text is scored before it is on the disk, some 400 admissions: the most that a kill costs."""
+HOLDS = "holds.json"
+Row = dict[str, Any]
+Admission = tuple[str, list[str]]
+"""An id and its notes, in the order of the rows."""
+
+
+class NotesTable(NamedTuple):
+    """A file of notes, and the columns of admission and text."""
+
+    path: Path
+    id_column: str = "hadm_id"
+    text_column: str = "text"
+
+    @property
+    def table(self) -> Table:
+        columns = [self.id_column, self.text_column]
+        return Table.model_validate({"path": str(self.path), "columns": columns})
+
+
+def check_notes(notes: NotesTable) -> None:
+    """Reads one row, which tells most of what can be wrong with a request. Raises RequestError."""
+    if notes.table.file_format not in ("csv", "tsv", "jsonl", "parquet"):
+        raise RequestError(f"notes: expected a file that ends in .csv, .tsv, .jsonl or .parquet, found {notes.path}")
+    next(rows(notes.table, []), None)
+
+
+def check_output(output: Path, notes: Path | None = None, option: str = "output") -> None:
+    """Raises RequestError for an output of no known kind, in no folder, or that is the input itself."""
+    suffixes = SUFFIXES if option == "output" else (".html",)
+    if output.suffix not in suffixes:
+        raise RequestError(f"{option}: expected a file that ends in {' or '.join(suffixes)}, found {output}")
+    if not output.parent.is_dir():
+        raise RequestError(f"{option}: there is no folder {output.parent} to write {output.name} into; make it first")
+    if output.is_dir():
+        raise RequestError(f"{option}: expected a file, found the folder {output}; name a file in it")
+    if notes and output.exists() and notes.exists() and output.samefile(notes):
+        raise RequestError(f"{option}: {output} is the input itself; name another")
+
+
+class Block(NamedTuple):
+    """Admissions [first, end)."""
+
+    first: int
+    end: int
+
+
+class SortedNotes:
+    """The notes of a file by admission, whatever order its rows have: in a file without a name, gone with the process.
+
+    admissions: in the order in which the file first has them. digest: sha256 of all that a scorer sees.
+    """
+
+    def __init__(self, base: sqlite3.Connection, digest: str) -> None:
+        self._base, self.digest = base, digest
+        self.admissions = int(base.execute("SELECT COUNT(*) FROM admissions").fetchone()[0])
+
+    def blocks(self) -> list[Block]:
+        """Admissions in runs with some megabytes of text each."""
+        found, first, characters = list[Block](), 0, 0
+        sizes = self._base.execute(
+            "SELECT number, SUM(LENGTH(text)) FROM admissions JOIN notes USING (id) GROUP BY number ORDER BY number"
+        )
+        for number, size in sizes:
+            characters += size
+            if characters >= BLOCK_CHARACTERS:
+                found.append(Block(first, number + 1))
+                first, characters = number + 1, 0
+        return [*found, *([Block(first, self.admissions)] if first < self.admissions else [])]
+
+    def of(self, block: Block) -> list[Admission]:
+        """The admissions of a block."""
+        found: dict[str, list[str]] = {}
+        for name, text in self._base.execute(
+            "SELECT id, text FROM admissions JOIN notes USING (id) WHERE number >= ? AND number < ? "
+            "ORDER BY number, place",
+            block,
+        ):
+            found.setdefault(name, []).append(text)
+        return list(found.items())
+
+    def one(self, identifier: str) -> list[str]:
+        """The notes of one admission; none of one that is not there."""
+        found = self._base.execute("SELECT text FROM notes WHERE id = ? ORDER BY place", [canonical_id(identifier)])
+        return [text for (text,) in found]
+
+    def only(self) -> str | None:
+        """The admission, where there is one alone."""
+        first = self._base.execute("SELECT id FROM admissions").fetchone()
+        return str(first[0]) if self.admissions == 1 else None
+
+
+@contextmanager
+def sorted_notes(notes: NotesTable, beside: Path, rejects: Rejects) -> Iterator[SortedNotes]:
+    """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`.
+
+    beside: where there is room for as much text again.
+    Raises RequestError when nothing is left.
+    """
+    path = beside.with_name(f".{beside.name}.notes")
+    path.unlink(missing_ok=True)
+    base = sqlite3.connect(path, isolation_level=None)
+    try:
+        base.execute("PRAGMA journal_mode = OFF")
+        base.execute("PRAGMA synchronous = OFF")
+        base.execute("CREATE TABLE notes (id TEXT, place INTEGER, text TEXT)")
+        path.unlink()  # its text is nobody's but this process's, and a kill leaves none of it
+        digest = hashlib.sha256()
+        base.execute("BEGIN")
+        base.executemany("INSERT INTO notes VALUES (?, ?, ?)", _numbered(notes, rejects, digest))
+        base.execute("COMMIT")
+        base.execute("CREATE INDEX by_id ON notes (id, place)")
+        base.execute("CREATE TABLE admissions (number INTEGER PRIMARY KEY, id TEXT)")
+        base.execute(
+            "INSERT INTO admissions SELECT ROW_NUMBER() OVER (ORDER BY MIN(place)) - 1, id FROM notes GROUP BY id"
+        )
+        found = SortedNotes(base, digest.hexdigest())
+        if not found.admissions:
+            raise RequestError(f"{notes.path} holds no note of an admission. Check the file and its columns.")
+        yield found
+    except sqlite3.OperationalError as error:
+        raise not_written(path, OSError(28, "the notes could not be sorted on the disk")) from error
+    finally:
+        base.close()
+        path.unlink(missing_ok=True)
+
+
+def _numbered(notes: NotesTable, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[tuple[str, int, str]]:
+    for place, row in enumerate(rows(notes.table, [])):
+        identifier, text = row.values if isinstance(row, Record) else (None, None)
+        name = canonical_id(identifier)
+        if not isinstance(row, Record):
+            rejects.add(row.file, row.line, row.reason)
+        elif not name:
+            rejects.add(row.file, row.line, "no id of an admission")
+        elif not isinstance(text, str | None):
+            rejects.add(row.file, row.line, "a text that is none")
+        else:
+            rejects.used()
+            digest.update(json.dumps([name, text]).encode())
+            yield name, place, text or ""
+
+
+class Parts:
+    """The scored blocks of an output that is not whole yet: a file each, in a folder beside it, which a kill leaves."""
+
+    def __init__(self, output: Path, blocks: Sequence[Block]) -> None:
+        self.folder = output.with_name(output.name + ".partial")
+        self.blocks = blocks
+
+    def begin(self, holds: dict[str, object]) -> None:
+        """Makes the folder, unless it is there and holds the same; what else it held is begun again, with a word."""
+        try:
+            if self.folder.is_dir() and read_json(self.folder / HOLDS) != holds:
+                say(f"{self.folder} was begun for another model or input; it is begun again")
+                shutil.rmtree(self.folder)
+            self.folder.mkdir(exist_ok=True)
+            write_json(self.folder / HOLDS, holds)
+        except OSError as error:
+            raise not_written(self.folder, error) from error
+
+    def waiting(self) -> list[int]:
+        """The blocks that are not done, in order."""
+        return [number for number in range(len(self.blocks)) if not self._path(number).is_file()]
+
+    def write(self, number: int, scored: Sequence[Row]) -> None:
+        """Writes a block; it is done when its file is there."""
+        try:
+            with whole_file(self._path(number)) as path:
+                path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in scored), encoding="utf-8")
+        except OSError as error:
+            raise not_written(self._path(number), error) from error
+
+    def read(self) -> Iterator[list[Row]]:
+        """The rows of each block, in order."""
+        for number in range(len(self.blocks)):
+            with self._path(number).open(encoding="utf-8") as lines:
+                yield [json.loads(line) for line in lines]
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06}.jsonl"
+
+
+def write_scores(blocks: Iterator[list[Row]], columns: Sequence[str], output: Path) -> None:
+    """Writes rows as JSONL, Parquet or CSV, by the suffix; CSV has no place for the list of chunks."""
+    try:
+        with whole_file(output) as building:
+            {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}[output.suffix](
+                blocks, columns, building
+            )
+    except OSError as error:
+        raise not_written(output, error) from error
+
+
+def _write_csv(blocks: Iterator[list[Row]], columns: Sequence[str], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in columns if name != "chunks"], extrasaction="ignore")
+        writer.writeheader()
+        for block in blocks:
+            writer.writerows(block)
+
+
+def _write_jsonl(blocks: Iterator[list[Row]], columns: Sequence[str], path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for block in blocks:
+            file.writelines(
+                json.dumps({name: row[name] for name in columns}, ensure_ascii=False) + "\n" for row in block
+            )
+
+
+def _write_parquet(blocks: Iterator[list[Row]], columns: Sequence[str], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    chunk = {"start": pa.int32(), "end": pa.int32(), "probability": pa.float64(), "share": pa.float64()}
+    kinds = {
+        **dict.fromkeys(("hadm_id", "top_section", "top_text"), pa.string()),
+        **dict.fromkeys(("probability", "calibrated", "top_share"), pa.float64()),
+        **dict.fromkeys(("n_chunks", "top_start", "top_end"), pa.int32()),
+        "alarm": pa.bool_(),
+        "chunks": pa.list_(pa.struct(list(chunk.items()))),
+    }
+    schema = pa.schema([(name, kinds[name]) for name in columns])
+    with pq.ParquetWriter(path, schema) as writer:
+        for block in blocks:
+            writer.write_table(pa.Table.from_pylist(block, schema))

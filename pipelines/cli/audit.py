@@ -1,0 +1,47 @@
+"""`bertrelay data audit`: what the splits of a cohort or of its notes share and should not."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from domain.clinical.audit_settings import LEAST_NEAR, NEAR
+
+COLOURS = {"good": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+
+
+def audit(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE…", help="cohort.parquet, notes.parquet, or others with a column split."),
+    ],
+    near: Annotated[
+        float,
+        typer.Option(
+            help="Texts that share so much of their runs of five words are near-duplicates.", min=LEAST_NEAR, max=1
+        ),
+    ] = NEAR,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Look for subjects, admissions and texts that train, validation and test share, in all files together.
+
+    Tells counts and row numbers, and never a text or an identifier. Ends with exit code 1 at a leak.
+
+    For example:
+
+      bertrelay data audit runs/clinic/cohort/latest/cohort.parquet runs/clinic/notes/latest/notes.parquet
+    """
+    from domain.clinical.audit import look_for_leaks
+    from pipelines.trouble import stopping_at_once
+
+    with stopping_at_once():
+        findings = look_for_leaks(files, near)
+    if as_json:
+        typer.echo(json.dumps({"findings": [asdict(finding) for finding in findings]}))
+    else:
+        for finding in findings:
+            typer.echo(f"{typer.style(finding.level, fg=COLOURS[finding.level])}  {finding.told}")
+    if any(finding.level == "fail" for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,107 @@
+"""`bertrelay data`: a look at data before something is learnt from it."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertrelay.errors import RequestError
+from domain.biomedical.formats.front import FormatName
+from pipelines.cli.audit import audit
+from pipelines.cli.models import MODEL_HELP, check_model
+
+if TYPE_CHECKING:
+    from domain.biomedical.checking import Finding
+
+data = typer.Typer(help="Look at data before learning from it.", no_args_is_help=True)
+
+COLOURS = {"good": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+
+SplitOption = Annotated[Path | None, typer.Option(metavar="FILE", help="The file of this split, whatever its name.")]
+
+
+@data.command()
+def check(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE…",
+            help="Annotated files or folders: train, dev and test, told apart by their names or by this order.",
+            show_default=False,
+        ),
+    ] = None,
+    train: SplitOption = None,
+    dev: SplitOption = None,
+    test: SplitOption = None,
+    file_format: Annotated[
+        FormatName | None, typer.Option("--format", help="What all files are.", show_default="by their suffix")
+    ] = None,
+    columns: Annotated[
+        tuple[int, int],
+        typer.Option(metavar="TOKEN TAG", help="Where CoNLL lines have the two, from 0; negative from the end."),
+    ] = (0, -1),
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help=f"Measure lengths in its word pieces too. {MODEL_HELP}")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+) -> None:
+    """Look at annotated entities before training: misaligned spans, illegal tags, rare types, leaks, lengths.
+
+    Each is good, warn or fail; the command ends with 1 when something fails.
+
+    For example:
+
+      bertrelay data check train.tsv devel.tsv test.tsv
+
+      bertrelay data check --train corpus.pubtator --test other.jsonl --model MODEL
+    """
+    from domain.biomedical.checking import check as look
+    from domain.biomedical.checking import worst
+    from domain.biomedical.formats import Columns
+
+    named = {"train": train, "dev": dev, "test": test}
+    splits = _splits(files or [], {split: path for split, path in named.items() if path is not None})
+    if model is not None:
+        check_model(model)
+    findings = look(splits, file_format, model, Columns(*columns))
+    verdict = worst(findings)
+    if as_json:
+        typer.echo(json.dumps(_document(splits, verdict, findings), ensure_ascii=False))
+    else:
+        _print(splits, verdict, findings)
+    raise typer.Exit(int(verdict == "fail"))
+
+
+def _splits(files: Sequence[Path], named: dict[Any, Path]) -> dict[Any, Path]:
+    """The file of each split. Raises RequestError for files that are given both ways, or not at all."""
+    from domain.biomedical.checking import splits_of
+
+    if files and named:
+        raise RequestError("give either files in order, or --train, --dev and --test, not both")
+    return named or splits_of(files)
+
+
+def _document(splits: dict[Any, Path], verdict: str, findings: "Sequence[Finding]") -> dict[str, Any]:
+    files = {split: str(path) for split, path in splits.items()}
+    return {"files": files, "verdict": verdict, "checks": [finding._asdict() for finding in findings]}
+
+
+def _print(splits: dict[Any, Path], verdict: str, findings: "Sequence[Finding]") -> None:
+    for split, path in splits.items():
+        typer.echo(f"{split:5}  {path}")
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        typer.echo(f"{_shown(finding.verdict)}  {finding.check:{width}}  {finding.told}")
+    counts = Counter[str](finding.verdict for finding in findings)
+    told = ", ".join(f"{counts[each]} {each}" for each in COLOURS)
+    typer.echo(f"{_shown(verdict)}  {'all of it':{width}}  {told}")
+
+
+def _shown(verdict: str) -> str:
+    return typer.style(f"{verdict:4}", fg=COLOURS[verdict])
+
+
+data.command()(audit)

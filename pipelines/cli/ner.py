@@ -1,0 +1,105 @@
+"""`bertrelay ner tag`: documents to their entities."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from domain.biomedical.formats.front import FormatName
+from pipelines.cli.encode import BatchOption, PrecisionOption
+from pipelines.cli.models import MODEL_HELP, check_model
+
+if TYPE_CHECKING:
+    from domain.biomedical.tagging import TaggedFile
+
+ner = typer.Typer(help="Find the entities of biomedical texts.", no_args_is_help=True)
+
+
+@ner.callback()
+def commands() -> None:
+    """Keeps `tag` a command of its own while it is the only one."""
+
+
+@ner.command()
+def tag(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUT",
+            help="Raw text, JSONL, PubTator, BioC, CoNLL, or a folder of text or brat; .gz is unpacked.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="Where to write; the suffix tells the format, no suffix is brat.")
+    ],
+    output_format: Annotated[
+        FormatName | None, typer.Option("--format", help="What OUTPUT is.", show_default="by its suffix")
+    ] = None,
+    input_format: Annotated[
+        FormatName | None, typer.Option(help="What INPUT is.", show_default="by its name and first line")
+    ] = None,
+    max_rejects: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of documents that may be left out as unusable.")
+    ] = 0.01,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    precision: PrecisionOption = "auto",
+    batch_tokens: BatchOption = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="Share the work: one for each GPU, or for some cores."),
+    ] = None,
+) -> None:
+    """Find the entities of every document in INPUT and write them to OUTPUT, each with how sure the model is of it.
+
+    Documents may be of any length and number; offsets count characters of the text as it was given. Stop it whenever
+    you like: the same command goes on from there. What could not be read, or not be written in the format, is counted
+    and listed beside OUTPUT.
+
+    For example:
+
+      bertrelay ner tag runs/laboratory/ner/latest/model abstracts.jsonl entities.jsonl
+
+      bertrelay ner tag MODEL article.txt article.html
+
+      bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
+    """
+    from domain.biomedical.tag_files import Source, check_output, check_source
+    from pipelines.launch import check_world, launch_again
+    from pipelines.team import Team
+    from pipelines.trouble import stopping_at_once
+
+    world = check_world(processes)
+    check_model(model)
+    output_format = check_output(output, output_format, source)
+    check_source(Source(source, input_format))
+    if world.size == 1 and processes is not None and processes > 1:
+        raise typer.Exit(launch_again(processes))
+    with stopping_at_once():
+        from domain.biomedical.tagging import tag_file
+
+        team = Team.gather(world)
+        tagged = tag_file(
+            model,
+            source,
+            output,
+            source_format=input_format,
+            output_format=output_format,
+            max_rejects=max_rejects,
+            precision=precision,
+            batch_tokens=batch_tokens,
+            world=world,
+        )
+        team.part()
+    if world.is_main:
+        typer.echo(json.dumps({"output": str(output), **tagged._asdict()}) if as_json else _text(tagged, output))
+
+
+def _text(tagged: "TaggedFile", output: Path) -> str:
+    """How many entities of which type in how many documents, and what was left out."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in tagged.entities.items()) or "no entities"
+    left_out = {"unreadable": tagged.rejected, "that the format cannot hold": tagged.refused}
+    told = ", ".join(f"{count:,} {why}" for why, count in left_out.items() if count)
+    first = f"{kinds} in {tagged.documents:,} documents, in {output}"
+    return f"{first}\nleft out: {told}, listed beside it" if told else first

@@ -1,0 +1,100 @@
+"""`bertrelay readmission score`: notes to the probability of a return."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.cli.encode import BatchOption, PrecisionOption
+from pipelines.cli.models import MODEL_HELP, check_model
+
+if TYPE_CHECKING:
+    from domain.clinical.scoring import ScoredFile
+
+readmission = typer.Typer(help="Tell from notes how probable an unplanned return is.", no_args_is_help=True)
+
+
+@readmission.callback()
+def commands() -> None:
+    """Keeps `score` a command of its own while it is the only one."""
+
+
+@readmission.command()
+def score(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    notes: Annotated[
+        Path,
+        typer.Argument(metavar="NOTES", help="CSV, TSV, JSONL or Parquet with a row for each note; .gz is unpacked."),
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Where to write: a .csv, .jsonl or .parquet file.")],
+    id_column: Annotated[str, typer.Option("--id", help="The column of the admission.")] = "hadm_id",
+    text_column: Annotated[str, typer.Option("--text", help="The column of the note.")] = "text",
+    cleaned: Annotated[
+        bool, typer.Option("--cleaned", help="The notes are cleaned already, as a recipe's notes.parquet is.")
+    ] = False,
+    with_text: Annotated[
+        bool, typer.Option("--with-text", help="Write the text of each top chunk as well; without, OUT has no text.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with the text of one admission.")
+    ] = None,
+    admission: Annotated[
+        str | None, typer.Option(metavar="ID", help="Which one --html shows.", show_default="the only one")
+    ] = None,
+    max_rejects: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of rows that may be left out as unusable.")
+    ] = 0.01,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    precision: PrecisionOption = "auto",
+    batch_tokens: BatchOption = None,
+) -> None:
+    """Write to OUT how probable an unplanned return within 30 days is for each admission in NOTES.
+
+    For research only; this is no medical device. A row for each admission: P, the calibrated probability, the number
+    of chunks, and where the chunk stands that counts most. JSONL and Parquet have the shares of all chunks. Notes of
+    an admission may stand anywhere in the file. Stop it whenever you like: the same command goes on from there.
+
+    For example:
+
+      bertrelay readmission score runs/clinic/readmission/latest/model notes.csv scores.csv
+
+      bertrelay readmission score MODEL notes.jsonl scores.parquet --html page.html --admission 100017
+    """
+    from bertrelay.errors import RequestError
+    from domain.clinical.score_files import NotesTable, check_notes, check_output
+    from pipelines.trouble import stopping_at_once
+
+    check_model(model)
+    check_output(output, notes)
+    if page is not None:
+        check_output(page, option="--html")
+    elif admission is not None:
+        raise RequestError("--admission: without effect without --html; give both, or neither")
+    check_notes(NotesTable(notes, id_column, text_column))
+    with stopping_at_once():
+        from domain.clinical.scoring import score_file
+
+        scored = score_file(
+            model,
+            notes,
+            output,
+            id_column=id_column,
+            text_column=text_column,
+            cleaned=cleaned,
+            with_text=with_text,
+            page=page,
+            admission=admission,
+            max_rejects=max_rejects,
+            precision=precision,
+            batch_tokens=batch_tokens,
+        )
+    typer.echo(json.dumps({"output": str(output), **scored._asdict()}) if as_json else _text(scored, output))
+
+
+def _text(scored: "ScoredFile", output: Path) -> str:
+    """How many admissions there are, and what was left out."""
+    first = f"{scored.admissions:,} admissions, {scored.chunks:,} chunks, {scored.alarms:,} alarms, in {output}"
+    told = {"admissions without text": scored.without_text, "rows that cannot be used": scored.rejected}
+    left_out = ", ".join(f"{count:,} {what}" for what, count in told.items() if count)
+    return f"{first}\nwithout a probability: {left_out}" if left_out else first

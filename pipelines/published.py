@@ -1,0 +1,32 @@
+"""Figures of Reimers & Gurevych (2019), to stand beside ours: each under a heading that says it was published."""
+
+from collections.abc import Iterable
+
+from pipelines.scores import ABLATION, CLASSIFICATION, SECTIONS, SIMILARITY, Figure, ScoreTable
+
+PUBLISHED = "published"
+FIGURES = {
+    (SIMILARITY, ""): {
+        ("mean", "SBERT-NLI-base"): 0.7489,
+        ("mean", "GloVe, averaged"): 0.6132,
+        ("mean", "BERT, averaged"): 0.5481,
+        ("mean", "BERT, [CLS]"): 0.2919,
+        ("STSb", "SBERT, STSb"): 0.8467,
+        ("STSb", "SBERT, NLI + STSb"): 0.8535,
+    },
+    (CLASSIFICATION, ""): {("mean", "SBERT-NLI-base"): 0.8741},
+    (SECTIONS, ""): {("accuracy", "SBERT-WikiSec-base"): 0.8042},
+    (ABLATION, "pooling"): {("mean", "NLI"): 0.8078, ("max", "NLI"): 0.7907, ("cls", "NLI"): 0.7980},
+    (ABLATION, "concatenation"): {("u, v", "NLI"): 0.6604, ("u, v, |u-v|", "NLI"): 0.8078},
+}
+"""(family, caption) of a table to (row, what it is of) to the figure."""
+
+
+def with_published(tables: Iterable[ScoreTable]) -> list[ScoreTable]:
+    """The tables, and in those that have the row of a published figure, that figure in a column of its own."""
+    found = list(tables)
+    for table in found:
+        for (row, column), value in FIGURES.get((table.family, table.caption), {}).items():
+            if row in table.rows:
+                table.put(row, (PUBLISHED, column), Figure(value))
+    return found

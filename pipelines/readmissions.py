@@ -1,0 +1,126 @@
+"""What a readmission stage left behind, to what a report shows: curves, groups of patients, and who was left out."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertrelay.files import read_json
+from pipelines.curves import COLOURS, INK, Curve, picture, plain
+from pipelines.scores import READERS, Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CURVES, SLICES, FLOW = "curves.json", "slices.json", "flow.csv"
+NAMES = READERS | {"model": "model", "model, calibrated": "model, calibrated", "tfidf": "TF-IDF"}
+ORDER = ("model", "note_length", "tfidf", "model, calibrated")
+"""Whose line has which colour, in every picture the same."""
+POINTS_WITH_MARKS = 12
+DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
+"""A line each beside its colour, for the colour-blind and for paper."""
+GROUP_FIGURES = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "prevalence": "share readmitted",
+    "mean_probability": "mean probability",
+}
+
+Lines = Mapping[str, Sequence[Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class ReadmissionPictures:
+    """Curves with their titles, and tables.
+
+    groups: (characteristic, group, admissions, figures), and for small groups of a characteristic how many there are.
+    figures: the names of a group's figures.
+    """
+
+    curves: list[Curve]
+    groups: list[tuple[str, str, str, list[Figure]]]
+    figures: list[str]
+
+
+def readmission_pictures(folder: Path) -> ReadmissionPictures | None:
+    """What is to be shown of the stage in `folder`, if it judged readmissions."""
+    found = read_json(folder / CURVES)
+    if found is None or "precision_recall" not in found:
+        return None
+    listed = (read_json(folder / SLICES) or {}).get("slices", [])
+    return ReadmissionPictures(list(_curves(found)), [_group(each) for each in listed], list(GROUP_FIGURES.values()))
+
+
+def flow_table(folder: Path) -> list[list[str]] | None:
+    """The rows of the stage's flow table (CONSORT), header first, counts with their thousands apart."""
+    file = folder / FLOW
+    if not file.is_file():
+        return None
+    with file.open(encoding="utf-8", newline="") as lines:
+        return [[f"{int(cell):,}" if cell.isdecimal() else cell for cell in row] for row in csv.reader(lines)]
+
+
+def _curves(found: Mapping[str, Any]) -> list[Curve]:
+    prevalence = found["prevalence"]
+    reading = found["while_reading"]
+    shares = [each["share"] for each in reading]
+    means = {
+        told: list(zip(shares, (each[name] for each in reading), strict=True))
+        for name, told in (("readmitted", "readmitted"), ("others", "not readmitted"))
+    }
+    aurocs = {"": [(each["share"], each["auroc"]) for each in reading if each["auroc"] is not None]}
+    level, slope = (prevalence, prevalence), (0.0, 1.0)
+    calibration = {name: [point[:2] for point in points] for name, points in found["calibration"].items()}
+    return [
+        Curve("ROC", _drawn(found["roc"], "false positive rate", "recall", slope)),
+        Curve("Precision and recall", _drawn(found["precision_recall"], "recall", "precision", level)),
+        Curve("Calibration", _drawn(calibration, "probability", "share readmitted", slope, square=False)),
+        Curve("AUROC as more of the note is read", _drawn(aurocs, "share of the chunks read", "AUROC")),
+        Curve("P as more of the note is read", _drawn(means, "share of the chunks read", "mean P")),
+    ]
+
+
+def _drawn(
+    lines: Lines, across: str, up: str, reference: tuple[float, float] | None = None, square: bool = True
+) -> str:
+    """Lines with names; `reference` is what chance, or perfect calibration, gives at 0 and at 1."""
+    limits = (-0.02, 1.02) if reference and square else None
+    return picture(lambda axes: _plot(axes, lines, (across, up), reference, limits))
+
+
+def _plot(
+    axes: "Axes",
+    lines: Lines,
+    labels: tuple[str, str],
+    reference: tuple[float, float] | None,
+    limits: tuple[float, float] | None,
+) -> None:
+    most = max((value for points in lines.values() for point in points for value in point), default=1.0)
+    if reference:
+        end = 1.0 if limits else most  # of a slope through all that is drawn
+        first, last = reference
+        axes.plot([0, end], [first, first + (last - first) * end], color=INK, alpha=0.35, linewidth=0.8)
+    for place, (name, points) in enumerate(lines.items()):
+        number = ORDER.index(name) if name in ORDER else place
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        marker = "o" if len(points) <= POINTS_WITH_MARKS else ""
+        xs, ys = [point[0] for point in points], [point[1] for point in points]
+        told = NAMES.get(name, name) or None
+        axes.plot(xs, ys, color=colour, linestyle=dashes, marker=marker, markersize=3, linewidth=1.4, label=told)
+    plain(axes)
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    if limits:
+        axes.set_xlim(*limits)
+        axes.set_ylim(*limits)
+    if any(lines):
+        axes.legend(frameon=False, fontsize=7)
+
+
+def _group(told: Mapping[str, Any]) -> tuple[str, str, str, list[Figure]]:
+    if told["suppressed"]:
+        return told["characteristic"], f"{told['suppressed']} small groups, not shown", "", []
+    figures = told["figures"]
+    shown = [Figure(figures[name], figures.get(f"{name}_low"), figures.get(f"{name}_high")) for name in GROUP_FIGURES]
+    return told["characteristic"], told["group"], f"{told['admissions']:,}", shown

@@ -1,0 +1,1 @@
+"""Bitext mining: which sentences of two sides translate one another."""

@@ -1,0 +1,239 @@
+"""Bitext mining: which sentences of two sides translate one another. In memory, in files, and as `students.mine`.
+
+Both sides are encoded by one model, each sentence finds its k nearest on the other side, pairs are scored by their
+ratio margin and taken best first, one to one. What is encoded and compared is kept in a work folder, so that the same
+call goes on after a kill.
+"""
+
+import copy
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import BertRelayError
+from bertrelay.fingerprint import fingerprint
+from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.progress import say
+from bertrelay.records import Rejects, Table
+from bertrelay.sentence_files import as_table
+from bertrelay.similarity import Vectors, unit
+from bertrelay.stage import Metrics, StageContext, World
+from bertrelay.together import from_main, wait_for_all
+from bertrelay.vector_files import encoder_digest, fill_vectors
+from bertrelay.vector_outputs import held
+from bertrelay.vectors import not_written, open_vectors
+from students.mining.both_ways import neighbours_both_ways
+from students.mining.margin import Pairs, Quality, best_quality, one_to_one, quality_at, score_pairs
+from students.mining.output import check_output, write_pairs
+from students.mining.settings import NEIGHBOURS, Method, MineSettings, work_beside
+from students.mining.sides import Side, lay_down, pair_keys, read_gold
+from students.searching.neighbours import load_faiss
+
+ALONE = World()
+VECTORS = ("source.npy", "target.npy")
+OURS = ("source.*", "target.*", "neighbours.*")
+
+
+class Mined(NamedTuple):
+    """A source and a target row that translate one another, as far as the score says: their ratio margin."""
+
+    score: float
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Mining:
+    """What `mine_files` did: the distinct sentences compared, the pairs written, and how good they are by gold."""
+
+    pairs: int
+    f1: float | None
+    precision: float | None
+    recall: float | None
+    threshold: float | None
+    sources: int
+    targets: int
+
+
+def mine(
+    source: Vectors, target: Vectors, k: int = NEIGHBOURS, threshold: float | None = None, method: Method = "auto"
+) -> list[Mined]:
+    """The pairs of rows of `source` (n, dim) and `target` (m, dim) that translate one another, best first.
+
+    Each row is in one pair at most. Vectors of any length; equal ones are rows of their own.
+    threshold: pairs with a lower margin are left out; without one, every row that finds a partner has it.
+    method: as in `MineSettings`. Raises RequestError for vectors that cannot be compared.
+    """
+    pairs = one_to_one(score_pairs(*neighbours_both_ways(unit(source), unit(target), k, method)))
+    kept = pairs if threshold is None else pairs.where(pairs.scores >= threshold)
+    return [Mined(*row) for row in zip(*(column.tolist() for column in kept), strict=True)]
+
+
+def mine_files(
+    model: SentenceEncoder | str | Path,
+    source: Table | str | Path,
+    target: Table | str | Path,
+    output: str | Path,
+    *,
+    k: int = NEIGHBOURS,
+    threshold: float | None = None,
+    gold: Table | str | Path | None = None,
+    method: Method = "auto",
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    work: Path | None = None,
+    cache: Path | None = None,
+    rejects: Rejects | None = None,
+    world: World = ALONE,
+) -> Mining:
+    """Writes the pairs of sentences of two files that translate one another, best first, with lines and texts.
+
+    Blank sentences are left out, and equal ones stand once, at their first line.
+
+    output: `.tsv`, `.csv`, `.jsonl` or `.parquet`, with the columns score, source_line, target_line, source, target.
+    k, threshold, gold, method: as in `MineSettings`.
+    work: a folder to keep vectors and neighbours in, from which another call with the same sentences goes on; without
+        one they stand beside `output` until it is written.
+    cache: where a model or data set of the hub is kept.
+    rejects: entered while sentences are read; without it the first record that cannot be used raises.
+    world: all processes encode, each its share of the blocks; the main one does the rest.
+    Raises RequestError for files that cannot be what they should be, before anything is encoded.
+    """
+    load_faiss()  # where it is missing, say so before hours of encoding
+    tables, output = (as_table(source), as_table(target)), Path(output)
+    check_output(output, *tables)
+    folder = work or work_beside(output)
+    with held(output) if world.is_main else nullcontext():
+        read = _read(tables, gold, folder, cache, rejects) if world.is_main else None
+        sides, true_pairs = from_main(read, world)
+        encoder = model if isinstance(model, SentenceEncoder) else _load(model, cache)
+        key = _encode(encoder, sides, folder, precision, batch_tokens, world)
+        mining = None
+        if world.is_main:
+            vectors = open_vectors(folder / VECTORS[0]), open_vectors(folder / VECTORS[1])
+            neighbours = neighbours_both_ways(*vectors, k=k, method=method, folder=folder, key=key)
+            pairs = one_to_one(score_pairs(*neighbours))
+            mining = _write(output, pairs, sides, threshold, true_pairs)
+            if work is None:
+                _clear(folder)
+        return from_main(mining, world)
+
+
+def run(settings: MineSettings, context: StageContext) -> Metrics:
+    """The stage `students.mine`: the pairs in `mined.tsv`, or another kind of file."""
+    mining = mine_files(
+        settings.model,
+        settings.source,
+        settings.target,
+        context.output / f"mined.{settings.output}",
+        k=settings.k,
+        threshold=settings.threshold,
+        gold=settings.gold,
+        method=settings.method,
+        precision=settings.precision,
+        batch_tokens=settings.batch_tokens,
+        work=context.work,
+        cache=context.cache,
+        rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
+        world=context.world,
+    )
+    return {**asdict(mining)}
+
+
+def _read(
+    tables: tuple[Table, Table],
+    gold: Table | str | Path | None,
+    folder: Path,
+    cache: Path | None,
+    rejects: Rejects | None,
+) -> tuple[tuple[Side, Side], NDArray[np.int64] | None]:
+    """Both sides, laid down in `folder`, and the true pairs where there is gold."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_written(folder, error) from error
+    try:
+        with rejects or nullcontext():
+            source = lay_down(tables[0], folder / "source.arrow", cache, rejects)
+            target = lay_down(tables[1], folder / "target.arrow", cache, rejects)
+        return (source, target), None if gold is None else read_gold(as_table(gold), source, target, cache)
+    except BertRelayError:
+        if not (folder / VECTORS[0]).exists():  # nothing that took long
+            _clear(folder)
+        raise
+
+
+def _clear(folder: Path) -> None:
+    """Removes what is ours in `folder`, and the folder when nothing else stands there."""
+    for path in [path for pattern in OURS for path in folder.glob(pattern)]:
+        path.unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _load(model: str | Path, cache: Path | None) -> SentenceEncoder:
+    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub").to(accelerator().device)
+
+
+def _encode(
+    encoder: SentenceEncoder,
+    sides: tuple[Side, Side],
+    folder: Path,
+    precision: str,
+    batch_tokens: int | None,
+    world: World,
+) -> str:
+    """Fills both files of vectors, of length one; returns what stands for them."""
+    at_length_one = copy.copy(encoder)
+    at_length_one.normalize = True
+    digest = encoder_digest(at_length_one)
+    keys = [fingerprint({"model": digest, "sentences": side.digest}) for side in sides]
+    for side, name, key in zip(sides, VECTORS, keys, strict=True):
+        fill_vectors(
+            at_length_one,
+            side.read,
+            len(side),
+            folder / name,
+            key,
+            precision=precision,
+            batch_tokens=batch_tokens,
+            world=world,
+            description=f"encoding {Path(side.name).name}",
+        )
+    wait_for_all(world)
+    return fingerprint({"sides": keys, "precision": resolve_precision(precision)})
+
+
+def _write(
+    output: Path,
+    pairs: Pairs,
+    sides: tuple[Side, Side],
+    threshold: float | None,
+    true_pairs: NDArray[np.int64] | None,
+) -> Mining:
+    """Writes the pairs that reach the threshold, given or chosen, and tells how good they are where there is gold."""
+    quality = _quality(pairs, threshold, true_pairs, targets=len(sides[1]))
+    threshold = quality.threshold if quality else threshold
+    if threshold is None:
+        say("no threshold: every sentence that finds a partner keeps it; give one, or a gold file to choose it by")
+    else:
+        pairs = pairs.where(pairs.scores >= threshold)
+    write_pairs(output, pairs, *sides)
+    f1, precision, recall, _ = quality or (None, None, None, None)
+    return Mining(len(pairs.scores), f1, precision, recall, threshold, *map(len, sides))
+
+
+def _quality(
+    pairs: Pairs, threshold: float | None, true_pairs: NDArray[np.int64] | None, targets: int
+) -> Quality | None:
+    if true_pairs is None:
+        return None
+    right = np.isin(pair_keys(pairs, targets), true_pairs)
+    if threshold is None:
+        return best_quality(pairs.scores, right, len(true_pairs))
+    return quality_at(threshold, pairs.scores, right, len(true_pairs))

@@ -1,0 +1,1 @@
+"""A corpus as an index, and the sentences of it nearest to a query."""

@@ -1,0 +1,339 @@
+"""The stage `students.index`: a corpus laid down, encoded, and where it is large linked to a graph.
+
+Killed anywhere, the same call goes on: from the first block of vectors that is missing, from the last checkpoint of
+the graph.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from filelock import FileLock, Timeout
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import BertRelayError, RequestError, WorkError
+from bertrelay.files import sync_contents
+from bertrelay.hardware import resolve_precision
+from bertrelay.ledger import forget
+from bertrelay.progress import say
+from bertrelay.records import Rejects, Table
+from bertrelay.sentence_files import as_table, sentence_records
+from bertrelay.stage import Metrics, StageContext, World
+from bertrelay.statistics import share, with_interval
+from bertrelay.together import wait_for_all
+from bertrelay.vector_files import encoder_digest, fill_vectors
+from bertrelay.vectors import not_written, open_vectors
+from students.searching.folder import (
+    BUILDING,
+    FACTS,
+    GRAPH,
+    RECALL,
+    SENTENCES,
+    VECTORS,
+    Begun,
+    IndexFacts,
+    Origin,
+    check_files,
+    check_origin,
+    open_sentences,
+    origin_of,
+    read_begun,
+    read_facts,
+    sealed,
+    write_begun,
+    write_facts,
+)
+from students.searching.neighbours import Vectors, build_hnsw, load_faiss, recall, write_index
+from students.searching.opened import SearchIndex, load_encoder, whole_index
+from students.searching.settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings
+
+READ_AT_ONCE = 4096
+CHECKPOINT = "hnsw.checkpoint"
+LOCK = ".lock"
+SCHEMA = pa.schema({"text": pa.string(), "line": pa.int64()})
+
+ALONE = World()
+
+
+def run(settings: IndexSettings, context: StageContext) -> Metrics:
+    """Builds the index of the stage in `index/`, with all processes."""
+    facts = build_index(
+        settings.model,
+        settings.corpus,
+        context.output / "index",
+        kind=settings.kind,
+        hnsw=settings.hnsw,
+        prompt_name=settings.prompt,
+        precision=settings.precision,
+        batch_tokens=settings.batch_tokens,
+        cache=context.cache,
+        world=context.world,
+        rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
+    ).facts
+    return {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.origin.dim, **facts.recall}
+
+
+def build_index(
+    model: SentenceEncoder | str | Path,
+    corpus: Table | str | Path,
+    folder: str | Path,
+    *,
+    kind: IndexKind = "auto",
+    hnsw: Hnsw | None = None,
+    prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    rebuild: bool = False,
+    verify: bool = False,
+    cache: Path | None = None,
+    world: World = ALONE,
+    rejects: Rejects | None = None,
+) -> SearchIndex:
+    """The index of the sentences of `corpus` in `folder`: opened where it is whole, else built, or gone on with.
+
+    Blank sentences are left out and counted; the others keep the number of their line.
+
+    model: an encoder, or a name that `SentenceEncoder.load` knows.
+    corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
+    kind: `auto` takes what is there; where there is nothing, it is exact up to 100,000 sentences and HNSW beyond.
+    hnsw: of the graph; where there is a graph of another kind, it is linked anew.
+    prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
+    rebuild: from the beginning, whatever is there.
+    verify: read every file again instead of trusting those that were not touched.
+    cache: where a model or data set of the hub is kept.
+    world: all processes encode, each its share of the blocks; the main one does the rest.
+    rejects: entered while the corpus is read; without it the first record that cannot be used raises.
+    Raises RequestError when `folder` holds something else, an index of another model or corpus, or a damaged one.
+    """
+    load_faiss()  # where it is missing, say so before hours of encoding
+    table, folder = as_table(corpus), Path(folder)
+    encoder = model if isinstance(model, SentenceEncoder) else load_encoder(model, cache)
+    encoder.prompts.text(prompt_name)  # where there is none of that name, say so
+    name = "" if encoder is model else str(model)
+    origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name)
+    with _held(folder) if world.is_main else nullcontext():
+        if world.is_main:
+            _begin(folder, origin, table, rebuild, cache, rejects)
+        wait_for_all(world)
+        begun = read_begun(folder)
+        if begun is not None:
+            _encode(encoder, folder, begun, prompt_name, precision, batch_tokens, world)
+        wait_for_all(world)
+        if world.is_main:
+            _finish(folder, begun, kind, hnsw, resolve_precision(precision))
+        wait_for_all(world)
+    return whole_index(encoder, folder, verify)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Makes `folder` and keeps it to this process; the system lets go of it even when the process is killed."""
+    lock = FileLock(folder / LOCK)
+    try:
+        _check_is_ours(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise RequestError(f"{folder}: another process builds this index; wait for it, or stop it") from error
+    except OSError as error:
+        raise not_written(folder, error) from error
+    try:
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):  # only an empty folder can go: nothing came of the request
+            folder.rmdir()
+
+
+def _check_is_ours(folder: Path) -> None:
+    found = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.exists() else []
+    if found and not {FACTS, BUILDING} & set(found):
+        raise RequestError(
+            f"--index: expected an index, an empty folder or none, found {folder} with {found[0]} in it. "
+            "Name another folder"
+        )
+
+
+# Before the vectors
+
+
+def _begin(
+    folder: Path, origin: Origin, table: Table, rebuild: bool, cache: Path | None, rejects: Rejects | None
+) -> None:
+    """Leaves a whole index, or the sentences laid down and `building.json`, which counts them."""
+    if rebuild:
+        write_begun(folder, Begun(origin))
+        _clear(folder)
+    facts, begun = read_facts(folder), read_begun(folder)
+    if facts is not None:
+        check_origin(folder, facts.origin, origin)
+        check_files(folder, facts)
+        _forget_building(folder)
+    elif begun is not None and begun.sentences is not None:
+        check_origin(folder, begun.origin, origin)
+    else:
+        _lay_down(folder, origin, table, cache, rejects)
+
+
+def _clear(folder: Path) -> None:
+    """Removes the index, and last what says that the files were one, so that a kill on the way leaves no riddle."""
+    for name in (FACTS, GRAPH, VECTORS, SENTENCES):
+        (folder / name).unlink(missing_ok=True)
+    _forget_building(folder)
+
+
+def _lay_down(folder: Path, origin: Origin, table: Table, cache: Path | None, rejects: Rejects | None) -> None:
+    write_begun(folder, Begun(origin))
+    try:
+        sentences, blank = _write_sentences(folder / SENTENCES, table, cache, rejects)
+    except BertRelayError:
+        _clear(folder)
+        raise
+    if blank:
+        say(f"{table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
+    sync_contents(folder)
+    write_begun(folder, Begun(origin, sentences, blank))
+
+
+def _write_sentences(path: Path, table: Table, cache: Path | None, rejects: Rejects | None) -> tuple[int, int]:
+    """Writes the sentences of `table` that are not blank; how many they are, and how many blank ones there were."""
+    sentences = blank = 0
+    try:
+        with rejects or nullcontext(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+            records = sentence_records(table, cache, rejects)
+            while block := list(islice(records, READ_AT_ONCE)):
+                if rejects is not None:
+                    rejects.used(len(block))
+                kept = [{"text": text, "line": line} for (text,), _, line in block if text.strip()]
+                writer.write_batch(pa.RecordBatch.from_pylist(kept, SCHEMA))
+                sentences, blank = sentences + len(kept), blank + len(block) - len(kept)
+    except OSError as error:
+        raise not_written(path, error) from error
+    if sentences == 0:
+        raise RequestError(f"{table.name}: expected sentences, found {blank:,} blank ones and no other")
+    return sentences, blank
+
+
+# The vectors
+
+
+def _encode(
+    encoder: SentenceEncoder,
+    folder: Path,
+    begun: Begun,
+    prompt_name: str | None,
+    precision: str,
+    batch_tokens: int | None,
+    world: World,
+) -> None:
+    sentences = open_sentences(folder)
+    fill_vectors(
+        _at_unit_length(encoder),
+        lambda first, end: sentences["text"].slice(first, end - first).to_pylist(),
+        len(sentences),
+        folder / VECTORS,
+        f"{begun.origin.model_digest} {begun.origin.content} {begun.origin.reading}",
+        prompt_name=prompt_name,
+        precision=precision,
+        batch_tokens=batch_tokens,
+        world=world,
+    )
+
+
+def _at_unit_length(encoder: SentenceEncoder) -> SentenceEncoder:
+    """The same encoder with its vectors normalised; a zero vector stays zero."""
+    return SentenceEncoder(
+        encoder.backbone,
+        encoder.tokenizer,
+        pooling=encoder.pooling,
+        projection=encoder.projection,
+        normalize=True,
+        max_tokens=encoder.max_tokens,
+        prompts=encoder.prompts,
+    ).train(encoder.training)
+
+
+# After the vectors
+
+
+def _finish(folder: Path, begun: Begun | None, kind: IndexKind, hnsw: Hnsw | None, precision: str) -> None:
+    """Links the graph where one is wanted, and says that the index is whole."""
+    facts = read_facts(folder) if begun is None else _exact_facts(folder, begun, precision)
+    if facts is None:
+        raise WorkError(f"{folder}: the index vanished while it was built; run the same command again")
+    wants_graph = _wants_graph(facts, kind, hnsw, is_new=begun is not None)
+    if wants_graph:
+        facts = _with_graph(folder, facts, hnsw or Hnsw())
+    if wants_graph or begun is not None:
+        write_facts(folder, facts)
+        _forget_building(folder)
+
+
+def _forget_building(folder: Path) -> None:
+    for checkpoint in folder.glob(f"{CHECKPOINT}*"):  # one half written, too
+        checkpoint.unlink()
+    forget(folder / VECTORS)
+    (folder / BUILDING).unlink(missing_ok=True)
+
+
+def _exact_facts(folder: Path, begun: Begun, precision: str) -> IndexFacts:
+    vectors = open_vectors(folder / VECTORS)
+    _check_finite(vectors, folder, begun.origin)
+    return IndexFacts(
+        origin=begun.origin,
+        sentences=len(vectors),
+        blank=begun.blank or 0,
+        kind="exact",
+        precision=precision,
+        hnsw={},
+        recall={},
+        files={name: sealed(folder / name) for name in (SENTENCES, VECTORS)},
+    )
+
+
+def _check_finite(vectors: Vectors, folder: Path, origin: Origin) -> None:
+    for start in range(0, len(vectors), READ_AT_ONCE):
+        odd = np.flatnonzero(~np.isfinite(vectors[start : start + READ_AT_ONCE]).all(axis=1))
+        if len(odd):
+            line = open_sentences(folder)["line"][start + odd[0]]
+            raise WorkError(
+                f"the model gives a vector that is not finite for line {line.as_py():,} of {origin.corpus}. "
+                "Check the model, or build the index anew with precision fp32"
+            )
+
+
+def _wants_graph(facts: IndexFacts, kind: IndexKind, hnsw: Hnsw | None, is_new: bool) -> bool:
+    if kind == "exact":
+        return False
+    if facts.kind == "hnsw":
+        return hnsw is not None and facts.hnsw != hnsw.model_dump()
+    if kind == "auto" and is_new:
+        _tell_choice(facts.sentences)
+    return kind == "hnsw" or (is_new and facts.sentences > EXACT_UP_TO)
+
+
+def _tell_choice(sentences: int) -> None:
+    chosen = "exact search" if sentences <= EXACT_UP_TO else "an approximate index (HNSW)"
+    say(f"{sentences:,} sentences: {chosen}, as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it")
+
+
+def _with_graph(folder: Path, facts: IndexFacts, hnsw: Hnsw) -> IndexFacts:
+    """Links the graph, measures it against exact search, and says how much it finds."""
+    vectors = open_vectors(folder / VECTORS)
+    graph = build_hnsw(vectors, hnsw, folder / CHECKPOINT, facts.files[VECTORS]["sha256"])
+    shares = recall(graph, vectors, hnsw.ef_search)
+    measured = with_interval(RECALL, share, shares)
+    if len(shares):
+        say(
+            f"recall@10 {measured[RECALL]:.4f} (95 % from {measured[f'{RECALL}_low']:.4f} to "
+            f"{measured[f'{RECALL}_high']:.4f}): what the graph finds of the exact ten nearest, for {len(shares):,} "
+            "sentences of the corpus"
+        )
+    write_index(graph, folder / GRAPH)
+    files = {**facts.files, GRAPH: sealed(folder / GRAPH)}
+    return replace(facts, kind="hnsw", hnsw=hnsw.model_dump(), recall=measured, files=files)

@@ -1,0 +1,147 @@
+"""An index opened, and queries to the sentences of it nearest in meaning, in whatever language either is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.hardware import accelerator
+from bertrelay.similarity import unit
+from bertrelay.vector_files import encoder_digest
+from bertrelay.vectors import open_vectors
+from students.searching.folder import (
+    BUILDING,
+    GRAPH,
+    VECTORS,
+    IndexFacts,
+    check_files,
+    check_model,
+    damaged,
+    open_sentences,
+    read_facts,
+)
+from students.searching.neighbours import Rows, Vectors, approximate_neighbours, exact_neighbours, open_hnsw
+
+
+class Hit(NamedTuple):
+    """A sentence found: its cosine with the query, where it stands in the corpus, and what it says."""
+
+    similarity: float
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class SearchIndex:
+    """An index and the model it was built with; vectors, sentences and graph stay on disk.
+
+    vectors: unit vectors, float32 (sentences, dim).
+    sentences: columns text and line.
+    graph: None for an exact index.
+    """
+
+    folder: Path
+    facts: IndexFacts
+    encoder: SentenceEncoder
+    vectors: Vectors
+    sentences: pa.Table
+    graph: Any | None
+
+    def search(
+        self,
+        queries: Sequence[str],
+        k: int = 10,
+        *,
+        exact: bool = False,
+        ef_search: int | None = None,
+        prompt_name: str | None = None,
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+    ) -> list[list[Hit]]:
+        """For each of `queries` its `k` nearest sentences, best first; fewer where the index has fewer.
+
+        exact: compare with every sentence even where there is a graph.
+        ef_search: candidates kept in the graph, more of which find more and take longer; the index's own if not given.
+        prompt_name: which of the model's prompts stands before each query; without one, the model's default.
+        Raises RequestError for a query that is blank.
+        """
+        _check_queries(queries, k)
+        vectors = self.encoder.encode(
+            queries, prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens
+        )  # (queries, dim)
+        if not np.isfinite(vectors).all():
+            raise WorkError("the model gives a vector that is not finite for a query. Try precision fp32")
+        similarities, rows = self.neighbours(unit(vectors), k, exact, ef_search)
+        return [self._hits(*found) for found in zip(similarities, rows, strict=True)]
+
+    def neighbours(
+        self, queries: Vectors, k: int, exact: bool = False, ef_search: int | None = None
+    ) -> tuple[Vectors, Rows]:
+        """Similarities and rows, (n, k) both, of unit vectors `queries` (n, dim); see `neighbours`."""
+        if exact or self.graph is None:
+            return exact_neighbours(queries, self.vectors, k)
+        return approximate_neighbours(self.graph, queries, k, ef_search or self.facts.hnsw["ef_search"])
+
+    def _hits(self, similarities: Vectors, rows: Rows) -> list[Hit]:
+        found = [(value, row) for value, row in zip(similarities.tolist(), rows.tolist(), strict=True) if row >= 0]
+        return [Hit(min(value, 1.0), **self.sentences.slice(row, 1).to_pylist()[0]) for value, row in found]
+
+
+def _check_queries(queries: Sequence[str], k: int) -> None:
+    if isinstance(queries, str):
+        raise RequestError("search: expected a list of queries, found one string; write [query]")
+    if k < 1:
+        raise RequestError(f"k: expected 1 or more, found {k}")
+    blank = next((place for place, query in enumerate(queries, 1) if not query.strip()), None)
+    if blank is not None:
+        raise RequestError(f"search: expected a text to look for, found an empty one (query {blank:,})")
+
+
+def load_encoder(model: str | Path, cache: Path | None) -> SentenceEncoder:
+    """The encoder of that name, on the device there is; `cache` keeps one of the hub."""
+    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub").to(accelerator().device)
+
+
+def open_index(
+    model: SentenceEncoder | str | Path, folder: str | Path, *, verify: bool = False, cache: Path | None = None
+) -> SearchIndex:
+    """The index in `folder`, for queries of the model it was built with.
+
+    model: an encoder, or a name that `SentenceEncoder.load` knows.
+    verify: read every file again instead of trusting those that were not touched.
+    Raises RequestError when there is none, or when it is not finished, damaged, or of another model.
+    """
+    folder = Path(folder)
+    facts = read_facts(folder)
+    if facts is None:
+        raise _not_there(folder)
+    encoder = model if isinstance(model, SentenceEncoder) else load_encoder(model, cache)
+    check_model(folder, facts.origin, encoder_digest(encoder), encoder.dim)
+    return whole_index(encoder, folder, verify)
+
+
+def whole_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> SearchIndex:
+    """As `open_index`, where `encoder` is known to be the model of the index."""
+    facts = read_facts(folder)
+    if facts is None:
+        raise _not_there(folder)
+    check_files(folder, facts, verify)
+    vectors = open_vectors(folder / VECTORS)
+    expected = (facts.sentences, facts.origin.dim)
+    if vectors.shape != expected:
+        raise damaged(folder, f"{VECTORS} holds vectors of shape {vectors.shape} and not {expected}")
+    graph = open_hnsw(folder / GRAPH) if facts.kind == "hnsw" else None
+    return SearchIndex(folder, facts, encoder, vectors, open_sentences(folder), graph)
+
+
+def _not_there(folder: Path) -> RequestError:
+    if (folder / BUILDING).is_file():
+        return RequestError(
+            f"{folder}: this index is not finished. Go on with it: bertrelay search MODEL CORPUS --index {folder}"
+        )
+    return RequestError(f"{folder}: expected an index, found none. Build one: bertrelay search MODEL CORPUS")

@@ -1,0 +1,1 @@
+"""Smaller models: fewer pieces, layers or dimensions."""

@@ -1,0 +1,104 @@
+"""The stages `teachers.cross-encoder` and `teachers.poly-encoder`: a BERT learns to score pairs of sentences."""
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (its usual name)
+
+from bertrelay.batches import Items
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.records import Rejects
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.statistics import spearman, with_interval
+from bertrelay.training import Batch, train
+from teachers.baselines.cross_encoder import CrossEncoder, start_cross_encoder
+from teachers.baselines.pair_scores import Pairs
+from teachers.baselines.poly_encoder import PolyEncoder
+from teachers.baselines.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings
+from teachers.evaluation.sts import StsPairs, read_sts
+from teachers.examples import Examples, read_examples
+from teachers.settings import TrainSettings
+
+Scorer = CrossEncoder | PolyEncoder
+LOSS = "cross_entropy"
+DEV = "dev/spearman_score"
+
+
+def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
+    """Trains a network that reads both sentences at once."""
+    cache = context.cache / "hub"
+    return _run(
+        lambda: start_cross_encoder(settings.base, settings.max_tokens, settings.seed, cache), settings, context
+    )
+
+
+def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
+    """Trains a network whose learnt codes look at each sentence alone."""
+
+    def start() -> PolyEncoder:
+        encoder = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
+        return PolyEncoder(encoder, settings.codes, settings.seed)
+
+    return _run(start, settings, context)
+
+
+def _run(start: Callable[[], Scorer], settings: PairSettings, context: StageContext) -> Metrics:
+    """Trains what `start` gives and writes `model/`; `sts/<name>/spearman_score` of each test set."""
+    with Rejects(context.output / "rejects.jsonl" if context.world.is_main else None, settings.max_rejects) as rejects:
+        reading = _reading(settings)
+        examples = read_examples(settings.train, reading, context, rejects)
+        dev = read_examples(settings.dev, reading, context, rejects) if settings.dev else None
+        tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
+    model = start()
+    metrics = train(PairTask(model, settings, examples, dev), settings, context.output, context.work)
+    if not context.world.is_main:
+        return metrics
+    model.save(context.output / "model")
+    for name, pairs in tests.items():
+        metrics |= _tested(f"sts/{name}/spearman_score", model, pairs, settings.precision)
+    return {**metrics, "train_items": float(len(examples.indices))}
+
+
+def _reading(settings: PairSettings) -> TrainSettings:
+    """The tables are those of a teacher that learns scores, and are read as its are."""
+    return TrainSettings(base=settings.base, objective="cosine", train=settings.train, score_range=settings.score_range)
+
+
+def pairs_of(examples: Examples) -> Pairs:
+    """The two sentences of each item."""
+    return [(examples.sentences[first], examples.sentences[second]) for first, second in examples.indices.tolist()]
+
+
+def _tested(name: str, model: Scorer, pairs: StsPairs, precision: str) -> Metrics:
+    scores = model.score(list(zip(pairs.first, pairs.second, strict=True)), precision=precision)
+    return with_interval(name, spearman, scores, pairs.scores)
+
+
+class PairTask:
+    """Cross-entropy of the score, as the training loop asks for it."""
+
+    def __init__(self, model: Scorer, settings: PairSettings, examples: Examples, dev: Examples | None) -> None:
+        self.model, self.settings, self.dev = model, settings, dev
+        self.tokens = model.tokenize(pairs_of(examples))
+        self.labels = torch.tensor(examples.labels, dtype=torch.float32)
+        self.lengths: NDArray[np.integer] = self.tokens.lengths
+        self.padded_lengths: NDArray[np.integer] = self.tokens.lengths
+        self.criterion = DEV if dev else None
+
+    def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
+        inputs = self.tokens.padded(items, self.model.pad_id)
+        return Batch({**inputs, "labels": self.labels[torch.from_numpy(items)]}, {LOSS: len(items)})
+
+    def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s from 0 to 1."""
+        inputs = {name: tensor for name, tensor in batch.inputs.items() if name != "labels"}
+        return {LOSS: F.binary_cross_entropy_with_logits(model(**inputs), batch.inputs["labels"], reduction="sum")}
+
+    def evaluate(self) -> Metrics:
+        dev = cast(Examples, self.dev)
+        scores = self.model.score(pairs_of(dev), precision=self.settings.precision)
+        return {DEV: spearman(scores, np.array(dev.labels))}

@@ -1,0 +1,82 @@
+"""The settings of the baselines that are trained; free of torch."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.settings import InputFile, ModelSource, Positive, refuse_idle
+from bertrelay.tables import Table
+from bertrelay.training_settings import TrainingSettings
+from teachers.settings import CONCATENATIONS, Part, StsTable
+
+
+class PairSettings(TrainingSettings):
+    """A network that says how alike two sentences are, from 0 to 1.
+
+    base: the BERT it starts from; a sentence encoder's is taken out of it.
+    train, dev: tables of sentence1, sentence2 and score, or with other columns that they name; dev chooses the best
+        weights by Spearman.
+    test: STS sets by name, scored after the training.
+    score_range: the lowest and highest gold score.
+    """
+
+    base: ModelSource
+    train: Annotated[list[Table], Field(min_length=1)]
+    dev: list[Table] = []
+    test: dict[str, StsTable] = {}
+    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.0, 5.0]
+    batch_items: Positive | None = 16
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.score_range[0] >= self.score_range[1]:
+            raise ValueError(f"score_range: expected the lowest score first, found {self.score_range}")
+        if not self.dev:
+            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data in `dev`")
+        return self
+
+
+class CrossEncoderSettings(PairSettings):
+    """A BERT that reads both sentences at once.
+
+    max_tokens: the longest pair, special tokens included; as many as the base has positions, and 256 at most.
+    """
+
+    max_tokens: Positive | None = None
+
+
+class PolyEncoderSettings(PairSettings):
+    """A poly-encoder, whose base may be any encoder of one pooling without a projection.
+
+    codes: how many learnt ones look at the first sentence.
+    """
+
+    codes: Positive = 64
+
+
+class BiLstmSettings(TrainingSettings):
+    """InferSent's encoder, which learns labelled pairs; defaults are near those of its paper, but for the optimiser.
+
+    glove: a text file of word vectors; those of the words in train and dev are kept with the model.
+    train, dev: tables of premise, hypothesis and label, or with other columns that they name.
+    hidden: figures of each direction; a sentence vector has twice as many.
+    concatenation: what the linear map of the softmax objective sees.
+    """
+
+    glove: InputFile
+    train: Annotated[list[Table], Field(min_length=1)]
+    dev: list[Table] = []
+    hidden: Positive = 2_048
+    concatenation: list[Part] = ["u", "v", "|u-v|", "u*v"]
+    batch_items: Positive | None = 64
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if tuple(self.concatenation) not in CONCATENATIONS:
+            raise ValueError(f"concatenation: expected one of {CONCATENATIONS}, found {self.concatenation}")
+        if not self.dev:
+            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data in `dev`")
+        return self

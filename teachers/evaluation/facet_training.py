@@ -1,0 +1,86 @@
+"""The stage `teachers.facets`: Argument Facet Similarity, learnt from some of the pairs and tested on the others."""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.files import write_text
+from bertrelay.hardware import accelerator
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.statistics import Floats
+from bertrelay.tables import Table
+from teachers.baselines.encoders import finite
+from teachers.evaluation.facets import cosines_of, mean_over, read_topics
+from teachers.evaluation.official import OfficialFiles
+from teachers.evaluation.settings import FacetSettings
+from teachers.evaluation.sts import StsPairs
+from teachers.settings import TrainSettings
+from teachers.variants import trained, training_keys
+
+
+def run(settings: FacetSettings, context: StageContext) -> Metrics:
+    """`facets/<split>/<correlation>_cosine`: the mean over the folds, each tested by what the others teach."""
+    topics = read_topics(OfficialFiles(Path(settings.data)))
+    if topics is None:
+        raise RequestError(f"data: expected ArgPairs_GC.csv and its two sisters, found none below {settings.data}")
+    pairs, fold_of = _joined(topics), _folds(topics, settings)
+    tested = [_fold(number, pairs, fold_of == number, settings, context) for number in range(fold_of.max() + 1)]
+    scores = [pairs.scores[fold_of == number] for number in range(len(tested))]
+    return mean_over(f"facets/{settings.split}", tested, scores) if context.world.is_main else {}
+
+
+def _joined(topics: Mapping[str, StsPairs]) -> StsPairs:
+    parts = list(topics.values())
+    return StsPairs(
+        [sentence for part in parts for sentence in part.first],
+        [sentence for part in parts for sentence in part.second],
+        np.concatenate([part.scores for part in parts]),
+    )
+
+
+def _folds(topics: Mapping[str, StsPairs], settings: FacetSettings) -> NDArray[np.int64]:
+    """The number of each pair's fold, (pairs,): its topic, or one of equally many drawn by the seed."""
+    sizes = [len(part.scores) for part in topics.values()]
+    if settings.split == "cross-topic":
+        return np.repeat(np.arange(len(sizes)), sizes)
+    return np.random.default_rng(settings.seed).permutation(sum(sizes)) % settings.folds
+
+
+def _fold(
+    number: int, pairs: StsPairs, is_tested: NDArray[np.bool_], settings: FacetSettings, context: StageContext
+) -> Floats:
+    """The cosines of the tested pairs by an encoder that learnt from the others, (tested,)."""
+    taught, tested = _rows(pairs, ~is_tested), _rows(pairs, is_tested)
+    name = f"{settings.split}-{number}"
+    model, _ = trained(name, _training(taught, context.work / f"{name}.jsonl", settings), context)
+    if not context.world.is_main:
+        return np.zeros(len(tested.scores))
+    encoder = SentenceEncoder.load(model).to(accelerator().device)
+    return cosines_of(tested, finite(partial(encoder.encode, precision=settings.precision)))
+
+
+def _rows(pairs: StsPairs, rows: NDArray[np.bool_]) -> StsPairs:
+    wanted = np.flatnonzero(rows)
+    return StsPairs([pairs.first[row] for row in wanted], [pairs.second[row] for row in wanted], pairs.scores[wanted])
+
+
+def _training(taught: StsPairs, path: Path, settings: FacetSettings) -> TrainSettings:
+    """Regression of the cosine on the pairs, which are written to `path`."""
+    rows = zip(taught.first, taught.second, taught.scores.tolist(), strict=True)
+    lines = [json.dumps({"sentence1": first, "sentence2": second, "score": score}) for first, second, score in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(f"{line}\n" for line in lines))
+    return TrainSettings(
+        base=settings.base,
+        objective="cosine",
+        train=[Table(path=str(path))],  # type: ignore[arg-type]  # pydantic makes it an InputFile
+        pooling=settings.pooling,
+        max_tokens=settings.max_tokens,
+        **training_keys(settings),
+    )

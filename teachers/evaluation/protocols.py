@@ -1,0 +1,81 @@
+"""The stage `teachers.protocols`: any encoder, as it is, scored by what Sentence-BERT was scored by."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from bertrelay.errors import RequestError
+from bertrelay.progress import say
+from bertrelay.records import Rejects
+from bertrelay.stage import Metrics, StageContext
+from teachers.evaluation import transfer
+from teachers.evaluation.facets import facet_metrics, read_topics
+from teachers.evaluation.names import SETS
+from teachers.evaluation.official import OfficialFiles
+from teachers.evaluation.sections import read_sections, section_metrics
+from teachers.evaluation.settings import ProtocolSettings
+from teachers.evaluation.sts import Encode
+from teachers.evaluation.sts_sets import read_sets, set_metrics
+
+Read = TypeVar("Read")
+Score = Callable[[Encode], Metrics]
+"""What a protocol whose files are read makes of an encoder."""
+
+
+def run(settings: ProtocolSettings, context: StageContext) -> Metrics:
+    """The figures of every protocol asked for; the main process does it, as others have nothing to add."""
+    if not context.world.is_main:
+        return {}
+    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
+        scores = read_protocols(settings, context, rejects)
+    return scored(settings, scores, context.cache)
+
+
+def read_protocols(settings: ProtocolSettings, context: StageContext, rejects: Rejects) -> list[Score]:
+    """Each protocol with its files read and checked, so that what is wrong is told before a model is loaded.
+
+    Raises RequestError for a set that is asked for by name and not there, or a protocol of which none is there.
+    """
+    files = OfficialFiles(Path(settings.data))
+    return [_read(protocol, files, settings, context, rejects) for protocol in settings.protocols]
+
+
+def scored(settings: ProtocolSettings, scores: list[Score], cache: Path | None) -> Metrics:
+    """The figures of the encoder that `settings` name; `cache` is where a model of the hub is kept."""
+    from teachers.baselines.encoders import encode_of  # torch, which reading and checking files does without
+
+    encode = encode_of(settings, cache)
+    return {name: value for score in scores for name, value in score(encode).items()}
+
+
+def _read(
+    protocol: str, files: OfficialFiles, settings: ProtocolSettings, context: StageContext, rejects: Rejects
+) -> Score:
+    names = [name for name in SETS[protocol] if name in settings.sets] or list(SETS[protocol])
+    match protocol:
+        case "sts":
+            pairs = _there(protocol, read_sets(files, names, context, rejects), settings)
+            return lambda encode: set_metrics(pairs, encode)
+        case "senteval":
+            labelled = _there(protocol, transfer.read_sets(files, names, settings.folds), settings)
+            return lambda encode: transfer.transfer_metrics(labelled, encode, settings.folds, settings.seed)
+        case "facets":
+            topics = _there(protocol, {"AFS": read_topics(files)}, settings)["AFS"]
+            return lambda encode: facet_metrics(topics, encode)
+        case _:
+            triplets = _there(protocol, {"sections": read_sections(files, context, rejects)}, settings)["sections"]
+            return lambda encode: section_metrics(triplets, encode)
+
+
+def _there(protocol: str, found: Mapping[str, Read | None], settings: ProtocolSettings) -> dict[str, Read]:
+    """What was found; raises RequestError where that is nothing, or not what was asked for by name."""
+    there = {name: read for name, read in found.items() if read is not None}
+    missing = [name for name in found if name not in there]
+    if missing and (not there or any(name in settings.sets for name in missing)):
+        raise RequestError(
+            f"{protocol}: expected the official files of {', '.join(missing)}, found none below {settings.data}. "
+            "`bertrelay samples DIR` writes made-up ones in DIR/sbert-paper"
+        )
+    if missing:
+        say(f"{protocol}: not below {settings.data} and left out: {', '.join(missing)}; there is no mean over all sets")
+    return there

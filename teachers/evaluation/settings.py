@@ -1,0 +1,118 @@
+"""The settings of the SBERT paper's protocols; free of torch."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.encoder_settings import Base, PoolingMode
+from bertrelay.settings import InputFile, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.tables import Table
+from bertrelay.training_settings import TrainingSettings
+from teachers.evaluation.names import SETS, Protocol
+from teachers.settings import CONCATENATIONS, Part
+
+
+class EncoderSource(Settings):
+    """What gives vectors: exactly one of `model`, `glove`, `bilstm` and `tfidf`.
+
+    model: any encoder; a plain BERT gives the mean of its token vectors.
+    pooling: of the model, in place of its own: `["cls"]` for the vector of [CLS].
+    glove: a text file of word vectors, a word and its figures in each line, `.gz` too; a sentence is their mean.
+    bilstm: the folder that a training of InferSent's encoder wrote.
+    tfidf: words weighted by how rare they are among the sentences of the set that is scored.
+    """
+
+    model: ModelSource | None = None
+    pooling: Annotated[list[PoolingMode], Field(min_length=1)] | None = None
+    glove: InputFile | None = None
+    bilstm: InputFile | None = None
+    tfidf: bool = False
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [source for source in (self.model, self.glove, self.bilstm) if source is not None]
+        if len(given) + self.tfidf != 1:
+            raise ValueError("expected exactly one of model, glove, bilstm and tfidf")
+        if self.model is None:
+            refuse_idle(self, "pooling", "precision", because="only a model has one")
+        return self
+
+
+class ProtocolSettings(EncoderSource):
+    """An encoder scored by protocols of the SBERT paper, without training it.
+
+    protocols: `sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet
+        Similarity), `sections` (triplets of Wikipedia sections).
+    data: a folder that has the official files, wherever below it.
+    sets: the names of some sets, such as STSb or MRPC, all of which must be there; without names, every set that is.
+    folds, seed: of the classifications without a test set.
+    """
+
+    protocols: Annotated[list[Protocol], Field(min_length=1)]
+    data: InputFile
+    sets: list[str] = []
+    folds: Annotated[int, Field(ge=2)] = 10
+    seed: int = 0
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _known_sets(self) -> Self:
+        known = [name for protocol in self.protocols for name in SETS[protocol]]
+        unknown = [name for name in self.sets if name not in known]
+        if unknown:
+            raise ValueError(f"sets: expected some of {', '.join(known)}; found {', '.join(unknown)}")
+        return self
+
+
+class FacetSettings(TrainingSettings):
+    """Argument Facet Similarity with training: an encoder learns some of the pairs and is tested on the others.
+
+    data: a folder that has the three official files, wherever below it.
+    split: `ten-fold` tests on each tenth of all pairs what the other nine teach; `cross-topic` on each topic what
+        the other two teach.
+    folds: of the former.
+    pooling, max_tokens: the base's own when absent.
+    """
+
+    base: Base
+    data: InputFile
+    split: Literal["ten-fold", "cross-topic"] = "ten-fold"
+    folds: Annotated[int, Field(ge=2)] = 10
+    batch_items: Positive | None = 16
+    pooling: Annotated[list[PoolingMode], Field(min_length=1)] | None = None
+    max_tokens: Positive | None = None
+
+    @model_validator(mode="after")
+    def _nothing_idle(self) -> Self:
+        refuse_idle(
+            self, "evaluate_every", "patience", because="all pairs are trained on or tested on, none is dev data"
+        )
+        if self.split == "cross-topic":
+            refuse_idle(self, "folds", because="there is a fold for each topic")
+        return self
+
+
+class AblationSettings(TrainingSettings):
+    """Which parts matter: one training for each pooling under two objectives, and for each concatenation.
+
+    data: a folder that has SICK and the STS benchmark in their official files, wherever below it: softmax learns the
+        labels of SICK_train.txt, cosine the scores of sts-train.csv, and both are tested on sts-test.csv.
+    nli: tables of premise, hypothesis and label for softmax to learn in place of SICK.
+    poolings: each under both objectives.
+    concatenations: each under softmax and mean pooling.
+    """
+
+    base: Base
+    data: InputFile
+    nli: list[Table] = []
+    poolings: list[PoolingMode] = ["mean", "max", "cls"]
+    concatenations: list[list[Part]] = [list(parts) for parts in CONCATENATIONS]
+    batch_items: Positive | None = 16
+    max_tokens: Positive | None = None
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _nothing_idle(self) -> Self:
+        refuse_idle(self, "evaluate_every", "patience", because="every way of training takes all its steps")
+        return self

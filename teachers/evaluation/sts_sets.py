@@ -1,0 +1,221 @@
+"""The seven STS sets of the SBERT paper, read from their official files and scored without training.
+
+A year's task is several subsets. Its figure is their mean; all pairs of a year taken together, which is how some
+papers count, stand beside it under `all`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.errors import RequestError
+from bertrelay.records import Rejects
+from bertrelay.settings import InputFile
+from bertrelay.similarity import Metric, pairwise
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.statistics import Floats, pearson, spearman, with_interval
+from teachers.evaluation.names import SETS, YEARS
+from teachers.evaluation.official import OfficialFiles, fields_of, read_lines
+from teachers.evaluation.sts import Encode, StsPairs, read_sts
+from teachers.examples import parse_score
+from teachers.settings import StsTable
+
+SINGLE: dict[str, dict[str, dict[str, Any]]] = {
+    "STSb": {
+        "sts-test.csv": {"format": "tsv", "header": False, "columns": [5, 6, 4]},
+        "stsb-en-test.csv": {"format": "csv", "header": False, "columns": [0, 1, 2]},  # as stsb-multi-mt has it
+    },
+    "SICK-R": {
+        "SICK_test_annotated.txt": {"format": "tsv", "columns": ["sentence_A", "sentence_B", "relatedness_score"]},
+    },
+}
+SIMILARITIES: tuple[Metric, ...] = ("cosine", "euclidean", "manhattan")
+CORRELATIONS: dict[str, Callable[[Floats, Floats], float | None]] = {"spearman": spearman, "pearson": pearson}
+MAIN = "spearman_cosine"
+MEASURES = tuple(f"{correlation}_{similarity}" for similarity in SIMILARITIES for correlation in CORRELATIONS)
+
+
+@dataclass(frozen=True)
+class StsSet:
+    """A set's pairs by subset; of STSb and SICK-R the only one has no name.
+
+    without_gold: pairs that nobody has scored, by subset; they are left out.
+    """
+
+    subsets: Mapping[str, StsPairs]
+    without_gold: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_sets(
+    files: OfficialFiles, names: Sequence[str], context: StageContext, rejects: Rejects
+) -> dict[str, StsSet | None]:
+    """Each of the sets `names`, None for one that is not there at all.
+
+    Raises RequestError for one of which a part is missing, and for a file that is not in its official form.
+    """
+    return {name: _year(files, name) if name in YEARS else _single(files, name, context, rejects) for name in names}
+
+
+def _single(files: OfficialFiles, name: str, context: StageContext, rejects: Rejects) -> StsSet | None:
+    for file, form in SINGLE[name].items():
+        if path := files.find(file):
+            table = StsTable(path=InputFile(path.resolve()), **form)
+            return StsSet({"": read_sts(table, context, rejects)})
+    return None
+
+
+def _year(files: OfficialFiles, name: str) -> StsSet | None:
+    found = {subset: _subset_files(files, name, subset) for subset in YEARS[name]}
+    missing = [subset for subset, paths in found.items() if paths is None]
+    if len(missing) == len(found):
+        return None
+    if missing:
+        raise RequestError(
+            f"{name}: expected its {len(found)} subsets, found none of {', '.join(missing)} below {files.data}; "
+            f"expected files such as STS.input.{missing[0]}.txt and STS.gs.{missing[0]}.txt beside the others"
+        )
+    read = {subset: _subset(*paths) for subset, paths in found.items() if paths}
+    return StsSet(
+        {subset: pairs for subset, (pairs, _) in read.items()},
+        {subset: missing for subset, (_, missing) in read.items()},
+    )
+
+
+def _subset_files(files: OfficialFiles, name: str, subset: str) -> tuple[Path, Path | None] | None:
+    """Sentences and gold scores of a subset, or the one file of some collections that has both."""
+    year = name.removeprefix("STS")
+    within = rf"(?:sts|20){year}(?!\d)"  # STS12-en-test, STS2012, semeval2012, 2012
+    sentences, gold = (
+        files.find(f"STS.{kind}.{subset}.txt", f"STS20{year}.{kind}.{subset}.txt", within=within)
+        for kind in ("input", "gs")
+    )
+    if sentences and gold:
+        return sentences, gold
+    both = files.find(f"{subset}.test.tsv", within=within)
+    return (both, None) if both else None
+
+
+def _subset(sentences: Path, gold: Path | None) -> tuple[StsPairs, int]:
+    """The pairs that have a gold score, and how many have none."""
+    pairs, golds = _both_in_one(sentences) if gold is None else _side_by_side(sentences, gold)
+    scored = [
+        (first, second, _score(text, gold or sentences, line))
+        for line, ((first, second), text) in enumerate(zip(pairs, golds, strict=True), 1)
+        if text.strip()
+    ]
+    if not scored:
+        raise RequestError(f"{gold or sentences}: expected gold scores, found none")
+    first, second, scores = zip(*scored, strict=True)
+    return StsPairs(list(first), list(second), np.array(scores)), len(pairs) - len(scored)
+
+
+def _both_in_one(path: Path) -> tuple[list[list[str]], list[str]]:
+    rows = fields_of(path, read_lines(path), "\t", 3, "a score and two sentences with tabs between them")
+    return [row[1:3] for row in rows], [row[0] for row in rows]
+
+
+def _side_by_side(sentences: Path, gold: Path) -> tuple[list[list[str]], list[str]]:
+    rows = fields_of(sentences, read_lines(sentences), "\t", 2, "two sentences with a tab between them")
+    golds = read_lines(gold)
+    if len(golds) != len(rows):
+        raise RequestError(
+            f"line n of {gold} should score line n of {sentences}, but the first has {len(golds):,} lines and the "
+            f"second {len(rows):,}. Copy both again."
+        )
+    return [row[:2] for row in rows], golds
+
+
+def _score(text: str, file: Path, line: int) -> float:
+    try:
+        return parse_score(text)
+    except ValueError:
+        raise RequestError(f"{file}, line {line:,}: expected a gold score, found what is no number") from None
+
+
+def set_metrics(sets: Mapping[str, StsSet], encode: Encode, intervals: bool = True) -> Metrics:
+    """`sts/<set>[/<subset>]/<correlation>_<similarity>` for each set and each of its subsets, and their means.
+
+    `sts/STS12/…` is the mean of the year's subsets, `sts/STS12/all/…` takes the year's pairs together, and
+    `sts/mean/…` is the mean of the seven sets, absent without all of them. Distances count negatively.
+    `without_gold/<year>/<subset>` counts the pairs that nobody has scored.
+    """
+    metrics: Metrics = {}
+    for name, each in sets.items():
+        metrics |= _of_set(f"sts/{name}", each, encode, intervals)
+        metrics |= {f"without_gold/{name}/{subset}": float(count) for subset, count in each.without_gold.items()}
+    if set(SETS["sts"]) <= sets.keys():
+        for measure in MEASURES:
+            metrics[f"sts/mean/{measure}"] = _mean([metrics[f"sts/{name}/{measure}"] for name in SETS["sts"]])
+            together = [
+                f"sts/{name}/all/{measure}" if name in YEARS else f"sts/{name}/{measure}" for name in SETS["sts"]
+            ]
+            metrics[f"sts/mean/all/{measure}"] = _mean([metrics[name] for name in together])
+    return metrics
+
+
+def _of_set(name: str, each: StsSet, encode: Encode, intervals: bool) -> Metrics:
+    metrics: Metrics = {}
+    similar, scores, subset_of = _similarities(each.subsets, encode)
+    for number, subset in enumerate(filter(None, each.subsets)):
+        rows = subset_of == number
+        within = {measure: values[rows] for measure, values in similar.items()}
+        metrics |= correlations(f"{name}/{subset}", within, scores[rows], intervals=intervals)
+    if "" in each.subsets:
+        return correlations(name, similar, scores, intervals=intervals)
+    metrics |= correlations(name, similar, scores, subset_of, intervals)
+    return metrics | correlations(f"{name}/all", similar, scores, intervals=intervals)
+
+
+def _similarities(
+    subsets: Mapping[str, StsPairs], encode: Encode
+) -> tuple[dict[Metric, Floats], NDArray[np.float64], NDArray[np.int64]]:
+    """By each similarity of all pairs, (pairs,), their gold scores and the numbers of their subsets."""
+    parts = list(subsets.values())
+    first = [sentence for part in parts for sentence in part.first]
+    vectors = encode([*first, *(sentence for part in parts for sentence in part.second)])
+    u, v = vectors[: len(first)], vectors[len(first) :]  # (pairs, dim)
+    subset_of = np.repeat(np.arange(len(parts)), [len(part.scores) for part in parts])
+    similar: dict[Metric, Floats] = {each: pairwise(u, v, each) for each in SIMILARITIES}
+    return similar, np.concatenate([part.scores for part in parts]), subset_of
+
+
+def correlations(
+    name: str,
+    similar: Mapping[Metric, Floats],
+    scores: Floats,
+    groups: NDArray[np.int64] | None = None,
+    intervals: bool = True,
+) -> Metrics:
+    """`<name>/<correlation>_<similarity>`, with an interval for the one that papers report.
+
+    groups: what each pair belongs to; the figure is then the mean over groups.
+    """
+    metrics: Metrics = {}
+    grouped = np.zeros(len(scores), np.int64) if groups is None else groups
+    for similarity, values in similar.items():
+        for correlation, statistic in CORRELATIONS.items():
+            measure = f"{correlation}_{similarity}"
+            figure = over_groups(statistic)
+            if intervals and measure == MAIN:
+                metrics |= with_interval(f"{name}/{measure}", figure, values, scores, grouped)
+            else:
+                metrics[f"{name}/{measure}"] = figure(values, scores, grouped)
+    return metrics
+
+
+def over_groups(statistic: Callable[[Floats, Floats], float | None]) -> Callable[..., float | None]:
+    """`statistic` as the mean of what it is in each group; None where it is that in one of them."""
+
+    def mean(first: Floats, second: Floats, groups: NDArray[np.int64]) -> float | None:
+        return _mean([statistic(first[groups == group], second[groups == group]) for group in np.unique(groups)])
+
+    return mean
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None

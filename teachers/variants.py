@@ -1,0 +1,36 @@
+"""Several trainings inside one stage: each in a folder of its own, done once, and gone on with after a kill."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from bertrelay.files import read_json, write_json
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.together import wait_for_all
+from bertrelay.training_settings import TrainingSettings
+from teachers.settings import TrainSettings
+from teachers.train import run
+
+DONE = "trained.json"
+
+
+def trained(name: str, settings: TrainSettings, context: StageContext) -> tuple[Path, Metrics]:
+    """The model folder of a training with `settings`, and its metrics; what an earlier run has done is not repeated.
+
+    name: of the folder, below the stage's `work`.
+    """
+    inner = StageContext(context.work / name, context.cache, context.world)
+    done = read_json(inner.output / DONE)
+    if done is None:
+        inner.output.mkdir(parents=True, exist_ok=True)
+        done = run(settings, inner)
+        if context.world.is_main:
+            write_json(inner.output / DONE, done)
+            shutil.rmtree(inner.work, ignore_errors=True)  # its checkpoints
+    wait_for_all(context.world)
+    return inner.output / "model", done
+
+
+def training_keys(settings: TrainingSettings) -> dict[str, Any]:
+    """What `settings` say of the training itself, to be handed on to a training inside the stage."""
+    return {key: getattr(settings, key) for key in TrainingSettings.model_fields}

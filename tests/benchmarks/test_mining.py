@@ -1,0 +1,67 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import mining
+from bertrelay.encoder import SentenceEncoder
+
+WORDS = ["Katze", "Hund", "Maus", "Vogel", "Fisch", "Pferd", "Kuh", "Huhn"]
+
+
+@pytest.fixture
+def hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> mining.Hidden:
+    """Four pairs; two German sentences without English, two English ones without German, and two strange ones."""
+    monkeypatch.setattr(mining, "PAIRED", 4)
+    monkeypatch.setattr(mining, "SOURCE_ONLY", 2)
+    sides = {
+        "deu-eng.deu": [f"eine {word}" for word in WORDS],
+        "deu-eng.eng": [f"one {word}" for word in WORDS],
+        "fra-eng.eng": ["one cow more", "one hen more", "one Katze"],
+    }
+    for name, lines in sides.items():
+        (tmp_path / f"tatoeba.{name}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return mining.hide(tmp_path, "deu", seed=1)
+
+
+def test_true_pairs_are_told_by_their_places_and_the_others_have_no_partner(hidden: mining.Hidden) -> None:
+    assert (len(hidden.source), len(hidden.target), len(hidden.pairs)) == (6, 8, 4)
+    assert all(hidden.source[s].replace("eine", "one") == hidden.target[t] for s, t in hidden.pairs)
+    alone = {text.replace("eine", "one") for text in hidden.source} - {hidden.target[t] for _, t in hidden.pairs}
+    assert len(alone) == 2
+    assert not alone & set(hidden.target)
+    assert {"one cow more", "one hen more"} <= set(hidden.target)
+
+
+def test_brute_force_is_the_margin_by_hand() -> None:
+    source, target = np.float32([[1, 0], [0, 1]]), np.float32([[1, 0], [0.6, 0.8]])
+    taken = mining.brute_force(source, target, k=1)
+    assert [pair[1:] for pair in taken] == [(0, 0), (1, 1)]
+    assert [pair[0] for pair in taken] == pytest.approx([1, 1])
+    assert mining.brute_force(source, target, k=2) == [
+        (pytest.approx(1 / ((0.8 + 0.5) / 2)), 0, 0),
+        (pytest.approx(0.8 / ((0.4 + 0.7) / 2)), 1, 1),
+    ]
+
+
+def test_the_best_f1_is_that_of_the_best_beginning() -> None:
+    found = [(0.9, 0, 0), (0.8, 1, 2), (0.7, 2, 2), (0.6, 3, 3)]
+    assert mining.best_f1(found, [(0, 0), (2, 2), (4, 4)]) == pytest.approx(2 * 2 / (3 + 3))
+
+
+def test_a_claim_is_kept_by_an_encoder_and_broken_by_another_score(
+    hidden: mining.Hidden,
+    tiny_encoder: Callable[..., SentenceEncoder],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("faiss")
+    encoder = tiny_encoder("bert", [*hidden.source, *hidden.target])
+    (tmp_path / "one").mkdir()
+    assert mining.compare("deu", hidden, encoder, tmp_path / "one")
+    assert "deu: 6 × 8 sentences, 4 pairs" in capsys.readouterr().out
+    monkeypatch.setattr(mining, "brute_force", lambda *_: [(1.0, 0, 0)])
+    (tmp_path / "two").mkdir()
+    assert not mining.compare("deu", hidden, encoder, tmp_path / "two")

@@ -1,0 +1,26 @@
+import numpy as np
+
+from bertrelay.padding import batch_shape, padded
+
+
+def test_stretches_stand_in_rows_with_padding_behind_them() -> None:
+    ids, mask = padded(np.arange(10, 20), np.array([7, 0, 4]), np.array([3, 1, 0]), width=4, pad_id=-1)
+    assert ids.tolist() == [[17, 18, 19, -1], [10, -1, -1, -1], [-1, -1, -1, -1]]
+    assert mask.sum(axis=1).tolist() == [3, 1, 0]
+
+
+def test_batches_hold_their_longest_row_and_stay_within_the_budget() -> None:
+    for longest in range(1, 300):
+        width, height = batch_shape(longest, rows=1000, batch_tokens=2048, max_tokens=256)
+        assert longest <= width <= max(longest, 256)
+        assert width * height <= 2048
+        assert width < longest * 1.13 or width - longest < 2
+
+
+def test_few_shapes_occur() -> None:
+    shapes = {batch_shape(longest, 1000, 2048, 512) for longest in range(16, 512)}
+    assert len(shapes) < 90
+
+
+def test_a_row_longer_than_the_budget_goes_alone() -> None:
+    assert batch_shape(300, rows=5, batch_tokens=100, max_tokens=512)[1] == 1

@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import pytest
+
+from bertrelay.errors import RequestError
+from domain.biomedical.annotations import Document, Entity
+from domain.biomedical.checking import check, splits_of, worst
+from domain.biomedical.formats import write_documents
+
+NCBI = Path("/work/shared/data/ner/ncbi-disease")
+
+
+def conll(path, *sentences):
+    """A file of sentences such as `Aspirin/S helps`."""
+    lines = [
+        "\n".join(f"{word}\t{tag or 'O'}" for word, _, tag in (w.partition("/") for w in s.split())) for s in sentences
+    ]
+    path.write_text("\n\n".join(lines) + "\n")
+    return path
+
+
+def finding(findings, name):
+    return next(each for each in findings if each.check == name)
+
+
+def test_good_data_is_good(tmp_path):
+    train = conll(tmp_path / "train.tsv", *(f"word{number} aspirin/B-C" for number in range(60)))
+    test = conll(tmp_path / "test.tsv", "other aspirin/B-C")
+    findings = check({"train": train, "test": test})
+    assert {each.check: each.verdict for each in findings if each.verdict != "good"} == {}
+    assert worst(findings) == "good"
+    assert "C 60" in finding(findings, "types").told
+
+
+def test_each_illegal_tag_is_told_with_its_line(tmp_path):
+    path = conll(tmp_path / "a.tsv", "a b/I-X c/I-X", "d", "e/B-X f/I-Y")
+    found = finding(check({"train": path}), "tags")
+    assert (found.verdict, found.figures["illegal"]) == ("fail", 2)
+    assert "a.tsv, line 2; " in found.told
+    assert "a.tsv, line 8" in found.told
+
+
+def test_shared_sentences_and_repeated_ones_are_counted(tmp_path):
+    train = conll(tmp_path / "a", "a b/B-X", "a b/B-X", "c", *(f"t{number}" for number in range(300)))
+    dev = conll(tmp_path / "b", "c", "a b", *(f"d{number}" for number in range(300)))
+    findings = check({"train": train, "dev": dev}, "conll")
+    assert finding(findings, "duplicates").figures == {"train": 1, "dev": 0}
+    leak = finding(findings, "leaks train/dev")
+    assert (leak.verdict, leak.figures["sentences"]) == ("warn", 2)
+    short = conll(tmp_path / "c", "c", "d")
+    assert finding(check({"train": train, "test": short}, "conll"), "leaks train/test").verdict == "fail"
+
+
+def test_a_document_in_two_splits_fails(tmp_path):
+    write_documents(tmp_path / "a.jsonl", [Document("1", "One text."), Document("2", "Two.")])
+    write_documents(tmp_path / "b.jsonl", [Document("9", "One text.")])
+    leak = finding(check({"train": tmp_path / "a.jsonl", "test": tmp_path / "b.jsonl"}), "leaks train/test")
+    assert (leak.verdict, leak.figures) == ("fail", {"sentences": 1, "documents": 1})
+
+
+def test_types_that_cannot_be_learnt_fail_and_rare_ones_warn(tmp_path):
+    train = conll(tmp_path / "train", *(f"w{number} a/B-X" for number in range(60)), "b/B-Rare", "c/B-Unscored")
+    test = conll(tmp_path / "test", "a/B-X b/B-Rare d/B-New")
+    findings = check({"train": train, "test": test}, "conll")
+    types, rare = finding(findings, "types"), finding(findings, "rare types")
+    assert (types.verdict, rare.verdict) == ("fail", "warn")
+    assert "test has New, which train lacks" in types.told
+    assert "Unscored, which test lacks" in types.told
+    assert "Rare 1, Unscored 1" in rare.told
+    assert finding(check({"train": conll(tmp_path / "none", "a b")}, "conll"), "types").verdict == "fail"
+
+
+def test_spans_that_tags_cannot_say_are_counted(tmp_path):
+    good = [Document(str(number), f"w{number} drug", (Entity(0, 2, "X"),)) for number in range(3, 9)]
+    odd = [
+        Document("nested", "ab cd", (Entity(0, 5, "X"), Entity(3, 5, "X"))),
+        Document("inside", "abcd", (Entity(0, 2, "X"),)),
+        Document("broken", "ab cd ef", (Entity(0, 8, "X", fragments=((0, 2), (6, 8))),)),
+    ]
+    write_documents(tmp_path / "a.jsonl", [*good, *odd])
+    spans = finding(check({"train": tmp_path / "a.jsonl"}), "spans")
+    assert (spans.verdict, spans.figures) == ("fail", {"misaligned": 0, "unsaid": 3})
+    assert "3 of 10 entities" in spans.told
+
+
+def test_misaligned_spans_and_broken_records_are_told_apart(tmp_path):
+    lines = [
+        '{"id": "1", "text": "ab", "entities": [{"start": 0, "end": 1, "type": "X", "text": "b"}]}',
+        '{"id": "2", "text": "ab", "entities": [{"start": 0, "end": 1, "type": "X", "text": "a"}]}',
+        '{"id": "2", "text": "cd"}',
+        '{"id": "3"}',
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    findings = check({"train": tmp_path / "a.jsonl"})
+    spans, records = finding(findings, "spans"), finding(findings, "records")
+    assert (spans.verdict, spans.figures["misaligned"]) == ("fail", 1)
+    assert "a.jsonl, line 1" in spans.told
+    assert (records.verdict, records.figures["unusable"]) == ("fail", 2)
+    assert "1 × an id that another document has" in records.told
+
+
+def test_a_file_without_blank_lines_is_told(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("word\tO\n" * 1500)
+    lengths = finding(check({"train": path}), "words in a sentence")
+    assert (lengths.verdict, lengths.figures["longest"]) == ("warn", 1500)
+
+
+def test_files_become_splits_by_name_or_by_order():
+    train, dev, test = Path("x/test.tsv"), Path("x/devel.tsv"), Path("x/train.tsv")
+    assert splits_of([train, dev, test]) == {"test": train, "dev": dev, "train": test}
+    assert splits_of([Path("a"), Path("b")]) == {"train": Path("a"), "dev": Path("b")}
+    assert splits_of([Path("train_test.tsv"), Path("b")]) == {"train": Path("train_test.tsv"), "dev": Path("b")}
+    with pytest.raises(RequestError, match="one to three files"):
+        splits_of([])
+
+
+def test_a_file_without_sentences_is_told(tmp_path):
+    write_documents(tmp_path / "a.jsonl", [Document("1", "")])
+    with pytest.raises(RequestError, match="expected sentences, found none"):
+        check({"train": tmp_path / "a.jsonl"})
+
+
+@pytest.mark.skipif(not NCBI.is_dir(), reason="no ../shared/data/ner here")
+def test_the_leaks_of_ncbi_disease_are_the_known_ones():
+    findings = check({"train": NCBI / "train.tsv", "dev": NCBI / "devel.tsv", "test": NCBI / "test.tsv"})
+    shared = {each.check: each.figures["sentences"] for each in findings if each.check.startswith("leaks")}
+    assert shared["leaks train/dev"] == 5
+    assert shared["leaks train/test"] == 1
+    assert finding(findings, "tags").verdict == "good"
+    assert "Disease 960" in finding(findings, "types").told

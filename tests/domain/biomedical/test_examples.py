@@ -1,0 +1,108 @@
+"""Annotated files to sentences: every gold entity stands in a tag, or is told to be beyond tags."""
+
+from pathlib import Path
+
+import pytest
+
+from bertrelay.errors import RequestError
+from bertrelay.rejects import Rejects
+from domain.biomedical.annotations import Document, Entity
+from domain.biomedical.examples import Example, of_document, of_types, read_examples, types_in
+from domain.biomedical.ner_settings import EntitySource
+
+TEXT = "No sign of gout. Acute gouty arthritis was seen."
+
+
+def source(path: Path, **more: object) -> EntitySource:
+    return EntitySource.model_validate({"path": str(path), **more})
+
+
+def entity(mention: str, kind: str = "Disease") -> Entity:
+    start = TEXT.index(mention)
+    return Entity(start, start + len(mention), kind)
+
+
+def test_a_documents_entities_become_tags_of_its_words() -> None:
+    document = Document("7", TEXT, (entity("gouty arthritis"), entity("gout.")._replace(end=TEXT.index("."))))
+    first, second = of_document(document)
+    assert first == Example(("No", "sign", "of", "gout", "."), ("O", "O", "O", "B-Disease", "O"), "7")
+    assert second.tags == ("O", "B-Disease", "I-Disease", "O", "O", "O")
+
+
+def test_what_tags_cannot_say_is_told_beyond_them() -> None:
+    nested, whole = entity("arthritis"), entity("gouty arthritis")
+    inside_a_word = entity("gou", "Chemical")
+    broken = entity("Acute gouty")._replace(fragments=((17, 22), (26, 28)))
+    examples = list(of_document(Document("7", TEXT, (nested, whole, inside_a_word, broken))))
+    assert examples[0].beyond == ("Chemical",)
+    assert examples[1].tags.count("B-Disease") == 1
+    assert examples[1].beyond == ("Disease", "Disease")
+    assert types_in(examples) == ["Chemical", "Disease"]
+
+
+def test_an_entity_over_two_sentences_joins_them() -> None:
+    (example,) = of_document(Document("7", TEXT, (entity("gout. Acute"),)))
+    assert example.tags[3:6] == ("B-Disease", "I-Disease", "I-Disease")
+    assert len(example.tokens) == 11
+
+
+def test_entities_are_as_many_as_the_document_has(tmp_path: Path) -> None:
+    file = tmp_path / "notes.jsonl"
+    file.write_text(
+        '{"id": "1", "text": "\\ud83d\\ude00 gout and flu", "entities": ['
+        '{"start": 2, "end": 6, "type": "Disease"}, {"start": 11, "end": 14, "type": "Disease"}]}\n'
+        '{"id": "2", "text": "", "entities": []}\n{"id": "3", "text": "flu", "entities": '
+        '[{"start": 0, "end": 2, "type": "Disease"}]}\n'
+    )
+    examples = read_examples([source(file)])
+    begun = sum(tag.startswith("B-") for example in examples for tag in example.tags)
+    assert begun + sum(len(example.beyond) for example in examples) == 3
+    assert [example.document for example in examples] == ["1", "3"]
+
+
+def test_iobes_files_are_read_as_iob2(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("acute\tB-D\ngout\tE-D\nflu\tS-D\n")
+    assert read_examples([source(file)])[0].tags == ("B-D", "I-D", "B-D")
+
+
+def test_columns_are_those_that_are_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("NN\tgout\tB-D\tx\nNN\tseen\tO\tx\n")
+    example = read_examples([source(file, columns=[1, 2])])[0]
+    assert (example.tokens, example.tags) == (("gout", "seen"), ("B-D", "O"))
+
+
+def test_illegal_tags_are_rejected_in_training_and_kept_in_scoring(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("flu\tI-D\n\ngout\tB-D\n")
+    with Rejects(None, limit=1.0) as rejects:
+        assert [each.tags for each in read_examples([source(file)], rejects)] == [("B-D",)]
+    assert rejects.counts["an illegal tag sequence"] == 1
+    assert [each.tags for each in read_examples([source(file)], only_legal=False)] == [("I-D",), ("B-D",)]
+    with pytest.raises(RequestError, match=r"a\.tsv, line 1: an illegal tag sequence"):
+        read_examples([source(file)])
+
+
+def test_sentences_after_docstart_lines_share_their_document(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("-DOCSTART-\tO\n\na\tO\n\nb\tO\n\n-DOCSTART-\tO\n\nc\tO\n")
+    documents = [example.document for example in read_examples([source(file)])]
+    assert documents[0] == documents[1] != documents[2]
+    file.write_text("a\tO\n\nb\tO\n")
+    assert len({example.document for example in read_examples([source(file)])}) == 2
+
+
+def test_other_types_become_no_entity() -> None:
+    example = Example(("a", "b", "c"), ("B-X", "I-X", "B-Y"), "1", ("X", "Y"))
+    assert of_types([example], ["Y"]) == [Example(("a", "b", "c"), ("O", "O", "B-Y"), "1", ("Y",))]
+    assert of_types([example], []) == [example]
+
+
+def test_the_real_files_keep_every_entity() -> None:
+    data = Path(__file__).parents[4] / "shared" / "data" / "ner"
+    if not data.is_dir():
+        pytest.skip("the real data is not here")
+    for name, entities in (("ncbi-disease", 960), ("bc5cdr", 9809)):
+        examples = read_examples([source(data / name / "test.tsv")])
+        assert sum(tag.startswith("B-") for example in examples for tag in example.tags) == entities

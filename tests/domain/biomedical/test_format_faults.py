@@ -1,0 +1,237 @@
+"""Files that are not what they should be: each is told with its file and line or id, and what to do; never its text."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.rejects import Rejects
+from domain.biomedical.formats import Columns, format_of, read_documents, read_sentences
+
+SECRET = "Xylophonitis"
+
+
+def told(path, read=read_documents, **settings):
+    """The error of reading a file; it never holds its text."""
+    with pytest.raises(RequestError) as caught:
+        list(read(path, **settings))
+    assert SECRET not in str(caught.value)
+    return str(caught.value)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+# CoNLL
+
+
+@pytest.mark.parametrize("read", [read_sentences, read_documents])
+def test_spaces_for_tabs(tmp_path, read):
+    message = told(write(tmp_path / "a.tsv", f"\n{SECRET} B-Disease\nhelps O\n"), read)
+    assert "a.tsv, line 2: expected a token and its tag with a tab between them, found no tab" in message
+    assert "tr ' ' '\\t'" in message
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (f"a\tO\n{SECRET}\tU-Disease\n", "line 2: an unknown tag (IOB2 has O, and B, I with a hyphen and a type)"),
+        (f"a\tO\n{SECRET}\t{SECRET}\n", "line 2: an unknown tag"),
+        (f"a\tO\nb\tO\n\n{SECRET}\tI-Disease\n", "line 4: an illegal tag sequence (in IOB2, 1 of 1 tags"),
+        (
+            f"a\tO\nb\tO\n{SECRET}",
+            "line 3: another number of columns (expected 2",
+        ),
+        (f"a\tx\tO\nb\tO\n{SECRET}\tx\tO", "line 2: another number of columns (expected 3"),
+        ("a\tO\n\tB-Disease\n", "line 2: an empty token"),
+        ("a\tO\n\x00\tO\n", "line 2: a NUL character"),
+    ],
+)
+def test_lines_that_are_no_token_and_tag(tmp_path, lines, expected):
+    path = write(tmp_path / "a.tsv", lines)
+    assert expected in told(path, read_sentences)
+    assert expected in told(path)
+
+
+def test_a_column_that_is_not_there(tmp_path):
+    message = told(write(tmp_path / "a.tsv", "a\tO\n"), read_sentences, columns=Columns(0, 3))
+    assert "line 1: expected columns 0 and 3, found 2 columns, 0 to 1" in message
+
+
+def test_an_illegal_sentence_is_counted_and_the_others_are_read(tmp_path):
+    path = write(tmp_path / "a.tsv", "a\tI-X\n\nb\tO\n\nc\tB-X\nd\tI-X\n")
+    with Rejects(tmp_path / "rejects.jsonl", limit=1) as rejects:
+        found = list(read_sentences(path, rejects=rejects))
+    assert [sentence.line for sentence in found] == [3, 5]
+    assert json.loads((tmp_path / "rejects.jsonl").read_text()) == {
+        "file": str(path), "line": 1, "reason": "an illegal tag sequence",
+    }  # fmt: skip
+
+
+def test_a_document_with_an_illegal_sentence_is_none(tmp_path):
+    path = write(tmp_path / "a.tsv", "-DOCSTART-\tO\n\na\tI-X\n\nb\tO\n\n-DOCSTART-\tO\n\nc\tO\n")
+    with Rejects(None, limit=1) as rejects:
+        assert [each.id for each in read_documents(path, rejects=rejects)] == ["a-2"]
+    assert rejects.counts == {"an illegal tag sequence": 1}
+
+
+def test_too_many_rejects_stop_the_work(tmp_path):
+    path = write(tmp_path / "a.tsv", "a\tI-X\n\nb\tO\n")
+    with pytest.raises(WorkError, match="1 of 2 records cannot be used"), Rejects(None) as rejects:
+        for _ in read_sentences(path, rejects=rejects):
+            rejects.used()
+
+
+# PubTator
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"1|t|{SECRET}\n", "line 1: no abstract line (expected id|a|abstract after the title"),
+        (f"1|a|{SECRET}\n", "line 1: no title line"),
+        (f"1|t|{SECRET}\n2|a|b\n", "line 1: no abstract line"),
+        (f"1|t|{SECRET}\n1|a|b\n1\t0\t12\t{SECRET}", "annotation with too few fields (line 3: expected id, start, end"),
+        (f"1|t|{SECRET}\n1|a|b\n2\t0\t12\t{SECRET}\tX", "an annotation of another document (line 3"),
+        (
+            f"1|t|{SECRET}\n1|a|b\n1\t1\t13\t{SECRET}\tX",
+            "whose text is not what stands at its offsets (1 of 1",
+        ),
+        (f"1|t|{SECRET}\n1|a|b\n1\t9\t99\t{SECRET}\tX", "with offsets that cannot be (1 of 1 entities, the first at 9"),
+    ],
+)
+def test_pubtator_that_is_none(tmp_path, text, expected):
+    message = told(write(tmp_path / "a.pubtator", text))
+    assert expected in message
+    assert "a.pubtator, line 1" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.pubtator", "1|t|a\n1|a|b\n\n7|t|c\n7|a|d\n\n7|t|e\n7|a|f\n"),
+        ("a.jsonl", '{"id": 1, "text": "a"}\n\n\n{"id": "7", "text": "b"}\n\n\n{"id": 7, "text": "c"}\n'),
+    ],
+)
+def test_two_documents_with_one_id(tmp_path, name, text):
+    path = write(tmp_path / name, text)
+    assert f"{name}, line 7: an id that another document has (it is '7'; give each document" in told(path)
+    assert len(list(read_documents(path, unique=False))) == 3
+
+
+# JSON
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (f'{{"text": "{SECRET}', "line 2: not JSON (is the file cut off here?)"),
+        (f'["{SECRET}"]', "line 2: JSON of another shape (it: "),
+        ('{"id": 3}', "text: Field required"),
+        (f'{{"text": ["{SECRET}"]}}', "text: Input should be a valid string"),
+        (
+            '{"text": "a", "entities": [{"start": "0", "end": 1, "type": "X"}]}',
+            "entities.0.start: Input should",
+        ),
+        ('{"text": "a", "entities": [{"start": 0, "end": true, "type": "X"}]}', "entities.0.end: Input should be"),
+        ('{"text": "a", "entities": {"start": 0}}', "entities: Input should be a valid"),
+        (
+            f'{{"text": "a", "entities": [{{"start": 0, "end": 1, "type": "X", "text": "{SECRET}"}}]}}',
+            "not what stands",
+        ),
+        ('{"text": "\\ud800"}', "line 2: not JSON"),
+    ],
+)
+def test_jsonl_of_another_shape(tmp_path, line, expected):
+    message = told(write(tmp_path / "a.jsonl", f'{{"id": "1", "text": ""}}\n{line}\n'))
+    assert "a.jsonl, line 2" in message
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f'{{"source": "{SECRET}"}}', "line 1: expected BioC JSON"),
+        ("<?xml version='1.0'?><collection/>", "This is XML"),
+        (
+            '{"documents": [\n{"id": "1", "passages": []},\n{"id": "2", "passages": [',
+            "line 3: the JSON value",
+        ),
+        ('{"documents": [\n{"id": "1", "passages": []}', "line 2: the JSON value"),
+        ('{"documents": [\n{"id": "1", "passages": []} {"id": 1}', "line 2: the JSON value"),
+        ('{"documents": [\n{"id": "1"}]}', "line 2: JSON of another shape (passages: Field required)"),
+        (
+            '{"documents": [\n{"id": "1", "passages": [{"offset": "0"}]}]}',
+            "passages.0.offset: Input",
+        ),
+        (
+            '{"documents": [{"id": "1", "passages": [{"offset": 0, "text": "abc"}, {"offset": 2, "text": "d"}]}]}',
+            "passages that do not follow one another (the one at 2 begins 1 before the end",
+        ),
+        (
+            '{"documents": [{"id": "1", "passages": [{"offset": 0, "text": "abc", "annotations": '
+            '[{"infons": {}, "locations": [{"offset": 0, "length": 1}]}]}]}]}',
+            "an entity without a type",
+        ),
+    ],
+)
+def test_bioc_of_another_shape(tmp_path, text, expected):
+    message = told(write(tmp_path / "a.json", text))
+    assert "a.json, line" in message
+    assert expected in message
+
+
+# brat and files
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (f"T1\tX 0 3\tabc\nT2\tX 0 3\t{SECRET}", "whose text is not what stands"),
+        ("T1\tX 0 3\tabc\nT2\tX 0", "1.ann, line 2: a line that is no annotation (expected T1, type, start and end"),
+        ("T1\tX 0 3\tabc\nT1\tX 0 3\tabc", "1.ann, line 2: an entity's number given twice"),
+        (f"{SECRET}", "1.ann, line 1: a line that is no annotation"),
+    ],
+)
+def test_brat_that_is_none(tmp_path, lines, expected):
+    write(tmp_path / "1.txt", "abc")
+    write(tmp_path / "1.ann", lines)
+    assert expected in told(tmp_path)
+
+
+def test_annotations_without_a_text(tmp_path):
+    write(tmp_path / "1.ann", "")
+    assert "1.txt" in told(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.pubtator", "a.jsonl", "a.json"])
+def test_a_packed_file_that_is_cut_off(tmp_path, name):
+    content = {"a.tsv": "a\tO\n\n", "a.pubtator": "1|t|a\n1|a|b\n\n", "a.jsonl": '{"text": "a"}\n', "a.json": " "}[name]
+    packed = gzip.compress((content * 3000).encode())
+    (tmp_path / f"{name}.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(RequestError, match="cut off"):
+        list(read_documents(tmp_path / f"{name}.gz", unique=False))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.pubtator", "a.jsonl", "a.json", "a.txt"])
+def test_bytes_that_are_no_text(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\xff\xfe\xfa\xfb" * 10)
+    with pytest.raises(RequestError, match=r"UTF-8|UTF-16"):
+        list(read_documents(tmp_path / name))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    assert "there is no file or folder" in told(tmp_path / "none.jsonl")
+
+
+def test_a_suffix_of_no_format(tmp_path):
+    with pytest.raises(RequestError, match="expected a suffix that tells the format"):
+        format_of(write(tmp_path / "a.xyz", ""))
+
+
+def test_a_format_that_is_only_written(tmp_path):
+    assert "html is only written" in told(write(tmp_path / "a.html", ""))

@@ -1,0 +1,370 @@
+import gzip
+import json
+import random
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bertrelay.errors import RequestError
+from bertrelay.rejects import Rejects
+from domain.biomedical.annotations import Document, Entity, Passage, TaggedSentence
+from domain.biomedical.formats import format_of, read_documents, read_sentences, write_documents, write_sentences
+from domain.biomedical.formats.conll import Columns, scheme_of
+
+DATA = Path("/work/shared/data/ner") if Path("/work/shared/data/ner").is_dir() else Path("../shared/data/ner")
+FILES = sorted(DATA.glob("*/*.tsv"))
+
+SUFFIXES = {
+    "conll": ".tsv",
+    "conll-iobes": ".iobes",
+    "pubtator": ".pubtator",
+    "bioc": ".json",
+    "brat": "",
+    "jsonl": ".jsonl",
+}
+KEEPS_ALL_TEXT = ("bioc", "jsonl", "brat")
+
+ALPHABET = [
+    "a", "B", "7", " ", "  ", "-", ".", ",", "|", "\"", "<b>", "&", "\\", "'", "{", "é", "e\u0301", "\u0300", "\u200d",
+    "\u202e", "\ufeff", "\u2028", "\u0085", "\u00a0", "\x00", "\x07", "\x1b", "\x0b", "\x0c", "\x1f", "\x7f", "\t",
+    "\n", "\r\n", "\r", "𝒜", "😀", "👩‍🔬", "漢", "한", "א", "ש", "हि", "\U000e0041", "\uffff",
+    "T1\t", "\nT1\tX 0 1\ta\n", "1|t|", "-DOCSTART-",
+]  # fmt: skip
+PLAIN = [each for each in ALPHABET if not set(each) & set("\0\t\r\n") and each != "-DOCSTART-"]
+
+
+def random_text(draw, alphabet):
+    return "".join(draw.choices(alphabet, k=draw.randint(0, 30)))
+
+
+def random_entities(draw, text, nested=False, broken=False):
+    """Spans anywhere in `text`, at its very start and end often."""
+    entities = []
+    borders = sorted({0, len(text), *(draw.randint(0, len(text)) for _ in range(5))})
+    spans = [(start, end) for start in borders for end in borders if start < end]
+    if not nested:
+        spans = list(zip(borders[::2], borders[1::2], strict=False))
+    for start, end in spans:
+        if draw.random() < 0.6:
+            fragments = ((start, start + 1), (end - 1, end)) if broken and end - start > 2 else ()
+            confidence = draw.choice([None, draw.random()])
+            entities.append(
+                Entity(start, end, draw.choice("XY"), confidence, draw.choice([None, "MESH:D1"]), fragments)
+            )
+    draw.shuffle(entities)
+    return tuple(entities)
+
+
+def random_document(draw, name, alphabet=ALPHABET, **kinds):
+    text = random_text(draw, alphabet)
+    return Document(name, text, random_entities(draw, text, **kinds))
+
+
+def round_trip(folder, name, documents, rejects=None):
+    path = folder / f"documents{SUFFIXES[name]}"
+    write_documents(path, documents, name, rejects)
+    assert format_of(path) == name
+    return list(read_documents(path))
+
+
+def bare(document):
+    """What every format keeps."""
+    entities = [(entity.start, entity.end, entity.type) for entity in document.entities]
+    return document.id, document.text, entities
+
+
+# Round trips
+
+
+@pytest.mark.parametrize("name", ["jsonl", "bioc"])
+def test_json_holds_every_document_to_the_character(tmp_path, name):
+    draw = random.Random(4)
+    documents = [random_document(draw, f"d{number}", nested=True, broken=True) for number in range(300)]
+    assert round_trip(tmp_path, name, documents) == documents
+
+
+def test_brat_holds_every_text_to_the_character_and_refuses_entities_over_lines(tmp_path):
+    draw = random.Random(5)
+    documents = [random_document(draw, f"d{number:03}", nested=True, broken=True) for number in range(200)]
+    with Rejects(None, limit=1) as rejects:
+        back = round_trip(tmp_path, "brat", documents, rejects)
+    assert set(rejects.counts) == {"an entity that no line can hold"}
+    held = [each for each in documents if not any(set("\t\r\n") & set(mentioned(each, e)) for e in each.entities)]
+    assert back == held
+    assert 20 < len(held) < 190
+    for document in held:
+        assert (tmp_path / "documents" / f"{document.id}.txt").read_bytes() == document.text.encode()
+
+
+def mentioned(document, entity):
+    spans = entity.fragments or [(entity.start, entity.end)]
+    return "".join(document.text[start:end] for start, end in spans)
+
+
+def test_pubtator_holds_every_text_on_one_line_to_the_character(tmp_path):
+    draw = random.Random(6)
+    documents = [random_document(draw, f"d{number}", PLAIN, nested=True) for number in range(200)]
+    back = round_trip(tmp_path, "pubtator", documents)
+    assert [bare(each) for each in back] == [bare(each) for each in documents]
+    identifiers = [[entity.identifier for entity in document.entities] for document in documents]
+    assert [[entity.identifier for entity in document.entities] for document in back] == identifiers
+
+
+@pytest.mark.parametrize("name", ["conll", "conll-iobes"])
+def test_conll_holds_the_words_and_entities_of_every_document(tmp_path, name):
+    draw = random.Random(7)
+    documents = [words_document(draw, f"documents-{number}") for number in range(1, 200)]
+    back = round_trip(tmp_path, name, documents)
+    for document, found in zip(documents, back, strict=True):
+        tokens = [[found.text[start:end] for start, end in sentence] for sentence in found.sentences]
+        assert tokens == [[document.text[start:end] for start, end in sentence] for sentence in document.sentences]
+        assert places(found) == places(document)
+    again = tmp_path / f"again{SUFFIXES[name]}"
+    write_documents(again, back, name)
+    assert again.read_bytes() == (tmp_path / f"documents{SUFFIXES[name]}").read_bytes()
+
+
+def words_document(draw, name):
+    """Tokens with strange characters; entities of some of them."""
+    text, sentences, entities = "", [], []
+    for _ in range(draw.randint(0, 3)):
+        spans = []
+        for _ in range(draw.randint(1, 6)):
+            token = "".join(draw.choices(PLAIN, k=draw.randint(1, 3)))
+            spans.append((len(text), len(text) + len(token)))
+            text += token + draw.choice([" ", "", "\n"])
+        sentences.append(tuple(spans))
+        first, last = sorted(draw.choices(range(len(spans)), k=2))
+        if draw.random() < 0.8:
+            entities.append(Entity(spans[first][0], spans[last][1], draw.choice(["Disease", "a-b"])))
+    return Document(name, text, tuple(entities), sentences=tuple(sentences))
+
+
+def places(document):
+    """Entities by the numbers of their first and last token."""
+    tokens = [token for sentence in document.sentences for token in sentence]
+    starts, ends = [start for start, _ in tokens], [end for _, end in tokens]
+    return [(starts.index(entity.start), ends.index(entity.end), entity.type) for entity in document.entities]
+
+
+@pytest.mark.skipif(not FILES, reason="no ../shared/data/ner here")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_real_files_survive_every_format(tmp_path, path):
+    sentences = list(read_sentences(path))
+    write_sentences(tmp_path / "copy.tsv", sentences)
+    assert (tmp_path / "copy.tsv").read_bytes() == path.read_bytes()
+    documents = [each for number, each in enumerate(read_documents(path)) if number % 7 == 0]
+    for name in ("jsonl", "bioc"):
+        assert [bare(each) for each in round_trip(tmp_path, name, documents)] == [bare(each) for each in documents]
+    back = round_trip(tmp_path, "conll-iobes", documents)
+    assert [places(each) for each in back] == [places(each) for each in documents]
+    assert [each.text for each in back] == [each.text for each in documents]
+
+
+@pytest.mark.skipif(not FILES, reason="no ../shared/data/ner here")
+@pytest.mark.parametrize("name", ["pubtator", "brat"])
+def test_real_sentences_survive_formats_of_lines(tmp_path, name):
+    documents = [each for number, each in enumerate(read_documents(FILES[-1])) if number % 50 == 0]
+    documents.sort(key=lambda each: each.id)
+    assert [bare(each) for each in round_trip(tmp_path, name, documents)] == [bare(each) for each in documents]
+
+
+@pytest.mark.parametrize("name", SUFFIXES)
+def test_an_empty_document_and_one_that_is_an_entity_survive(tmp_path, name):
+    documents = [Document("documents-1", ""), Document("documents-2", "aspirin", (Entity(0, 7, "Chemical"),))]
+    assert [bare(each) for each in round_trip(tmp_path, name, documents)] == [bare(each) for each in documents]
+
+
+def test_jsonl_holds_tokens_and_passages(tmp_path):
+    draw = random.Random(8)
+    documents = [replace(words_document(draw, str(number)), passages=(Passage(0, 1, "x"),)) for number in range(20)]
+    assert round_trip(tmp_path, "jsonl", documents) == documents
+
+
+@pytest.mark.parametrize("name", ["bioc", "pubtator"])
+def test_title_and_abstract_stay_apart(tmp_path, name):
+    passages = (Passage(0, 5, "title"), Passage(6, 12, "abstract"))
+    document = Document("1", "Title wholly", (Entity(0, 5, "X"), Entity(6, 12, "Y")), passages)
+    assert round_trip(tmp_path, name, [document]) == [document]
+
+
+def test_bioc_keeps_the_text_where_passages_would_not(tmp_path):
+    over = Document("1", "Title wholly", (Entity(3, 8, "X"),), (Passage(0, 5, "title"), Passage(6, 12, "abstract")))
+    line = Document("2", "Title\nwholly", (), (Passage(0, 5, "title"), Passage(6, 12, "abstract")))
+    assert round_trip(tmp_path, "bioc", [over, line]) == [replace(over, passages=()), replace(line, passages=())]
+
+
+# Files as others write them
+
+
+def test_pubtator_as_ncbi_writes_it(tmp_path):
+    lines = ["1|t|A title.", "1|a|Aspirin helps.", "1\t9\t16\tAspirin\tChemical\tD001241", "1\tCID\tD1\tD2", ""]
+    (tmp_path / "corpus.txt").write_bytes("\r\n".join([*lines, "2|t|", "2|a|x", ""]).encode())
+    first, second = read_documents(tmp_path / "corpus.txt")
+    assert (first.text, first.line) == ("A title. Aspirin helps.", 1)
+    assert first.entities == (Entity(9, 16, "Chemical", identifier="D001241"),)
+    assert first.text[9:16] == "Aspirin"
+    assert (second.text, second.line) == (" x", 6)
+
+
+def test_relations_are_read_over_and_told(tmp_path, capsys):
+    (tmp_path / "c.pubtator").write_text("1|t|a\n1|a|b\n1\tCID\tD1\tD2\n1\tCID\tD1\tD3\n")
+    list(read_documents(tmp_path / "c.pubtator"))
+    assert "2 × a relation" in capsys.readouterr().err
+
+
+def test_brat_as_its_authors_show_it(tmp_path):
+    (tmp_path / "1.txt").write_bytes(b"Lung\ncancer and breast cancer")
+    lines = [
+        "T1\tDisease 0 4;5 11\tLung cancer",
+        "T2\tDisease 16 29\tbreast cancer",
+        "N1\tReference T2 MESH:D1\tbreast",
+    ]
+    others = ["R1\tSame Arg1:T1 Arg2:T2", "A1\tNegated T1", "#1\tAnnotatorNotes T1\tsure?", "*\tEquiv T1 T2", ""]
+    (tmp_path / "1.ann").write_text("\n".join(lines + others))
+    (document,) = read_documents(tmp_path)
+    expected = (
+        Entity(0, 11, "Disease", fragments=((0, 4), (5, 11))),
+        Entity(16, 29, "Disease", identifier="MESH:D1"),
+    )
+    assert document.entities == expected
+
+
+def test_bioc_as_pubtator_gives_it_line_by_line(tmp_path):
+    passages = [
+        {"offset": 0, "infons": {"type": "title"}, "text": "Aspirin", "annotations": []},
+        {
+            "offset": 9,
+            "infons": {"type": "abstract"},
+            "sentences": [{"offset": 9, "text": "It helps."}, {"offset": 20, "text": "Aspirin", "annotations": [
+                {"id": "1", "infons": {"type": "Chemical", "identifier": None}, "text": "Aspirin",
+                 "locations": [{"offset": 20, "length": 7}]}]}],
+        },
+    ]  # fmt: skip
+    line = json.dumps({"_id": "7|None", "id": 7, "infons": {}, "passages": passages})
+    (tmp_path / "two.json").write_text(line + "\n" + line.replace('"id": 7', '"id": 8') + "\n")
+    first, second = read_documents(tmp_path / "two.json")
+    assert (first.id, second.id, first.line, second.line) == ("7", "8", 1, 2)
+    assert first.text == "Aspirin  It helps.  Aspirin"
+    assert first.entities == (Entity(20, 27, "Chemical"),)
+    assert first.passages == (Passage(0, 7, "title"), Passage(9, 27, "abstract"))
+
+
+def test_bioc_memory_is_that_of_a_document(tmp_path, monkeypatch):
+    monkeypatch.setattr("domain.biomedical.formats.json_window.SIZE", 10_000)
+    document = Document("", "word " * 4_000, (Entity(0, 4, "X"),))
+    write_documents(tmp_path / "big.json", (replace(document, id=str(number)) for number in range(200)))
+    assert (tmp_path / "big.json").stat().st_size > 4_000_000
+    tracemalloc.start()
+    count = sum(1 for _ in read_documents(tmp_path / "big.json"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 200
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_bioc_is_read_in_pieces_of_any_size(tmp_path, monkeypatch, size):
+    monkeypatch.setattr("domain.biomedical.formats.json_window.SIZE", size)
+    draw = random.Random(9)
+    documents = [random_document(draw, f"d{number}", nested=True) for number in range(5)]
+    assert round_trip(tmp_path, "bioc", documents) == documents
+
+
+def test_conll_with_more_columns_and_windows_line_ends(tmp_path):
+    (tmp_path / "c.conll").write_bytes(
+        b"-DOCSTART-\tX\tO\r\n\r\nAspirin\tNN\tS-C\tx\r\nhelps\tVB\tO\tx\r\n\r\nme\tPR\tO\tx\r\n"
+    )
+    columns = Columns(0, 2)
+    assert scheme_of(tmp_path / "c.conll", columns) == "IOBES"
+    first, second = read_sentences(tmp_path / "c.conll", columns=columns)
+    assert (first.tokens, first.tags, first.line, first.document) == (("Aspirin", "helps"), ("S-C", "O"), 3, 1)
+    assert (second.line, second.document) == (6, 1)
+
+
+def test_conll_without_documents_has_one_in_each_sentence(tmp_path):
+    (tmp_path / "c.tsv").write_text("a\tB\nb\tI\n\nc\tO\n")
+    first, second = read_documents(tmp_path / "c.tsv")
+    assert (first.id, first.text, first.entities) == ("c-1", "a b", (Entity(0, 3, ""),))
+    assert (second.id, second.line) == ("c-2", 4)
+
+
+def test_raw_text_keeps_its_line_ends_and_its_name(tmp_path):
+    (tmp_path / "note.txt").write_bytes("\ufeffOne.\r\nTwo.\r".encode())
+    (document,) = read_documents(tmp_path / "note.txt")
+    assert (document.id, document.text) == ("note", "\ufeffOne.\r\nTwo.\r")
+    assert [each.id for each in read_documents(tmp_path)] == ["note"]
+    assert [each.text for each in read_documents(tmp_path / "note.txt", "lines")] == ["One.", "Two."]
+
+
+def test_packed_files_are_unpacked(tmp_path):
+    line = json.dumps({"id": 5, "text": "x"})
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(line.encode()))
+    (document,) = read_documents(tmp_path / "d.jsonl.gz")
+    assert (document.id, document.text) == ("5", "x")
+
+
+# What a format cannot hold
+
+OVER = (Entity(0, 3, "X"),)
+CANNOT = [
+    ("conll", Document("1", "ab cd", (Entity(0, 5, "X", fragments=((0, 2), (3, 5))),)), "a discontinuous entity"),
+    ("conll", Document("1", "ab cd", (Entity(0, 5, "X"), Entity(3, 5, "Y"))), "nested or overlapping entities"),
+    ("conll", Document("1", "abcd", (Entity(0, 2, "X"),)), "an entity that begins or ends inside a token"),
+    ("conll", Document("1", "a\tb", (), sentences=(((0, 3),),)), "a token that no line can hold"),
+    ("conll", Document("1", "a\rb", (), sentences=(((0, 3),),)), "a token that no line can hold"),
+    (
+        "conll",
+        Document("1", "a b", (Entity(0, 3, "X"),), sentences=(((0, 1),), ((2, 3),))),
+        "an entity over two sentences",
+    ),
+    ("conll", Document("1", "ab", (Entity(0, 2, "X\tY"),)), "a type that no line can hold"),
+    ("pubtator", Document("1", "a\nb"), "a line break in the text"),
+    ("pubtator", Document("1|t", "a"), "an id that no line can hold"),
+    ("pubtator", Document("1", "a\tb", (Entity(0, 3, "X"),)), "an entity that no line can hold"),
+    ("pubtator", Document("1", "ab cd", (Entity(0, 5, "X", fragments=((0, 2), (3, 5))),)), "a discontinuous entity"),
+    ("brat", Document("a/b", "x"), "an id that is no file name"),
+    ("brat", Document("..", "x"), "an id that is no file name"),
+    ("brat", Document("1", "x", (Entity(0, 1, "two words"),)), "an entity that no line can hold"),
+    ("bioc", Document("1", "x", (Entity(0, 1, ""),)), "an entity without a type"),
+    ("html", Document("1", "abc", (Entity(0, 2, "X"), Entity(1, 3, "X"))), "nested or overlapping entities"),
+    ("jsonl", Document("1", "\ud800"), "half of a surrogate pair"),
+    ("jsonl", Document("1", "abc", (Entity(2, 4, "X"),)), "an entity with offsets that cannot be"),
+    ("jsonl", Document("1", "abc", (Entity(2, 2, "X"),)), "an entity with offsets that cannot be"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "reason"), CANNOT, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_what_a_format_cannot_hold_is_refused_and_counted(tmp_path, name, document, reason):
+    with Rejects(None, limit=1) as rejects:
+        write_documents(tmp_path / "out", [document, Document("2", "fine")], name, rejects)
+    assert rejects.counts == {reason: 1}
+    with pytest.raises(RequestError, match=reason) as caught:
+        write_documents(tmp_path / "none", [document], name)
+    assert "JSONL" in str(caught.value)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_refused_document_leaves_no_trace(tmp_path):
+    with Rejects(None, limit=1) as rejects:
+        write_documents(tmp_path / "o.pubtator", [Document("1", "a\nb"), Document("2", "c")], rejects=rejects)
+    assert (tmp_path / "o.pubtator").read_text() == "2|t|c\n2|a|\n\n"
+
+
+def test_a_brat_folder_with_something_in_it_stays_as_it_is(tmp_path):
+    (tmp_path / "x.txt").write_text("mine")
+    with pytest.raises(RequestError, match="new folder"):
+        write_documents(tmp_path, [Document("x", "other")], "brat")
+    assert (tmp_path / "x.txt").read_text() == "mine"
+
+
+def test_tokens_that_no_line_can_hold_are_not_written(tmp_path):
+    from domain.biomedical.annotations import Unfit
+
+    with pytest.raises(Unfit):
+        write_sentences(tmp_path / "x.tsv", [TaggedSentence(("a\tb",), ("O",))])
+    assert not (tmp_path / "x.tsv").exists()

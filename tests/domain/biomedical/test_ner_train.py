@@ -1,0 +1,180 @@
+"""A tiny BERT learns made-up entities, and is scored on them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from seqeval.metrics import classification_report
+from seqeval.scheme import IOB2
+
+from bertrelay.errors import RequestError, Stopped
+from bertrelay.stage import StageContext
+from bertrelay.training import Training
+from domain.biomedical import ner_evaluation, ner_train
+from domain.biomedical.examples import Example
+from domain.biomedical.labels import LabelSet
+from domain.biomedical.ner_settings import NerEvaluateSettings, NerSettings
+from domain.biomedical.ner_train import NerTask
+from domain.biomedical.network import load_model, start_model
+
+LEARNING: dict[str, Any] = {
+    "max_tokens": 40,
+    "overlap": 8,
+    "epochs": 12,
+    "batch_tokens": 128,
+    "learning_rate": 5e-3,
+    "precision": "fp32",
+    "seed": 3,
+}
+
+
+@pytest.fixture
+def given(tiny_bert: Path, write_sentences: Any) -> dict[str, Any]:
+    train, dev = write_sentences("train.tsv", 120, seed=1), write_sentences("dev.tsv", 40, seed=2)
+    return {**LEARNING, "base": str(tiny_bert), "train": [{"path": str(train)}], "dev": [{"path": str(dev)}]}
+
+
+def learn(context: StageContext, given: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return ner_train.run(NerSettings.model_validate({**given, **more}), context)
+
+
+def evaluate(context: StageContext, tmp_path: Path, **more: Any) -> dict[str, Any]:
+    (tmp_path / "scores").mkdir(exist_ok=True)
+    settings = NerEvaluateSettings.model_validate({"model": str(context.output / "model"), "precision": "fp32", **more})
+    return ner_evaluation.run(settings, StageContext(tmp_path / "scores", context.cache))
+
+
+def read_tsv(file: Path) -> list[list[list[str]]]:
+    blocks = file.read_text().rstrip("\n").split("\n\n")
+    return [[line.split("\t") for line in block.split("\n")] for block in blocks]
+
+
+@pytest.mark.parametrize(("decoder", "scheme"), [("softmax", "IOB2"), ("crf", "IOBES")])
+def test_entities_are_learnt_and_scored_as_seqeval_scores_the_written_tags(
+    context: StageContext, given: dict[str, Any], write_sentences: Any, tmp_path: Path, decoder: str, scheme: str
+) -> None:
+    metrics = learn(context, given, decoder=decoder, scheme=scheme)
+    assert metrics["dev/f1"] > 0.8
+    test = write_sentences("test.tsv", 60, seed=9)
+    scores = evaluate(context, tmp_path, test=[{"path": str(test)}])
+    rows = read_tsv(tmp_path / "scores" / "predictions.tsv")
+    assert [[row[:2] for row in sentence] for sentence in rows] == read_tsv(test)  # every gold tag is there
+    gold, found = ([[row[side] for row in sentence] for sentence in rows] for side in (1, 2))
+    report = classification_report(gold, found, mode="strict", scheme=IOB2, output_dict=True)
+    for ending, theirs in (("", "micro avg"), ("/Disease", "Disease"), ("/Chemical", "Chemical")):
+        assert scores[f"f1{ending}"] == pytest.approx(report[theirs]["f1-score"])
+        assert scores[f"f1{ending}_low"] <= scores[f"f1{ending}"] <= scores[f"f1{ending}_high"]
+    assert scores["f1_lenient"] == pytest.approx(scores["f1"])
+    assert scores["gold_entities"] == report["micro avg"]["support"]
+    kinds = ("right", "wrong_span", "wrong_type", "wrong_both", "missed")
+    assert sum(scores[kind] for kind in kinds) == scores["gold_entities"]
+    assert scores["ece"] is not None
+    kept = json.loads((tmp_path / "scores" / "examples.json").read_text())
+    assert kept["right"]
+    assert set(kept["right"][0]) == {"tokens", "gold", "predicted"}
+
+
+def test_long_sentences_lose_no_gold_entity(
+    context: StageContext, given: dict[str, Any], write_sentences: Any, tmp_path: Path
+) -> None:
+    learn(context, given, epochs=1)
+    test = write_sentences("long.tsv", 5, seed=4, plain=300)
+    scores = evaluate(context, tmp_path, test=[{"path": str(test)}])
+    tags = [row[1] for sentence in read_tsv(test) for row in sentence]
+    assert scores["gold_entities"] == sum(tag.startswith("B-") for tag in tags)
+    assert [row[:2] for s in read_tsv(tmp_path / "scores" / "predictions.tsv") for row in s] == [
+        row for s in read_tsv(test) for row in s
+    ]
+
+
+def test_windows_of_a_long_sentence_teach_every_tag_once(tiny_bert: Path) -> None:
+    labels = LabelSet.of_types(["Disease"])
+    example = Example(("gout", "of", "pectorisxyz") * 40, ("B-Disease", "O", "B-Disease") * 40, "1")
+    settings = NerSettings.model_validate(
+        {"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "max_tokens": 16, "overlap": 6}
+    )
+    task = NerTask(start_model(tiny_bert, labels, max_tokens=16, overlap=6), settings, [example], [])
+    batch = task.collate(np.arange(len(task.lengths)), 0)
+    assert batch.counts == {"tags": 120}
+    assert batch.inputs["tags"].tolist() == [1, 0, 1] * 40
+    assert batch.inputs["opens"].tolist() == [True] + [False] * (len(task.lengths) - 1)
+    assert batch.inputs["closes"].tolist() == [False] * (len(task.lengths) - 1) + [True]
+
+
+def test_a_loss_is_that_of_transformers_own(tiny_bert: Path) -> None:
+    labels = LabelSet.of_types(["Disease"])
+    example = Example(("gout", "of", "the", "patient"), ("B-Disease", "O", "O", "O"), "1")
+    settings = NerSettings.model_validate({"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "max_tokens": 40})
+    model = start_model(tiny_bert, labels, max_tokens=40)
+    model.network.eval()
+    task = NerTask(model, settings, [example], [])
+    batch = task.collate(np.array([0]), 0)
+    ours = task.loss(model.network, batch)["tags"] / batch.counts["tags"]
+    theirs = model.network.network(
+        input_ids=batch.inputs["input_ids"], labels=torch.tensor([[-100, 1, 0, 0, 0, -100]])
+    ).loss
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_stopped_and_resumed_it_ends_with_the_same_weights(
+    context: StageContext, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn(context, given, epochs=2, decoder="crf")
+    other = StageContext(tmp_path / "other", context.cache)
+    other.output.mkdir()
+    look = Training._look
+
+    def stop_after_first_look(self: Training, criterion: str) -> None:
+        look(self, criterion)
+        self._save()
+        raise Stopped("stopped", 15)
+
+    monkeypatch.setattr(Training, "_look", stop_after_first_look)
+    with pytest.raises(Stopped):
+        learn(other, given, epochs=2, decoder="crf")
+    monkeypatch.undo()
+    learn(other, given, epochs=2, decoder="crf")
+    for name in ("model.safetensors", "crf.safetensors", "ner.json"):
+        assert (context.output / "model" / name).read_bytes() == (other.output / "model" / name).read_bytes()
+
+
+def test_types_of_dev_that_train_lacks_are_told(
+    context: StageContext, given: dict[str, Any], write_sentences: Any
+) -> None:
+    train = write_sentences("diseases.tsv", 20, types=("Disease",))
+    with pytest.raises(RequestError, match=r"types Chemical, found Disease in .*diseases\.tsv"):
+        learn(context, given, train=[{"path": str(train)}])
+
+
+def test_types_that_are_set_are_the_only_ones_learnt(context: StageContext, given: dict[str, Any]) -> None:
+    learn(context, given, types=["Chemical"], epochs=1)
+    assert load_model(context.output / "model").labels == LabelSet.of_types(["Chemical"])
+
+
+def test_data_with_types_that_the_model_lacks_is_told(
+    context: StageContext, given: dict[str, Any], write_sentences: Any, tmp_path: Path
+) -> None:
+    learn(context, given, types=["Chemical"], epochs=1)
+    test = write_sentences("test.tsv", 20)
+    with pytest.raises(RequestError, match=r"types Chemical, and .*test\.tsv has Disease as well.*`types`"):
+        evaluate(context, tmp_path, test=[{"path": str(test)}])
+    assert evaluate(context, tmp_path, test=[{"path": str(test)}], types=["Chemical"])["gold_entities"] > 0
+
+
+def test_a_gold_file_with_illegal_tags_is_read_as_seqeval_reads_it(
+    context: StageContext, given: dict[str, Any], tmp_path: Path
+) -> None:
+    learn(context, given, epochs=1)
+    file = tmp_path / "illegal.tsv"
+    file.write_text("no\tO\nflu\tI-Disease\n\ngout\tB-Disease\nseen\tO\n\n")
+    assert evaluate(context, tmp_path, test=[{"path": str(file)}])["gold_entities"] == 1
+
+
+def test_settings_without_effect_are_refused() -> None:
+    least = {"base": "/m", "train": [{"path": "t.tsv"}]}
+    with pytest.raises(ValidationError, match="patience: without effect"):
+        NerSettings.model_validate({**least, "patience": 2})

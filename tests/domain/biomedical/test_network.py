@@ -1,0 +1,129 @@
+"""The folder of a tagger: what transformers makes of it, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForTokenClassification, AutoTokenizer, BertConfig, BertForTokenClassification
+
+from bertrelay.backbone import load_tokenizer, save_tokenizer
+from bertrelay.errors import RequestError
+from domain.biomedical.labels import LabelSet
+from domain.biomedical.network import EntityModel, load_model, save_model, start_model
+from domain.biomedical.pieces import Cutter
+
+LABELS = LabelSet.of_types(["Disease", "Chemical"])
+WORDS = ["the", "patient", "angina", "pectoris", "fluxyz"]
+
+
+def started(tiny_bert: Path, **more: object) -> EntityModel:
+    model = start_model(tiny_bert, LABELS, max_tokens=40, overlap=8, **more)
+    if model.network.crf is not None:
+        for weight in model.network.crf.parameters():
+            torch.nn.init.normal_(weight)
+    return EntityModel(model.network.eval(), model.tokenizer, LABELS, 40, 8, temperature=1.7)
+
+
+@pytest.fixture
+def folder(tiny_bert: Path, tmp_path: Path) -> Path:
+    save_model(started(tiny_bert, crf=True), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path, tmp_path: Path) -> None:
+    model = started(tiny_bert)
+    save_model(model, tmp_path / "model")
+    theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    cutter = Cutter(model.tokenizer)
+    pieces = cutter([WORDS])
+    with torch.inference_mode():
+        ours = model.network(**cutter.batch(pieces, pieces.windows(40, 8), 20, 1))
+        encoded = tokenizer(WORDS, is_split_into_words=True, return_tensors="pt")
+        logits = theirs(**encoded).logits[0]
+    firsts = [encoded.word_ids().index(word) for word in range(len(WORDS))]
+    torch.testing.assert_close(ours, logits[firsts], rtol=1e-5, atol=1e-5)
+    assert theirs.config.id2label == dict(enumerate(LABELS.tags))
+    assert theirs.config.label2id == LABELS.number
+
+
+def test_a_model_comes_back_as_it_was(tiny_bert: Path, folder: Path) -> None:
+    model, back = started(tiny_bert, crf=True), load_model(folder)
+    assert (back.labels, back.max_tokens, back.overlap, back.temperature) == (LABELS, 40, 8, 1.7)
+    weights = load_file(folder / "model.safetensors")
+    for name, tensor in back.network.network.state_dict().items():
+        if name in weights:
+            torch.testing.assert_close(tensor, weights[name])
+    saved = load_file(folder / "crf.safetensors")
+    assert back.network.crf is not None
+    for name, tensor in back.network.crf.state_dict().items():
+        torch.testing.assert_close(tensor, saved[name])
+    assert model.network.crf is not None
+
+
+def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny_bert)
+    names = ["O", "B-Gene", "I-Gene", "E-Gene", "S-Gene"]
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=64, id2label=dict(enumerate(names)), label2id={name: n for n, name in enumerate(names)},
+    )  # fmt: skip
+    BertForTokenClassification(config).save_pretrained(tmp_path)
+    save_tokenizer(tokenizer, tmp_path, 64, has_types=True)
+    model = load_model(tmp_path)
+    assert model.labels == LabelSet(tuple(names), "IOBES")
+    assert model.max_tokens == 64
+    assert model.network.crf is None
+
+
+def test_what_is_no_tagger_is_refused(tiny_bert: Path) -> None:
+    with pytest.raises(RequestError, match=r"train it with domain\.ner"):
+        load_model(tiny_bert)
+
+
+def test_labels_that_are_no_tags_are_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"]["1"] = "LABEL_1"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RequestError, match="id2label: expected the tags"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("damage", ["absent", "cut"])
+def test_a_damaged_crf_is_told(folder: Path, damage: str) -> None:
+    file = folder / "crf.safetensors"
+    content = file.read_bytes()
+    file.unlink() if damage == "absent" else file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(RequestError, match=r"CRF of 5 tags in .*crf\.safetensors"):
+        load_model(folder)
+
+
+def test_more_tokens_than_positions_are_refused(tiny_bert: Path) -> None:
+    with pytest.raises(RequestError, match="max_tokens: the base has 40 positions, and 41"):
+        start_model(tiny_bert, LABELS, max_tokens=41)
+
+
+def test_windows_that_are_mostly_overlap_are_refused(tiny_bert: Path) -> None:
+    with pytest.raises(RequestError, match="overlap: expected at most half of max_tokens, which is 40, found 21"):
+        start_model(tiny_bert, LABELS, overlap=21)
+
+
+def test_a_cased_vocabulary_is_never_lower_cased(tiny_bert: Path, tmp_path: Path) -> None:
+    for file in tiny_bert.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    rules = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = rules["model"]["vocab"]
+    rules["model"]["vocab"] = {
+        piece.upper() if n > 4 and not piece.startswith("##") else piece: n for piece, n in vocabulary.items()
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
+    with pytest.raises(RequestError, match="lower-cases text"):
+        start_model(tmp_path, LABELS, max_tokens=40)
+
+
+def test_the_head_is_drawn_from_the_seed(tiny_bert: Path) -> None:
+    heads = [start_model(tiny_bert, LABELS, max_tokens=40, seed=seed).network.network.classifier for seed in (1, 1, 2)]
+    torch.testing.assert_close(heads[0].weight, heads[1].weight)
+    assert not torch.equal(heads[0].weight, heads[2].weight)

@@ -1,0 +1,82 @@
+"""Streams of sentences beside one sentence at a time, and long ones beside a walk over their windows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from domain.biomedical.labels import LabelSet
+from domain.biomedical.network import EntityModel, start_model
+from domain.biomedical.pieces import Cutter
+from domain.biomedical.prediction import find_entities, predict
+
+WORDS = ["the", "patient", "angina", "pectoris", "fluxyz", "gout", "of", "\x01"]
+
+
+@pytest.fixture
+def model(tiny_bert: Path) -> EntityModel:
+    found = start_model(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=16, overlap=6)
+    found.network.eval()
+    return found
+
+
+@pytest.fixture
+def sentences() -> list[list[str]]:
+    generator = np.random.default_rng(0)
+    return [generator.choice(WORDS, length).tolist() for length in generator.integers(0, 50, 40)]
+
+
+def test_a_stream_gives_what_each_sentence_gives_alone(model: EntityModel, sentences: list[list[str]]) -> None:
+    together = list(predict(model, iter(sentences), "fp32"))
+    assert [len(each) for each in together] == [len(words) for words in sentences]
+    for words, scores in zip(sentences, together, strict=True):
+        (alone,) = predict(model, [words], "fp32")
+        np.testing.assert_allclose(scores, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_change_no_entity(model: EntityModel, sentences: list[list[str]]) -> None:
+    at_once = list(find_entities(model, sentences, precision="fp32"))
+    in_blocks = list(find_entities(model, sentences, precision="fp32", block_words=20, batch_tokens=64))
+    assert [[span[:3] for span in each] for each in at_once] == [[span[:3] for span in each] for each in in_blocks]
+    assert any(at_once)
+    for one, other in zip(sum(at_once, []), sum(in_blocks, []), strict=True):  # noqa: RUF017
+        assert one.confidence == pytest.approx(other.confidence, abs=1e-4)
+        assert 0 < one.confidence <= 1
+
+
+def test_a_word_is_scored_in_the_window_in_which_it_is_most_central(model: EntityModel) -> None:
+    words = ["patient", "of", "gout", "the"] * 12  # one piece each
+    (scores,) = predict(model, [words], "fp32")
+    cutter = Cutter(model.tokenizer)
+    ids = cutter([words]).ids
+    starts = [*range(0, 48 - 14, 8), 48 - 14]
+    for place in range(48):
+        start = max(starts, key=lambda start: (min(place - start, start + 13 - place), -start))
+        window = torch.from_numpy(np.concatenate([[2], ids[start : start + 14], [3]]))[None]
+        assert window[0, 0] == model.tokenizer.cls_token_id
+        with torch.inference_mode():
+            logits = model.network.network(window).logits[0, 1 + place - start]
+        np.testing.assert_allclose(scores[place], logits.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_only_a_block_ahead_is_read(model: EntityModel) -> None:
+    read = 0
+
+    def endless() -> Iterator[list[str]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield ["the", "patient"] * 10
+
+    found = find_entities(model, endless(), precision="fp32", block_words=100)
+    for _ in range(20):
+        next(found)
+    assert read <= 20 + 3 * 5
+
+
+def test_a_network_in_training_is_in_training_afterwards(model: EntityModel) -> None:
+    model.network.train()
+    list(predict(model, [["gout"]]))
+    assert model.network.training

@@ -1,0 +1,135 @@
+"""Entity scores beside seqeval's own, and beside a matcher so slow that it is plain."""
+
+import numpy as np
+import pytest
+from seqeval.metrics import classification_report
+from seqeval.metrics import f1_score as seqeval_f1
+from seqeval.scheme import IOB2
+
+from domain.biomedical.scoring import (
+    Pairing,
+    confusions,
+    count_entities,
+    entity_figures,
+    lenient_spans,
+    pairings,
+    strict_spans,
+    which_are_right,
+)
+from domain.biomedical.tags import TokenSpan
+
+TYPES = ["Chemical", "Disease"]
+TAGS = ["O", *(f"{prefix}-{name}" for name in TYPES for prefix in "BI")]
+
+
+def random_tags(seed: int, sentences: int = 60) -> list[list[str]]:
+    """Tags at random, so that most sequences are illegal somewhere."""
+    generator = np.random.default_rng(seed)
+    return [generator.choice(TAGS, generator.integers(1, 15)).tolist() for _ in range(sentences)]
+
+
+def slow_spans(tags: list[str]) -> set[tuple[int, int, str]]:
+    """Every stretch of words, asked whether it is an entity: a B, then I of its type, then none of these."""
+    found = set()
+    for start in range(len(tags)):
+        for end in range(start + 1, len(tags) + 1):
+            kind = tags[start][2:]
+            goes_on = all(tag == f"I-{kind}" for tag in tags[start + 1 : end])
+            ends = end == len(tags) or tags[end] != f"I-{kind}"
+            if tags[start].startswith("B-") and goes_on and ends:
+                found.add((start, end, kind))
+    return found
+
+
+def figures(gold: list[list[str]], predicted: list[list[str]], find=strict_spans, **more):
+    spans = [[find(tags) for tags in side] for side in (gold, predicted)]
+    none = [()] * len(gold)
+    return entity_figures(count_entities(spans[0], none, spans[1], np.arange(len(gold)), TYPES), TYPES, **more)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_strict_figures_are_seqevals(seed: int) -> None:
+    gold, predicted = random_tags(seed), random_tags(seed + 100)
+    predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
+    ours = figures(gold, predicted, intervals=False)
+    report = classification_report(gold, predicted, mode="strict", scheme=IOB2, output_dict=True, zero_division=0)
+    for name, theirs in (("", "micro avg"), *((f"/{kind}", kind) for kind in TYPES)):
+        for measure, key in (("precision", "precision"), ("recall", "recall"), ("f1", "f1-score")):
+            assert ours[f"{measure}{name}"] == pytest.approx(report[theirs][key])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lenient_figures_are_seqevals_default(seed: int) -> None:
+    gold, predicted = random_tags(seed), random_tags(seed + 50)
+    predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
+    assert figures(gold, predicted, lenient_spans, intervals=False)["f1"] == pytest.approx(seqeval_f1(gold, predicted))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_strict_entities_are_those_of_a_slow_matcher(seed: int) -> None:
+    for tags in random_tags(seed):
+        assert set(strict_spans(tags)) == slow_spans(tags)
+
+
+def test_intervals_hold_the_figure_and_come_from_units() -> None:
+    gold = random_tags(1)
+    predicted = [tags if n % 3 else ["O"] * len(tags) for n, tags in enumerate(gold)]
+    spans = [[strict_spans(tags) for tags in side] for side in (gold, predicted)]
+    none = [()] * len(gold)
+    by_sentence = entity_figures(count_entities(spans[0], none, spans[1], np.arange(60), TYPES), TYPES)
+    in_one = entity_figures(count_entities(spans[0], none, spans[1], np.zeros(60, int), TYPES), TYPES)
+    assert by_sentence["recall_low"] < by_sentence["recall"] < by_sentence["recall_high"]
+    assert by_sentence["f1"] == in_one["f1"]
+    assert "f1_low" not in in_one  # one document has no spread
+
+
+def test_gold_entities_beyond_tags_count_as_missed() -> None:
+    span = TokenSpan(0, 1, "Disease")
+    counts = count_entities([[span]], [("Disease", "Disease")], [[span]], np.array([0]), ["Disease"])
+    assert entity_figures(counts, ["Disease"], intervals=False)["recall"] == pytest.approx(1 / 3)
+
+
+def test_what_was_not_measured_is_null_and_not_zero() -> None:
+    nothing = entity_figures(count_entities([[]], [()], [[]], np.array([0]), ["Disease"]), ["Disease"], intervals=False)
+    assert nothing["precision"] is None
+    assert nothing["recall"] is None
+    assert nothing["f1"] is None
+
+
+def test_every_gold_entity_is_paired_once_and_by_kind() -> None:
+    gold = [
+        TokenSpan(0, 2, "A"),
+        TokenSpan(3, 5, "A"),
+        TokenSpan(6, 7, "B"),
+        TokenSpan(8, 9, "A"),
+        TokenSpan(10, 12, "A"),
+    ]
+    found = [
+        TokenSpan(0, 2, "A"),
+        TokenSpan(4, 5, "A"),
+        TokenSpan(6, 7, "A"),
+        TokenSpan(11, 12, "B"),
+        TokenSpan(13, 14, "B"),
+    ]
+    pairs = list(pairings(gold, found))
+    assert [pair.kind for pair in pairs] == ["right", "wrong_span", "wrong_type", "missed", "wrong_both", "spurious"]
+    assert [pair.gold for pair in pairs if pair.gold] == gold
+
+
+def test_confusions_are_counted_by_type_and_by_mention() -> None:
+    tokens = [("no", "acute", "flu"), ("acute", "flu", "seen")]
+    pairs = [
+        [Pairing(TokenSpan(1, 3, "D"), TokenSpan(2, 3, "D"))],
+        [Pairing(TokenSpan(0, 2, "D"), TokenSpan(1, 2, "D")), Pairing(None, TokenSpan(2, 3, "C"))],
+    ]
+    found = confusions(tokens, pairs)
+    assert found["types"][0] == {"kind": "wrong_span", "gold": "D", "predicted": "D", "count": 2}
+    assert found["mentions"] == [
+        {"kind": "wrong_span", "gold": "acute flu", "predicted": "flu", "count": 2},
+        {"kind": "spurious", "gold": None, "predicted": "seen", "count": 1},
+    ]
+
+
+def test_right_ones_are_told_in_the_order_of_the_predictions() -> None:
+    first, second = TokenSpan(0, 1, "A"), TokenSpan(2, 3, "A")
+    np.testing.assert_array_equal(which_are_right([[second], [first]], [[first, second], [first]]), [False, True, True])

@@ -1,0 +1,209 @@
+import subprocess
+import sys
+import unicodedata
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForTokenClassification, BertConfig, PreTrainedTokenizerFast
+
+from bertrelay.errors import RequestError
+from domain.biomedical import EntityTagger
+from domain.biomedical.annotations import Document
+from domain.biomedical.labels import LabelSet
+from domain.biomedical.network import EntityModel, TokenClassifier, save_model
+from domain.biomedical.words import word_spans
+from domain.sentences import sentence_spans
+
+TYPES = ["Disease", "Gene"]
+WORDS = [
+    "gout",
+    "fever",
+    "mice",
+    "had",
+    "the",
+    "of",
+    "and",
+    "BRCA1",
+    "p53",
+    "in",
+    "rats",
+    "(",
+    ")",
+    ".",
+    ",",
+    ";",
+    "-",
+    "1",
+    "2",
+    "3",
+]
+CORNERS = [
+    "",
+    " \n\t ",
+    "gout",
+    "gout.",
+    "The 𝒢out of 𝓫rca 🧬 and p53.\r\nfever\r\n\r\nin mice.",
+    "cafe\u0301 had gou\u0308t\u200b and\u00a0fever\u2028in rats.",
+    "\x07 gout \x00 \x1b fever.",
+    "p53\tfever\x0bmice\x0crats",
+    "  gout of the BRCA1 ( p53 ) - 1 .  ",
+    "𝒢",
+]
+LONG = " ".join(f"The rats {number} had fever of BRCA1 and gout." for number in range(60))
+NEVER_ENDING = " ".join(["the rats had fever of BRCA1 and gout"] * 60)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A random tagger that knows a few words; windows of 32 pieces, so that long sentences need several."""
+    rules = Tokenizer(
+        models.WordPiece(
+            {word: row for row, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}, unk_token="[UNK]"
+        )
+    )
+    rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, **named)
+    labels = LabelSet.of_types(TYPES)
+    config = BertConfig(
+        vocab_size=len(WORDS) + 4,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=32,
+        id2label=dict(enumerate(labels.tags)),
+        label2id=dict(labels.number),
+    )
+    network = TokenClassifier(AutoModelForTokenClassification.from_config(config)).eval()
+    torch.manual_seed(11)
+    for weight in network.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.7)  # so that tags depend on words and on their neighbours
+    return EntityModel(network, tokenizer, labels, max_tokens=32, overlap=8, temperature=2.0)
+
+
+@pytest.fixture(scope="module")
+def tag(model):
+    return lambda texts, **options: EntityTagger(model).tag(texts, precision="fp32", **options)
+
+
+def places(document):
+    return [(entity.start, entity.end, entity.type) for entity in document.entities]
+
+
+def test_every_entity_is_whole_words_of_the_text_as_it_was_given(tag):
+    documents = tag([*CORNERS, LONG])
+    assert [document.text for document in documents] == [*CORNERS, LONG]
+    assert [document.id for document in documents] == [str(place) for place in range(len(CORNERS) + 1)]
+    assert sum(len(document.entities) for document in documents[:-1]) >= 10
+    for document in documents:
+        starts, ends = (
+            {
+                start + span[side]
+                for start, end in sentence_spans(document.text)
+                for span in word_spans(document.text[start:end])
+            }
+            for side in (0, 1)
+        )
+        for entity in document.entities:
+            assert entity.start in starts and entity.end in ends
+            assert document.text[entity.start : entity.end].strip() == document.text[entity.start : entity.end]
+            assert entity.type in TYPES
+            assert 0 < entity.confidence <= 1
+        assert all(first.end <= second.start for first, second in pairwise(document.entities))
+
+
+def test_an_entity_may_end_with_a_combining_mark_and_never_loses_it(tag):
+    (document,) = tag(["gou\u0308t fe\u0301ver cafe\u0301 " * 5])
+    assert document.entities
+    for entity in document.entities:
+        assert not unicodedata.combining(document.text[entity.start])
+        assert not (entity.end < len(document.text) and unicodedata.combining(document.text[entity.end]))
+
+
+def test_a_document_has_the_entities_of_its_sentences_tagged_alone(tag):
+    (whole,) = tag([LONG])
+    spans = sentence_spans(LONG)
+    assert len(spans) > 10
+    alone = tag([LONG[start:end] for start, end in spans])
+    expected = [
+        (start + entity.start, start + entity.end, entity.type, pytest.approx(entity.confidence, abs=1e-5))
+        for (start, _), document in zip(spans, alone, strict=True)
+        for entity in document.entities
+    ]
+    assert [(e.start, e.end, e.type, e.confidence) for e in whole.entities] == expected
+    assert len(expected) > 20
+
+
+def test_a_sentence_longer_than_a_window_is_tagged_to_its_end(tag, model):
+    (document,) = tag([NEVER_ENDING])
+    assert len(sentence_spans(NEVER_ENDING)) == 1
+    assert len(NEVER_ENDING.split()) > 10 * model.max_tokens
+    assert document.entities[-1].end > 0.95 * len(NEVER_ENDING)
+
+
+def test_neither_batches_nor_blocks_nor_neighbours_change_entities(tag, model):
+    texts = [*CORNERS, LONG, NEVER_ENDING]
+    expected = tag(texts)
+    for others in (tag(texts, batch_tokens=40), tag(texts, batch_tokens=4_000), tag(texts[::-1])[::-1]):
+        assert list(map(places, others)) == list(map(places, expected))
+    documents = [Document("x", text) for text in texts]
+    for words in (1, 50):
+        found = EntityTagger(model).tag_documents(documents, precision="fp32", block_words=words)
+        assert list(map(places, found)) == list(map(places, expected))
+
+
+def test_documents_that_come_as_tokens_keep_them(model):
+    text = "p53-fever of BRCA1"
+    tokens = (((0, 9), (10, 12)), ((13, 18),))
+    (document,) = EntityTagger(model).tag_documents([Document("x", text, sentences=tokens)], precision="fp32")
+    assert document.sentences == tokens
+    assert {entity.start for entity in document.entities} <= {0, 10, 13}
+
+
+def test_documents_are_streamed(model):
+    """Two blocks are read ahead of the document that is handed out, and no more."""
+    read = []
+
+    def documents():
+        for number in range(200):
+            read.append(number)
+            yield Document(str(number), "gout of rats .")
+
+    stream = EntityTagger(model).tag_documents(documents(), precision="fp32", block_words=8)
+    next(stream)
+    assert len(read) < 20
+    assert sum(1 for _ in stream) == 199
+
+
+def test_a_saved_tagger_gives_the_same_and_knows_its_temperature(model, tag, tmp_path):
+    save_model(model, tmp_path)
+    loaded = EntityTagger.load(tmp_path)
+    assert loaded.model.temperature == 2.0
+    texts = [LONG, *CORNERS]
+    assert loaded.tag(texts, precision="fp32") == tag(texts)
+
+
+def test_the_temperature_changes_confidences_and_no_entity(model, tag):
+    (cold,), (warm,) = EntityTagger(replace(model, temperature=0.5)).tag([LONG], precision="fp32"), tag([LONG])
+    assert places(cold) == places(warm)
+    assert [entity.confidence for entity in cold.entities] != [entity.confidence for entity in warm.entities]
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [("gout", r"expected a list of texts, found one"), (["gout", None], "found NoneType at position 1")],
+)
+def test_what_is_no_list_of_texts_is_told(tag, texts, told):
+    with pytest.raises(RequestError, match=told):
+        tag(texts)
+
+
+def test_importing_the_package_loads_no_torch():
+    code = "import sys, domain.biomedical as b; print('torch' in sys.modules, sorted(b.__all__)[0])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("False ")

@@ -1,0 +1,97 @@
+import random
+
+import pytest
+from seqeval.metrics.sequence_labeling import get_entities
+from seqeval.scheme import IOB2, IOBES, Entities
+
+from domain.biomedical.tags import TokenSpan, converted, follows, illegal_places, is_tag, labels, spans_of, tags_of
+
+SCHEMES = {"IOB2": IOB2, "IOBES": IOBES}
+
+
+def random_tags(draw, scheme):
+    return [draw.choice(labels(["X", "Y-Z"], scheme)) for _ in range(draw.randint(1, 9))]
+
+
+@pytest.mark.parametrize("scheme", ["IOB2", "IOBES"])
+def test_spans_are_those_of_seqevals_strict_mode_on_any_tags(scheme):
+    draw = random.Random(1)
+    for _ in range(2000):
+        tags = random_tags(draw, scheme)
+        theirs = {(found.start, found.end, found.tag) for found in Entities([tags], SCHEMES[scheme]).entities[0]}
+        assert set(spans_of(tags, scheme)) == theirs, tags
+
+
+def test_legal_tags_are_those_that_seqevals_lenient_mode_reads_as_the_strict_one():
+    draw = random.Random(2)
+    legal = 0
+    for _ in range(2000):
+        tags = random_tags(draw, "IOB2")
+        lenient = {(start, end + 1, name) for name, start, end in get_entities(tags)}
+        is_legal = not illegal_places(tags)
+        assert not is_legal or lenient == set(spans_of(tags)), tags
+        legal += is_legal
+    assert 100 < legal < 1900
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme", "places"),
+    [
+        ("O I-X", "IOB2", [1]),
+        ("I-X B-X I-Y", "IOB2", [0, 2]),
+        ("B-X I-X O B-X B-X", "IOB2", []),
+        ("B-X O", "IOBES", [1]),
+        ("B-X I-X", "IOBES", [1]),
+        ("S-X E-X", "IOBES", [1]),
+        ("B-X I-X E-X S-X O B-Y E-Y", "IOBES", []),
+        ("B-X E-Y", "IOBES", [1]),
+        ("", "IOBES", []),
+    ],
+)
+def test_illegal_places_are_those_a_person_finds(tags, scheme, places):
+    assert illegal_places(tags.split(), scheme) == places
+
+
+@pytest.mark.parametrize("scheme", ["IOB2", "IOBES"])
+def test_tags_and_spans_say_the_same(scheme):
+    draw = random.Random(3)
+    for _ in range(500):
+        borders = sorted(draw.sample(range(20), 6))
+        spans = [TokenSpan(*pair, draw.choice(["X", ""])) for pair in zip(borders[::2], borders[1::2], strict=True)]
+        tags = tags_of(spans, 20, scheme)
+        assert not illegal_places(tags, scheme)
+        assert spans_of(tags, scheme) == spans
+        other = "IOBES" if scheme == "IOB2" else "IOB2"
+        assert converted(converted(tags, scheme, other), other, scheme) == tags
+
+
+def test_a_scheme_is_converted_as_by_hand():
+    tags, expected = "B-X I-X I-X B-X O B-Y I-Y", "B-X I-X E-X S-X O B-Y E-Y"
+    assert " ".join(converted(tags.split(), "IOB2", "IOBES")) == expected
+    assert converted(["B", "I"], "IOB2", "IOBES") == ["B", "E"]
+
+
+def test_illegal_tags_are_not_converted():
+    with pytest.raises(ValueError, match="no legal IOB2"):
+        converted(["I-X"], "IOB2", "IOBES")
+
+
+@pytest.mark.parametrize("span", [(0, 0), (1, 4), (0, 2)])
+def test_spans_that_cannot_be_tags_are_refused(span):
+    with pytest.raises(ValueError, match="no span of their own"):
+        tags_of([TokenSpan(1, 2, "X"), TokenSpan(*span, "X")], 3)
+
+
+@pytest.mark.parametrize("tag", ["B", "B-X", "I-a-b", "O"])
+def test_tags_of_a_scheme_are_known(tag):
+    assert is_tag(tag, "IOB2")
+
+
+@pytest.mark.parametrize("tag", ["", "X", "B-", "O-X", "E-X", "Disease", "b-X", "BI-X", "-X"])
+def test_others_are_not(tag):
+    assert not is_tag(tag, "IOB2")
+
+
+def test_nothing_but_what_follows_may_follow():
+    allowed = {(a, b) for a in labels(["X", "Y"]) for b in labels(["X", "Y"]) if follows(b, a)}
+    assert len(allowed) == 5 * 3 + 4  # O and B- everywhere, I-X after B-X and I-X, I-Y likewise

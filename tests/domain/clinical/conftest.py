@@ -1,0 +1,6 @@
+"""What the clinic's tests share."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))  # hospital_tables is imported by name

@@ -1,0 +1,89 @@
+"""Made-up stays with notes, as the stages of cohort and notes write them, and a tiny BERT that knows their words."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from transformers import BertModel
+
+from bertrelay.backbone import bert_config, save_backbone, save_tokenizer
+from bertrelay.encoder_settings import NewEncoder
+from bertrelay.vocabulary import train_wordpiece
+from domain.clinical.notes import SCHEMA
+from domain.clinical.parquet import write_parquet
+from domain.clinical.sections import find_sections
+
+HARMLESS = ["The wound is dry.", "Slept well.", "Ate all of the lunch.", "Walked with the nurse.", "Labs were drawn."]
+TELLING = "The failing heart came back again."
+SIZE = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 48, "dropout": 0.0}
+
+
+def text_of(generator: np.random.Generator, returns: bool, sentences: int) -> str:
+    """Sentences under two headers; the telling one stands anywhere among them, and only where there is a return."""
+    said = [str(each) for each in generator.choice(HARMLESS, sentences)]
+    if returns:
+        said.insert(int(generator.integers(0, sentences)), TELLING)
+    middle = len(said) // 2
+    return f"Hospital Course:\n{' '.join(said[:middle])}\nPlan:\n{' '.join(said[middle:])}"
+
+
+def stays(count: int = 240, seed: int = 0) -> pd.DataFrame:
+    """Two stays of each subject; half of all are followed by a return, and one note in ten says otherwise."""
+    generator = np.random.default_rng(seed)
+    returned = generator.random(count) < 0.5
+    told = returned ^ (generator.random(count) < 0.1)
+    texts = [text_of(generator, bool(tells), int(generator.integers(3, 25))) for tells in told]
+    split = np.array(["train", "train", "validation", "test"])[np.arange(count) // 2 % 4]
+    return pd.DataFrame(
+        {
+            "hadm_id": [f"{100_000 + n}" for n in range(count)],
+            "subject_id": [f"{n // 2}" for n in range(count)],
+            "text": texts,
+            "sections": [[section._asdict() for section in find_sections(text)] for text in texts],
+            "n_notes": 1,
+            "split": split,
+            "readmitted": returned,
+            "told": told,
+        }
+    )
+
+
+def write_stays(folder: Path, table: pd.DataFrame) -> Path:
+    """`notes/` and `cohort/` as their stages write them, and `risk.csv`."""
+    import pyarrow as pa
+
+    for name in ("notes", "cohort"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    notes = pa.Table.from_pandas(table[SCHEMA.names], schema=SCHEMA, preserve_index=False)
+    write_parquet(folder / "notes/notes.parquet", notes)
+    write_parquet(folder / "cohort/cohort.parquet", table[["subject_id", "hadm_id", "readmitted", "split"]])
+    known = pd.DataFrame(
+        {
+            "hadm_id": table["hadm_id"],
+            "sex": np.array(["F", "M"])[np.arange(len(table)) // 2 % 2],
+            "age": 70.0,
+            "insurance": [f"QZX{n}" for n in range(len(table))],
+            "race": "WHITE",
+            "admission_type": "URGENT",
+        }
+    )
+    write_parquet(folder / "cohort/characteristics.parquet", known)
+    risk = pd.DataFrame({"hadm_id": table["hadm_id"], "true_risk": np.where(table["told"], 0.9, 0.1)})
+    risk.to_csv(folder / "risk.csv", index=False)
+    return folder
+
+
+def write_bert(folder: Path) -> Path:
+    """A random BERT whose pieces are of the sentences above, and of parts of their words."""
+    folder.mkdir(parents=True, exist_ok=True)
+    size = NewEncoder.model_validate(SIZE)
+    tokenizer = train_wordpiece([*HARMLESS, TELLING, "Hospital Course: Plan:"] * 3, size.vocabulary, size.max_tokens)
+    torch.manual_seed(0)
+    network = BertModel(bert_config(size, tokenizer))
+    for weight in network.parameters():  # BERT starts so near to zero that all words look the same
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.15)
+    save_backbone(network, folder)
+    save_tokenizer(tokenizer, folder, size.max_tokens, has_types=True)
+    return folder

@@ -1,0 +1,94 @@
+"""The formula of an admission's probability and the shares of its chunks, against sums written out by hand."""
+
+import numpy as np
+import pytest
+
+from bertrelay.errors import RequestError
+from domain.clinical.aggregation import CHOICES_OF_C, aggregate, choose_c, largest_chunks, shares
+
+AGGREGATIONS = ["max_and_mean", "max", "mean"]
+
+
+def by_hand(chunks: list[float], c: float) -> float:
+    """Equation 4 of the paper, as it stands there."""
+    n = len(chunks)
+    return (max(chunks) + (sum(chunks) / n) * (n / c)) / (1 + n / c)
+
+
+def scattered(seed: int = 0, admissions: int = 60, largest: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities, ties among them, and whose they are: those of an admission stand anywhere; some have hundreds."""
+    generator = np.random.default_rng(seed)
+    sizes = generator.integers(1, largest, admissions)
+    owners = generator.permutation(np.repeat(np.arange(admissions), sizes))
+    return generator.integers(0, 20, len(owners)) / 19, owners
+
+
+def test_three_chunks_as_on_paper():
+    chunks = np.array([0.2, 0.8, 0.5])
+    (found,) = aggregate(chunks, np.zeros(3, np.int64), 1)
+    assert found == pytest.approx((0.8 + 0.5 * 1.5) / 2.5)
+    assert shares(chunks, np.zeros(3, np.int64), 1) == pytest.approx([0.2 * 0.2, 0.8 * 0.6, 0.5 * 0.2])
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_one_chunk_is_its_admission(aggregation):
+    assert aggregate(np.array([0.3]), np.array([0]), 1, aggregation, c=7.0) == pytest.approx([0.3])
+
+
+@pytest.mark.parametrize("c", [0.25, 2.0, 32.0])
+def test_chunks_that_do_not_stand_together_give_the_formula_of_each_admission(c):
+    probabilities, owners = scattered()
+    expected = [by_hand(probabilities[owners == owner].tolist(), c) for owner in range(60)]
+    assert aggregate(probabilities, owners, 60, c=c) == pytest.approx(expected)
+
+
+def test_max_and_mean_alone_are_numpys():
+    probabilities, owners = scattered(1)
+    groups = [probabilities[owners == owner] for owner in range(60)]
+    assert aggregate(probabilities, owners, 60, "max") == pytest.approx([group.max() for group in groups])
+    assert aggregate(probabilities, owners, 60, "mean") == pytest.approx([group.mean() for group in groups])
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_shares_add_up_to_the_probability_whatever_the_order(aggregation):
+    probabilities, owners = scattered(2)
+    whole = aggregate(probabilities, owners, 60, aggregation)
+    contributed = shares(probabilities, owners, 60, aggregation)
+    assert np.bincount(owners, contributed) == pytest.approx(whole)
+    order = np.random.default_rng(3).permutation(len(owners))
+    assert aggregate(probabilities[order], owners[order], 60, aggregation) == pytest.approx(whole)
+
+
+def test_of_equal_chunks_the_first_is_the_largest():
+    chunks, owners = np.array([0.4, 0.9, 0.9, 0.1, 0.1]), np.array([1, 1, 1, 0, 0])
+    assert largest_chunks(chunks, owners).tolist() == [3, 1]
+    n, c = 3, 2.0
+    weight, of_largest = (1 / c) / (1 + n / c), 1 / (1 + n / c)
+    expected = [0.4 * weight, 0.9 * (weight + of_largest), 0.9 * weight]
+    assert shares(chunks, owners, 2)[:3] == pytest.approx(expected)
+
+
+def test_an_admission_without_chunks_has_no_probability():
+    found = aggregate(np.array([0.5]), np.array([1]), 3)
+    assert np.isnan(found).tolist() == [True, False, True]
+    assert np.isnan(aggregate(np.zeros(0), np.zeros(0, np.int64), 2)).all()
+
+
+def test_many_chunks_move_from_the_largest_towards_the_mean():
+    probabilities = np.append(np.full(400, 0.1), 0.9)
+    (found,) = aggregate(probabilities, np.zeros(401, np.int64), 1)
+    assert 0.1 < found < 0.12
+    (gentle,) = aggregate(probabilities, np.zeros(401, np.int64), 1, c=1e9)
+    assert gentle == pytest.approx(0.9, abs=1e-5)
+
+
+def test_c_is_the_one_that_scores_best_and_the_papers_where_none_does():
+    probabilities, owners = scattered(4)
+    wanted = aggregate(probabilities, owners, 60, c=8.0)
+    assert choose_c(probabilities, owners, 60, lambda found: -float(np.abs(found - wanted).sum())) == 8.0
+    assert choose_c(probabilities, owners, 60, lambda _: None) == CHOICES_OF_C[0] == 2.0
+
+
+def test_a_c_of_nothing_is_told():
+    with pytest.raises(RequestError, match="c: expected a number above 0, found 0"):
+        aggregate(np.array([0.5]), np.array([0]), 1, c=0)

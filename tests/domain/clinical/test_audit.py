@@ -1,0 +1,175 @@
+"""Leaks that are planted are found, and neither texts nor identifiers are told of them."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from bertrelay.errors import RequestError, WorkError
+from domain.clinical.audit import look_for_leaks, run
+from domain.clinical.audit_settings import AuditSettings
+from domain.clinical.near_duplicates import Shingler, band_keys, likeness, near_pairs
+from pipelines.cli.app import app
+
+WORDS = [f"word{number}" for number in range(3_000)]
+SPLITS = ("train", "validation", "test")
+
+
+def texts(count, seed=0, words=120):
+    drawing = np.random.default_rng(seed)
+    return [" ".join(drawing.choice(WORDS, words)) for _ in range(count)]
+
+
+def changed(text, words, seed=0):
+    """`text` with so many of its words replaced, each far from the others."""
+    found = text.split()
+    for place in np.linspace(10, len(found) - 10, words).astype(int):
+        found[place] = f"other{seed}"
+    return " ".join(found)
+
+
+@pytest.fixture
+def notes():
+    """Thirty notes of thirty subjects, ten in each split."""
+    return {
+        "hadm_id": [str(900_000 + number) for number in range(30)],
+        "subject_id": [str(700_000 + number) for number in range(30)],
+        "text": texts(30),
+        "split": [SPLITS[number // 10] for number in range(30)],
+    }
+
+
+@pytest.fixture
+def look(tmp_path):
+    def write_and_look(*tables, **options):
+        files = [tmp_path / f"notes{number}.parquet" for number in range(len(tables))]
+        for file, table in zip(files, tables, strict=True):
+            pq.write_table(pa.table(table), file)
+        return {finding.name: finding for finding in look_for_leaks(files, **options)}
+
+    return write_and_look
+
+
+def levels(findings):
+    return {name: (finding.level, finding.count) for name, finding in findings.items()}
+
+
+def test_where_nothing_is_shared_all_is_good(look, notes):
+    assert levels(look(notes)) == {
+        "shared_subjects": ("good", 0),
+        "shared_admissions": ("good", 0),
+        "shared_texts": ("good", 0),
+        "near_duplicates": ("good", 0),
+    }
+
+
+def test_subjects_of_two_splits_are_found_with_their_rows(look, notes):
+    notes["subject_id"][12] = notes["subject_id"][3]
+    notes["subject_id"][25] = notes["subject_id"][3]
+    notes["subject_id"][5] = notes["subject_id"][4]  # within train
+    finding = look(notes)["shared_subjects"]
+    assert (finding.level, finding.count) == ("fail", 1)
+    assert [place.rsplit(" ", 1)[1] for place in finding.rows[0]] == ["4", "13", "26"]
+
+
+def test_an_id_is_the_same_as_text_and_as_number_in_another_file(look, notes):
+    cohort = {"subject_id": pa.array([700_003.0, None]), "hadm_id": pa.array([900_003, 1]), "split": ["test", "test"]}
+    findings = look(notes, cohort)
+    assert levels(findings)["shared_subjects"] == levels(findings)["shared_admissions"] == ("fail", 1)
+
+
+def test_equal_texts_are_found_whatever_their_white_space(look, notes):
+    notes["text"][11] = notes["text"][1].replace(" ", "\n  ").upper()
+    notes["text"][2] = notes["text"][1]
+    found = levels(look(notes))
+    assert found["shared_texts"] == ("fail", 1)
+    assert found["near_duplicates"] == ("good", 0)
+
+
+def test_near_duplicates_of_two_splits_are_found_and_others_are_not(look, notes):
+    notes["text"][11] = changed(notes["text"][1], 2)  # ten of some 120 shingles
+    notes["text"][22] = changed(notes["text"][2], 3)  # fifteen
+    notes["text"][23] = changed(notes["text"][5], 12)  # half of them
+    notes["text"][4] = changed(notes["text"][3], 1)  # within train
+    assert levels(look(notes))["near_duplicates"] == ("warn", 2)
+    assert levels(look(notes, near=0.7))["near_duplicates"] == ("warn", 4)
+    assert levels(look(notes, near=0.9))["near_duplicates"] == ("good", 0)
+
+
+def test_short_texts_are_not_compared_and_counted(look, notes):
+    notes["text"][1] = notes["text"][11] = "No acute process."
+    finding = look(notes)["near_duplicates"]
+    assert finding.count == 0 and "2 texts of fewer than 20 words were not compared" in finding.told
+
+
+def test_a_planted_near_duplicate_of_any_of_many_texts_is_found(look):
+    train = texts(300, seed=1)
+    test = [changed(text, 2, seed) for seed, text in enumerate(train)]
+    table = {"text": train + test, "split": ["train"] * 300 + ["test"] * 300}
+    assert levels(look(table)) == {"shared_texts": ("good", 0), "near_duplicates": ("warn", 600)}
+
+
+def test_likeness_is_the_jaccard_index_of_runs_of_five_words():
+    first, second = list("abcdefgh"), list("abcdefgx")
+    runs = [{tuple(words[place : place + 5]) for place in range(4)} for words in (first, second)]
+    expected = len(runs[0] & runs[1]) / len(runs[0] | runs[1])
+    shingler = Shingler()
+    assert likeness(shingler(" ".join(first)), shingler(" ".join(second))) == expected == 3 / 5
+
+
+def test_texts_of_other_words_or_another_order_have_nothing_in_common():
+    shingler = Shingler()
+    forward, backward = texts(1)[0], " ".join(reversed(texts(1)[0].split()))
+    assert likeness(shingler(forward), shingler(backward)) == 0
+    assert len(shingler("")) == 0 and len(shingler("one two")) == 1
+
+
+def test_a_template_in_thousands_of_texts_is_compared_with_few():
+    shingler = Shingler()
+    shingles = [shingler(text) for text in texts(1) * 2_000]
+    asked = []
+
+    def shingles_of(places):
+        asked.extend(places)
+        return {place: shingles[place] for place in places}
+
+    keys = np.tile(band_keys(shingles[0]), (2_000, 1))
+    pairs = near_pairs(keys, ["train", "test"] * 1_000, shingles_of, 0.8)
+    assert len({place for pair in pairs for place in pair[:2]}) == 2_000
+    assert len(pairs) <= 8 * 2_000
+
+
+def test_a_run_stops_at_a_leak_unless_it_is_only_to_tell(tmp_path, context, notes, capsys):
+    notes["subject_id"][12] = notes["subject_id"][3]
+    file = tmp_path / "notes.parquet"
+    pq.write_table(pa.table(notes), file)
+    with pytest.raises(WorkError, match=r"subjects in two splits or more: 1, .*leaks = \"tell\""):
+        run(AuditSettings(files=[str(file)]), context)
+    metrics = run(AuditSettings(files=[str(file)], leaks="tell"), context)
+    assert metrics == {"shared_subjects": 1, "shared_admissions": 0, "shared_texts": 0, "near_duplicates": 0}
+    said = capsys.readouterr().err + (context.output / "audit.json").read_text()
+    assert "700003" not in said and "900003" not in said and "word" not in said.replace("words", "")
+
+
+def test_the_command_tells_and_ends_with_one_at_a_leak(tmp_path, notes):
+    file = tmp_path / "notes.parquet"
+    pq.write_table(pa.table(notes), file)
+    sound = CliRunner().invoke(app, ["data", "audit", str(file)])
+    assert (sound.exit_code, sound.stdout.count("good")) == (0, 4)
+    notes["subject_id"][12] = notes["subject_id"][3]
+    pq.write_table(pa.table(notes), file)
+    leaking = CliRunner().invoke(app, ["data", "audit", str(file), "--json"])
+    assert leaking.exit_code == 1
+    assert json.loads(leaking.stdout)["findings"][0]["level"] == "fail"
+
+
+def test_files_that_cannot_be_looked_at_are_told(tmp_path, look):
+    (tmp_path / "no.parquet").write_text("no parquet")
+    for file, told in ((tmp_path / "none.parquet", "there is no file"), (tmp_path / "no.parquet", "cannot be read")):
+        with pytest.raises(RequestError, match=told):
+            look_for_leaks([file])
+    with pytest.raises(RequestError, match="expected a column split"):
+        look({"text": ["x"]})

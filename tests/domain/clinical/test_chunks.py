@@ -1,0 +1,176 @@
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from bertrelay.errors import RequestError
+from bertrelay.vocabulary import train_wordpiece
+from domain.clinical.chunk_settings import ChunkSettings
+from domain.clinical.chunks import Chunker
+from domain.sentences import sentence_spans
+
+SENTENCES = [
+    "He walked the ward at 4 p.m. without pain.",
+    "T 98.6, BP 92/58 on room air.",
+    "Started on i.v. furosemide at 10 mg/hr by Dr. Whitlock.",
+    "No fever.",
+]
+
+
+def wordpiece():
+    return train_wordpiece(SENTENCES, 120, max_tokens=64)
+
+
+def byte_level():
+    """Bytes as tokens: a character that is not ASCII is two to four of them, as in RoBERTa's and GPT's vocabularies."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {piece: row for row, piece in enumerate(["<s>", "</s>", *alphabet])}
+    rules = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    rules.normalizer = normalizers.NFKC()  # one character may become several
+    rules.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rules.decoder = decoders.ByteLevel()
+    rules.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>")
+
+
+TOKENIZERS = {"wordpiece": wordpiece(), "bytes": byte_level()}
+
+
+@pytest.fixture(params=TOKENIZERS)
+def tokenizer(request):
+    return TOKENIZERS[request.param]
+
+
+def chunker(tokenizer, **settings):
+    return Chunker(tokenizer, ChunkSettings(**settings))
+
+
+def pieces(text, chunks):
+    return [text[chunk.start : chunk.end] for chunk in chunks.kept]
+
+
+def unicode_text(draw):
+    """Words of the vocabulary, of any script, of controls and of characters that normalising makes several of."""
+    strange = ["\u200b", "\x07", "ﷺ", "ǆ", "😷😷😷", "e\u0301\u0323", "患者は", "\u2028", "\x00", "ﬁ", "\ud7ff", "￼"]
+    words = [*" ".join(SENTENCES).split(), *strange]
+    words += [chr(draw.choice([draw.randrange(1, 0xD800), draw.randrange(0xE000, 0x110000)])) for _ in range(10)]
+    return "".join(draw.choice(words) + draw.choice([" ", "", "\n", "\n\n", ". ", "  "]) for _ in range(120))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_chunks_give_back_the_text_exactly(tokenizer, seed):
+    draw = random.Random(seed)
+    text, most = unicode_text(draw), draw.randrange(8, 80)
+    chunks = chunker(tokenizer, max_tokens=most)(text)
+    assert "".join(pieces(text, chunks)) == text
+    assert chunks.lost_chunks == chunks.lost_characters == 0
+    assert all(len(chunk.ids) <= most for chunk in chunks.kept)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chunks_hold_the_tokens_of_the_text_and_the_special_ones_around_them(tokenizer, seed):
+    text = unicode_text(random.Random(seed))
+    before, *inner, after = tokenizer.backend_tokenizer.encode("a").ids
+    assert len(inner) == 1
+    chunks = chunker(tokenizer, max_tokens=20)(text).kept
+    assert all((chunk.ids[0], chunk.ids[-1]) == (before, after) for chunk in chunks)
+    alone = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+    begins_with_space = tokenizer.decode([alone[0]]) == " "
+    found = np.concatenate([chunk.ids[1:-1] for chunk in chunks]).tolist()
+    assert found == alone or (not begins_with_space and found[1:] == alone)  # byte-level rules begin words with a space
+
+
+@pytest.mark.parametrize("overlap", [1, 7, 30])
+@pytest.mark.parametrize("seed", range(5))
+def test_chunks_that_overlap_lose_nothing_and_repeat_no_more_than_asked(tokenizer, seed, overlap):
+    text = unicode_text(random.Random(seed))
+    chunks = chunker(tokenizer, max_tokens=60, overlap=overlap)(text).kept
+    assert (chunks[0].start, chunks[-1].end) == (0, len(text))
+    for one, following in pairwise(chunks):
+        assert one.start <= following.start <= one.end <= following.end
+        repeated = tokenizer.backend_tokenizer.encode(text[following.start : one.end], add_special_tokens=False)
+        assert len(repeated.ids) <= overlap + 4  # cut out of its word, a piece may be other pieces
+    alone = sum(len(chunk.ids) - 2 for chunk in chunker(tokenizer, max_tokens=60)(text).kept)
+    assert sum(len(chunk.ids) - 2 for chunk in chunks) <= alone + overlap * (len(chunks) - 1)
+
+
+def test_a_chunk_ends_with_a_sentence_and_a_longer_sentence_is_cut_at_a_token():
+    long = "Pain " * 40 + "."
+    text = f"No fever. No fever. No fever. {long} No fever."
+    tokens = len(TOKENIZERS["wordpiece"]("No fever.", add_special_tokens=False).input_ids)
+    chunks = chunker(TOKENIZERS["wordpiece"], max_tokens=2 * tokens + 3)(text)
+    found = pieces(text, chunks)
+    assert found[:2] == ["No fever. No fever. ", "No fever. "]
+    assert found[2].startswith("Pain Pain")
+    assert {len(chunk.ids) for chunk in chunks.kept[2:-1]} == {2 * tokens + 3}
+    assert found[-1].endswith("No fever.")
+
+
+def test_every_sentence_that_fits_is_whole_in_some_chunk_whatever_the_overlap(tokenizer):
+    draw = random.Random(3)
+    text = " ".join(draw.choice(SENTENCES) for _ in range(60))
+    longest = max(len(tokenizer(sentence, add_special_tokens=False).input_ids) for sentence in SENTENCES)
+    for overlap in (0, 5, longest // 2):
+        kept = chunker(tokenizer, max_tokens=longest + 4, overlap=overlap)(text).kept
+        for start, end in sentence_spans(text):
+            assert any(chunk.start <= start and end <= chunk.end for chunk in kept)
+
+
+def test_a_chunk_that_overlaps_begins_with_a_sentence_where_it_can():
+    text = " ".join(["No fever."] * 12)
+    tokens = len(TOKENIZERS["wordpiece"]("No fever.", add_special_tokens=False).input_ids)
+    settings = {"max_tokens": 4 * tokens + 2, "overlap": 2 * tokens - 1}
+    assert pieces(text, chunker(TOKENIZERS["wordpiece"], **settings)(text))[:2] == ["No fever. " * 4] * 2
+
+
+def test_what_max_chunks_leaves_out_is_counted():
+    text = " ".join(["No fever."] * 10)
+    every = chunker(TOKENIZERS["wordpiece"], max_tokens=16)(text)
+    some = chunker(TOKENIZERS["wordpiece"], max_tokens=16, max_chunks=2)(text)
+    assert pieces(text, some) == pieces(text, every)[:2]
+    assert some.lost_chunks == len(every.kept) - 2 > 0
+    assert some.lost_characters == len(text) - len("".join(pieces(text, some)))
+
+
+def test_an_empty_text_has_no_chunk_and_white_space_one_without_tokens():
+    assert chunker(TOKENIZERS["wordpiece"])("").kept == []
+    (only,) = chunker(TOKENIZERS["wordpiece"])(" \n ").kept
+    assert (only.start, only.end, len(only.ids)) == (0, 3, 2)
+
+
+def test_many_texts_are_cut_as_each_alone(tokenizer):
+    texts = [unicode_text(random.Random(seed)) for seed in range(70)] + [""]
+    cut = chunker(tokenizer, max_tokens=32, overlap=6)
+    together = cut.of_texts(iter(texts))
+    for text, chunks in zip(texts, together, strict=True):
+        alone = cut(text)
+        assert [(chunk.start, chunk.end, chunk.ids.tolist()) for chunk in chunks.kept] == [
+            (chunk.start, chunk.end, chunk.ids.tolist()) for chunk in alone.kept
+        ]
+
+
+def test_a_tokenizer_that_truncates_loses_nothing_and_stays_as_it_is():
+    tokenizer = wordpiece()
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    before = tokenizer.backend_tokenizer.to_str()
+    text = " ".join(SENTENCES)
+    assert "".join(pieces(text, chunker(tokenizer, max_tokens=16)(text))) == text
+    assert tokenizer.backend_tokenizer.to_str() == before
+
+
+def test_an_overlap_that_leaves_no_room_is_refused():
+    with pytest.raises(ValidationError, match="at most half of max_tokens, 8, found 9"):
+        ChunkSettings(max_tokens=16, overlap=9)
+
+
+def test_special_tokens_that_fill_a_chunk_are_told():
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> <s> <s> <s> <s> <s> <s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    with pytest.raises(RequestError, match=r"max_tokens: .*8 special tokens, found 8"):
+        chunker(tokenizer, max_tokens=8)

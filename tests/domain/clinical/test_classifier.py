@@ -1,0 +1,88 @@
+"""The network under a head: any kind of BERT as a base, whole gradients, and the same folder read again."""
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from bertrelay.errors import RequestError
+from domain.clinical.classifier import load_model, save_model, start_model
+from domain.clinical.readmission_settings import ReadmissionModelSettings
+
+TEXTS = ["The wound is dry.", "The failing heart came back again.", "Slept well."] * 3
+HOW = ReadmissionModelSettings.model_validate({"chunking": {"max_tokens": 16}, "c": 4.0, "threshold": 0.25})
+
+
+@pytest.fixture
+def base(tiny_encoder, tmp_path):
+    """The folder of a random sentence encoder of this kind."""
+
+    def make(kind: str):
+        tiny_encoder(kind, TEXTS).save(tmp_path / kind)
+        return tmp_path / kind
+
+    return make
+
+
+def log_odds(model):
+    model.network.eval()
+    ids = torch.tensor([[5, 6, 7, 8], [9, 6, 5, model.pad_id]])
+    return model.network(ids, (ids != model.pad_id).long())
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"])
+def test_any_bert_learns_with_all_its_weights_and_is_read_again_as_it_was(base, tmp_path, kind):
+    model = start_model(base(kind), HOW, seed=3)
+    found = log_odds(model)
+    assert found.shape == (2,) and found.dtype == torch.float32 and found[0] != found[1]
+    found.sum().backward()
+    lacking = [name for name, each in model.network.named_parameters() if each.requires_grad and each.grad is None]
+    assert lacking == []
+    save_model(model, tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    assert again.settings == HOW
+    assert torch.allclose(log_odds(again), found, atol=1e-6)
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+    ids = torch.tensor([[5, 6, 7, 8]])
+    assert torch.allclose(plain(ids, torch.ones_like(ids)).logits[0], found[:1], atol=1e-5)
+
+
+def test_a_seed_gives_the_same_head_and_another_one_another(base):
+    folder = base("bert")
+    first, again, other = (log_odds(start_model(folder, HOW, seed=seed)).tolist() for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_log_odds_are_not_rounded_to_bf16(base):
+    model = start_model(base("bert"), HOW)
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        found = log_odds(model)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, found.bfloat16().float())
+
+
+def test_a_pooler_of_zeros_starts_fresh(base):
+    """Zeros stand in a folder for a pooler that there never was; with them every chunk would look the same."""
+    import safetensors.torch
+
+    folder = base("bert")
+    file = folder / "model.safetensors"
+    weights = safetensors.torch.load_file(file)
+    names = [name for name in weights if "pooler" in name]
+    assert names
+    safetensors.torch.save_file(weights | {name: torch.zeros_like(weights[name]) for name in names}, file)
+    model = start_model(folder, HOW)
+    assert log_odds(model)[0] != log_odds(model)[1]
+
+
+def test_chunks_longer_than_the_positions_are_told(base):
+    how = ReadmissionModelSettings.model_validate({"chunking": {"max_tokens": 64}})
+    with pytest.raises(RequestError, match=r"chunking\.max_tokens: the base has 40 positions, and 64 are asked for"):
+        start_model(base("bert"), how)
+
+
+def test_damaged_weights_are_told(base, tmp_path):
+    save_model(start_model(base("bert"), HOW), tmp_path / "model")
+    weights = tmp_path / "model/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(RequestError, match="cannot be read"):
+        load_model(tmp_path / "model")

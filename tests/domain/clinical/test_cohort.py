@@ -1,0 +1,352 @@
+"""Cohorts of hospitals so small that their labels can be found by hand."""
+
+import csv
+
+import pandas as pd
+import pytest
+from hospital_tables import day, patient, stay, write_hospital
+from pydantic import ValidationError
+
+from bertrelay.errors import RequestError, WorkError
+from domain.clinical.cohort import run
+from domain.clinical.cohort_settings import CohortSettings
+
+COLUMNS = [
+    "subject_id",
+    "hadm_id",
+    "admitted_at",
+    "discharged_at",
+    "next_admission_at",
+    "gap_days",
+    "readmitted",
+    "split",
+]
+
+
+@pytest.fixture
+def cohort_of(tmp_path, context):
+    """The cohort of a hospital, by hadm_id."""
+
+    def make(stays, patients=None, version="III", diagnoses=(), **settings):
+        folder = write_hospital(tmp_path / "mimic", stays, patients, diagnoses, version)
+        run(CohortSettings(mimic=str(folder), **{"max_rejects": 1, **settings}), context)
+        return written(context)
+
+    return make
+
+
+def written(context, name="cohort"):
+    table = pd.read_parquet(context.output / f"{name}.parquet")
+    return table.set_index("hadm_id", drop=False)
+
+
+def flow(context):
+    with (context.output / "flow.csv").open() as file:
+        return {row["step"]: (int(row["admissions"]), int(row["subjects"])) for row in csv.DictReader(file)}
+
+
+def labels(cohort):
+    return dict(cohort["readmitted"])
+
+
+def test_the_cohort_has_the_columns_and_types_it_promises(cohort_of):
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12)])
+    assert list(cohort.columns) == COLUMNS
+    row = cohort.loc["11"]
+    assert (row["subject_id"], str(row["admitted_at"]), str(row["discharged_at"])) == ("1", day(0), day(4))
+    assert (str(row["next_admission_at"]), row["gap_days"], bool(row["readmitted"])) == (day(10), 6.0, True)
+    last = cohort.loc["12"]
+    assert pd.isna(last["next_admission_at"]) and pd.isna(last["gap_days"]) and not last["readmitted"]
+
+
+def test_a_planned_stay_between_two_unplanned_ones_is_looked_past(cohort_of):
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 20, 22)])
+    assert labels(cohort) == {"11": True, "12": True, "13": False}
+    assert cohort.loc["11", "gap_days"] == 16
+    assert cohort.loc["12", "gap_days"] == 8
+
+
+def test_a_planned_return_alone_is_none(cohort_of):
+    assert labels(cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE")])) == {"11": False, "12": False}
+
+
+def test_planned_types_are_a_setting(cohort_of, capsys):
+    stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 20, 22, "urgent ")]
+    assert cohort_of(stays, planned_types=["Urgent"]).loc["11", "gap_days"] == 6
+    assert capsys.readouterr().err == "there is no table diagnoses_icd: characteristics come without diagnoses\n"
+
+
+def test_a_planned_type_that_no_stay_has_is_told(cohort_of, capsys):
+    cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE")], planned_types=["elektive", "ELECTIVE"])
+    assert "planned_types: no stay begins as ELEKTIVE; see that each is written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "readmitted"), [("SURGICAL SAME DAY ADMISSION", False), ("EW EMER.", True)])
+def test_a_surgery_of_the_same_day_is_planned_in_mimic_iv(cohort_of, kind, readmitted):
+    stays = [stay(1, 11, 0, 4, "EW EMER."), stay(1, 12, 10, 12, kind)]
+    assert labels(cohort_of(stays, version="IV"))["11"] == readmitted
+
+
+def test_a_return_on_the_day_of_discharge_is_a_return(cohort_of):
+    cohort = cohort_of([stay(1, 11, 0, 4.4), stay(1, 12, 4.7, 6)])
+    assert labels(cohort) == {"11": True, "12": False}
+
+
+def test_thirty_days_to_the_second_are_within_the_window(cohort_of):
+    second = 1 / 86_400
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 34, 35), stay(2, 21, 0, 4), stay(2, 22, 34 + second, 35)])
+    assert labels(cohort) == {"11": True, "12": False, "21": False, "22": False}
+    assert cohort.loc["11", "gap_days"] == 30.0
+
+
+def test_the_window_is_a_setting(cohort_of):
+    assert not cohort_of([stay(1, 11, 0, 4), stay(1, 12, 12, 13)], window_days=7).loc["11", "readmitted"]
+
+
+def test_a_death_in_hospital_is_no_index_stay_and_still_a_return(cohort_of, context):
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, death=12)])
+    assert labels(cohort) == {"11": True}
+    assert flow(context)["discharged alive"] == (1, 1)
+
+
+def test_a_death_that_only_the_flag_tells_is_one(cohort_of):
+    assert labels(cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, flag="1.0")])) == {"11": True}
+
+
+def test_a_death_after_discharge_is_kept_or_excluded(cohort_of):
+    stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(2, 22, 10, 11), stay(3, 31, 0, 4), stay(4, 41, 0, 4.5)]
+    dead = [
+        patient(1, dod=day(14)),
+        patient(2, dod=day(14)),  # came back before
+        patient(3, dod=day(35)),
+        patient(4, dod=day(4)),  # midnight of the day of discharge
+    ]
+    assert set(cohort_of(stays, dead)["hadm_id"]) == {"11", "21", "22", "31", "41"}
+    assert set(cohort_of(stays, dead, deaths_in_window="excluded")["hadm_id"]) == {"21", "31"}
+
+
+def test_a_newborn_is_no_index_stay_and_its_return_counts_for_nobody(cohort_of):
+    born = [patient(1, born="2150-01-01")]
+    cohort = cohort_of([stay(1, 11, 0, 4, "NEWBORN"), stay(1, 12, 10, 12)], born, minimum_age=0)
+    assert labels(cohort) == {"12": False}
+
+
+@pytest.mark.parametrize("begins", [2, 4], ids=["overlapping", "touching"])
+def test_stays_that_overlap_or_touch_are_one(cohort_of, context, begins):
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, begins, 6), stay(1, 13, 40, 41)])
+    assert labels(cohort) == {"11": False, "13": False}
+    assert str(cohort.loc["11", "discharged_at"]) == day(6)
+    assert cohort.loc["11", "gap_days"] == 34
+    assert dict(written(context, "members")["stay_hadm_id"]) == {"11": "11", "12": "11", "13": "13"}
+    assert flow(context)["joined with those they overlap or touch"] == (2, 1)
+
+
+def test_a_stay_within_another_does_not_end_it(cohort_of):
+    cohort = cohort_of([stay(1, 11, 0, 20), stay(1, 12, 2, 3), stay(1, 13, 10, 15)])
+    assert list(cohort["hadm_id"]) == ["11"]
+    assert str(cohort.loc["11", "discharged_at"]) == day(20)
+
+
+def test_a_joined_stay_whose_last_part_ends_in_death_is_a_death(cohort_of):
+    assert labels(cohort_of([stay(1, 11, 0, 4), stay(1, 12, 4, 6, death=6), stay(2, 21, 0, 1)])) == {"21": False}
+
+
+def test_overlapping_stays_can_be_left_apart(cohort_of):
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 2, 6)], overlapping_stays="separate")
+    assert labels(cohort) == {"11": True, "12": False}
+    assert cohort.loc["11", "gap_days"] == -2
+
+
+def test_a_transfer_goes_on_with_the_stay_when_asked_for(cohort_of):
+    stays = [stay(1, 11, 0, 4), stay(1, 12, 4 + 5 / 24, 8)]
+    assert labels(cohort_of(stays)) == {"11": True, "12": False}
+    assert labels(cohort_of(stays, transfer_hours=6)) == {"11": False}
+
+
+def test_a_transfer_of_an_elective_stay_is_planned(cohort_of):
+    stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 12, 14, "EMERGENCY")]
+    assert labels(cohort_of(stays)) == {"11": False, "12": False}
+
+
+def test_an_organ_donor_does_not_come_back(cohort_of, context):
+    stays = [stay(1, 11, 0, 4, death=4), stay(1, 12, 4.5, 5, death=4), stay(2, 21, 0, 1)]
+    assert labels(cohort_of(stays)) == {"21": False}
+    assert flow(context)["not after the subject's death (organ donors)"] == (2, 2)
+
+
+def test_who_is_dead_on_arrival_has_come_back(cohort_of):
+    assert labels(cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 10, death=9.9)])) == {"11": True}
+
+
+def test_a_discharge_before_the_admission_is_no_index_stay_and_still_a_return(cohort_of, context):
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 9), stay(1, 13, 20, 21)])
+    assert labels(cohort) == {"11": True, "13": False}
+    assert flow(context)["not discharged before the admission"] == (2, 1)
+
+
+def test_whoever_is_over_89_is_91(cohort_of, context):
+    stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(3, 31, 0, 4)]
+    patients = [
+        patient(1, born="1850-01-01"),  # 300 years back
+        patient(2, born="2060-01-02"),  # 90 tomorrow
+        patient(3, born="2059-06-01"),  # 90
+    ]
+    cohort_of(stays, patients)
+    assert dict(written(context, "characteristics")["age"]) == {"11": 91, "21": 89, "31": 91}
+
+
+def test_age_at_admission_is_counted_from_the_anchor_in_mimic_iv(cohort_of, context):
+    stays = [stay(1, 11, 0, 4), stay(1, 12, 400, 401), stay(2, 21, 400, 401)]
+    cohort_of(stays, [patient(1, age=40), patient(2, age=89)], version="IV")
+    assert dict(written(context, "characteristics")["age"]) == {"11": 40, "12": 41, "21": 91}
+
+
+def test_the_minimum_age_is_a_setting_and_unknown_ages_are_too_young(cohort_of):
+    stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(3, 31, 0, 4)]
+    patients = [patient(1, born="2133-01-01"), patient(2, born="2131-12-31")]  # 17 and 18; of 3 nothing is known
+    assert set(cohort_of(stays, patients)["hadm_id"]) == {"21"}
+    assert set(cohort_of(stays, patients, minimum_age=17)["hadm_id"]) == {"11", "21"}
+    assert set(cohort_of(stays, patients, minimum_age=0)["hadm_id"]) == {"11", "21", "31"}
+
+
+def test_observation_stays_are_kept_or_neither_looked_at_nor_a_return(cohort_of):
+    stays = [
+        stay(1, 11, 0, 4, "EW EMER."),
+        stay(1, 12, 10, 11, "EU OBSERVATION"),
+        stay(2, 21, 0, 1, "DIRECT OBSERVATION"),
+        stay(2, 22, 1, 5, "URGENT"),  # admitted from observation
+        stay(2, 23, 10, 12, "OBSERVATION ADMIT"),
+    ]
+    kept = cohort_of(stays, version="IV")
+    assert labels(kept) == {"11": True, "12": False, "21": True, "23": False}
+    excluded = cohort_of(stays, version="IV", observation_stays="excluded")
+    assert labels(excluded) == {"11": False, "21": True, "23": False}
+
+
+def test_an_id_that_is_text_in_one_table_and_a_float_in_another_is_one_id(cohort_of, context):
+    stays = [stay("7.0", " 11", 0, 4), stay("7", "12.0", 10, 12)]
+    diagnoses = [{"hadm_id": "11.0", "seq_num": "1.0", "icd9_code": "0389"}]
+    cohort = cohort_of(stays, [patient(" 7")], diagnoses=diagnoses)
+    assert labels(cohort) == {"11": True, "12": False}
+    known = written(context, "characteristics")
+    assert list(known["age"]) == [49, 49]
+    assert [[code["code"] for code in codes] for codes in known["diagnoses"]] == [["0389"], []]
+
+
+def test_diagnoses_come_in_order_with_their_version_and_leading_zeros(cohort_of, context):
+    stays = [stay(1, 11, 0, 4), stay(1, 12, 4, 6), stay(2, 21, 0, 1)]
+    rows = [(12, 1, "I10", 10), (11, 10, "E119", 10), (11, 2, "0010", 9), (11, 1, "4019", 9), (12, 2, "E119", 10)]
+    diagnoses = [dict(zip(("hadm_id", "seq_num", "icd_code", "icd_version"), row, strict=True)) for row in rows]
+    cohort_of(stays, version="IV", diagnoses=diagnoses)
+    known = written(context, "characteristics")
+    codes = [(code["code"], code["version"]) for code in known.loc["11", "diagnoses"]]
+    assert codes == [("4019", 9), ("0010", 9), ("E119", 10), ("I10", 10)]
+    assert len(known.loc["21", "diagnoses"]) == 0
+    assert known.loc["11", "length_of_stay_days"] == 6
+
+
+def test_without_a_table_of_diagnoses_they_are_unknown(cohort_of, context, capsys):
+    cohort_of([stay(1, 11, 0, 4)])
+    assert written(context, "characteristics")["diagnoses"].isna().all()
+    assert "no table diagnoses_icd" in capsys.readouterr().err
+
+
+def test_a_second_row_with_one_hadm_id_is_counted_and_left_out(cohort_of, context, capsys):
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(2, 11, 50, 51), stay(1, 12, 10, 12)])
+    assert labels(cohort) == {"11": True, "12": False}
+    assert '"line": 3, "reason": "a hadm_id that an earlier row has"' in (context.output / "rejects.jsonl").read_text()
+    assert "1 × a hadm_id that an earlier row has" in capsys.readouterr().err
+
+
+def test_too_many_unusable_rows_stop_with_counts_and_advice(cohort_of):
+    with pytest.raises(WorkError, match=r"1 × admittime is no time YYYY-MM-DD HH:MM:SS .*max_rejects") as caught:
+        cohort_of([stay(1, 11, 0, 4), {**stay(1, 12, 10, 12), "admittime": "10/01/2150"}], max_rejects=0.01)
+    assert "10/01/2150" not in str(caught.value)
+
+
+def test_dates_that_are_all_wrong_are_told_and_not_the_empty_cohort_they_leave(cohort_of):
+    stays = [{**stay(1, number, 0, 4), "dischtime": "4.1.2150"} for number in range(5)]
+    with pytest.raises(WorkError, match=r"5 of 6 records cannot be used.*5 × dischtime is no time YYYY-MM-DD HH:MM:SS"):
+        cohort_of(stays, max_rejects=0.01)
+
+
+def test_an_empty_cohort_is_told_with_the_counts_of_every_step(cohort_of):
+    with pytest.raises(RequestError, match=r"the cohort is empty.* 2 not newborn; 0 discharged alive; .*minimum_age"):
+        cohort_of([stay(1, 11, 0, 4, death=4), stay(2, 21, 0, 4, death=4)])
+
+
+def test_the_flow_table_counts_admissions_and_subjects_at_every_step(cohort_of, context):
+    stays = [
+        stay(1, 11, 0, 4),
+        stay(1, 12, 3, 6),
+        stay(2, 21, 0, 4, "NEWBORN"),
+        stay(3, 31, 0, 4, death=4),
+        stay(4, 41, 0, 4),
+        stay(4, 42, 10, 12),
+        stay(4, 42, 20, 22),
+    ]
+    cohort_of(stays, test_share=0, validation_share=0)
+    assert list(flow(context).values()) == [
+        *[(7, 4), (6, 4), (6, 4), (5, 4), (4, 3), (3, 2), (3, 2), (3, 2)],
+        *[(3, 2), (1, 1), (0, 0), (0, 0), (0, 0), (0, 0)],
+    ]
+    assert list(flow(context))[-6:] == [
+        *["train", "train, readmitted", "validation", "validation, readmitted", "test", "test, readmitted"]
+    ]
+
+
+def test_metrics_are_flat_and_what_is_not_known_is_none(tmp_path, context):
+    folder = write_hospital(tmp_path, [stay(1, 11, 0, 4), stay(1, 12, 10, 12)])
+    metrics = run(CohortSettings(mimic=str(folder), test_share=0, validation_share=0), context)
+    assert metrics["admissions/train"] == 2 and metrics["subjects/train"] == 1
+    assert metrics["readmitted_share/train"] == 0.5
+    assert metrics["readmitted_share/test"] is None and metrics["admissions/test"] == 0
+
+
+def test_nothing_of_a_patient_is_told(cohort_of, context, capsys):
+    marks = ["876543210", "987654321", "987654322", "2187-03-04", "MARKTYPE", "MARKTIME", "MARKCODE"]
+    good = {**stay(marks[0], marks[1], 0, 4, "MARKTYPE"), "admittime": "2187-03-04 05:06:07", "dischtime": day(40_000)}
+    stays = [good, good, {**good, "hadm_id": marks[2], "admittime": "MARKTIME"}, {**good, "hadm_id": ""}]
+    diagnoses = [{"hadm_id": marks[1], "seq_num": 1, "icd9_code": ""}, {"hadm_id": marks[2], "icd9_code": "MARKCODE"}]
+    patients = [patient(marks[0]), patient(marks[0], dod="MARKTIME"), patient("")]
+    told = ""
+    for settings in ({"max_rejects": 0.01}, {"minimum_age": 150}, {"minimum_age": 0}):
+        try:
+            cohort_of(stays, patients, diagnoses=diagnoses, **settings)
+        except (RequestError, WorkError) as error:
+            told += str(error)
+        told += "".join(path.read_text() for path in context.output.glob("*.[cj]s*"))
+    told += "".join(capsys.readouterr())
+    assert "a hadm_id that an earlier row has" in told and "the cohort is empty" in told and "max_rejects" in told
+    assert [mark for mark in marks if mark in told] == []
+
+
+class TestHuang:
+    """The labels of the published code."""
+
+    def test_a_planned_return_is_filled_with_a_later_one(self, cohort_of):
+        stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 20, 22)]
+        assert labels(cohort_of(stays, rules="huang2019")) == {"11": True, "12": True, "13": False}
+
+    def test_thirty_days_are_too_late_and_a_second_less_is_not(self, cohort_of):
+        second = 1 / 86_400
+        stays = [stay(1, 11, 0, 4), stay(1, 12, 34, 35), stay(2, 21, 0, 4), stay(2, 22, 34 - second, 35)]
+        assert labels(cohort_of(stays, rules="huang2019")) == {"11": False, "12": False, "21": True, "22": False}
+
+    def test_nothing_is_joined_and_a_negative_gap_is_positive(self, cohort_of, context):
+        cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 2, 6)], rules="huang2019")
+        assert labels(cohort) == {"11": True, "12": False}
+        assert cohort.loc["11", "gap_days"] == -2
+        assert dict(written(context, "members")["stay_hadm_id"]) == {"11": "11", "12": "12"}
+
+    def test_newborns_and_deaths_go_after_the_return_was_found(self, cohort_of):
+        stays = [stay(1, 11, 0, 4, "NEWBORN"), stay(1, 12, 10, 12), stay(1, 13, 20, 22, death=22)]
+        assert labels(cohort_of(stays, rules="huang2019")) == {"12": True}
+
+    def test_only_a_time_of_death_is_a_death_and_children_are_kept(self, cohort_of):
+        child = [patient(1, born="2145-01-01")]
+        assert labels(cohort_of([stay(1, 11, 0, 4, flag=1)], child, rules="huang2019")) == {"11": False}
+
+    def test_settings_of_the_other_rules_are_refused(self, tmp_path):
+        with pytest.raises(ValidationError, match=r"window_days: without effect.*huang2019"):
+            CohortSettings(mimic=str(tmp_path / "none"), rules="huang2019", window_days=14)

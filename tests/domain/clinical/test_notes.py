@@ -1,0 +1,528 @@
+import csv
+import gzip
+import json
+import signal
+import subprocess
+import sys
+from datetime import datetime, timedelta
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.fingerprint import Digests
+from bertrelay.settings import InputFile
+from bertrelay.stage import StageContext
+from bertrelay.vocabulary import train_wordpiece
+from domain.clinical import marks, mimic, note_blocks, note_parts, notes
+from domain.clinical.note_rows import (
+    DISCHARGE,
+    ENDED,
+    ERROR,
+    LATE,
+    NO_ADMISSION,
+    NO_TEXT,
+    NO_TIME,
+    NOT_DISCHARGE,
+    OUTSIDE,
+    STRANGER,
+    UNKNOWN,
+)
+from domain.clinical.notes_settings import NotesSettings
+from domain.pretraining.corpus import build_corpus
+from domain.pretraining.documents import NOT_TRAIN, Document, LeftOut
+from domain.pretraining.new_tokens import read_words
+from domain.pretraining.readers import read_documents
+from domain.pretraining.sources import DocumentSource
+
+OF_III = ["ROW_ID", "SUBJECT_ID", "HADM_ID", "CHARTDATE", "CHARTTIME", "STORETIME", "CATEGORY", "DESCRIPTION"]
+OF_III += ["CGID", "ISERROR", "TEXT"]
+OF_IV = ["note_id", "subject_id", "hadm_id", "note_type", "note_seq", "charttime", "storetime", "text"]
+ADMITTED = datetime(2101, 1, 1, 10)
+
+
+def write_csv(path, header, rows):
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return path
+
+
+def note(text, hadm_id=100, day="2101-01-02", time="", category="Nursing", **others):
+    values = {"SUBJECT_ID": 1, "HADM_ID": hadm_id, "CHARTDATE": day, "CHARTTIME": time, "CATEGORY": category}
+    values |= {"DESCRIPTION": "Report", "TEXT": text} | others
+    return [values.get(column, "") for column in OF_III]
+
+
+def report(text, day="2101-01-10", **others):
+    return note(text, day=day, category="Discharge summary", **others)
+
+
+def addendum(text, day="2101-01-10", **others):
+    return report(text, day, DESCRIPTION="Addendum", **others)
+
+
+def note_of_iv(text, kind="DS", hadm_id=100, time="2101-01-10 09:00:00", subject=1):
+    return ["1-DS-1", subject, hadm_id, kind, 1, time, time, text]
+
+
+@pytest.fixture
+def hospital(tmp_path):
+    """Writes tables and a cohort, of one stay if not said otherwise, and returns the settings of its notes."""
+
+    def make(rows, stays=None, members=None, admissions=None, table="NOTEEVENTS.csv", header=OF_III, **settings):
+        folder = tmp_path / "mimic"
+        folder.mkdir(exist_ok=True)
+        write_csv(folder / table, header, rows)
+        if admissions is not None:
+            write_csv(folder / "ADMISSIONS.csv", ["HADM_ID"], [[hadm_id] for hadm_id in admissions])
+        write_cohort(tmp_path / "cohort", stays or [stay()], members)
+        return NotesSettings(mimic=str(folder), cohort=str(tmp_path / "cohort"), **{"max_rejects": 0, **settings})
+
+    return make
+
+
+def stay(hadm_id="100", subject="1", hours=240.0, split="train", admitted=ADMITTED):
+    return {
+        "subject_id": subject,
+        "hadm_id": hadm_id,
+        "admitted_at": admitted,
+        "discharged_at": admitted + timedelta(hours=hours),
+        "split": split,
+    }
+
+
+def write_cohort(folder, stays, members=None):
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(stays), folder / "cohort.parquet")
+    members = members or {one["hadm_id"]: one["hadm_id"] for one in stays}
+    columns = {"hadm_id": list(members), "stay_hadm_id": list(members.values())}
+    pq.write_table(pa.table(columns), folder / "members.parquet")
+
+
+def read(context, name="notes.parquet"):
+    return pq.read_table(context.output / name).to_pylist()
+
+
+def texts(context):
+    return {row["hadm_id"]: row["text"].split("\n\n") for row in read(context)}
+
+
+def flow(context):
+    with (context.output / "flow.csv").open() as file:
+        return {row["step"]: row["notes"] or row["stays"] for row in csv.DictReader(file)}
+
+
+def left_out(metrics):
+    return {name.partition("/")[2]: count for name, count in metrics.items() if name.startswith("left_out/")}
+
+
+# Discharge summaries
+
+
+def test_an_addendum_follows_its_report_and_never_replaces_it(hospital, context):
+    rows = [addendum("Addendum.", "2101-01-12"), report("Report.")]
+    notes.run(hospital(rows), context)
+    assert texts(context) == {"100": ["Report.", "Addendum."]}
+    assert read(context)[0]["n_notes"] == 2
+
+
+def test_an_addendum_dated_before_the_report_follows_it(hospital, context):
+    notes.run(hospital([addendum("Addendum.", "2101-01-08"), report("Report.")]), context)
+    assert texts(context) == {"100": ["Report.", "Addendum."]}
+
+
+def test_reports_are_joined_in_time_order_each_followed_by_its_addenda(hospital, context):
+    rows = [
+        report("Second.", "2101-01-12"),
+        addendum("Of the second, later.", "2101-01-15"),
+        addendum("Of the first.", "2101-01-11"),
+        report("First."),
+        addendum("Of the second.", "2101-01-12"),
+    ]
+    notes.run(hospital(rows), context)
+    assert texts(context)["100"] == ["First.", "Of the first.", "Second.", "Of the second.", "Of the second, later."]
+
+
+def test_addenda_without_a_report_stand_for_themselves(hospital, context):
+    notes.run(hospital([addendum("Later.", "2101-01-12"), addendum("Sooner.")]), context)
+    assert texts(context)["100"] == ["Sooner.", "Later."]
+
+
+def test_of_a_joined_stay_an_addendum_follows_the_report_of_its_own_admission(hospital, context):
+    rows = [
+        addendum("Of the first.", "2101-01-20", hadm_id=100),
+        report("First.", "2101-01-10", hadm_id=100),
+        report("Second.", "2101-01-15", hadm_id=101),
+    ]
+    notes.run(hospital(rows, members={"100": "100", "101": "100"}), context)
+    assert texts(context) == {"100": ["First.", "Of the first.", "Second."]}
+
+
+def test_notes_that_have_no_place_in_a_discharge_text_are_counted_with_their_reason(hospital, context):
+    rows = [
+        report("Kept."),
+        report("Error.", ISERROR="1"),
+        report("Error as a float.", ISERROR="1.0"),
+        report("No admission.", hadm_id=""),
+        note("Nursing."),
+        note("Other.", category="Nursing/other"),
+        report("Unknown.", hadm_id=999),
+        report("Outside.", hadm_id=200),
+        report("Stranger.", SUBJECT_ID=7),
+        report(" \n"),
+        report("-----------"),
+    ]
+    metrics = notes.run(hospital(rows, admissions=[100, 200]), context)
+    assert left_out(metrics) == {
+        ERROR: 2,
+        NO_ADMISSION: 1,
+        NOT_DISCHARGE: 2,
+        UNKNOWN: 1,
+        OUTSIDE: 1,
+        STRANGER: 1,
+        NO_TEXT: 2,
+    }
+    assert (metrics["rows"], metrics["notes"], metrics["stays"]) == (11, 1, 1)
+    told = flow(context)
+    assert told["rows that were read"] == "11"
+    assert told["kept"] == "1"
+    assert sum(int(count) for step, count in told.items() if step.startswith("left out")) == 10
+
+
+@pytest.mark.parametrize("category", ["Discharge summary", "Discharge summary ", "discharge Summary"])
+def test_a_category_is_the_same_in_any_case_and_with_spaces_behind_it(hospital, context, category):
+    notes.run(hospital([note("Report.", category=category)]), context)
+    assert texts(context) == {"100": ["Report."]}
+
+
+@pytest.mark.parametrize("hadm_id", ["100", "100.0", " 100 ", 100.0])
+def test_an_id_that_is_text_in_one_table_and_a_number_in_another_is_the_same(hospital, context, hadm_id):
+    settings = hospital([report("Report.", hadm_id=hadm_id, SUBJECT_ID="1.0")])
+    cohort = stay() | {"hadm_id": 100, "subject_id": 1.0}
+    write_cohort(context.output.parent / "cohort", [cohort], {100.0: 100})
+    notes.run(settings, context)
+    assert [(row["hadm_id"], row["subject_id"]) for row in read(context)] == [("100", "1")]
+
+
+def test_columns_are_found_in_any_case_and_files_packed(hospital, context):
+    notes.run(hospital([report("Report.")], header=[c.lower() for c in OF_III], table="noteevents.csv.gz"), context)
+    assert texts(context) == {"100": ["Report."]}
+
+
+def test_texts_are_cleaned_and_sections_point_into_the_joined_text(hospital, context):
+    first = 'He said "no".\n\nAllergies:\nPenicillin on [**2101-1-2**]\n'
+    notes.run(hospital([report(first), addendum("PLAN: rest, T 98.6")]), context)
+    (row,) = read(context)
+    assert row["text"] == 'He said "no".\n\nAllergies:\nPenicillin on [DATE]\n\nPLAN: rest, T 98.6'
+    assert [(section["name"], row["text"][section["start"] : section["end"]]) for section in row["sections"]] == [
+        ("allergies", "Allergies:\nPenicillin on [DATE]"),
+        ("plan", "PLAN: rest, T 98.6"),
+    ]
+
+
+def test_radiology_reports_stand_before_the_summary_where_they_are_asked_for(hospital, context):
+    rows = [report("Report."), note("Second.", day="2101-01-05", category="Radiology"), note("Nurse.")]
+    rows += [note("First.", time="2101-01-03 09:00:00", category="Radiology")]
+    notes.run(hospital(rows, radiology=True), context)
+    assert texts(context) == {"100": ["First.", "Second.", "Report."]}
+
+
+# Early notes
+
+EARLY = {"input": "early"}
+
+
+def test_only_what_was_charted_before_hour_48_is_early(hospital, context):
+    rows = [
+        note("In the emergency room.", time="2101-01-01 08:00:00"),
+        note("A second before.", time="2101-01-03 09:59:59"),
+        note("At hour 48.", time="2101-01-03 10:00:00"),
+        note("Known from its summary.", time="2101-01-02 09:00:00", category="Discharge summary"),
+        note("No time at all.", day=""),
+    ]
+    metrics = notes.run(hospital(rows, **EARLY), context)
+    assert texts(context) == {"100": ["In the emergency room.", "A second before."]}
+    assert left_out(metrics) == {LATE: 1, DISCHARGE: 1, NO_TIME: 1}
+
+
+def test_a_note_of_the_second_midnight_counts_as_the_end_of_its_day(hospital, context):
+    rows = [
+        note("The day that begins within 48 hours.", day="2101-01-03"),
+        note("The day before it.", day="2101-01-02"),
+        note("Charted at midnight.", day="2101-01-03", time="2101-01-03 00:00:00"),
+        note("Later on the second day.", day="2101-01-02", time="2101-01-02 23:00:00"),
+    ]
+    metrics = notes.run(hospital(rows, **EARLY), context)
+    assert texts(context) == {"100": ["Later on the second day.", "The day before it.", "Charted at midnight."]}
+    assert left_out(metrics) == {LATE: 1}
+    assert flow(context)["kept, dated by the day alone"] == "1"
+
+
+def test_a_day_that_ends_with_the_cut_off_is_early(hospital, context):
+    stays = [stay(admitted=datetime(2101, 1, 1))]
+    rows = [note("The whole day.", day="2101-01-02"), note("Too late.", day="2101-01-03")]
+    notes.run(hospital(rows, stays, **EARLY), context)
+    assert texts(context) == {"100": ["The whole day."]}
+
+
+def test_early_notes_are_of_stays_still_open_at_the_cut_off_in_every_split(hospital, context):
+    stays, rows = [], []
+    for number, (split, hours) in enumerate([(s, h) for s in ("train", "test") for h in (47.9, 48.0, 48.1, 71, 73)]):
+        stays.append(stay(str(number), "1", hours, split))
+        rows.append(note("Early.", hadm_id=number, time="2101-01-01 12:00:00"))
+    metrics = notes.run(hospital(rows, stays, **EARLY), context)
+    assert set(texts(context)) == {"2", "3", "4", "7", "8", "9"}
+    assert left_out(metrics) == {ENDED: 4}
+    assert flow(context)["of the cohort, open at the cut-off"] == "6"
+    assert (metrics["stays/train"], metrics["stays/test"]) == (3, 3)
+
+
+def test_the_cut_off_is_a_setting(hospital, context):
+    settings = hospital([note("Day three.", time="2101-01-03 20:00:00")], hours=72, **EARLY)
+    notes.run(settings, context)
+    assert texts(context) == {"100": ["Day three."]}
+
+
+# MIMIC-IV
+
+
+def test_discharge_summaries_of_mimic_iv_are_joined_with_their_addenda(hospital, context):
+    rows = [note_of_iv("Addendum by ___, MD", "AD", time="2101-01-11 00:00:00"), note_of_iv("Mr. ___ left.")]
+    notes.run(hospital(rows, table="discharge.csv.gz", header=OF_IV), context)
+    assert texts(context) == {"100": ["Mr. [NAME] left.", "Addendum by [NAME], MD"]}
+
+
+def test_radiology_of_mimic_iv_is_a_table_of_its_own(hospital, context, tmp_path):
+    settings = {"table": "discharge.csv", "header": OF_IV, "radiology": True}
+    with pytest.raises(RequestError, match=r"radiology: there is no table radiology\.csv"):
+        notes.run(hospital([note_of_iv("Report.")], **settings), context)
+    write_csv(tmp_path / "mimic" / "radiology.csv", OF_IV, [note_of_iv("Chest.", "RR", time="2101-01-02 00:00:00")])
+    notes.run(hospital([note_of_iv("Report.")], **settings), context)
+    assert texts(context) == {"100": ["Chest.", "Report."]}
+
+
+def test_mimic_iv_has_no_early_notes_and_that_is_told(hospital, context):
+    told = r'input: .*MIMIC-IV has discharge summaries.*Set input = "discharge"'
+    settings = hospital([note_of_iv("Report.")], table="discharge.csv", header=OF_IV)
+    with pytest.raises(ValidationError, match=told):
+        NotesSettings(mimic=settings.mimic, cohort="@cohort", **EARLY)
+    of_a_stage = InputFile(context.output.parent / "mimic")  # whose tables are not known before it ran
+    with pytest.raises(RequestError, match=told):
+        notes.run(NotesSettings(mimic=of_a_stage, cohort=settings.cohort, **EARLY), context)
+
+
+# Settings and damage
+
+
+def test_settings_without_effect_are_refused():
+    for settings in ({"hours": 72}, {"input": "early", "radiology": True}):
+        with pytest.raises(ValidationError, match="without effect"):
+            NotesSettings(mimic="@hospital", cohort="@cohort", **settings)
+
+
+def test_notes_of_another_hospital_are_told(hospital, context):
+    with pytest.raises(RequestError, match=r"no note belongs to the cohort\. Of 2 rows.*2 × of an admission outside"):
+        notes.run(hospital([report("A.", hadm_id=5), report("B.", hadm_id=6)]), context)
+
+
+def test_a_folder_that_is_no_cohort_is_told(hospital, context):
+    settings = hospital([report("A.")])
+    (context.output.parent / "cohort" / "members.parquet").unlink()
+    with pytest.raises(RequestError, match=r"cohort: expected a folder with cohort\.parquet and members\.parquet"):
+        notes.run(settings, context)
+
+
+def test_a_cohort_without_stays_is_told(hospital, context):
+    settings = hospital([report("A.")])
+    pq.write_table(pq.read_table(settings.cohort + "/cohort.parquet").slice(0, 0), settings.cohort + "/cohort.parquet")
+    with pytest.raises(RequestError, match=r"cohort: expected stays in .*cohort\.parquet, found none"):
+        notes.run(settings, context)
+
+
+def test_stays_whose_notes_are_rules_alone_have_no_row(hospital, context):
+    metrics = notes.run(hospital([report("------"), report("A.", hadm_id=2)], [stay(), stay("2")]), context)
+    assert texts(context) == {"2": ["A."]}
+    assert left_out(metrics) == {NO_TEXT: 1}
+    with pytest.raises(RequestError, match=r"no note belongs to the cohort\. Of 1 rows.*: 1 × without text"):
+        notes.run(hospital([report("------")]), other(context, "alone"))
+
+
+def test_a_row_with_a_wrong_date_is_listed_by_its_number_and_too_many_stop_the_stage(hospital, context):
+    rows = [report("A secret."), report("B secret.", day="01/10/2101")]
+    with pytest.raises(WorkError, match=r"1 of 2 records cannot be used.*chartdate is no date YYYY-MM-DD"):
+        notes.run(hospital(rows), context)
+    settings = hospital(rows, max_rejects=0.5)
+    metrics = notes.run(settings, context)
+    (line,) = (context.output / "rejects.jsonl").read_text().splitlines()
+    assert json.loads(line)["line"] == 3
+    assert (metrics["rows"], metrics["notes"]) == (2, 1)
+    assert flow(context)["left out: cannot be used (rejects.jsonl)"] == "1"
+
+
+def test_a_truncated_table_is_told(hospital, context, tmp_path):
+    settings = hospital([report(f"Report {n * n}.") for n in range(4000)], table="NOTEEVENTS.csv.gz")
+    file = tmp_path / "mimic" / "NOTEEVENTS.csv.gz"
+    file.write_bytes(file.read_bytes()[:-3000])
+    with pytest.raises(RequestError, match="is cut off or damaged"):
+        notes.run(settings, context)
+
+
+# Memory and kills
+
+
+@pytest.fixture
+def many(hospital, monkeypatch):
+    """Sixty stays with notes all over a table that is read in many blocks, and put together in many runs."""
+    monkeypatch.setattr(mimic, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(note_parts, "PART_BYTES", 4096)
+    stays = [stay(str(n), str(n % 40), split=("train", "validation", "test")[n % 3]) for n in range(60)]
+    rows = [report(f"Report {n} of many words." * 9, hadm_id=n % 60, SUBJECT_ID=n % 60 % 40) for n in range(240)]
+    rows += [report("Unusable.", day="no day", hadm_id=3), report("Outside.", hadm_id=77)] * 3
+    return hospital(rows[::-1], stays, max_rejects=0.1)
+
+
+def other(context, name):
+    """Folders of another run beside those of `context`."""
+    folder = context.output.parent / name
+    for inner in ("output", "cache"):
+        (folder / inner).mkdir(parents=True, exist_ok=True)
+    return StageContext(folder / "output", folder / "cache")
+
+
+def outputs(context):
+    return {path.name: path.read_bytes() for path in context.output.iterdir() if path.is_file()}
+
+
+def test_blocks_and_runs_change_nothing(many, context, monkeypatch):
+    metrics = notes.run(many, context)
+    assert (
+        len(list((context.work / "notes").glob("*.arrow"))) > 5 < len(list((context.work / "parts").glob("*.parquet")))
+    )
+    small = read(context)
+    for file in (context.work / "notes", context.work / "parts"):
+        file.rename(file.with_name(f"{file.name}-before"))
+    monkeypatch.undo()
+    assert notes.run(many, context) == metrics
+    assert read(context) == small
+    assert [row["hadm_id"] for row in small] == [str(n) for n in range(60)]
+
+
+class Killed(BaseException):
+    """What a test raises in the middle of the work, past everything that would mend it."""
+
+
+@pytest.mark.parametrize("after", [1, 3, 7])
+@pytest.mark.parametrize("killed", ["_write_block", "_write_part"])
+def test_killed_anywhere_it_goes_on_and_ends_the_same(many, context, monkeypatch, killed, after):
+    room = note_blocks if killed == "_write_block" else note_parts
+    work, calls = getattr(room, killed), []
+
+    def dying(file, *arguments):
+        calls.append(file)
+        if len(calls) == after:
+            file.write_bytes(b"half of it")
+            raise Killed
+        return work(file, *arguments)
+
+    monkeypatch.setattr(room, killed, dying)
+    with pytest.raises(Killed):
+        notes.run(many, context)
+    done = len(calls) - 1
+    metrics = notes.run(many, context)
+    assert len(calls) == len(set(calls)) + 1
+    assert calls.count(calls[done]) == 2  # only what was being made is made again
+    whole = other(context, "whole")
+    assert notes.run(many, whole) == metrics
+    assert outputs(context) == outputs(whole)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from domain.clinical import NotesSettings, mimic, note_blocks, note_parts, write_notes
+
+mimic.BLOCK_BYTES = note_parts.PART_BYTES = 4096
+room = {"_write_block": note_blocks, "_write_part": note_parts}[sys.argv[2]]
+write, calls = getattr(room, sys.argv[2]), []
+
+def dying(file, *arguments):
+    calls.append(file)
+    if len(calls) == 4:
+        file.write_bytes(b"half of it")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(file, *arguments)
+
+setattr(room, sys.argv[2], dying)
+write_notes(NotesSettings.model_validate_json(sys.argv[1]), Path(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("killed", ["_write_block", "_write_part"])
+def test_after_a_kill_nobody_can_answer_it_goes_on_and_ends_the_same(many, context, killed):
+    command = [sys.executable, "-c", KILLED, many.model_dump_json(), killed, context.output]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    done = {"_write_block": "notes", "_write_part": "parts"}[killed]
+    assert len(list((context.work / done).glob("*.json"))) == 3
+    whole = other(context, "whole")
+    assert notes.write_notes(many, context.output) == notes.run(many, whole)
+    assert outputs(context) == outputs(whole)
+    assert not context.work.exists()
+
+
+# What pretraining makes of them
+
+
+def test_the_tokens_are_written_for_pretraining_to_protect(hospital, context):
+    notes.run(hospital([report("Mr. [**Known lastname 1**] left.")]), context)
+    assert read_words(InputFile(context.output / "tokens.txt")) == list(marks.TOKENS)
+
+
+@pytest.fixture
+def of_three_splits(hospital, context):
+    """The file of notes of a stay in each split, whose texts are the names of their splits."""
+    splits = ["train", "validation", "test"]
+    stays = [stay(str(n), str(n), split=split) for n, split in enumerate(splits)]
+    notes.run(hospital([report(split, hadm_id=n, SUBJECT_ID=n) for n, split in enumerate(splits)], stays), context)
+    return context.output / "notes.parquet"
+
+
+def test_pretraining_learns_from_train_subjects_alone(of_three_splits, context):
+    corpus = build_corpus(
+        [DocumentSource(path=InputFile(of_three_splits), id="hadm_id", group="subject_id")],
+        train_wordpiece(["train validation test"], 60, 16),
+        context.cache,
+        Digests(),
+    )
+    assert corpus.facts["documents"] == 1
+    assert corpus.facts["left_out"] == {NOT_TRAIN: 2}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "parquet.gz", "other"])
+def test_notes_of_other_splits_are_refused_in_every_format(of_three_splits, tmp_path, suffix):
+    file = tmp_path / f"copy.{suffix}"
+    table = pd.read_parquet(of_three_splits).drop(columns="sections")
+    match suffix:
+        case "csv" | "tsv":
+            table.to_csv(file, index=False, sep="," if suffix == "csv" else "\t")
+        case "jsonl":
+            table.to_json(file, orient="records", lines=True)
+        case _:
+            whole = of_three_splits.read_bytes()
+            file.write_bytes(gzip.compress(whole) if suffix.endswith(".gz") else whole)
+    given = {"format": "parquet"} if suffix == "other" else {}
+    for more in ({}, {"split": "split"}):
+        found = list(read_documents(DocumentSource(path=str(file), **given, **more), file))
+        assert [document.text for document in found if isinstance(document, Document)] == ["train"]
+        assert found.count(LeftOut(NOT_TRAIN)) == 2
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_notes_are_not_read_as_plain_text(of_three_splits, tmp_path, packed):
+    file = tmp_path / "notes"
+    file.write_bytes(gzip.compress(of_three_splits.read_bytes()) if packed else of_three_splits.read_bytes())
+    with pytest.raises(RequestError, match=r"is Parquet and is to be read as blocks; give format = 'parquet'"):
+        list(read_documents(DocumentSource(path=str(file), format="blocks"), file))

@@ -1,0 +1,230 @@
+"""The stage: what it learns, that weights and labels are as said, and that what it writes is what it should be."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from noted_patients import stays, write_bert, write_stays
+from scipy.special import expit
+from sklearn.metrics import average_precision_score, roc_auc_score
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from bertrelay.errors import RequestError
+from bertrelay.stage import StageContext
+from domain.clinical.aggregation import aggregate
+from domain.clinical.chunk_tokens import chunk_tokens, stored_chunk_tokens
+from domain.clinical.chunks import Chunker
+from domain.clinical.classifier import load_model, start_model
+from domain.clinical.evaluation import while_reading
+from domain.clinical.judgement import of_baseline
+from domain.clinical.prediction import chunk_log_odds
+from domain.clinical.readmission import run
+from domain.clinical.readmission_settings import ReadmissionModelSettings, ReadmissionSettings
+from domain.clinical.readmission_task import chunk_weights
+
+CHUNKING = {"max_tokens": 24}
+TRAINING = {"epochs": 6, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return write_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    return write_stays(tmp_path_factory.mktemp("clinic"), stays())
+
+
+def settings(clinic: Path, bert: Path, **more) -> ReadmissionSettings:
+    given = {"base": str(bert), "notes": str(clinic / "notes"), "cohort": str(clinic / "cohort"), "chunking": CHUNKING}
+    return ReadmissionSettings.model_validate({**given, **TRAINING, **more})
+
+
+def fresh_context(folder: Path) -> StageContext:
+    for name in ("output", "cache"):
+        (folder / name).mkdir()
+    return StageContext(folder / "output", folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def trained(clinic, bert, tmp_path_factory):
+    """The metrics of a training, and the folder it wrote."""
+    context = fresh_context(tmp_path_factory.mktemp("stage"))
+    metrics = run(settings(clinic, bert, c="chosen", risk=str(clinic / "risk.csv")), context)
+    return metrics, context.output
+
+
+def test_it_learns_who_comes_back(trained):
+    metrics, _ = trained
+    assert metrics["auroc"] > 0.75
+    assert metrics["auroc_low"] < metrics["auroc"] < metrics["auroc_high"]
+    assert metrics["best_auroc"] == pytest.approx(0.9, abs=0.12)
+    assert metrics["auroc/tfidf"] > 0.75
+    assert metrics["auroc/note_length"] < 0.7
+    assert 0 <= metrics["calibration_error"] <= 1 and 0 < metrics["brier"] < metrics["brier/note_length"]
+    assert metrics["lost_chunks"] == 0 and metrics["admissions/test"] == 60
+
+
+def test_scores_are_those_of_the_model_that_was_saved(trained):
+    metrics, output = trained
+    scores = pd.read_parquet(output / "scores.parquet")
+    table = stays().query("split != 'train'").set_index("hadm_id")
+    assert set(scores["hadm_id"]) == set(table.index) and scores["hadm_id"].is_unique
+    table = table.loc[scores["hadm_id"]]
+    assert scores["readmitted"].tolist() == table["readmitted"].tolist()
+    model = load_model(output / "model")
+    tokens = chunk_tokens(table["text"], Chunker(model.tokenizer, model.settings.chunking))
+    log_odds = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32", batch_tokens=64)
+    found = aggregate(expit(log_odds), tokens.admissions, len(table), c=model.settings.c)
+    assert scores["probability"].to_numpy() == pytest.approx(found, abs=1e-5)
+    assert scores["n_chunks"].tolist() == np.bincount(tokens.admissions).tolist()
+    odds = found / (1 - found)
+    cooled = odds ** (1 / model.settings.temperature)
+    assert scores["calibrated"].to_numpy() == pytest.approx(cooled / (1 + cooled), abs=1e-4)
+    test = scores[scores["split"] == "test"]
+    assert metrics["auroc"] == pytest.approx(roc_auc_score(test["readmitted"], test["probability"]))
+    assert metrics["auprc"] == pytest.approx(average_precision_score(test["readmitted"], test["probability"]))
+
+
+def test_the_threshold_is_of_validation_and_its_recall_of_test(trained):
+    metrics, output = trained
+    scores = pd.read_parquet(output / "scores.parquet")
+    validation, test = (scores[scores["split"] == split] for split in ("validation", "test"))
+    threshold = load_model(output / "model").settings.threshold
+    assert threshold == metrics["threshold"]
+    assert validation[validation["probability"] >= threshold]["readmitted"].mean() >= 0.8
+    raised = test["probability"] >= threshold
+    assert metrics["rp80"] == pytest.approx((raised & test["readmitted"]).sum() / test["readmitted"].sum())
+    assert metrics["rp80_precision"] == pytest.approx(test[raised]["readmitted"].mean())
+
+
+def test_the_folder_is_a_plain_one_of_transformers(trained):
+    _, output = trained
+    network = AutoModelForSequenceClassification.from_pretrained(output / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(output / "model")
+    model = load_model(output / "model")
+    text = "The failing heart came back again."
+    ours = chunk_log_odds(
+        model, chunk_tokens([text], Chunker(tokenizer, model.settings.chunking)), np.arange(1), "fp32"
+    )
+    with torch.inference_mode():
+        theirs = network(**tokenizer(text, return_tensors="pt")).logits.item()
+    assert ours == pytest.approx([theirs], abs=1e-4)
+
+
+def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
+    _, output = trained
+    found = json.loads((output / "curves.json").read_text())
+    assert set(found["roc"]) == {"model", "note_length", "tfidf"}
+    assert found["roc"]["model"][0] == [0, 0] and found["roc"]["model"][-1] == [1, 1]
+    assert found["while_reading"][-1]["auroc"] > found["while_reading"][0]["auroc"]
+    assert sum(count for _, _, count in found["calibration"]["model, calibrated"]) == 60
+    told = json.loads((output / "slices.json").read_text())["slices"]
+    assert {each["characteristic"] for each in told} >= {"sex", "age", "insurance", "note length"}
+    assert "QZX" not in json.dumps(told)
+    assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120"
+
+
+def test_of_shuffled_labels_nothing_is_learnt(clinic, bert, tmp_path):
+    metrics = run(settings(clinic, bert, control="shuffled_labels", epochs=1), fresh_context(tmp_path))
+    assert metrics["auroc"] == pytest.approx(0.5, abs=0.25)
+    assert metrics["prevalence"] == pytest.approx(stays().query("split == 'test'")["readmitted"].mean())
+
+
+def test_an_admission_weighs_as_much_as_any_other_where_it_is_shared():
+    admissions = np.array([4, 4, 4, 7, 4, 9, 9])
+    weights = chunk_weights(admissions, shared=True)
+    assert weights.mean() == pytest.approx(1)
+    assert np.bincount(admissions, weights)[[4, 7, 9]] == pytest.approx([7 / 3] * 3)
+    assert chunk_weights(admissions, shared=False).tolist() == [1] * 7
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 100, 100_000])
+def test_no_batch_changes_a_chunk(bert, batch_tokens):
+    model = start_model(bert, ReadmissionModelSettings.model_validate({"chunking": CHUNKING}))
+    tokens = chunk_tokens(stays(12)["text"], Chunker(model.tokenizer, model.settings.chunking))
+    found = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32", batch_tokens)
+    alone = [chunk_log_odds(model, tokens, np.array([chunk]), "fp32")[0] for chunk in range(len(tokens))]
+    assert len(set(np.round(alone, 3))) > 3
+    assert found == pytest.approx(alone, abs=1e-4)
+
+
+def test_stored_chunks_are_those_in_memory_and_are_cut_once(bert, tmp_path):
+    model = start_model(
+        bert, ReadmissionModelSettings.model_validate({"chunking": {"max_tokens": 16, "max_chunks": 2}})
+    )
+    chunker, texts = Chunker(model.tokenizer, model.settings.chunking), [*stays(40)["text"], "", "Slept well."]
+    inside = chunk_tokens(texts, chunker)
+    stored = stored_chunk_tokens(texts, len(texts), chunker, tmp_path / "chunks")
+    again = stored_chunk_tokens(["never read"], 1, chunker, tmp_path / "chunks")
+    for other in (stored, again):
+        for name in ("ids", "starts", "lengths", "admissions", "spans", "lost_chunks", "lost_characters"):
+            assert np.array_equal(getattr(other, name), getattr(inside, name)), name
+    assert inside.lost_chunks > 0 and inside.lost_characters > 0
+    assert np.bincount(inside.admissions, minlength=42)[-2:].tolist() == [0, 1]
+
+
+def test_the_score_while_reading_is_that_of_the_first_chunks():
+    probabilities, admissions = np.array([0.9, 0.2, 0.1, 0.4, 0.8]), np.array([1, 0, 0, 1, 0])
+    found = while_reading(probabilities, admissions, np.array([True, False]), ReadmissionModelSettings())
+    assert found[0]["readmitted"] == pytest.approx(0.2) and found[0]["others"] == pytest.approx(0.9)
+    assert found[-1]["readmitted"] == pytest.approx((0.8 + (1.1 / 3) * 1.5) / 2.5)
+    assert [each["auroc"] for each in found] == [0.0] * 9 + [pytest.approx(0.0)]
+
+
+def test_a_baselines_figures_bear_its_name():
+    assert of_baseline("tfidf", {"auroc": 0.7, "auroc_low": 0.6, "rp80_optimistic": 0.1, "prevalence": 0.2}) == {
+        "auroc/tfidf": 0.7,
+        "auroc/tfidf_low": 0.6,
+        "rp80_optimistic/tfidf": 0.1,
+    }
+
+
+def test_wrong_folders_and_cohorts_are_told(clinic, bert, tmp_path):
+    context = fresh_context(tmp_path)
+    for more, told in (
+        ({"notes": str(clinic)}, r"notes: expected the folder that domain\.notes wrote, found no notes\.parquet"),
+        ({"cohort": str(clinic)}, r"cohort: expected the folder that domain\.cohort wrote, found no cohort\.parquet"),
+        ({"chunking": {"max_tokens": 512}}, r"chunking\.max_tokens: the base has 48 positions, and 512 are asked for"),
+        ({"risk": str(bert / "config.json")}, r"risk: expected a CSV file with the columns hadm_id and true_risk"),
+    ):
+        with pytest.raises(RequestError, match=told):
+            run(settings(clinic, bert, **{"epochs": 1, **more}), context)
+
+
+def test_notes_of_another_cohort_and_a_split_of_one_label_are_told(bert, tmp_path):
+    table = stays(40)
+    write_stays(tmp_path, table)
+    write_stays(tmp_path / "other", table.assign(hadm_id=[f"{n}" for n in range(40)]))
+    context = fresh_context(tmp_path)
+    with pytest.raises(RequestError, match=r"of 40 stays in .*, 40 are not in the cohort"):
+        run(settings(tmp_path, bert, cohort=str(tmp_path / "other/cohort")), context)
+    one = table.assign(readmitted=table["readmitted"] & (table["split"] != "validation"))
+    write_stays(tmp_path / "one", one)
+    with pytest.raises(RequestError, match="with and without a return in validation, found 0 with one of 10"):
+        run(settings(tmp_path / "one", bert), context)
+
+
+def test_a_stay_without_text_is_told(bert, tmp_path):
+    table = stays(40)
+    write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, "")))
+    with pytest.raises(RequestError, match="expected a text for every stay, found none for 1 in"):
+        run(settings(tmp_path, bert), fresh_context(tmp_path))
+
+
+def test_a_model_of_another_task_is_told(bert, trained, tmp_path):
+    with pytest.raises(RequestError, match=r"expected one that tells readmissions, found no readmission\.json"):
+        load_model(bert)
+    _, output = trained
+    other = tmp_path / "model"
+    other.mkdir()
+    for path in (output / "model").iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    told = json.loads((other / "readmission.json").read_text()) | {"task": "mortality"}
+    (other / "readmission.json").write_text(json.dumps(told))
+    with pytest.raises(RequestError, match="found another under task"):
+        load_model(other)

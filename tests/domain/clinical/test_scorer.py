@@ -1,0 +1,145 @@
+"""Scoring in memory: whose chunks are whose, what is told of each admission, and what its words did."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from noted_patients import HARMLESS, TELLING, stays, write_bert
+from scipy.special import expit
+
+from bertrelay.errors import RequestError
+from domain.clinical.aggregation import aggregate
+from domain.clinical.chunks import Chunker
+from domain.clinical.classifier import save_model, start_model
+from domain.clinical.page import page
+from domain.clinical.prediction import chunk_log_odds
+from domain.clinical.readmission_settings import ReadmissionModelSettings
+from domain.clinical.scorer import FLAT, ReadmissionScorer, joined
+
+SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    """A random model whose log-odds differ well from chunk to chunk."""
+    folder = tmp_path_factory.mktemp("model")
+    model = start_model(write_bert(folder / "bert"), ReadmissionModelSettings.model_validate(SETTINGS), seed=1)
+    model.network.network.classifier.weight.data *= 60
+    save_model(model, folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def scorer(model_folder):
+    return ReadmissionScorer.load(model_folder)
+
+
+def by_hand(scorer: ReadmissionScorer, text: str) -> float:
+    """Each chunk alone through the network, and the formula written out."""
+    model, chunks = scorer.model, Chunker(scorer.model.tokenizer, scorer.model.settings.chunking)(text).kept
+    from domain.clinical.chunk_tokens import chunk_tokens
+
+    tokens = chunk_tokens([text], Chunker(model.tokenizer, model.settings.chunking))
+    alone = [float(expit(chunk_log_odds(model, tokens, np.array([n]), "fp32")[0])) for n in range(len(chunks))]
+    n, c = len(alone), 3.0
+    return (max(alone) + sum(alone) / n * n / c) / (1 + n / c)
+
+
+def test_notes_of_an_admission_stand_anywhere_and_ids_are_of_any_type(scorer):
+    texts = stays(6)["text"].tolist()
+    frame = pd.DataFrame({"hadm_id": [7, "8", 7.0, " 8 ", "7", 9], "text": texts}).astype({"hadm_id": object})
+    found = scorer.score(frame, precision="fp32")
+    assert found.columns.tolist() == FLAT
+    assert found["hadm_id"].tolist() == ["7", "8", "9"]
+    for row, notes in zip(found.itertuples(), [[0, 2, 4], [1, 3], [5]], strict=True):
+        text = joined([texts[note] for note in notes])
+        assert row.probability == pytest.approx(by_hand(scorer, text), abs=1e-5)
+        odds = row.probability / (1 - row.probability)
+        assert row.calibrated == pytest.approx(odds**0.5 / (1 + odds**0.5), abs=1e-6)
+        assert row.alarm == (row.probability >= 0.5)
+    assert found["probability"].nunique() == 3
+
+
+def test_an_admission_is_scored_alone_as_among_others(scorer):
+    texts = stays(20)["text"].tolist()
+    together = [score.probability for score in scorer.score_texts(texts, precision="fp32")]
+    alone = [scorer.score_texts([text], precision="fp32", batch_tokens=1)[0].probability for text in texts]
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_shares_add_up_to_the_probability_and_the_top_one_is_the_largest(scorer):
+    for text, score in zip(texts := stays(20)["text"], scorer.score_texts(texts.tolist()), strict=True):
+        assert sum(chunk.share for chunk in score.chunks) == pytest.approx(score.probability)
+        assert "".join(text[chunk.start : chunk.end] for chunk in score.chunks) == text
+        assert score.top == score.chunks[int(np.argmax([chunk.probability for chunk in score.chunks]))]
+        assert score.section in ("hospital course", "plan")
+
+
+def test_an_unknown_header_is_not_told(scorer):
+    (score,) = scorer.score_texts([f"DOCTOR QZXNAME:\n{' '.join(HARMLESS)}"])
+    assert score.section is None and score.probability is not None
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t", None, float("nan")])
+def test_an_admission_without_text_has_no_probability(scorer, text):
+    found = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": [text, HARMLESS[0]]}))
+    assert found["n_chunks"].tolist() == [0, 1]
+    assert pd.isna(found["probability"][0]) and pd.isna(found["top_start"][0])
+    assert found["probability"][1] > 0
+
+
+def test_nothing_to_score_is_an_empty_frame(scorer):
+    found = scorer.score(pd.DataFrame({"hadm_id": [], "text": []}))
+    assert len(found) == 0 and found.columns.tolist() == FLAT
+
+
+def test_a_frame_without_the_columns_or_an_id_is_told(scorer):
+    with pytest.raises(RequestError, match="expected a column 'hadm_id', found stay, text"):
+        scorer.score(pd.DataFrame({"stay": [1], "text": ["a"]}))
+    with pytest.raises(RequestError, match="expected an id in 'hadm_id', found none in row 1"):
+        scorer.score(pd.DataFrame({"hadm_id": [1, None], "text": ["a", "b"]}))
+
+
+def test_a_words_importance_is_what_masking_it_loses(scorer):
+    text = f"{' '.join(HARMLESS * 2)} {TELLING}"
+    found = scorer.explain(text, precision="fp32")
+    top = found.score.top
+    assert [text[word.start : word.end] for word in found.words] == _words(text[top.start : top.end])
+    ids, numbers, _ = scorer._chunker.words(text[top.start : top.end])
+    place = found.score.chunks.index(top)
+    for number, word in enumerate(found.words):
+        masked = np.where(numbers == number, scorer.model.tokenizer.mask_token_id, ids)
+        log_odds = _alone(scorer, masked)
+        assert word.log_odds == pytest.approx(_alone(scorer, ids) - log_odds, abs=1e-3)
+        others = [chunk.probability for chunk in found.score.chunks]
+        others[place] = float(expit(log_odds))
+        (after,) = aggregate(np.array(others), np.zeros(len(others), np.int64), 1, c=3.0)
+        assert word.probability == pytest.approx(found.score.probability - after, abs=1e-3)
+    assert max(abs(word.log_odds) for word in found.words) > 0.1
+
+
+def _alone(scorer, ids):
+    import torch
+
+    with torch.inference_mode():
+        given = torch.from_numpy(np.array(ids)[None])
+        return float(scorer.model.network.eval()(given, torch.ones_like(given))[0])
+
+
+def _words(text):
+    import re
+
+    return re.findall(r"\w+|[^\w\s]", text)
+
+
+def test_the_page_shows_all_text_and_none_of_it_as_markup(scorer):
+    text = f"{' '.join(HARMLESS)} <script>alert(1)</script> & {TELLING}"
+    found = scorer.explain(text)
+    shown = page(found, scorer.model.settings)
+    assert "<script>" not in shown and "http" not in shown
+    import html
+    import re
+
+    chunks = re.findall(r'<div class="text" dir="auto">(.*?)</div>', shown, re.DOTALL)
+    assert "".join(html.unescape(re.sub(r"</?mark[^>]*>", "", chunk)) for chunk in chunks) == text
+    assert shown.count("<mark") > 3
+    assert "No probability" in page(scorer.explain(""), scorer.model.settings)

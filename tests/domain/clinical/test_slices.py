@@ -1,0 +1,73 @@
+"""Figures of groups: those of the group alone, and nothing of groups so small that someone could be found in them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from domain.clinical.slices import groups_of, slices
+
+
+def drawn(groups: dict[str, int], seed: int = 0) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    """So many admissions of each group, a third of which came back, in any order."""
+    names = np.repeat(list(groups), list(groups.values()))
+    generator = np.random.default_rng(seed)
+    outcomes = np.concatenate([np.arange(count) % 3 == 0 for count in groups.values()])
+    order = generator.permutation(len(names))
+    return pd.DataFrame({"insurance": names[order]}), generator.random(len(names)), outcomes[order]
+
+
+def test_a_group_has_its_own_figures():
+    groups, probabilities, outcomes = drawn({"A": 60, "B": 90})
+    found = slices(groups, probabilities, outcomes, np.arange(150))
+    assert [(each["group"], each["admissions"]) for each in found] == [("A", 60), ("B", 90)]
+    for each in found:
+        own = (groups["insurance"] == each["group"]).to_numpy()
+        assert each["figures"]["auroc"] == pytest.approx(roc_auc_score(outcomes[own], probabilities[own]))
+        assert each["figures"]["prevalence"] == pytest.approx(outcomes[own].mean())
+        assert each["figures"]["auroc_low"] < each["figures"]["auroc"] < each["figures"]["auroc_high"]
+
+
+def test_of_small_groups_neither_name_nor_size_is_told():
+    found = slices(*drawn({"A": 60, "B": 90, "rare": 20, "unique": 1}), np.arange(171))
+    assert [each["group"] for each in found] == ["A", "B", None]
+    assert found[-1]["suppressed"] == 2 and found[-1]["admissions"] is None
+    assert "rare" not in json.dumps(found) and "unique" not in json.dumps(found)
+
+
+def test_a_single_small_group_takes_the_next_with_it():
+    found = slices(*drawn({"A": 60, "B": 90, "rare": 20}), np.arange(170))
+    assert [each["group"] for each in found] == ["B", None]
+    assert found[-1]["suppressed"] == 2
+
+
+def test_a_group_of_one_outcome_is_small():
+    groups, probabilities, outcomes = drawn({"A": 60, "B": 90, "C": 90})
+    outcomes = outcomes & (groups["insurance"] != "B").to_numpy()
+    assert [each["group"] for each in slices(groups, probabilities, outcomes, np.arange(240))] == ["C", None]
+
+
+def test_ages_and_lengths_fall_into_bands():
+    known = pd.DataFrame(
+        {
+            "sex": ["F", None, "M", "F"],
+            "age": [18.0, 44.9, 91.0, None],
+            "insurance": ["Medicare"] * 4,
+            "race": ["WHITE"] * 4,
+            "admission_type": ["URGENT"] * 4,
+        }
+    )
+    found = groups_of(known, [10, 500, 30, 40])
+    assert found["sex"].tolist() == ["F", "unknown", "M", "F"]
+    assert found["age"].tolist() == ["under 45", "under 45", "85 and over", "unknown"]
+    assert found["note length"].tolist() == ["shortest quarter", "longest quarter", "second quarter", "third quarter"]
+    assert "ethnicity" in found and "admission type" in found
+
+
+def test_bands_are_told_in_their_order_and_empty_ones_not_at_all():
+    groups, probabilities, outcomes = drawn({"x": 200})
+    bands = pd.Categorical(np.arange(200) % 2, [1, 0, 2])
+    found = slices(groups.assign(insurance=bands), probabilities, outcomes, np.arange(200))
+    assert [each["group"] for each in found] == ["1", "0"]

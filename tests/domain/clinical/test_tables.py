@@ -1,0 +1,116 @@
+"""Where the tables of MIMIC lie in a user's folder, and what of that folder a recipe's fingerprint counts."""
+
+from pathlib import Path
+
+import pytest
+from hospital_tables import day, stay, write_hospital
+from pydantic import ValidationError
+
+from bertrelay.errors import RequestError
+from bertrelay.fingerprint import Digests, parts_of
+from bertrelay.settings import leaves, with_stage_paths
+from domain.clinical.cohort_settings import CohortSettings
+from domain.clinical.tables import HOSPITAL, NOTES, find_tables, note_version, tables_of
+from pipelines.registry import REGISTRY
+
+COHORT = next(stage for stage in REGISTRY if stage.kind == "domain.cohort")
+
+
+def lay(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("ADMISSIONS.csv", "PATIENTS.csv", "DIAGNOSES_ICD.csv"),
+        ("admissions.csv.gz", "Patients.CSV.GZ", "Diagnoses_ICD.csv"),
+        ("mimiciv/3.1/hosp/admissions.csv.gz", "mimiciv/3.1/hosp/patients.csv.gz", "x/diagnoses_icd.csv"),
+    ],
+)
+def test_tables_are_found_in_any_case_packed_or_not_and_in_subfolders(tmp_path, names):
+    found = find_tables(lay(tmp_path, *names), HOSPITAL)
+    assert found == dict(zip(("admissions", "patients", "diagnoses_icd"), (tmp_path / n for n in names), strict=True))
+
+
+def test_what_only_looks_like_a_table_is_none(tmp_path):
+    folder = lay(
+        tmp_path, "noteevents.csv", "radiology_detail.csv", "x.radiology.csv", "radiology.txt", ".git/radiology.csv"
+    )
+    found = find_tables(folder, NOTES)
+    assert found == {"noteevents": folder / "noteevents.csv"}
+    assert note_version(found) == "III"
+
+
+def test_a_missing_table_is_told_with_what_is_there(tmp_path):
+    with pytest.raises(RequestError, match=r"expected the table patients\.csv.* none in .*is read: admissions\. Give"):
+        find_tables(lay(tmp_path, "ADMISSIONS.csv"), HOSPITAL)
+
+
+def test_a_table_that_is_there_twice_is_told_with_both_places(tmp_path):
+    folder = lay(tmp_path, "a/ADMISSIONS.csv", "ADMISSIONS.csv.gz", "PATIENTS.csv")
+    with pytest.raises(RequestError, match=r"found 2: ADMISSIONS\.csv\.gz and a/ADMISSIONS\.csv.* name the files"):
+        find_tables(folder, HOSPITAL)
+
+
+def test_notes_of_both_mimics_in_one_folder_are_refused(tmp_path):
+    with pytest.raises(RequestError, match="tables of one MIMIC, found noteevents and discharge"):
+        find_tables(lay(tmp_path, "noteevents.csv", "discharge.csv"), NOTES)
+
+
+def parts(settings):
+    return parts_of(COHORT, settings, Digests(), upstream=lambda name: f"fingerprint of {name}", revision=str)
+
+
+def test_a_fingerprint_counts_the_tables_that_are_read_and_nothing_else(tmp_path):
+    folder = write_hospital(tmp_path, [stay(1, 11, 0, 4)])
+    before = parts(CohortSettings(mimic=str(folder)))
+    (folder / "CHARTEVENTS.csv").write_text("33 GB\n")
+    (folder / "NOTEEVENTS.csv").write_text("notes\n")
+    assert parts(CohortSettings(mimic=str(folder))) == before
+    with (folder / "ADMISSIONS.csv").open("a") as file:
+        file.write(f"1,1,12,{day(8)},{day(9)},,URGENT,,,0\n")
+    after = parts(CohortSettings(mimic=str(folder)))
+    assert [key for key in after if after[key] != before[key]] == ["mimic.admissions"]
+
+
+def test_tables_may_be_named_one_by_one(tmp_path):
+    folder = write_hospital(tmp_path, [stay(1, 11, 0, 4)])
+    named = {"admissions": str(folder / "ADMISSIONS.csv"), "patients": str(folder / "PATIENTS.csv")}
+    settings = CohortSettings(mimic=named)
+    assert parts(settings) == parts(CohortSettings(mimic=str(folder)))
+    assert tables_of(settings.mimic, HOSPITAL) == {name: Path(path) for name, path in named.items()}
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ({"admissions": "a.csv"}, "expected the table patients"),
+        ({"admissions": "a.csv", "patients": "b.csv", "diagnosis": "c.csv"}, "found diagnosis"),
+    ],
+)
+def test_a_wrong_name_of_a_table_is_a_mistake_of_the_recipe(named, told):
+    with pytest.raises(ValidationError, match=told):
+        CohortSettings(mimic=named)
+
+
+def test_the_output_of_another_stage_is_found_when_it_is_there(tmp_path):
+    settings = CohortSettings(mimic="@samples/mimic3")
+    assert [leaf.value.stage_reference for leaf in leaves(settings) if leaf.key == "mimic"] == [("samples", "mimic3")]
+    assert parts(settings)["mimic"] == "output:fingerprint of samples/mimic3"
+    folder = write_hospital(tmp_path / "out" / "mimic3", [stay(1, 11, 0, 4)])
+    located = with_stage_paths(settings, lambda _, inner: tmp_path / "out" / inner)
+    assert tables_of(located.mimic, HOSPITAL) == find_tables(folder, HOSPITAL)
+
+
+def test_a_folder_that_is_not_there_is_left_to_the_plan_to_tell(tmp_path):
+    missing = CohortSettings(mimic=str(tmp_path / "none")).mimic
+    assert missing == str(tmp_path / "none")
+
+
+def test_a_folder_without_the_tables_is_a_mistake_of_the_recipe(tmp_path):
+    with pytest.raises(ValidationError, match="expected the table admissions"):
+        CohortSettings(mimic=str(tmp_path))

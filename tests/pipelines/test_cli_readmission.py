@@ -1,0 +1,273 @@
+"""`bertrelay readmission score`: every file in and out, killed and resumed, no text where none was asked for."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bertrelay.errors import RequestError, WorkError
+from domain.clinical import ReadmissionScorer, score_file
+
+WORDS = ["the", "wound", "is", "dry", "heart", "failing", "again", "slept", "well", ".", ":", "plan", "qzx"]
+NOTES = [
+    ("100", "Plan:\nthe wound is dry. qzx slept well."),
+    ("200", "the failing heart again. the failing heart again. the wound is dry."),
+    ("100", "slept well again."),
+    ("300", ""),
+    ("200", "Plan:\nqzx failing heart."),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The folder of a random model that reads a few words, eight tokens at a time."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    from bertrelay.backbone import save_backbone, save_tokenizer
+    from domain.clinical.classifier import save_model, start_model
+    from domain.clinical.readmission_settings import ReadmissionModelSettings
+
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    rules.normalizer, rules.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    rules.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    named = {
+        name: f"[{name[:-6].upper()}]" for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    }
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    network = BertModel(BertConfig(vocab_size=len(pieces), max_position_embeddings=32, **sizes))
+    torch.manual_seed(3)
+    for weight in network.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.7)
+    folder = tmp_path_factory.mktemp("readmission")
+    save_backbone(network, folder)
+    save_tokenizer(PreTrainedTokenizerFast(tokenizer_object=rules, **named), folder, 32, has_types=True)
+    how = ReadmissionModelSettings.model_validate({"chunking": {"max_tokens": 8}, "threshold": 0.4})
+    started = start_model(folder, how)
+    started.network.network.classifier.weight.data *= 50
+    save_model(started, folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture
+def notes(tmp_path):
+    pd.DataFrame(NOTES, columns=["hadm_id", "text"]).to_csv(tmp_path / "notes.csv", index=False)
+    return tmp_path / "notes.csv"
+
+
+@pytest.fixture
+def expected(model):
+    """Scores in Python, by id."""
+    frame = pd.DataFrame(NOTES, columns=["hadm_id", "text"])
+    return ReadmissionScorer.load(model).score(frame, precision="fp32").set_index("hadm_id")
+
+
+def rows_of(path: Path) -> list[dict]:
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    return (
+        pd.read_parquet(path).to_dict("records") if path.suffix == ".parquet" else pd.read_csv(path).to_dict("records")
+    )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_every_output_has_the_scores_of_python(call, model, notes, expected, tmp_path, suffix):
+    output = tmp_path / f"scores{suffix}"
+    out = call("readmission", "score", model, notes, output, "--precision", "fp32")
+    rows = rows_of(output)
+    assert [str(row["hadm_id"]) for row in rows] == ["100", "200", "300"]
+    for row in rows[:2]:
+        wanted = expected.loc[str(row["hadm_id"])]
+        for name in ("probability", "calibrated", "top_share"):
+            assert row[name] == pytest.approx(wanted[name], abs=1e-5)
+        assert (row["n_chunks"], row["top_start"], row["top_end"]) == tuple(
+            wanted[["n_chunks", "top_start", "top_end"]]
+        )
+        if suffix != ".csv":
+            assert sum(chunk["share"] for chunk in row["chunks"]) == pytest.approx(row["probability"], abs=1e-5)
+            assert len(row["chunks"]) == row["n_chunks"]
+    assert pd.isna(rows[2]["probability"]) and rows[2]["n_chunks"] == 0
+    assert "3 admissions" in out and "1 admissions without text" in out
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.csv", output.name}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv", ".jsonl", ".parquet"])
+def test_every_input_gives_the_same_scores(call, model, notes, tmp_path, suffix):
+    frame = pd.DataFrame(NOTES, columns=["STAY", "NOTE"])
+    frame["STAY"] = frame["STAY"].astype(int) if suffix == ".parquet" else frame["STAY"]
+    source = tmp_path / f"other{suffix}"
+    if suffix == ".jsonl":
+        mixed = [int(stay) if place % 2 else stay for place, stay in enumerate(frame["STAY"])]
+        frame.assign(STAY=pd.Series(mixed, dtype=object)).to_json(source, orient="records", lines=True)
+    elif suffix == ".parquet":
+        frame.to_parquet(source)
+    elif suffix == ".tsv":
+        frame["NOTE"] = frame["NOTE"].str.replace("\n", " ")
+        frame.to_csv(source, sep="\t", index=False)
+    else:
+        frame.to_csv(source, index=False)
+    columns = ("--id", "STAY", "--text", "NOTE", "--precision", "fp32")
+    call("readmission", "score", model, source, tmp_path / "other_scores.jsonl", *columns)
+    call("readmission", "score", model, notes, tmp_path / "scores.jsonl", "--precision", "fp32")
+    found, wanted = rows_of(tmp_path / "other_scores.jsonl"), rows_of(tmp_path / "scores.jsonl")
+    assert [row["hadm_id"] for row in found] == [row["hadm_id"] for row in wanted]
+    if suffix != ".tsv":
+        assert found == wanted
+
+
+MARK = re.compile("qzx|failing", re.IGNORECASE)
+
+
+def test_text_is_only_where_it_was_asked_for(call, model, notes, tmp_path):
+    call("readmission", "score", model, notes, tmp_path / "plain.jsonl")
+    call("readmission", "score", model, notes, tmp_path / "texts.csv", "--with-text")
+    call(
+        "readmission",
+        "score",
+        model,
+        notes,
+        tmp_path / "shown.jsonl",
+        "--html",
+        tmp_path / "p.html",
+        "--admission",
+        200,
+    )
+    files = {path.name: path.read_text() for path in tmp_path.iterdir() if path != notes}
+    assert {name for name, text in files.items() if MARK.search(text)} == {"texts.csv", "p.html"}
+    assert set(files) == {"plain.jsonl", "texts.csv", "shown.jsonl", "p.html"}
+    texts = list(csv.DictReader((tmp_path / "texts.csv").open()))
+    assert (
+        texts[1]["top_text"]
+        in "the failing heart again. the failing heart again. the wound is dry.\n\nPlan:\nqzx failing heart."
+    )
+    assert "slept well" not in files["p.html"]
+
+
+def test_the_summary_is_one_json_document(call, model, notes, tmp_path):
+    told = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--json"))
+    assert told.pop("chunks_per_second") > 0
+    assert told.pop("alarms") in (0, 1, 2)
+    assert told.pop("chunks") > 4
+    assert told == {"output": str(tmp_path / "s.csv"), "admissions": 3, "without_text": 1, "rejected": 0}
+
+
+def test_rows_that_cannot_be_used_are_listed_by_line_alone(call, model, tmp_path, capfd):
+    rows = [json.dumps({"hadm_id": n, "text": "qzx dry"}) for n in range(8)]
+    rows[2], rows[5] = '{"hadm_id": "qzx', json.dumps({"hadm_id": None, "text": "qzx"})
+    (tmp_path / "in.jsonl").write_text("\n".join(rows))
+    out = call("readmission", "score", model, tmp_path / "in.jsonl", tmp_path / "out.jsonl", "--max-rejects", "0.3")
+    assert "2 rows that cannot be used" in out
+    listed = (tmp_path / "out.jsonl.rejects.jsonl").read_text()
+    assert [json.loads(line)["line"] for line in listed.splitlines()] == [3, 6]
+    assert not MARK.search(listed) and not MARK.search("".join(capfd.readouterr()))
+    with pytest.raises(WorkError, match=r"2 of 8 records cannot be used"):
+        score_file(model, tmp_path / "in.jsonl", tmp_path / "other.jsonl")
+    assert not (tmp_path / "other.jsonl").exists() and not (tmp_path / "other.jsonl.partial").exists()
+
+
+WRONG = [
+    (["MODEL", "notes.csv", "out.xyz"], r"output: expected a file that ends in \.csv or \.jsonl or \.parquet"),
+    (["MODEL", "notes.csv", "none/out.csv"], "there is no folder none"),
+    (["MODEL", "notes.csv", "notes.csv"], "is the input itself"),
+    (["MODEL", "none.csv", "out.csv"], r"there is no file .*none\.csv"),
+    (["MODEL", "notes.csv", "out.csv", "--id", "stay"], r"notes\.csv has no column 'stay'"),
+    (["MODEL", "empty.csv", "out.csv"], r"empty\.csv holds no records"),
+    (["MODEL", "notes.txt", "out.csv"], r"notes: expected a file that ends in \.csv"),
+    (["MODEL", "notes.csv", "out.csv", "--admission", "100"], "without effect without --html"),
+    (["MODEL", "notes.csv", "out.csv", "--html", "page.txt"], r"--html: expected a file that ends in \.html"),
+    (["./none", "notes.csv", "out.csv"], "model: expected .*folder, found none at .*none"),
+]
+ALL_WRONG = """
+import contextlib, io, json, sys
+from pipelines.cli import _exit_code
+told = []
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as words:
+        told.append([_exit_code(["readmission", "score", *arguments], debug=False), words.getvalue()])
+print(json.dumps([told, "torch" in sys.modules]))
+"""
+
+
+def test_wrong_requests_end_with_2_leave_nothing_and_load_no_torch(model, notes, tmp_path):
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "notes.txt").write_text("qzx\n")
+    before = {path.name for path in tmp_path.iterdir()}
+    requests = [[str(model) if word == "MODEL" else word for word in arguments] for arguments, _ in WRONG]
+    done = subprocess.run(
+        [sys.executable, "-c", ALL_WRONG, json.dumps(requests)],
+        capture_output=True,
+        text=True,
+        cwd=notes.parent,
+        check=True,
+    )
+    found, loaded_torch = json.loads(done.stdout)
+    for (code, words), (_, told) in zip(found, WRONG, strict=True):
+        assert code == 2 and re.search(told, words), words
+    assert not loaded_torch
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_a_page_needs_an_admission_that_is_there_and_tells_no_id(model, notes, tmp_path):
+    with pytest.raises(RequestError, match="page: expected the admission to show, as the file has 3"):
+        score_file(model, notes, tmp_path / "o.csv", page=tmp_path / "p.html")
+    with pytest.raises(RequestError, match="no note of the admission asked for") as told:
+        score_file(model, notes, tmp_path / "o.csv", page=tmp_path / "p.html", admission="qzx9")
+    assert "qzx9" not in str(told.value)
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.csv"}
+
+
+def test_a_model_of_another_task_is_told(model, notes, tmp_path):
+    with pytest.raises(RequestError, match="expected one that tells readmissions"):
+        score_file(model.parent, notes, tmp_path / "out.csv")
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.csv"}
+
+
+SMALL_BLOCKS = """
+import domain.clinical.score_files as files, domain.clinical.scoring as scoring
+files.BLOCK_CHARACTERS = scoring.BLOCK_CHARACTERS = 4_000
+from pipelines.cli import main
+main()
+"""
+
+
+def start(model, folder, output):
+    command = [sys.executable, "-c", SMALL_BLOCKS, "readmission", "score", str(model), "many.csv", output]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*command, "--precision", "fp32"], cwd=folder, env=environment, **pipes)
+
+
+def test_killed_and_called_again_it_goes_on_to_the_same_bytes_and_leaves_no_text(model, tmp_path):
+    rows = [(str(n % 700), f"{NOTES[n % 5][1]} qzx {n}") for n in range(2_100)]
+    pd.DataFrame(rows, columns=["hadm_id", "text"]).to_csv(tmp_path / "many.csv", index=False)
+    killed = start(model, tmp_path, "out.jsonl")
+    parts = tmp_path / "out.jsonl.partial"
+    while len(list(parts.glob("0*.jsonl"))) < 3:
+        assert killed.poll() is None, killed.communicate()[1]
+        time.sleep(0.01)
+    killed.kill()
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "many.csv"]
+    assert left and not any(MARK.search(path.read_text()) for path in left)
+    for output, goes_on in (("out.jsonl", True), ("whole.jsonl", False)):
+        again = start(model, tmp_path, output)
+        _, told = again.communicate(timeout=300)
+        assert again.returncode == 0, told
+        assert ("going on after" in told) == goes_on
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert len(rows_of(tmp_path / "out.jsonl")) == 700
+    assert {path.name for path in tmp_path.iterdir()} == {"many.csv", "out.jsonl", "whole.jsonl"}

@@ -1,0 +1,436 @@
+"""The made-up hospital: what is claimed of its risk against arithmetic of other kinds, and every oddity looked for."""
+
+import csv
+import gzip
+import math
+import re
+from collections import Counter, defaultdict
+from datetime import datetime, timedelta
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import cross_val_predict
+
+from bertrelay.stage import StageContext
+from pipelines.samples.hospital import HospitalSettings, best_auroc, draw_risks, write_hospital
+from pipelines.samples.hospital.facts import sentences_about, sentences_about_relatives
+from pipelines.samples.hospital.phrases import CONDITIONS
+from pipelines.samples.hospital.risk import draw_given, draw_prognosis, prevalence
+from pipelines.samples.hospital.stage import run
+from pipelines.samples.hospital.stays import draw_subject
+from pipelines.samples.hospital.writing import write_hospitals
+
+SUBJECTS = 1500
+DAY = timedelta(days=1)
+STATED = "(?:Patient reports|Patient is known for|Positive for|History of|Team noted)"
+
+
+def rows(path):
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def time(text):
+    return datetime.fromisoformat(text) if text else None
+
+
+class Hospital:
+    """The tables as they were written, by name, and the true risks by admission."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.tables = {path.name.removesuffix(".csv.gz").lower(): rows(path) for path in folder.rglob("*.csv.gz")}
+        self.risk = {row["hadm_id"]: float(row["true_risk"]) for row in self.tables["risk"]}
+
+
+@pytest.fixture(scope="module")
+def third(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("third")
+    write_hospital(folder, HospitalSettings(subjects=SUBJECTS, words=200))
+    return Hospital(folder)
+
+
+@pytest.fixture(scope="module")
+def fourth(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fourth")
+    write_hospital(folder, HospitalSettings(subjects=400, words=200, version="IV"))
+    return Hospital(folder)
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    return [draw_subject(11, number)[0] for number in range(8000)]
+
+
+def by_subject(admissions):
+    found = defaultdict(list)
+    for row in sorted(admissions, key=lambda row: (int(row["SUBJECT_ID"]), row["ADMITTIME"])):
+        found[row["SUBJECT_ID"]].append(row)
+    return found.values()
+
+
+# The risk
+
+
+def test_the_best_auroc_is_that_of_a_million_draws_and_lies_where_it_should():
+    risks, returned = draw_risks(1_000_000, seed=1)
+    assert 0.80 < best_auroc() < 0.90
+    assert best_auroc() == pytest.approx(roc_auc_score(returned, risks), abs=0.002)
+    assert prevalence() == pytest.approx(returned.mean(), abs=0.002)
+
+
+def test_risks_drawn_alone_are_spread_like_those_of_patients(subjects):
+    random = Random(3)
+    drawn = [draw_prognosis(random) for _ in range(20_000)]
+    risks, _ = draw_risks(20_000, seed=2)
+    deciles = np.linspace(0.1, 0.9, 9)
+    of_patients = [stay.prognosis.risk for subject in subjects for stay in subject.stays if stay.prognosis]
+    for others in ([each.risk for each in drawn], of_patients):
+        assert np.quantile(risks, deciles) == pytest.approx(np.quantile(others, deciles), abs=0.03)
+
+
+def test_a_risk_given_its_outcome_is_a_true_one_among_as_many_of_either():
+    random = Random(4)
+    outcomes = [random.random() < prevalence() for _ in range(4000)]
+    risks = np.array([draw_given(random, outcome).risk for outcome in outcomes])
+    assert roc_auc_score(outcomes, risks) == pytest.approx(best_auroc(), abs=0.025)
+    assert risks.mean() == pytest.approx(np.mean(outcomes), abs=0.025)
+
+
+def slow_labels(subject):
+    """(risk, returned) of the stays of one patient, joined where they touch, by looking at each pair of stays."""
+    joined = []
+    for stay in subject.stays:
+        if joined and stay.admitted <= max(each.discharged for each in joined[-1]):
+            joined[-1].append(stay)
+        else:
+            joined.append([stay])
+    for parts in joined:
+        if any(part.died for part in parts) or parts[0].kind == "newborn":
+            continue
+        end = max(part.discharged for part in parts)
+        starts = [later[0].admitted for later in joined if later[0].admitted > end and later[0].kind != "planned"]
+        yield parts[0].prognosis.risk, any(start - end <= 30 * DAY for start in starts)
+
+
+def test_patients_return_as_often_as_their_risk_says(subjects):
+    risks, returned = np.array([label for subject in subjects for label in slow_labels(subject)]).T
+    assert len(risks) > 12_000
+    assert roc_auc_score(returned, risks) == pytest.approx(best_auroc(), abs=0.012)
+    for part in np.array_split(np.argsort(risks), 10):
+        error = 4 * math.sqrt(returned[part].mean() * (1 - returned[part].mean()) / len(part) + 1e-5)
+        assert returned[part].mean() == pytest.approx(risks[part].mean(), abs=error)
+
+
+def test_stays_for_observation_may_be_left_out_and_no_label_changes(subjects):
+    for subject in subjects[:3000]:
+        for before, stay in pairwise(subject.stays):
+            if stay.kind == "observation":
+                assert stay.admitted - before.discharged > 30 * DAY
+
+
+@pytest.mark.parametrize("form", ["third", "fourth"])
+def test_the_cohort_returns_as_its_true_risk_says(form, request, tmp_path):
+    import pandas as pd
+
+    from domain.clinical.cohort import run as make_cohort
+    from domain.clinical.cohort_settings import CohortSettings
+
+    hospital = request.getfixturevalue(form)
+    make_cohort(CohortSettings(mimic=str(hospital.folder / "mimic")), StageContext(tmp_path, tmp_path))
+    cohort = pd.read_parquet(tmp_path / "cohort.parquet")
+    stays = [stay for number in range(SUBJECTS) for stay in draw_subject(7, number)[0].stays if stay.prognosis]
+    drawn = {str(stay.hadm_id): stay.prognosis.returns for stay in stays}
+    assert cohort["readmitted"].tolist() == cohort["hadm_id"].map(drawn).tolist()
+    risks = cohort["hadm_id"].map(hospital.risk)
+    assert risks.notna().all()
+    deviation = 0.5 / math.sqrt(cohort["readmitted"].sum())
+    assert roc_auc_score(cohort["readmitted"], risks) == pytest.approx(best_auroc(), abs=2 * deviation)
+    assert cohort["readmitted"].mean() == pytest.approx(risks.mean(), abs=1.5 / math.sqrt(len(cohort)))
+
+
+# Where the risk is told
+
+
+def discharge_texts(hospital):
+    texts = defaultdict(list)
+    for note in sorted(hospital.tables["noteevents"], key=lambda note: note["CHARTDATE"]):
+        if note["CATEGORY"] == "Discharge summary" and note["HADM_ID"] in hospital.risk:
+            texts[note["HADM_ID"]].append(note["TEXT"])
+    return {hadm_id: "\n".join(parts) for hadm_id, parts in texts.items()}
+
+
+def early_texts(hospital):
+    admitted = {row["HADM_ID"]: time(row["ADMITTIME"]) for row in hospital.tables["admissions"]}
+    texts = defaultdict(str)
+    for note in hospital.tables["noteevents"]:
+        stay, charted = note["HADM_ID"], time(note["CHARTTIME"])
+        if stay in hospital.risk and charted and not note["ISERROR"] and charted - admitted[stay] < 2 * DAY:
+            texts[stay] += note["TEXT"]
+    return texts
+
+
+def drawn_outcomes(risks):
+    """Outcomes of the true risks: which stays were last, transferred or planned does not matter here."""
+    return np.random.default_rng(5).random(len(risks)) < np.array(risks)
+
+
+@pytest.mark.parametrize("texts_of", [discharge_texts, early_texts])
+def test_every_condition_is_stated_in_the_discharge_notes_and_in_the_early_ones(third, texts_of):
+    texts = texts_of(third)
+    found = []
+    for subject in (draw_subject(7, number)[0] for number in range(300)):
+        for stay in subject.stays:
+            if stay.prognosis and str(stay.hadm_id) in texts:
+                text = " ".join(texts[str(stay.hadm_id)].split())
+                present = [said for said, there in zip(CONDITIONS, stay.prognosis.present, strict=True) if there]
+                found += [re.search(rf"{STATED} (?:{'|'.join(said)})", text) is not None for said in present]
+    assert len(found) > 500
+    assert np.mean(found) > 0.99
+
+
+@pytest.mark.parametrize("texts_of", [discharge_texts, early_texts])
+def test_the_length_of_notes_tells_next_to_nothing(third, texts_of):
+    texts = texts_of(third)
+    lengths = [len(text.split()) for text in texts.values()]
+    outcomes = drawn_outcomes([third.risk[hadm_id] for hadm_id in texts])
+    assert max(roc_auc_score(outcomes, lengths), 1 - roc_auc_score(outcomes, lengths)) < 0.60
+
+
+def test_words_without_their_order_tell_less_than_who_reads(third):
+    texts = discharge_texts(third)
+    outcomes = drawn_outcomes([third.risk[hadm_id] for hadm_id in texts])
+    words = TfidfVectorizer(min_df=5, sublinear_tf=True).fit_transform(texts.values())
+    scores = cross_val_predict(LogisticRegression(), words, outcomes, cv=3, method="predict_proba")[:, 1]
+    assert 0.60 < roc_auc_score(outcomes, scores) < best_auroc() - 0.05
+
+
+def test_tables_without_notes_tell_nothing(third):
+    stays = [row for row in third.tables["admissions"] if row["HADM_ID"] in third.risk]
+    sexes = {row["SUBJECT_ID"]: row["GENDER"] for row in third.tables["patients"]}
+    codes = Counter((row["HADM_ID"], row["ICD9_CODE"]) for row in third.tables["diagnoses_icd"])
+    known = defaultdict(dict, {})
+    for hadm_id, code in codes:
+        known[hadm_id][code] = 1
+    columns = ("ADMISSION_TYPE", "DISCHARGE_LOCATION", "INSURANCE", "MARITAL_STATUS", "ETHNICITY", "DIAGNOSIS")
+    features = [
+        {name: row[name] for name in columns}
+        | known[row["HADM_ID"]]
+        | {
+            "sex": sexes[row["SUBJECT_ID"]],
+            "id": rank,
+            "days": min((time(row["DISCHTIME"]) - time(row["ADMITTIME"])) / DAY, 20) / 20,
+        }
+        for row, rank in zip(stays, rankdata([int(row["HADM_ID"]) for row in stays]) / len(stays), strict=True)
+    ]
+    outcomes = drawn_outcomes([third.risk[row["HADM_ID"]] for row in stays])
+    table = DictVectorizer().fit_transform(features)
+    model = LogisticRegression(C=0.1, max_iter=500)
+    scores = cross_val_predict(model, table, outcomes, cv=3, method="predict_proba")[:, 1]
+    assert 0.45 < roc_auc_score(outcomes, scores) < 0.55
+
+
+def test_conditions_that_are_absent_are_denied_or_someone_elses():
+    random = Random(6)
+    none, everything = (False,) * len(CONDITIONS), (True,) * len(CONDITIONS)
+    phrases = [phrase for said in CONDITIONS for phrase in said]
+    for _ in range(100):
+        for sentence in sentences_about(random, none):
+            if any(phrase in sentence for phrase in phrases):
+                assert re.match(r"Patient denies|No |Negative|Team ruled out|Patient reports .* but denies", sentence)
+        stated = [sentence for sentence in sentences_about(random, everything) if any(p in sentence for p in phrases)]
+        assert not any(re.match(r"Patient denies|No |Negative|Team ruled out", sentence) for sentence in stated)
+        relatives = sentences_about_relatives(random)
+        assert all(re.match("Mother|Father|Brother|Sister", sentence) for sentence in relatives)
+
+
+def test_statements_and_denials_are_as_many_whatever_the_risk():
+    random = Random(7)
+    counts = [
+        Counter(
+            bool(re.match(r"Patient denies|No |Negative|Team ruled out", s)) for s in sentences_about(random, present)
+        )
+        for present in ((False,) * 6, (True, False, True, False, True, False))
+        for _ in range(300)
+    ]
+    first, second = counts[:300], counts[300:]
+    assert {count.total() for count in first} <= {8, 9}
+    assert np.mean([c[True] for c in first]) == pytest.approx(np.mean([c[True] for c in second]), abs=0.15)
+
+
+# The tables
+
+
+def test_columns_are_those_of_the_real_tables(third, fourth):
+    columns = {name: ",".join(table[0]) for name, table in third.tables.items()}
+    assert columns["noteevents"] == (
+        "ROW_ID,SUBJECT_ID,HADM_ID,CHARTDATE,CHARTTIME,STORETIME,CATEGORY,DESCRIPTION,CGID,ISERROR,TEXT"
+    )
+    assert columns["patients"] == "ROW_ID,SUBJECT_ID,GENDER,DOB,DOD,DOD_HOSP,DOD_SSN,EXPIRE_FLAG"
+    assert columns["diagnoses_icd"] == "ROW_ID,SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE"
+    assert columns["admissions"].startswith("ROW_ID,SUBJECT_ID,HADM_ID,ADMITTIME,DISCHTIME,DEATHTIME,ADMISSION_TYPE,")
+    assert len(third.tables["admissions"][0]) == 19
+    columns = {name: ",".join(table[0]) for name, table in fourth.tables.items()}
+    notes = "note_id,subject_id,hadm_id,note_type,note_seq,charttime,storetime,text"
+    assert columns["discharge"] == columns["radiology"] == notes
+    assert columns["patients"] == "subject_id,gender,anchor_age,anchor_year,anchor_year_group,dod"
+    assert columns["diagnoses_icd"] == "subject_id,hadm_id,seq_num,icd_code,icd_version"
+    assert columns["admissions"].startswith("subject_id,hadm_id,admittime,dischtime,deathtime,admission_type,")
+    assert len(fourth.tables["admissions"][0]) == 16
+    files = {str(path.relative_to(fourth.folder)) for path in fourth.folder.rglob("*.gz")}
+    assert {"mimic/hosp/admissions.csv.gz", "mimic/note/discharge.csv.gz", "risk.csv.gz"} <= files
+
+
+def test_numbers_of_admissions_are_their_own_and_do_not_tell_their_order(third):
+    ids = [row["HADM_ID"] for row in third.tables["admissions"]]
+    assert len(set(ids)) == len(ids)
+    pairs = [
+        int(first["HADM_ID"]) < int(second["HADM_ID"])
+        for stays in by_subject(third.tables["admissions"])
+        for first, second in pairwise(stays)
+    ]
+    assert 0.4 < np.mean(pairs) < 0.6
+
+
+def share(found):
+    found = list(found)
+    return sum(found) / len(found)
+
+
+def test_notes_have_the_oddities_of_the_real_ones(third):
+    notes = third.tables["noteevents"]
+    categories = Counter(note["CATEGORY"] for note in notes)
+    assert {"Physician ", "Respiratory ", "Case Management ", "Nursing/other", "ECG", "Echo"} <= categories.keys()
+    assert 0.001 < share(note["ISERROR"] == "1" for note in notes) < 0.01
+    assert {note["ISERROR"] for note in notes} == {"", "1"}
+    assert 0.003 < share(note["HADM_ID"] == "" for note in notes) < 0.03
+    timeless = Counter(note["CATEGORY"] for note in notes if not note["CHARTTIME"])
+    for category in ("Discharge summary", "ECG", "Echo"):
+        assert timeless[category] == categories[category]
+    assert 0 < timeless["Nursing"] < 0.1 * categories["Nursing"]
+    reports = Counter(
+        (note["HADM_ID"], note["DESCRIPTION"]) for note in notes if note["CATEGORY"] == "Discharge summary"
+    )
+    kinds = Counter(description if count == 1 else f"{description}s" for (_, description), count in reports.items())
+    assert 0.015 < kinds["Reports"] / len(third.risk) < 0.05
+    assert 0.03 < kinds["Addendum"] / len(third.risk) < 0.10
+
+
+def test_an_addendum_stands_before_its_report_or_after_it(third):
+    charted = defaultdict(dict)
+    for note in third.tables["noteevents"]:
+        if note["CATEGORY"] == "Discharge summary":
+            charted[note["HADM_ID"]][note["DESCRIPTION"]] = (note["CHARTDATE"], int(note["ROW_ID"]))
+    both = [stay for stay in charted.values() if len(stay) == 2]
+    assert any(stay["Addendum"][0] < stay["Report"][0] for stay in both)
+    assert any(stay["Addendum"][0] > stay["Report"][0] for stay in both)
+    assert any(stay["Addendum"][1] < stay["Report"][1] for stay in both)
+
+
+def test_stays_have_the_oddities_of_the_real_ones(third):
+    admissions = third.tables["admissions"]
+    types = Counter(row["ADMISSION_TYPE"] for row in admissions)
+    assert types.keys() == {"EMERGENCY", "URGENT", "ELECTIVE", "NEWBORN"}
+    assert 0.02 < share(row["HOSPITAL_EXPIRE_FLAG"] == "1" for row in admissions) < 0.12
+    pairs = [pair for stays in by_subject(admissions) for pair in pairwise(stays)]
+    gaps = [time(second["ADMITTIME"]) - time(first["DISCHTIME"]) for first, second in pairs]
+    assert sum(gap == timedelta(0) for gap in gaps) > 20
+    assert sum(gap < timedelta(0) for gap in gaps) > 10
+    assert sum(gap == 30 * DAY for gap in gaps) >= 3
+    same_day = [first["DISCHTIME"][:10] == second["ADMITTIME"][:10] for first, second in pairs]
+    assert sum(same and timedelta(0) < gap for same, gap in zip(same_day, gaps, strict=True)) > 5
+    between = [
+        (first["ADMISSION_TYPE"], second["ADMISSION_TYPE"], third_stay["ADMISSION_TYPE"])
+        for stays in by_subject(admissions)
+        for first, second, third_stay in zip(stays, stays[1:], stays[2:], strict=False)
+    ]
+    assert between.count(("EMERGENCY", "ELECTIVE", "EMERGENCY")) > 10
+
+
+def test_donors_die_twice_and_some_stays_end_before_they_begin(third):
+    donors = [row for row in third.tables["admissions"] if row["DIAGNOSIS"] == "ORGAN DONOR ACCOUNT"]
+    deaths = Counter((row["SUBJECT_ID"], row["DEATHTIME"]) for row in third.tables["admissions"] if row["DEATHTIME"])
+    assert len(donors) > 5
+    assert all(deaths[row["SUBJECT_ID"], row["DEATHTIME"]] == 2 for row in donors)
+    assert any(row["DISCHTIME"] < row["ADMITTIME"] for row in donors)
+    assert not any(row["HADM_ID"] in third.risk for row in donors)
+
+
+def test_patients_are_newborn_or_over_89_or_die_after_their_discharge(third, fourth):
+    first = {stays[0]["SUBJECT_ID"]: stays for stays in by_subject(third.tables["admissions"])}
+    patients = third.tables["patients"]
+    ages = [time(first[row["SUBJECT_ID"]][0]["ADMITTIME"]).year - time(row["DOB"]).year for row in patients]
+    assert 0.03 < share(age == 300 for age in ages) < 0.09
+    assert 0.05 < share(age == 0 for age in ages) < 0.11
+    assert 0.05 < share(row["DOD"] != "" and row["DOD_HOSP"] == "" for row in patients) < 0.25
+    hidden = {row["anchor_age"] for row in fourth.tables["patients"] if int(row["anchor_age"]) > 89}
+    assert hidden == {"91"}
+
+
+def test_codes_keep_their_zeros_and_texts_their_marks(third, fourth):
+    assert any(row["ICD9_CODE"].startswith("0") for row in third.tables["diagnoses_icd"])
+    assert {row["icd_version"] for row in fourth.tables["diagnoses_icd"]} == {"9", "10"}
+    assert any("[**" in note["TEXT"] for note in third.tables["noteevents"])
+    texts = [note["text"] for note in fourth.tables["discharge"]]
+    assert all("[**" not in text for text in texts) and any("___" in text for text in texts)
+    assert {note["note_type"] for note in fourth.tables["discharge"]} == {"DS", "AD"}
+    assert "" in {note["hadm_id"] for note in fourth.tables["radiology"]}
+
+
+def test_summaries_have_sections_lists_boxes_decimals_and_the_length_asked_for(tmp_path):
+    for words in (300, 900):
+        write_hospital(tmp_path / str(words), HospitalSettings(subjects=60, words=words))
+        notes = rows(tmp_path / str(words) / "mimic" / "NOTEEVENTS.csv.gz")
+        texts = [note["TEXT"] for note in notes if "Chief Complaint:" in note["TEXT"]]
+        assert np.mean([len(text.split()) for text in texts]) == pytest.approx(words, rel=0.12)
+        for pattern in (r"^Brief Hospital Course:$", r"^1\. \w", r"\[x\] ", r"T \d\d\.\d BP", r"^Family History:$"):
+            assert share(re.search(pattern, text, re.MULTILINE) is not None for text in texts) > 0.85
+        assert not any(re.search(r"[{}]", text) for text in texts)
+        assert max(len(line) for text in texts for line in text.split("\n")) < 110
+
+
+# Seeds
+
+
+def test_the_same_seed_writes_the_same_bytes_and_another_others(tmp_path):
+    for name, seed in (("one", 3), ("again", 3), ("other", 4)):
+        write_hospital(tmp_path / name, HospitalSettings(subjects=30, seed=seed))
+    for path in (tmp_path / "one").rglob("*.gz"):
+        inner = path.relative_to(tmp_path / "one")
+        assert path.read_bytes() == (tmp_path / "again" / inner).read_bytes()
+        assert path.read_bytes() != (tmp_path / "other" / inner).read_bytes()
+
+
+@pytest.mark.parametrize("version", ["III", "IV"])
+def test_patients_who_are_added_change_no_row_of_the_others(version, tmp_path):
+    for name, count in (("few", 20), ("more", 50)):
+        write_hospital(tmp_path / name, HospitalSettings(subjects=count, version=version))
+    for path in (tmp_path / "few").rglob("*.gz"):
+        few, more = (
+            gzip.decompress(path.read_bytes()),
+            gzip.decompress((tmp_path / "more" / path.relative_to(tmp_path / "few")).read_bytes()),
+        )
+        assert more.startswith(few) and len(more) > len(few)
+
+
+def test_both_forms_tell_of_the_same_stays(tmp_path):
+    write_hospitals(tmp_path)
+    third, fourth = Hospital(tmp_path / "hospital-iii"), Hospital(tmp_path / "hospital-iv")
+    assert third.risk == fourth.risk
+    assert [row["ADMITTIME"] for row in third.tables["admissions"]] == [
+        row["admittime"] for row in fourth.tables["admissions"]
+    ]
+
+
+def test_the_stage_tells_how_many_rows_it_wrote(tmp_path):
+    metrics = run(HospitalSettings(subjects=10), StageContext(tmp_path, tmp_path))
+    assert metrics["rows/patients"] == 10
+    assert metrics["rows/noteevents"] == len(rows(tmp_path / "mimic" / "NOTEEVENTS.csv.gz"))
+    assert metrics["rows/risk"] == len(rows(tmp_path / "risk.csv.gz"))

@@ -1,0 +1,84 @@
+"""What a judgement of readmissions shows in a report."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.readmissions import flow_table, readmission_pictures
+from pipelines.scores import score_tables
+
+READING = [{"share": share, "auroc": 0.5 + share / 4, "readmitted": 0.4, "others": 0.2} for share in (0.5, 1.0)]
+CURVES = {
+    "roc": {"model": [[0, 0], [0.2, 0.7], [1, 1]], "tfidf": [[0, 0], [0.4, 0.5], [1, 1]]},
+    "precision_recall": {"model": [[0.1, 0.9], [1, 0.3]], "tfidf": [[0.2, 0.6], [1, 0.3]]},
+    "calibration": {"model": [[0.1, 0.2, 50], [0.6, 0.5, 50]], "model, calibrated": [[0.2, 0.2, 50], [0.5, 0.5, 50]]},
+    "while_reading": READING,
+    "prevalence": 0.3,
+}
+GROUP = {"auroc": 0.8, "auroc_low": 0.7, "auroc_high": 0.9, "auprc": 0.5, "prevalence": 0.3, "mean_probability": 0.31}
+SLICES = {
+    "slices": [
+        {"characteristic": "sex", "group": "F", "admissions": 1200, "figures": GROUP, "suppressed": 0},
+        {"characteristic": "sex", "group": None, "admissions": None, "figures": None, "suppressed": 2},
+    ]
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "curves.json").write_text(json.dumps(CURVES))
+    (tmp_path / "slices.json").write_text(json.dumps(SLICES))
+    (tmp_path / "flow.csv").write_text('step,admissions,subjects\n"train, readmitted",12345,900\nrows read,7,\n')
+    return tmp_path
+
+
+def test_curves_have_names_axes_and_no_script(folder: Path) -> None:
+    found = readmission_pictures(folder)
+    assert found is not None
+    titles = [curve.title for curve in found.curves]
+    assert titles[:3] == ["ROC", "Precision and recall", "Calibration"] and len(titles) == 5
+    for curve, labels in zip(
+        found.curves,
+        [("false positive rate", "recall"), ("recall", "precision"), ("probability", "share readmitted")],
+        strict=False,
+    ):
+        assert all(label in curve.svg for label in labels)
+        assert "<script" not in curve.svg and "model" in curve.svg
+    assert "TF-IDF" in found.curves[0].svg
+    assert "not readmitted" in found.curves[4].svg
+
+
+def test_groups_are_shown_and_small_ones_counted(folder: Path) -> None:
+    found = readmission_pictures(folder)
+    assert found is not None
+    (first, second) = found.groups
+    assert first[:3] == ("sex", "F", "1,200")
+    assert [str(figure) for figure in first[3]] == ["0.800", "0.500", "0.300", "0.310"]
+    assert first[3][0].interval == "0.700 – 0.900"
+    assert second == ("sex", "2 small groups, not shown", "", [])
+
+
+def test_a_flow_table_is_read_as_it_stands(folder: Path) -> None:
+    assert flow_table(folder) == [
+        ["step", "admissions", "subjects"],
+        ["train, readmitted", "12,345", "900"],
+        ["rows read", "7", ""],
+    ]
+
+
+def test_other_stages_have_neither(tmp_path: Path) -> None:
+    assert readmission_pictures(tmp_path) is None
+    assert flow_table(tmp_path) is None
+
+
+def test_baselines_stand_beside_the_model_in_one_table() -> None:
+    metrics = {"auroc": 0.8, "auroc_low": 0.7, "auroc_high": 0.9, "rp80": None, "auroc/tfidf": 0.7, "best_auroc": 0.85}
+    metrics |= {"auroc/note_length": 0.55, "auroc/tfidf_low": 0.6, "auroc/tfidf_high": 0.75}
+    (table,) = score_tables({"readmission": metrics})
+    assert table.family == "Readmission"
+    assert [column for _, column in table.columns] == ["model", "TF-IDF, logistic regression", "note length alone"]
+    assert list(map(str, table.cells("AUROC"))) == ["0.800", "0.700", "0.550"]
+    assert [each.interval for each in table.cells("AUROC")] == ["0.700 – 0.900", "0.600 – 0.750", ""]
+    assert str(table.cells("RP80")[0]) == "–"
+    assert str(table.cells("AUROC of the true risk")[0]) == "0.850"

@@ -1,0 +1,500 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import BertRelayError, RequestError, WorkError
+from bertrelay.records import Rejects, Table
+from bertrelay.settings import InputFile
+from bertrelay.stage import Metrics, StageContext
+from students.mining import both_ways
+from students.mining import mine as mining
+from students.mining import output as mining_output
+from students.mining.mine import Mined, mine, mine_files, run
+from students.mining.settings import MineSettings
+
+Sides = tuple[list[str], list[str]]
+WriteLines = Callable[[str, list[str]], Path]
+
+SHARED = 60
+
+
+@pytest.fixture(scope="module")
+def spoken() -> list[tuple[str, str]]:
+    """Sentences and what they are in another language, word for word."""
+    words = np.array([f"word{number}" for number in range(200)])
+    picked = np.random.default_rng(0).choice(words, (140, 7)).tolist()
+    return [(" ".join(sentence), " ".join(f"x{word}" for word in sentence)) for sentence in picked]
+
+
+@pytest.fixture(scope="module")
+def bilingual(spoken: list[tuple[str, str]]) -> SentenceEncoder:
+    """A tiny BERT in which a word and its translation have one vector."""
+    pairs = sorted({pair for both in spoken for pair in zip(*(side.split() for side in both), strict=True)})
+    vocabulary = ["[PAD]", "[UNK]", *(word for word, _ in pairs), *(word for _, word in pairs)]
+    rules = Tokenizer(models.WordLevel({word: row for row, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    rules.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    network = BertModel(
+        BertConfig(vocab_size=len(vocabulary), max_position_embeddings=16, initializer_range=0.5, **sizes)
+    )
+    with torch.no_grad():
+        rows = network.embeddings.word_embeddings.weight
+        rows[2 + len(pairs) :] = rows[2 : 2 + len(pairs)]
+    return SentenceEncoder(network, tokenizer).eval()
+
+
+@pytest.fixture
+def sides(spoken: list[tuple[str, str]]) -> Sides:
+    """Sources and targets, 60 of which translate one another: source 40 + i and target i."""
+    return [other for _, other in spoken[:100]], [sentence for sentence, _ in spoken[40:]]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> WriteLines:
+    def write_lines(name: str, lines: list[str]) -> Path:
+        path = tmp_path / name
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return path
+
+    return write_lines
+
+
+@pytest.fixture
+def files(sides: Sides, write: WriteLines) -> tuple[Path, Path]:
+    return write("source.txt", sides[0]), write("target.txt", sides[1])
+
+
+@pytest.fixture
+def gold(write: WriteLines) -> Path:
+    return write("gold.tsv", [f"{41 + i}\t{1 + i}" for i in range(SHARED)])
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of an output, whatever it is, with numbers as numbers."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    rows = csv.DictReader(text.splitlines(), delimiter="\t" if path.suffix == ".tsv" else ",")
+    numbers = {"score": float, "source_line": int, "target_line": int}
+    return [{name: numbers.get(name, str)(value) for name, value in row.items()} for row in rows]
+
+
+def brute_force(source: np.ndarray, target: np.ndarray, k: int) -> list[tuple[int, int]]:
+    """All margins in float64, best first, one to one."""
+    unit = [
+        side.astype(np.float64) / np.linalg.norm(side.astype(np.float64), axis=1)[:, None] for side in (source, target)
+    ]
+    cosines = unit[0] @ unit[1].T
+    near = [np.sort(side, axis=1)[:, -k:].mean(axis=1) for side in (cosines, cosines.T)]
+    margins = cosines / ((near[0][:, None] + near[1]) / 2)
+    taken: list[tuple[int, int]] = []
+    for place in np.argsort(-margins, axis=None, kind="stable").tolist():
+        pair = divmod(place, len(target))
+        if all(pair[0] != row and pair[1] != column for row, column in taken):
+            taken.append(pair)
+    return taken
+
+
+# In memory
+
+
+@pytest.mark.parametrize("method", ["exact", "approximate"])
+def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method: Any) -> None:
+    generator = np.random.default_rng(0)
+    source = generator.normal(size=(120, 24)).astype(np.float32)
+    target = generator.normal(size=(90, 24)).astype(np.float32)
+    target[:50] = source[30:80] + generator.normal(scale=0.6, size=(50, 24))
+    mined = mine(source, target, k=4, method=method)
+    pairs = [(pair.source, pair.target) for pair in mined]
+    assert pairs[:50] == brute_force(source, target, 4)[:50]
+    assert len({pair.source for pair in mined}) == len({pair.target for pair in mined}) == len(mined)
+    assert sorted(pairs[:50]) != sorted((row + 30, row) for row in range(50)), "the noise should leave some mistakes"
+    best = mined[20].score
+    assert mine(source, target, k=4, threshold=best, method=method) == mined[:21]
+
+
+def test_mined_pairs_have_the_margin_that_arithmetic_by_hand_gives() -> None:
+    angles = np.radians([0, 90])
+    source = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32) * [[3.0], [0.5]]
+    target = np.array([[np.cos(np.radians(30)), np.sin(np.radians(30))]], np.float32)
+    # cosines 0.866 and 0.5; k is 1 for the sources, that have one target, and 2 for the target.
+    cosines = np.cos(np.radians([30, 60]))
+    score = cosines[0] / ((cosines[0] + cosines.mean()) / 2)
+    assert mine(source, target) == [Mined(pytest.approx(score, abs=1e-6), 0, 0)]
+
+
+def test_vectors_of_two_models_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"\(3, 4\) and \(3, 5\)\. Encode both sides with one model"):
+        mine(np.ones((3, 4), np.float32), np.ones((3, 5), np.float32))
+
+
+# In files
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
+def test_files_give_the_true_pairs_best_first_with_their_lines_and_texts(
+    bilingual: SentenceEncoder, sides: Sides, files: tuple[Path, Path], gold: Path, tmp_path: Path, kind: str
+) -> None:
+    output = tmp_path / f"mined.{kind}"
+    mined = mine_files(bilingual, *files, output, gold=gold, precision="fp32")
+    rows = rows_of(output)
+    assert {(row["source_line"], row["target_line"]) for row in rows} == {(41 + i, 1 + i) for i in range(SHARED)}
+    assert all(
+        (row["source"], row["target"]) == (sides[0][row["source_line"] - 1], sides[1][row["target_line"] - 1])
+        for row in rows
+    )
+    assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
+    assert (mined.precision, mined.recall, mined.f1) == (1, 1, 1)
+    assert (mined.sources, mined.targets, mined.pairs) == (100, 100, SHARED)
+    assert mined.threshold is not None and mined.threshold < rows[-1]["score"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [output.name, "gold.tsv", "source.txt", "target.txt"]
+    )
+
+
+def test_scores_are_those_of_brute_force_on_the_models_vectors(
+    bilingual: SentenceEncoder, sides: Sides, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    mine_files(bilingual, *files, tmp_path / "mined.jsonl", precision="fp32")
+    rows = rows_of(tmp_path / "mined.jsonl")
+    vectors = [bilingual.encode(side, precision="fp32") for side in sides]
+    pairs = [(row["source_line"] - 1, row["target_line"] - 1) for row in rows]
+    assert set(pairs[:SHARED]) == set(brute_force(*vectors, 4)[:SHARED])
+    by_mine = {(pair.source, pair.target): pair.score for pair in mine(*vectors)}
+    assert [by_mine[pair] for pair in pairs] == pytest.approx([row["score"] for row in rows], abs=2e-6)
+
+
+def test_without_a_threshold_every_sentence_that_finds_a_partner_is_written_and_that_is_said(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mined = mine_files(bilingual, *files, tmp_path / "mined.tsv", precision="fp32")
+    assert mined.pairs == len(rows_of(tmp_path / "mined.tsv")) > SHARED
+    assert (mined.threshold, mined.f1) == (None, None)
+    assert "no threshold: every sentence that finds a partner keeps it" in capsys.readouterr().err
+
+
+def test_a_given_threshold_is_kept_and_judged_by_gold(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], gold: Path, tmp_path: Path
+) -> None:
+    everything = mine_files(bilingual, *files, tmp_path / "all.jsonl", precision="fp32")
+    scores = [row["score"] for row in rows_of(tmp_path / "all.jsonl")]
+    half = (scores[29] + scores[30]) / 2
+    mined = mine_files(bilingual, *files, tmp_path / "half.jsonl", threshold=half, gold=gold, precision="fp32")
+    assert (mined.threshold, mined.pairs, mined.precision, mined.recall) == (half, 30, 1, 0.5)
+    none = mine_files(bilingual, *files, tmp_path / "none.parquet", threshold=9.0, precision="fp32")
+    assert (none.pairs, none.threshold) == (0, 9.0)
+    assert rows_of(tmp_path / "none.parquet") == [] and everything.pairs > 30
+
+
+def test_blank_and_equal_sentences_are_counted_and_lines_stay_those_of_the_file(
+    bilingual: SentenceEncoder, sides: Sides, write: WriteLines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write("s.txt", ["", "  \t", *sides[0], sides[0][50], f"  {sides[0][60]} "])
+    target = write("t.txt", [*sides[1], ""])
+    gold = write("gold.csv", ["target_line,source_line", f"11,{2 + 51}", f"21,{2 + 101 + 1}", f"21,{2 + 61}"])
+    mined = mine_files(bilingual, source, target, tmp_path / "m.tsv", gold=gold, precision="fp32")
+    said = capsys.readouterr().err
+    assert f"{source}: 100 sentences; left out: 2 blank, 2 equal to an earlier one" in said
+    assert f"{target}: 100 sentences; left out: 1 blank" in said
+    assert (mined.sources, mined.targets, mined.recall) == (100, 100, 1)
+    lines = {(row["source_line"], row["target_line"]) for row in rows_of(tmp_path / "m.tsv")}
+    assert {(53, 11), (63, 21)} <= lines, "an equal sentence is the one at its first line"
+
+
+def test_both_sides_may_be_columns_of_one_table(
+    bilingual: SentenceEncoder, sides: Sides, write: WriteLines, tmp_path: Path
+) -> None:
+    table = write("both.tsv", ["x\ten", *("\t".join(pair) for pair in zip(*sides, strict=True))])
+    source, target = (Table(path=InputFile(table), columns=[column]) for column in ("x", "en"))
+    mine_files(bilingual, source, target, tmp_path / "m.tsv", threshold=1.0, precision="fp32")
+    lines = {(row["source_line"], row["target_line"]) for row in rows_of(tmp_path / "m.tsv")}
+    assert {(42 + i, 2 + i) for i in range(SHARED)} <= lines, "the header is line 1"
+
+
+def test_an_output_serves_as_gold(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], gold: Path, tmp_path: Path
+) -> None:
+    mine_files(bilingual, *files, tmp_path / "m.parquet", gold=gold, precision="fp32")
+    again = mine_files(bilingual, *files, tmp_path / "m.tsv", gold=tmp_path / "m.parquet", precision="fp32")
+    assert (again.pairs, again.f1) == (SHARED, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["1\t2", "101\t3"], r"gold\.tsv, line 2: .*source\.txt, found 101, where none stands"),
+        (["0\t2"], "found 0, where none stands. Lines count from 1"),
+        (["source_line\ttarget_line", "1\tsecret words"], r"gold\.tsv, line 2: expected the numbers of two lines"),
+        (["here\tthere", "1\t2"], "no column 'source_line'"),
+        (["1"], "no column 1"),
+    ],
+)
+def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing(
+    files: tuple[Path, Path], write: WriteLines, tmp_path: Path, lines: list[str], told: str
+) -> None:
+    with pytest.raises(RequestError, match=told) as caught:
+        mine_files("/no/such/model", *files, tmp_path / "m.tsv", gold=write("gold.tsv", lines))
+    assert "secret" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gold.tsv", "source.txt", "target.txt"]
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "told"),
+    [
+        (["", "  "], "m.tsv", "expected sentences, found 2 blank ones and no other"),
+        ([], "m.tsv", "holds no records"),
+        (["a"], "m.txt", r"ends in \.tsv, \.csv, \.jsonl, \.parquet, found .*m\.txt"),
+        (["a"], "none/m.tsv", "there is no folder .*none to write m.tsv into"),
+        (["a"], "folder.tsv", "found the folder"),
+        (["a"], "s.tsv", "is an input; name another file"),
+    ],
+)
+def test_wrong_files_are_told_before_anything_is_encoded(
+    files: tuple[Path, Path], write: WriteLines, tmp_path: Path, source: list[str], output: str, told: str
+) -> None:
+    (tmp_path / "folder.tsv").mkdir()
+    path = write("s.tsv", source)
+    table = Table(path=InputFile(path), format="lines")
+    with pytest.raises(RequestError, match=told):
+        mine_files("/no/such/model", table, files[1], tmp_path / output)
+
+
+def test_a_record_that_cannot_be_used_stops_unless_rejects_count_it(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source = tmp_path / "s.txt"
+    source.write_bytes(files[0].read_bytes() + b"\xff\xfe\n")
+    with pytest.raises(RequestError, match="line 101: not valid UTF-8"):
+        mine_files(bilingual, source, files[1], tmp_path / "m.tsv")
+    rejects = Rejects(tmp_path / "rejects.jsonl", 0.1)
+    mined = mine_files(bilingual, source, files[1], tmp_path / "m.tsv", rejects=rejects, precision="fp32")
+    assert mined.sources == 100
+    assert [json.loads(line)["line"] for line in (tmp_path / "rejects.jsonl").read_text().splitlines()] == [101]
+    with pytest.raises(WorkError, match="1 of 201 records cannot be used"):
+        mine_files(bilingual, source, files[1], tmp_path / "n.tsv", rejects=Rejects(None, 0.001))
+
+
+def test_missing_faiss_is_told_before_anything_is_encoded(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(RequestError, match="FAISS, which is not installed"):
+        mine_files("/no/such/model", *files, tmp_path / "m.tsv")
+
+
+# Stopped and resumed
+
+
+@pytest.fixture
+def work_done(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Grows by the sentences that go through the network, padding ones too, and by the cosines that are looked at."""
+    seen = {"encoded": 0, "compared": 0}
+    forward, neighbours = SentenceEncoder.forward, both_ways.exact_neighbours
+
+    def spy_forward(self: SentenceEncoder, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        seen["encoded"] += len(ids)
+        return forward(self, ids, mask)
+
+    def spy_neighbours(queries: np.ndarray, corpus: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        seen["compared"] += len(queries) * len(corpus)
+        return neighbours(queries, corpus, k)
+
+    monkeypatch.setattr(SentenceEncoder, "forward", spy_forward)
+    monkeypatch.setattr(both_ways, "exact_neighbours", spy_neighbours)
+    return seen
+
+
+def test_a_kept_work_folder_serves_another_threshold_without_any_work(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path, work_done: dict[str, int]
+) -> None:
+    work = tmp_path / "work"
+    mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, precision="fp32")
+    assert work_done["encoded"] >= 200 and work_done["compared"] == 2 * 100 * 100
+    before = dict(work_done)
+    mine_files(bilingual, *files, tmp_path / "n.tsv", work=work, threshold=1.1, precision="fp32")
+    assert work_done == before
+    mine_files(bilingual, *files, tmp_path / "o.tsv", work=work, k=3, precision="fp32")
+    assert work_done["encoded"] == before["encoded"] and work_done["compared"] == 2 * before["compared"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bertrelay import vectors
+from bertrelay.ledger import Ledger
+from bertrelay import vector_files
+from students.mining import both_ways
+from students.mining import mine as mining
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+both_ways.ASKED_AT_ONCE, both_ways.SECONDS_BETWEEN_SAVES = 20, 0.0
+vector_files.SMALLEST_BLOCK = 25
+
+def dies_after(room, name, calls):
+    real, done = getattr(room, name), []
+    def call(*given, **named):
+        found = real(*given, **named)
+        done.append(1)
+        if len(done) == calls:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+    setattr(room, name, call)
+
+if moment == "encoding":
+    dies_after(Ledger, "mark", 6)
+else:
+    dies_after(both_ways, "_save", 3)
+model, source, target, output = (folder / name for name in ("model", "source.txt", "target.txt", "m.tsv"))
+mining.mine_files(model, source, target, output, gold=folder / "gold.tsv", precision="fp32")
+"""
+
+
+@pytest.mark.parametrize(("moment", "encoded", "compared"), [("encoding", 50, 200 * 100), ("comparing", 0, 140 * 100)])
+def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
+    bilingual: SentenceEncoder,
+    files: tuple[Path, Path],
+    gold: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    work_done: dict[str, int],
+    moment: str,
+    encoded: int,
+    compared: int,
+) -> None:
+    bilingual.save(tmp_path / "model")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "m.tsv").exists()
+    monkeypatch.setattr(both_ways, "ASKED_AT_ONCE", 20)
+    monkeypatch.setattr("bertrelay.vector_files.SMALLEST_BLOCK", 25)
+    resumed = mine_files(tmp_path / "model", *files, tmp_path / "m.tsv", gold=gold, precision="fp32")
+    assert work_done["compared"] == compared
+    assert encoded <= work_done["encoded"] <= 1.5 * encoded
+    whole = mine_files(tmp_path / "model", *files, tmp_path / "whole.tsv", gold=gold, precision="fp32")
+    assert resumed == whole
+    assert (tmp_path / "m.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+    assert not (tmp_path / "m.tsv.work").exists()
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut", "empty"])
+def test_damaged_neighbours_are_told_and_found_again(
+    bilingual: SentenceEncoder,
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    work_done: dict[str, int],
+    capsys: pytest.CaptureFixture[str],
+    harm: str,
+) -> None:
+    work = tmp_path / "work"
+    mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, precision="fp32")
+    saved = work / "neighbours.npz"
+    content = bytearray(saved.read_bytes())
+    content[len(content) // 2] ^= 1
+    saved.write_bytes({"flipped": bytes(content), "cut": bytes(content[: len(content) // 2]), "empty": b""}[harm])
+    before = work_done["compared"]
+    mine_files(bilingual, *files, tmp_path / "n.tsv", work=work, precision="fp32")
+    assert work_done["compared"] == 2 * before
+    assert "neighbours.npz is damaged" in capsys.readouterr().err
+    assert (tmp_path / "m.tsv").read_bytes() == (tmp_path / "n.tsv").read_bytes()
+
+
+def test_changed_sentences_are_encoded_and_compared_again(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], sides: Sides, write: WriteLines, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, precision="fp32")
+    write("target.txt", sides[1][::-1])
+    mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, threshold=1.0, precision="fp32")
+    lines = {(row["source_line"], row["target_line"]) for row in rows_of(tmp_path / "m.tsv")}
+    assert {(41 + i, 100 - i) for i in range(SHARED)} <= lines
+
+
+def test_a_wrong_request_costs_nothing_of_what_was_found(
+    bilingual: SentenceEncoder,
+    files: tuple[Path, Path],
+    write: WriteLines,
+    tmp_path: Path,
+    work_done: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise WorkError("the disk is full")
+
+    with monkeypatch.context() as patched, pytest.raises(WorkError):
+        patched.setattr(mining, "write_pairs", full)
+        mine_files(bilingual, *files, tmp_path / "m.tsv", precision="fp32")
+    before = dict(work_done)
+    with pytest.raises(RequestError):
+        mine_files(bilingual, *files, tmp_path / "m.tsv", gold=write("gold.tsv", ["7\t777"]), precision="fp32")
+    mine_files(bilingual, *files, tmp_path / "m.tsv", precision="fp32")
+    assert work_done == before
+
+
+def test_a_second_process_on_the_same_output_is_refused(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with mining.held(tmp_path / "m.tsv"), pytest.raises(RequestError, match="another process is writing"):
+        mine_files(bilingual, *files, tmp_path / "m.tsv")
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_file(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _: Any) -> None:
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setitem(mining_output.WRITERS, ".tsv", full)
+    with pytest.raises(WorkError, match=r"could not write .*m\.tsv: No space left on device"):
+        mine_files(bilingual, *files, tmp_path / "m.tsv", precision="fp32")
+    assert not list(tmp_path.glob("m.tsv*.writing")) and not (tmp_path / "m.tsv").exists()
+
+
+# As a stage
+
+
+def stage(context: StageContext, model: Path, files: tuple[Path, Path], **given: Any) -> Metrics:
+    settings = {"model": str(model), "source": {"path": str(files[0])}, "target": {"path": str(files[1])}, **given}
+    return run(MineSettings.model_validate({"precision": "fp32", **settings}), context)
+
+
+def test_the_stage_writes_mined_and_gives_the_figures_by_name(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], gold: Path, tmp_path: Path, context: StageContext
+) -> None:
+    bilingual.save(tmp_path / "model")
+    metrics = stage(context, tmp_path / "model", files, gold={"path": str(gold)}, output="jsonl")
+    assert len(rows_of(context.output / "mined.jsonl")) == metrics["pairs"] == SHARED
+    assert {name: metrics[name] for name in ("sources", "targets", "precision", "recall", "f1")} == {
+        "sources": 100,
+        "targets": 100,
+        "precision": 1,
+        "recall": 1,
+        "f1": 1,
+    }
+    assert (context.output / "rejects.jsonl").read_text() == ""
+    unjudged = stage(context, tmp_path / "model", files)
+    assert (unjudged["f1"], unjudged["threshold"]) == (None, None)
+
+
+def test_every_mistake_is_one_of_the_projects_own(files: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(BertRelayError):
+        mine_files("/no/such/model", *files, tmp_path / "m.tsv")

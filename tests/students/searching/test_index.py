@@ -1,0 +1,411 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from scipy.spatial.distance import cdist
+
+from bertrelay import encoding, vector_files
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.records import Rejects, Table
+from bertrelay.stage import StageContext
+from students.searching import index as building
+from students.searching import neighbours
+from students.searching.index import build_index, run
+from students.searching.opened import SearchIndex, open_index
+from students.searching.settings import Hnsw, IndexSettings
+
+MakeEncoder = Callable[..., SentenceEncoder]
+BLOCK = 8
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    """61 different sentences."""
+    subjects = ["the dog", "two cats", "ein Hund", "le chat", "eine Maus"]
+    verbs = ["runs", "sleeps", "bellt", "dort", "waits", "singt"]
+    places = ["here", "im Haus", "dehors"]
+    return [f"{subject} {verb} {place}" for subject in subjects for verb in verbs for place in places][:61]
+
+
+@pytest.fixture(scope="session")
+def encoder(tiny_encoder: MakeEncoder, texts: list[str]) -> SentenceEncoder:
+    return tiny_encoder("bert", texts)
+
+
+@pytest.fixture
+def corpus(texts: list[str], tmp_path: Path) -> Path:
+    """The sentences, and three blank lines: 4, 20 and the last one."""
+    lines = [*texts[:3], "", *texts[3:18], " \t", *texts[18:], ""]
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
+    monkeypatch.setattr(vector_files, "BLOCK_SENTENCES", BLOCK)
+    monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
+    monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every sentence that is tokenized, which is what happens to one that is encoded."""
+    seen: list[str] = []
+    tokenize = SentenceEncoder.tokenize
+
+    def spy(self: SentenceEncoder, sentences: list[str]) -> list[list[int]]:
+        seen.extend(sentences)
+        return tokenize(self, sentences)
+
+    monkeypatch.setattr(SentenceEncoder, "tokenize", spy)
+    return seen
+
+
+def build(encoder: SentenceEncoder | str | Path, corpus: Path | Table, **given: Any) -> SearchIndex:
+    folder = given.pop("folder", None) or Path(f"{corpus}.index")
+    return build_index(encoder, corpus, folder, precision="fp32", **given)
+
+
+def nearest_lines(encoder: SentenceEncoder, corpus: Path, query: str, k: int) -> list[tuple[int, str]]:
+    """By hand, in float64, of the lines that are not blank."""
+    lines = [(number, line) for number, line in enumerate(corpus.read_text().splitlines(), 1) if line.strip()]
+    vectors = encoder.encode([query, *(line for _, line in lines)], precision="fp32").astype(np.float64)
+    order = np.argsort(cdist(vectors[:1], vectors[1:], "cosine")[0], kind="stable")
+    return [lines[place] for place in order[:k]]
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(
+    kind: str, encoder: SentenceEncoder, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = build(encoder, corpus, kind=kind)
+    for query in ("the cat sleeps", "ein Hund bellt dehors"):
+        hits = index.search([query], 7, precision="fp32")[0]
+        assert [(hit.line, hit.text) for hit in hits] == nearest_lines(encoder, corpus, query, 7)
+    assert "left out 3 blank sentences" in capsys.readouterr().err
+    assert (index.facts.sentences, index.facts.blank) == (61, 3)
+
+
+def test_k_beyond_the_corpus_gives_all_of_it_but_for_blank_lines(encoder: SentenceEncoder, corpus: Path) -> None:
+    hits = build(encoder, corpus).search(["the dog"], 1000)[0]
+    assert sorted(hit.line for hit in hits) == [line for line in range(1, 64) if line not in (4, 20)]
+
+
+def test_a_whole_index_is_opened_without_encoding_or_the_corpus(
+    encoder: SentenceEncoder, corpus: Path, encoded: list[str]
+) -> None:
+    build(encoder, corpus)
+    assert len(encoded) == 61
+    encoded.clear()
+    before = {path: path.stat().st_mtime_ns for path in Path(f"{corpus}.index").iterdir()}
+    build(encoder, corpus)
+    corpus.unlink()
+    hits = open_index(encoder, f"{corpus}.index").search(["a dog"], 1)
+    assert encoded == ["a dog"]
+    assert len(hits[0]) == 1
+    assert {path: path.stat().st_mtime_ns for path in Path(f"{corpus}.index").iterdir()} == before
+    assert sorted(path.name for path in before) == ["index.json", "sentences.arrow", "vectors.npy"]
+
+
+def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(
+    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(building, "EXACT_UP_TO", 61)
+    assert build(encoder, corpus).facts.kind == "exact"
+    assert "61 sentences: exact search, as exact is chosen up to 61; kind = exact or hnsw" in capsys.readouterr().err
+    monkeypatch.setattr(building, "EXACT_UP_TO", 60)
+    assert build(encoder, corpus).facts.kind == "exact"  # what is there
+    assert build(encoder, corpus, rebuild=True).facts.kind == "hnsw"
+    assert "61 sentences: an approximate index (HNSW), as exact is chosen up to 60" in capsys.readouterr().err
+
+
+def test_recall_of_a_graph_is_measured_printed_and_kept(
+    encoder: SentenceEncoder, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    poor = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=2, ef_construction=1, ef_search=1))
+    measured = neighbours.recall(poor.graph, poor.vectors, 1).mean()
+    assert poor.facts.recall["recall_at_10"] == pytest.approx(measured)
+    assert poor.facts.recall["recall_at_10_low"] <= measured <= poor.facts.recall["recall_at_10_high"]
+    assert f"recall@10 {measured:.4f} (95 % from " in capsys.readouterr().err
+    good = build(encoder, corpus, kind="hnsw", hnsw=Hnsw())
+    assert good.facts.recall["recall_at_10"] == 1 > measured
+    exact = build(encoder, corpus, kind="exact", rebuild=True)
+    assert exact.facts.recall == {}
+
+
+def test_an_exact_index_gets_its_graph_from_its_vectors(
+    encoder: SentenceEncoder, corpus: Path, encoded: list[str]
+) -> None:
+    build(encoder, corpus)
+    encoded.clear()
+    assert build(encoder, corpus, kind="hnsw").graph is not None
+    assert build(encoder, corpus).graph is not None
+    assert encoded == []
+
+
+def test_a_table_is_indexed_by_its_column_with_the_lines_of_its_file(
+    encoder: SentenceEncoder, texts: list[str], tmp_path: Path
+) -> None:
+    rows = [{"id": number, "said": text} for number, text in enumerate(texts[:5])]
+    (tmp_path / "t.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
+    table = Table.model_validate({"path": str(tmp_path / "t.jsonl"), "columns": ["said"]})
+    hit = build(encoder, table, folder=tmp_path / "index").search([texts[3]], 1)[0][0]
+    assert (hit.line, hit.text) == (7, texts[3])
+    assert hit.similarity == pytest.approx(1, abs=2e-3)
+
+
+# What is refused
+
+
+def test_another_model_is_refused_with_what_to_do(
+    encoder: SentenceEncoder, tiny_encoder: MakeEncoder, texts: list[str], corpus: Path
+) -> None:
+    encoder.save(corpus.parent / "one")
+    build(corpus.parent / "one", corpus)
+    others = {16: tiny_encoder("bert", texts, seed=1), 32: tiny_encoder("bert", texts, pooling=["cls", "mean"])}
+    for dim, other in others.items():
+        told = rf"built with \(.*/one, .*, 16 dimensions\), found another one \(.*, {dim} dimensions\).*--rebuild"
+        for ask in (lambda: open_index(other, f"{corpus}.index"), lambda: build(other, corpus)):  # noqa: B023
+            with pytest.raises(RequestError, match=told):
+                ask()
+    assert build(tiny_encoder("bert", texts, seed=1), corpus, rebuild=True).facts.sentences == 61
+
+
+def test_a_changed_corpus_is_told_and_taken_in_by_a_rebuild(encoder: SentenceEncoder, corpus: Path) -> None:
+    build(encoder, corpus)
+    with corpus.open("a") as file:
+        file.write("a new line\n")
+    with pytest.raises(RequestError, match=r"its content differs .*--rebuild.* --index alone"):
+        build(encoder, corpus)
+    assert len(open_index(encoder, f"{corpus}.index").search(["a new line"], 100)[0]) == 61
+    assert build(encoder, corpus, rebuild=True).search(["a new line"], 1)[0][0].line == 65
+
+
+def test_another_column_is_told(encoder: SentenceEncoder, tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("a\tb\nthe dog\tein Hund\n")
+    tables = [Table.model_validate({"path": str(tmp_path / "t.tsv"), "columns": [column]}) for column in "ab"]
+    build(encoder, tables[0], folder=tmp_path / "index")
+    with pytest.raises(RequestError, match=r"columns: \['a'\] → \['b'\]"):
+        build(encoder, tables[1], folder=tmp_path / "index")
+
+
+@pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "hnsw.faiss", "index.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_damage_to_any_file_is_told_by_its_name(name: str, damage: str, encoder: SentenceEncoder, corpus: Path) -> None:
+    build(encoder, corpus, kind="hnsw")
+    path = Path(f"{corpus}.index") / name
+    written = bytearray(path.read_bytes())
+    written[len(written) // 2] ^= 1
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(written if damage == "flip" else written[:-9])
+    told = (
+        "expected an index, found none"
+        if (name, damage) == ("index.json", "remove")
+        else rf"damaged one: {name} .*--rebuild"
+    )
+    with pytest.raises(RequestError, match=told):
+        open_index(encoder, f"{corpus}.index")
+
+
+def test_a_byte_that_flips_unseen_is_found_by_verify(encoder: SentenceEncoder, corpus: Path) -> None:
+    """As a failing disk does it: times and size stay. Here the facts are made to say so."""
+    build(encoder, corpus)
+    folder = Path(f"{corpus}.index")
+    facts = building.read_facts(folder)
+    written = bytearray((folder / "vectors.npy").read_bytes())
+    written[-2] ^= 1
+    (folder / "vectors.npy").write_bytes(written)
+    assert facts is not None
+    facts.files["vectors.npy"]["stamp"] = building.sealed(folder / "vectors.npy")["stamp"]
+    building.write_facts(folder, facts)
+    open_index(encoder, folder)
+    with pytest.raises(RequestError, match=r"vectors\.npy has other bytes than were written"):
+        open_index(encoder, folder, verify=True)
+
+
+def test_a_copied_index_is_whole(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
+    build(encoder, corpus)
+    Path(tmp_path / "copy").mkdir()
+    for path in Path(f"{corpus}.index").iterdir():
+        (tmp_path / "copy" / path.name).write_bytes(path.read_bytes())
+    assert open_index(encoder, tmp_path / "copy").facts.sentences == 61
+
+
+def test_a_folder_with_other_files_is_left_alone(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "vectors.npy").write_text("precious")
+    for rebuild in (False, True):
+        with pytest.raises(RequestError, match=r"found .*mine with vectors\.npy in it"):
+            build(encoder, corpus, folder=tmp_path / "mine", rebuild=rebuild)
+    assert (tmp_path / "mine" / "vectors.npy").read_text() == "precious"
+
+
+def test_a_second_builder_is_told_of_the_first(encoder: SentenceEncoder, corpus: Path) -> None:
+    folder = Path(f"{corpus}.index")
+    folder.mkdir()
+    with FileLock(folder / ".lock"), pytest.raises(RequestError, match="another process builds this index"):
+        build(encoder, corpus)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\n \n\t\n", "expected sentences, found 3 blank ones and no other"),
+        (b"", "holds no records"),
+        (b"the dog\n\xff\n", "line 2: not valid UTF-8"),
+    ],
+)
+def test_a_corpus_that_cannot_be_one_leaves_nothing_behind(
+    content: bytes, told: str, encoder: SentenceEncoder, tmp_path: Path
+) -> None:
+    (tmp_path / "corpus.txt").write_bytes(content)
+    with pytest.raises(RequestError, match=told):
+        build(encoder, tmp_path / "corpus.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
+
+
+def test_a_corpus_that_is_not_there_and_a_prompt_that_the_model_lacks_are_told(
+    encoder: SentenceEncoder, corpus: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RequestError, match=r"none\.txt cannot be read: No such file"):
+        build(encoder, tmp_path / "none.txt")
+    with pytest.raises(RequestError, match="passage"):
+        build(encoder, corpus, prompt_name="passage")
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
+
+
+def test_vectors_that_are_not_finite_are_told(tiny_encoder: MakeEncoder, texts: list[str], corpus: Path) -> None:
+    broken = tiny_encoder("bert", texts)
+    broken.backbone.embeddings.word_embeddings.weight.data.fill_(float("nan"))
+    with pytest.raises(WorkError, match=r"not finite for line 1 of .*corpus\.txt"):
+        build(broken, corpus)
+
+
+# Stopped and gone on with
+
+KILLED = """
+import os, signal, sys
+import faiss
+from bertrelay import encoding, vector_files, vectors
+from students.searching import neighbours
+from students.searching.index import build_index
+
+encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = neighbours.GRAPH_BLOCK = {block}
+neighbours.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+faiss.omp_set_num_threads(1)
+model, corpus, module, name = sys.argv[1:]
+real, calls = getattr(eval(module), name), []
+
+def killed_at_the_fourth(*arguments):
+    calls.append(arguments)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+
+setattr(eval(module), name, killed_at_the_fourth)
+build_index(model, corpus, corpus + ".index", kind="hnsw", precision="fp32")
+"""
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    yield
+    faiss.omp_set_num_threads(before)
+
+
+@pytest.mark.usefixtures("small_blocks", "one_thread")
+@pytest.mark.parametrize(
+    ("module", "name", "still_encoded"),
+    [("vector_files", "write_rows", 61 - 3 * BLOCK), ("neighbours", "_save_checkpoint", 0)],
+)
+def test_a_build_that_was_killed_goes_on_to_the_same_index(
+    module: str, name: str, still_encoded: int, encoder: SentenceEncoder, corpus: Path, encoded: list[str]
+) -> None:
+    folder, model = Path(f"{corpus}.index"), corpus.parent / "model"
+    encoder.save(model)
+    script = [sys.executable, "-c", KILLED.format(block=BLOCK), str(model), str(corpus), module, name]
+    killed = subprocess.run(script, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(RequestError, match="this index is not finished"):
+        open_index(str(model), folder)
+    build(str(model), corpus, kind="hnsw")
+    assert len(encoded) == still_encoded
+    whole = build(str(model), corpus, kind="hnsw", folder=corpus.parent / "whole")
+    for name in ("sentences.arrow", "vectors.npy", "hnsw.faiss"):
+        assert (folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.folder.iterdir())
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_build_begun_for_another_model_is_not_thrown_away(
+    encoder: SentenceEncoder, tiny_encoder: MakeEncoder, texts: list[str], corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise WorkError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vector_files, "write_rows", full)
+        with pytest.raises(WorkError):
+            build(encoder, corpus)
+    with pytest.raises(RequestError, match="found another one"):
+        build(tiny_encoder("bert", texts, seed=1), corpus)
+    assert build(encoder, corpus).facts.sentences == 61
+
+
+def test_a_rebuild_stopped_while_it_cleared_the_old_index_goes_on(
+    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    build(encoder, corpus)
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "_forget_building", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            build(encoder, corpus, rebuild=True)
+    assert build(encoder, corpus).facts.sentences == 61
+
+
+# The stage
+
+
+def test_the_stage_builds_an_index_and_lists_what_it_could_not_use(
+    encoder: SentenceEncoder, corpus: Path, context: StageContext, tmp_path: Path
+) -> None:
+    encoder.save(tmp_path / "model")
+    with corpus.open("ab") as file:
+        file.write(b"\xff\xfe\n")
+    settings = IndexSettings.model_validate(
+        {"model": str(tmp_path / "model"), "corpus": {"path": str(corpus)}, "kind": "hnsw", "max_rejects": 0.05}
+    )
+    metrics = run(settings, context)
+    assert (metrics["sentences"], metrics["blank"], metrics["dim"]) == (61, 3, 16)
+    assert metrics["recall_at_10"] == 1
+    rejected = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
+    assert [(reject["line"], reject["reason"]) for reject in rejected] == [(65, "not valid UTF-8")]
+    assert sorted(path.name for path in context.output.iterdir()) == ["index", "rejects.jsonl"]
+    assert open_index(tmp_path / "model", context.output / "index").search(["the dog runs here"], 1)[0][0].line == 1
+
+
+def test_too_many_unusable_records_stop_it(encoder: SentenceEncoder, corpus: Path) -> None:
+    with corpus.open("ab") as file:
+        file.write(b"\xff\n\xff\n")
+    with pytest.raises(WorkError, match="2 of 66 records cannot be used"):
+        build(encoder, corpus, rejects=Rejects(None, 0.01))

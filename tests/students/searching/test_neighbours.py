@@ -1,0 +1,256 @@
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.similarity import unit
+from students.searching import neighbours
+from students.searching.neighbours import (
+    approximate_neighbours,
+    build_hnsw,
+    exact_neighbours,
+    open_hnsw,
+    recall,
+    write_index,
+)
+from students.searching.settings import Hnsw
+
+BLOCK = 64
+SMALL = Hnsw(links=8, ef_construction=40, ef_search=32)
+
+
+def drawn(rows: int, dim: int = 16, seed: int = 0) -> np.ndarray:
+    return unit(np.random.default_rng(seed).standard_normal((rows, dim)).astype(np.float32))
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A checkpoint after every 64 vectors, from one thread."""
+    monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
+    monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    yield
+    faiss.omp_set_num_threads(before)
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many vectors each call adds to a graph."""
+    calls: list[int] = []
+    add = faiss.IndexHNSWFlat.add
+
+    def spy(self: Any, vectors: np.ndarray) -> None:
+        calls.append(len(vectors))
+        add(self, vectors)
+
+    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", spy)
+    return calls
+
+
+def by_hand(queries: np.ndarray, corpus: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    cosines = queries.astype(np.float64) @ corpus.astype(np.float64).T
+    rows = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(cosines, rows, 1), rows
+
+
+@pytest.mark.parametrize("queries", [3, 50])  # FAISS has a way of its own for few
+def test_exact_neighbours_are_those_of_float64_also_in_a_mapped_file(queries: int, tmp_path: Path) -> None:
+    np.save(tmp_path / "corpus.npy", drawn(500))
+    corpus = np.load(tmp_path / "corpus.npy", mmap_mode="r")
+    similarities, rows = exact_neighbours(drawn(queries, seed=1), corpus, 7)
+    expected = by_hand(drawn(queries, seed=1), corpus, 7)
+    np.testing.assert_array_equal(rows, expected[1])
+    np.testing.assert_allclose(similarities, expected[0], atol=1e-6)
+
+
+def test_equals_stand_in_the_order_of_their_rows() -> None:
+    corpus = np.repeat(np.eye(4, dtype=np.float32), 3, axis=0)
+    assert exact_neighbours(corpus[6:7], corpus, 12)[1].tolist() == [[6, 7, 8, 0, 1, 2, 3, 4, 5, 9, 10, 11]]
+
+
+@pytest.mark.parametrize("k", [5, 1000])
+def test_more_neighbours_than_there_are_is_all_there_are(k: int) -> None:
+    corpus = drawn(5)
+    assert sorted(exact_neighbours(corpus[:1], corpus, k)[1][0].tolist()) == [0, 1, 2, 3, 4]
+    graph = build_hnsw(corpus, SMALL)
+    assert sorted(approximate_neighbours(graph, corpus[:1], k, 1)[1][0].tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_nothing_is_asked_or_nothing_is_there() -> None:
+    assert exact_neighbours(drawn(0), drawn(5), 3)[1].shape == (0, 3)
+    assert exact_neighbours(drawn(2), drawn(0), 3)[1].shape == (2, 0)
+
+
+def test_vectors_of_another_size_are_refused() -> None:
+    graph = build_hnsw(drawn(20), SMALL)
+    for ask in (
+        lambda: exact_neighbours(drawn(2, 8), drawn(5), 3),
+        lambda: approximate_neighbours(graph, drawn(2, 8), 3, 9),
+    ):
+        with pytest.raises(RequestError, match=r"shape \(n, 16\), found \(2, 8\)"):
+            ask()
+
+
+def test_without_faiss_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(RequestError, match=r"pip install 'bertrelay\[search\]'"):
+        exact_neighbours(drawn(2), drawn(5), 1)
+
+
+def test_a_graph_finds_what_exact_search_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = drawn(800)
+    similarities, rows = approximate_neighbours(build_hnsw(corpus, Hnsw()), corpus[:100], 10, 400)
+    expected = by_hand(corpus[:100], corpus, 10)
+    assert (rows == expected[1]).mean() > 0.99
+    np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-6)
+    assert "graph: 800 of 800 vectors" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ef_search", [1, 4, 400])
+def test_recall_is_the_share_of_the_ten_nearest_others(ef_search: int) -> None:
+    corpus = drawn(400)
+    graph = build_hnsw(corpus, Hnsw(links=2, ef_construction=4))
+    cosines = corpus.astype(np.float64) @ corpus.astype(np.float64).T
+    np.fill_diagonal(cosines, -2)
+    wanted = [set(np.argsort(-row)[:10].tolist()) for row in cosines]
+    found = approximate_neighbours(graph, corpus, 11, ef_search)[1]
+    others = [[row for row in rows.tolist() if row != query][:10] for query, rows in enumerate(found)]
+    expected = [len(wanted[query].intersection(rows)) / 10 for query, rows in enumerate(others)]
+    np.testing.assert_allclose(recall(graph, corpus, ef_search), expected)
+    assert 0.2 < np.mean(expected) <= 1
+
+
+def test_a_copy_of_a_neighbour_is_as_good_as_the_neighbour() -> None:
+    corpus = np.repeat(drawn(10), 30, axis=0)
+    assert recall(build_hnsw(corpus, Hnsw()), corpus, 400).min() == 1
+
+
+def test_recall_of_few_vectors_is_of_the_others_there_are() -> None:
+    assert recall(build_hnsw(drawn(3), SMALL), drawn(3), 10).tolist() == [1, 1, 1]
+    assert len(recall(build_hnsw(drawn(1), SMALL), drawn(1), 10)) == 0
+
+
+def test_a_written_index_is_one_of_faiss_and_opens_without_a_copy(tmp_path: Path) -> None:
+    corpus = drawn(200)
+    write_index(build_hnsw(corpus, SMALL), tmp_path / "hnsw.faiss")
+    asked = faiss.read_index(str(tmp_path / "hnsw.faiss")).search(corpus[:9], 5)[1]
+    opened = open_hnsw(tmp_path / "hnsw.faiss")
+    np.testing.assert_array_equal(approximate_neighbours(opened, corpus[:9], 5, 16)[1], asked)
+    assert not faiss.downcast_index(opened.storage).codes.is_owned
+    assert [path.name for path in tmp_path.iterdir()] == ["hnsw.faiss"]
+
+
+def test_half_an_index_is_told(tmp_path: Path) -> None:
+    write_index(build_hnsw(drawn(200), SMALL), tmp_path / "hnsw.faiss")
+    whole = (tmp_path / "hnsw.faiss").read_bytes()
+    for part in (whole[: len(whole) // 2], b"", b"something else"):
+        (tmp_path / "hnsw.faiss").write_bytes(part)
+        with pytest.raises(RequestError, match=r"expected an index of FAISS, .* in .*hnsw\.faiss"):
+            open_hnsw(tmp_path / "hnsw.faiss")
+
+
+KILLED = """
+import os, signal, sys
+import faiss, numpy as np
+from pathlib import Path
+from students.searching import neighbours
+from students.searching.settings import Hnsw
+
+faiss.omp_set_num_threads(1)
+neighbours.GRAPH_BLOCK, neighbours.SECONDS_BETWEEN_CHECKPOINTS = {block}, 0.0
+folder, add, calls = Path(sys.argv[1]), faiss.IndexHNSWFlat.add, []
+
+def killed_at_the_fourth(self, vectors):
+    calls.append(len(vectors))
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(self, vectors)
+
+faiss.IndexHNSWFlat.add = killed_at_the_fourth
+neighbours.build_hnsw(np.load(folder / "v.npy"), Hnsw(links=8, ef_construction=40), folder / "graph", "key")
+"""
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_graph_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, added: list[int]) -> None:
+    vectors = drawn(500)
+    np.save(tmp_path / "v.npy", vectors)
+    killed = subprocess.run([sys.executable, "-c", KILLED.format(block=BLOCK), tmp_path], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    resumed = build_hnsw(vectors, SMALL, tmp_path / "graph", "key")
+    assert sum(added) == 500 - 3 * BLOCK
+    write_index(resumed, tmp_path / "resumed")
+    write_index(build_hnsw(vectors, SMALL), tmp_path / "whole")
+    assert (tmp_path / "resumed").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_finished_graph_is_linked_again_only_for_other_vectors_or_links(
+    tmp_path: Path, added: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def links(vectors: np.ndarray, hnsw: Hnsw, key: str) -> int:
+        added.clear()
+        build_hnsw(vectors, hnsw, tmp_path / "graph", key)
+        return sum(added)
+
+    assert links(drawn(100), SMALL, "key") == 100
+    assert links(drawn(100), SMALL, "key") == 0
+    assert links(drawn(100), SMALL.model_copy(update={"ef_search": 99}), "key") == 0
+    assert "begun again" not in capsys.readouterr().err
+    assert links(drawn(100), SMALL, "other key") == 100
+    assert links(drawn(90), SMALL, "other key") == 90
+    assert links(drawn(90), Hnsw(links=9), "other key") == 90
+    assert capsys.readouterr().err.count("the graph is begun again") == 3
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("place", [3, 100, -1])
+def test_a_flipped_byte_in_a_checkpoint_is_seen(
+    place: int, tmp_path: Path, added: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
+    written = bytearray((tmp_path / "graph").read_bytes())
+    written[place] ^= 1
+    (tmp_path / "graph").write_bytes(written)
+    added.clear()
+    build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
+    assert sum(added) == 100
+    assert "graph is damaged or of another index; the graph is begun again" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_full_disk_is_told_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
+    before = (tmp_path / "graph").read_bytes()
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limit[1]))
+    try:
+        with pytest.raises(WorkError, match=r"could not write .*graph: .*free space"):
+            build_hnsw(drawn(200), SMALL, tmp_path / "graph", "key")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (tmp_path / "graph").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["graph"]
+
+
+def test_faiss_and_torch_compute_in_one_process_also_when_faiss_comes_first() -> None:
+    script = (
+        "import faiss, torch, numpy as np\n"
+        "v = np.random.default_rng(0).standard_normal((3000, 32)).astype('float32')\n"
+        "for _ in range(3):\n"
+        "    found = faiss.knn(v[:100], v, 5, metric=faiss.METRIC_INNER_PRODUCT)[1]\n"
+        "    exact = (torch.from_numpy(v[:100]) @ torch.from_numpy(v).T).topk(5).indices.numpy()\n"
+        "    assert (found == exact).mean() > 0.999\n"
+        "faiss.IndexHNSWFlat(32, 8).add(v)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env=os.environ | {"OMP_NUM_THREADS": "2"})

@@ -1,0 +1,46 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.tables import Table
+from students.searching.opened import open_index
+from students.searching.search import search
+
+MakeEncoder = Callable[..., SentenceEncoder]
+LINES = ["the dog runs", "two cats sleep", "ein Hund bellt", "le chat dort"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_encoder: MakeEncoder) -> SentenceEncoder:
+    return tiny_encoder("bert", LINES * 5)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    (tmp_path / "c.txt").write_text("\n".join(LINES), encoding="utf-8")
+    return tmp_path / "c.txt"
+
+
+def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
+    encoder: SentenceEncoder, corpus: Path
+) -> None:
+    built = search(encoder, corpus, LINES[1:3], 2, precision="fp32")
+    assert [[hit.line for hit in hits[:1]] for hits in built] == [[2], [3]]
+    before = (corpus.with_name("c.txt.index") / "index.json").stat()
+    assert search(encoder, Table(path=str(corpus)), LINES[1:3], 2, precision="fp32") == built
+    assert search(encoder, None, LINES[1:3], 2, index=f"{corpus}.index", precision="fp32") == built
+    assert (corpus.with_name("c.txt.index") / "index.json").stat() == before
+
+
+def test_an_index_stands_where_it_is_told_to(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
+    search(encoder, corpus, ["a dog"], index=tmp_path / "elsewhere", kind="hnsw")
+    assert open_index(encoder, tmp_path / "elsewhere").facts.kind == "hnsw"
+    assert not Path(f"{corpus}.index").exists()
+
+
+def test_without_a_corpus_and_an_index_there_is_nothing_to_search(encoder: SentenceEncoder) -> None:
+    with pytest.raises(RequestError, match="expected the folder of an index"):
+        search(encoder, None, ["a dog"])

@@ -1,0 +1,246 @@
+"""The stage that makes models smaller, and the figures before and after."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.stage import Metrics, StageContext, World
+from students.shrinking import side_by_side as figures
+from students.shrinking.settings import ShrinkSettings
+from students.shrinking.shrink import run, sample_of, shrink
+from students.shrinking.side_by_side import moved, side_by_side, speeds
+from students.targets import read_variance, save_variance
+
+MakeEncoder = Callable[..., SentenceEncoder]
+
+
+@pytest.fixture
+def model(tiny_encoder: MakeEncoder, toy: Any, tmp_path: Path) -> Path:
+    """An XLM-R of 4 layers whose vocabulary knows three languages."""
+    tiny_encoder("xlm-roberta", [text for row in toy.train for text in row], layers=4, normalize=True).save(
+        tmp_path / "large"
+    )
+    return tmp_path / "large"
+
+
+@pytest.fixture
+def german(toy: Any) -> list[str]:
+    return [row[1] for row in toy.train]
+
+
+def stage(context: StageContext, model: Path, toy: Any, **given: Any) -> Metrics:
+    corpus = [{"path": str(toy.train_path), "columns": ["de"]}]
+    settings = {"model": str(model), "corpus": corpus, "precision": "fp32", **given}
+    return run(ShrinkSettings.model_validate(settings), context)
+
+
+def vectors(encoder: SentenceEncoder, texts: Sequence[str]) -> np.ndarray:
+    return encoder.encode(texts, precision="fp32")
+
+
+# In Python
+
+
+def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model: Path, german: list[str]) -> None:
+    larger = SentenceEncoder.load(model)
+    before = vectors(larger, german)
+    shrunk = shrink(larger, german, trim=False, layers=2, dimensions=6, precision="fp32")
+    assert (shrunk.encoder.backbone.config.num_hidden_layers, shrunk.encoder.dim) == (2, 6)
+    assert len(shrunk.encoder.tokenizer) == len(larger.tokenizer)
+    assert shrunk.axes is not None and shrunk.axes.shape == (16, 6)
+    np.testing.assert_array_equal(vectors(larger, german), before)
+    assert shrink(larger, german, layers=3).axes is None
+
+
+def test_axes_are_those_of_the_model_with_fewer_layers(model: Path, german: list[str]) -> None:
+    larger = SentenceEncoder.load(model)
+    shorter = shrink(larger, german, trim=False, layers=2).encoder
+    shrunk = shrink(larger, german, trim=False, layers=2, dimensions=6, precision="fp32")
+    assert shrunk.axes is not None
+    expected = vectors(shorter, german) @ shrunk.axes
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors(shrunk.encoder, german), expected, atol=1e-5)
+
+
+def test_a_sample_has_each_text_once_and_depends_on_neither_order_nor_repeats() -> None:
+    texts = [f"text {number}" for number in range(100)]
+    sample = sample_of(texts, 10)
+    assert len(set(sample)) == 10 and set(sample) <= set(texts)
+    assert sample_of([*texts[::-1], *texts, "", " \t"], 10) == sample
+    assert sorted(sample_of(texts, 1000)) == sorted(texts)
+    assert sample_of(["", " "], 10) == []
+
+
+# The stage
+
+
+def test_the_stage_writes_a_model_that_gives_the_vectors_of_the_corpus(
+    context: StageContext, model: Path, toy: Any, german: list[str]
+) -> None:
+    metrics = stage(context, model, toy)
+    smaller, larger = SentenceEncoder.load(context.output / "model"), SentenceEncoder.load(model)
+    np.testing.assert_array_equal(vectors(smaller, german), vectors(larger, german))
+    assert metrics["vocabulary/after"] == len(smaller.tokenizer) < len(larger.tokenizer) == metrics["vocabulary/before"]
+    assert metrics["cosine_min"] == pytest.approx(1, abs=1e-6)
+    left_out = len(larger.tokenizer) - len(smaller.tokenizer)
+    assert metrics["parameters/before"] - metrics["parameters/after"] == left_out * 16
+
+
+def test_sizes_are_those_of_the_files_and_of_the_network(context: StageContext, model: Path, toy: Any) -> None:
+    metrics = stage(context, model, toy, layers=2, dimensions=6)
+    for side, folder in (("before", model), ("after", context.output / "model")):
+        files = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        encoder = SentenceEncoder.load(folder)
+        assert metrics[f"size_mb/{side}"] == pytest.approx(files / 1e6)
+        assert metrics[f"parameters/{side}"] == sum(weight.numel() for weight in encoder.state_dict().values())
+        assert (metrics[f"layers/{side}"], metrics[f"dimensions/{side}"]) == (
+            encoder.backbone.config.num_hidden_layers,
+            encoder.dim,
+        )
+        assert metrics[f"sentences_per_second/{side}"] > 0
+    assert not (context.work / "before").exists()
+
+
+def test_scores_are_those_of_the_two_models_vectors(
+    context: StageContext, model: Path, toy: Any, tmp_path: Path
+) -> None:
+    first, second, german = [row[0] for row in toy.test], [row[2] for row in toy.test], [row[1] for row in toy.test]
+    rows = [f"{one}\t{other}\t{number % 5}" for number, (one, other) in enumerate(zip(first, second, strict=True))]
+    (tmp_path / "sts.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]), encoding="utf-8")
+    tests = {
+        "sts": {"pairs": {"path": str(tmp_path / "sts.tsv")}},
+        "parallel": [{"path": str(toy.test_path), "others": {"de": "de"}}],
+    }
+    metrics = stage(context, model, toy, layers=2, **tests)
+    for side, folder in (("before", model), ("after", context.output / "model")):
+        encoder = SentenceEncoder.load(folder)  # which ends in a normalisation
+        one, other, de = (vectors(encoder, texts).astype(np.float64) for texts in (first, second, german))
+        spearman = spearmanr(np.sum(one * other, axis=1), [number % 5 for number in range(len(rows))]).statistic
+        assert metrics[f"sts/pairs/{side}/spearman_cosine"] == pytest.approx(spearman, abs=1e-4)
+        hits = np.argmax(de @ one.T, axis=1) == np.arange(len(rows))
+        assert metrics[f"translation_accuracy/{side}/de-en"] == pytest.approx(hits.mean())
+        assert f"translation_accuracy/{side}/en-de_low" in metrics
+
+
+def test_fewer_layers_move_vectors_and_it_is_told_how_far(
+    context: StageContext, model: Path, toy: Any, german: list[str]
+) -> None:
+    metrics = stage(context, model, toy, layers=2, trim_vocabulary=False)
+    texts = sorted(set(german))
+    before, after = (vectors(SentenceEncoder.load(each), texts) for each in (model, context.output / "model"))
+    cosines = np.sum(before * after, axis=1)  # both have length 1
+    assert metrics["cosine_mean"] == pytest.approx(cosines.mean(), abs=1e-5)
+    assert metrics["cosine_min"] == pytest.approx(cosines.min(), abs=1e-5)
+    assert metrics["cosine_min"] < 0.99
+
+
+def test_the_unit_of_a_students_distances_goes_with_it(context: StageContext, model: Path, toy: Any) -> None:
+    save_variance(0.25, model)
+    stage(context, model, toy)
+    settings = ShrinkSettings.model_validate({"model": str(context.output / "model"), "corpus": [{"path": "x"}]})
+    assert read_variance(settings.model) == 0.25
+
+
+def test_all_named_columns_of_a_table_count(context: StageContext, model: Path, toy: Any, german: list[str]) -> None:
+    french = [row[2] for row in toy.train]
+    stage(context, model, toy, corpus=[{"path": str(toy.train_path), "columns": ["de", "fr"]}])
+    larger, smaller = SentenceEncoder.load(model), SentenceEncoder.load(context.output / "model")
+    for texts in (german, french):
+        assert [smaller.tokenizer.tokenize(text) for text in texts] == [
+            larger.tokenizer.tokenize(text) for text in texts
+        ]
+
+
+def test_records_that_cannot_be_used_are_listed_once_and_too_many_stop_the_work(
+    context: StageContext, model: Path, toy: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "corpus.jsonl"
+    lines = ['{"text": "ein Hund"}', '{"text": 3}', '{"text": "zwei Katzen"}', '{"text": "drei"}']
+    path.write_text("\n".join(lines), encoding="utf-8")
+    stage(context, model, toy, corpus=[{"path": str(path)}], max_rejects=0.5)
+    listed = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
+    assert listed == [{"file": str(path), "line": 2, "reason": "not text"}]
+    assert capsys.readouterr().err.count("not text") == 1
+    with pytest.raises(WorkError, match="1 of 4 records"):
+        stage(context, model, toy, corpus=[{"path": str(path)}], max_rejects=0.01)
+
+
+def test_a_corpus_of_blank_lines_is_refused(context: StageContext, model: Path, toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "blank.txt").write_text("\n \n")
+    with pytest.raises(RequestError, match="found blank lines alone"):
+        stage(context, model, toy, corpus=[{"path": str(tmp_path / "blank.txt")}])
+
+
+def test_only_the_main_process_works(context: StageContext, model: Path, toy: Any) -> None:
+    assert stage(StageContext(context.output, context.cache, World(1, 2)), model, toy) == {}
+    assert not list(context.output.iterdir())
+
+
+def test_a_stage_without_anything_to_do_is_refused() -> None:
+    given = {"model": "./model", "corpus": [{"path": "corpus.txt"}], "trim_vocabulary": False}
+    with pytest.raises(ValueError, match="expected trim_vocabulary, layers or dimensions"):
+        ShrinkSettings.model_validate(given)
+    ShrinkSettings.model_validate({**given, "layers": 2})
+
+
+@pytest.mark.parametrize("asked", [{"layers": 2}, {"dimensions": 6}, {"layers": 3, "dimensions": 6}, {}])
+def test_sentence_transformers_loads_the_smaller_model_and_gives_our_vectors(
+    context: StageContext, model: Path, toy: Any, german: list[str], asked: dict[str, int]
+) -> None:
+    peer = pytest.importorskip("sentence_transformers")
+    stage(context, model, toy, **asked)
+    theirs = peer.SentenceTransformer(str(context.output / "model"), device="cpu")
+    ours = SentenceEncoder.load(context.output / "model")
+    texts = [*german[:20], toy.train[0][0], "Ω unseen ß"]
+    assert [theirs.tokenize([text])["input_ids"][0].tolist() for text in texts] == ours.tokenize(texts)
+    np.testing.assert_allclose(vectors(ours, texts), theirs.encode(texts, show_progress_bar=False), atol=1e-5)
+
+
+# Side by side
+
+
+def test_names_say_the_side_where_the_report_finds_them() -> None:
+    before = {"parameters": 9.0, "sts/x/spearman_cosine": 0.8, "translation_accuracy/en-de": 0.9, "no": None}
+    both = side_by_side(before, {**before, "parameters": 4.0})
+    assert both["parameters/before"] == 9 and both["parameters/after"] == 4
+    assert list(both)[2:6] == [
+        "sts/x/before/spearman_cosine",
+        "sts/x/after/spearman_cosine",
+        "translation_accuracy/before/en-de",
+        "translation_accuracy/after/en-de",
+    ]
+
+
+def test_the_encoders_are_timed_in_turn_and_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, log = [0.0], []
+    monkeypatch.setattr(figures.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(figures, "TIMED_SENTENCES", 10)
+
+    class Timed:
+        def __init__(self, name: str, seconds: list[float]) -> None:
+            self.name, self.seconds = name, iter(seconds)
+
+        def encode(self, sentences: list[str], precision: str) -> None:  # noqa: ARG002
+            log.append((self.name, len(sentences)))
+            clock[0] += next(self.seconds)
+
+    encoders: Any = [Timed("a", [9, 2, 2, 2, 9]), Timed("b", [5, 5, 1, 5, 5])]
+    assert speeds(encoders, ["text"] * 30, "fp32") == [10 / 2, 10 / 5]
+    assert log == [("a", 10), ("b", 10)] * 5
+
+
+def test_cosines_are_taken_where_the_axes_lead_back_to() -> None:
+    before = np.array([[3.0, 4.0], [0.0, 2.0], [5.0, 0.0]], np.float32)
+    along_first = np.array([[1.0], [0.0]])
+    assert moved(before, before, None) == {"cosine_mean": pytest.approx(1), "cosine_min": pytest.approx(1)}
+    after = before @ along_first.astype(np.float32)
+    told = moved(before, after, along_first)
+    assert told["cosine_min"] == 0
+    assert told["cosine_mean"] == pytest.approx((3 / 5 + 0 + 1) / 3)

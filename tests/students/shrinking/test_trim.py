@@ -1,0 +1,335 @@
+"""Trimmed vocabularies: the same tokens and vectors of the corpus, and nothing unknown that was known."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
+
+from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.layout import Prompts
+from bertrelay.stage import StageContext
+from students.build import start_student
+from students.settings import DistillSettings
+from students.shrinking import trim as room
+from students.shrinking.trim import trim_vocabulary
+from students.targets import fill_targets
+
+MakeEncoder = Callable[..., SentenceEncoder]
+
+ENGLISH = ["a dog runs near the old station", "two cats and a bird sleep outside", "the dogs run again"]
+GERMAN = ["ein großer Hund läuft über die Straße", "zwei Kätzchen schlafen draußen", "ÖÄÜ?! 3,50 €"]
+ALL = [*ENGLISH, *GERMAN]
+ROLES = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+KINDS = ["bert", "distilbert", "albert", "xlm-roberta", "mpnet", "roberta"]
+
+
+def byte_level(texts: Sequence[str]) -> PreTrainedTokenizerFast:
+    """RoBERTa's tokenizer, with the processor that RoBERTa's own folders have."""
+    rules = Tokenizer(models.BPE())
+    rules.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rules.decoder = decoders.ByteLevel()
+    special, alphabet = [*list(ROLES.values())[:4], "<mask>"], pre_tokenizers.ByteLevel.alphabet()
+    rules.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+    )
+    rules.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **ROLES)
+
+
+def encoder_of(tokenizer: PreTrainedTokenizerFast, kind: str = "roberta", **parts: Any) -> SentenceEncoder:
+    config = AutoConfig.for_model(
+        kind,
+        vocab_size=len(tokenizer) + 3,  # a network may have more rows than there are pieces
+        pad_token_id=tokenizer.pad_token_id,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=60,
+    )
+    torch.manual_seed(0)
+    network = AutoModel.from_config(config)
+    for weight in network.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    return SentenceEncoder(network, tokenizer, **parts).eval()
+
+
+@pytest.fixture
+def make(tiny_encoder: MakeEncoder) -> MakeEncoder:
+    """An encoder of a kind, whose vocabulary knows English and German."""
+
+    def of(kind: str, **parts: Any) -> SentenceEncoder:
+        if kind == "roberta":
+            return encoder_of(byte_level(ALL), **parts)
+        return tiny_encoder(kind, ALL * 20, sizes={"max_position_embeddings": 60}, **parts)
+
+    return of
+
+
+def pieces(encoder: SentenceEncoder, texts: Sequence[str]) -> list[list[str]]:
+    return [encoder.tokenizer.convert_ids_to_tokens(ids) for ids in encoder.tokenize(texts)]
+
+
+def vectors(encoder: SentenceEncoder, texts: Sequence[str]) -> np.ndarray:
+    return encoder.eval().encode(texts, precision="fp32")
+
+
+def rows(encoder: SentenceEncoder) -> dict[str, np.ndarray]:
+    """The token vector of each piece."""
+    table = encoder.backbone.get_input_embeddings().weight.detach().numpy()
+    return {piece: table[index] for piece, index in encoder.tokenizer.get_vocab().items()}
+
+
+# What stays as it is
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_neither_tokens_nor_vectors_of_the_corpus_change_and_all_of_it_is_smaller(
+    make: MakeEncoder, kind: str, tmp_path: Path
+) -> None:
+    encoder = make(kind)
+    small = trim_vocabulary(encoder, ENGLISH)
+    small.save(tmp_path / "model")
+    for trimmed in (small, SentenceEncoder.load(tmp_path / "model")):
+        assert pieces(trimmed, ENGLISH) == pieces(encoder, ENGLISH)
+        assert np.array_equal(vectors(trimmed, ENGLISH), vectors(encoder, ENGLISH))
+        count = len(trimmed.tokenizer)
+        assert count < len(encoder.tokenizer)
+        assert trimmed.backbone.config.vocab_size == count == trimmed.backbone.get_input_embeddings().num_embeddings
+        assert sorted(trimmed.tokenizer.get_vocab().values()) == list(range(count))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_piece_keeps_its_vector_and_every_single_character_its_place(make: MakeEncoder, kind: str) -> None:
+    encoder = make(kind)
+    before, after = rows(encoder), rows(trim_vocabulary(encoder, ENGLISH))
+    assert all(np.array_equal(after[piece], before[piece]) for piece in after)
+    characters = {piece for piece in before if len(piece.removeprefix("##").removeprefix("▁").removeprefix("Ġ")) < 2}
+    assert len(characters) > 30 and characters <= after.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_never_seen_falls_into_smaller_pieces_and_does_not_turn_unknown(make: MakeEncoder, kind: str) -> None:
+    encoder = make(kind)
+    small = trim_vocabulary(encoder, ENGLISH)
+    for text in [*GERMAN, "".join(reversed(GERMAN[0])), "Ö" * 5]:
+        before, after = pieces(encoder, [text])[0], pieces(small, [text])[0]
+        assert encoder.tokenizer.unk_token not in before
+        assert small.tokenizer.unk_token not in after
+    assert sum(map(len, pieces(small, GERMAN))) > sum(map(len, pieces(encoder, GERMAN)))
+    assert np.isfinite(vectors(small, GERMAN)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_keep_their_roles_and_padding_its_place(make: MakeEncoder, kind: str) -> None:
+    encoder = make(kind)
+    small = trim_vocabulary(encoder, ENGLISH)
+    assert small.tokenizer.special_tokens_map == encoder.tokenizer.special_tokens_map
+    assert small.pad_id == encoder.pad_id == small.backbone.config.pad_token_id
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        index = getattr(encoder.backbone.config, name)
+        if index is not None:
+            meant = encoder.tokenizer.convert_ids_to_tokens(index)
+            assert small.tokenizer.convert_ids_to_tokens(getattr(small.backbone.config, name)) == meant
+    if kind != "roberta":  # there <mask> does not come last
+        assert small.tokenizer.mask_token_id == (4 if "[MASK]" in rows(encoder) else len(small.tokenizer) - 1)
+    pair = small.tokenizer("a dog", "cats").input_ids
+    before = encoder.tokenizer("a dog", "cats").input_ids
+    assert small.tokenizer.convert_ids_to_tokens(pair) == encoder.tokenizer.convert_ids_to_tokens(before)
+
+
+def test_all_else_of_the_encoder_comes_along_and_the_encoder_itself_stays(make: MakeEncoder) -> None:
+    parts = {"pooling": ["cls", "mean"], "projection": Projection(32, 8), "normalize": True, "max_tokens": 9}
+    encoder = make("xlm-roberta", **parts, prompts=Prompts({"query": "run "}, "query"), similarity="dot")
+    weights = {name: weight.clone() for name, weight in encoder.state_dict().items()}
+    config, ids = encoder.backbone.config.to_dict(), encoder.tokenize(ALL)
+    small = trim_vocabulary(encoder, ENGLISH)
+    assert small.layout == encoder.layout
+    with torch.no_grad():
+        for weight in small.parameters():
+            weight.add_(1)
+    assert all(torch.equal(weight, weights[name]) for name, weight in encoder.state_dict().items())
+    assert (encoder.backbone.config.to_dict(), encoder.tokenize(ALL)) == (config, ids)
+
+
+def test_pieces_behind_the_cut_and_of_prompts_stay_too(make: MakeEncoder) -> None:
+    encoder = make("xlm-roberta", max_tokens=5, prompts=Prompts({"query": "schlafen Hund: ", "passage": "Straße "}))
+    small = trim_vocabulary(encoder, ENGLISH)
+    whole = [prompt + text for prompt in encoder.prompts.texts.values() for text in ENGLISH]
+    for text in [*ENGLISH, *whole]:
+        assert small.tokenizer.tokenize(text) == encoder.tokenizer.tokenize(text)
+
+
+def test_added_tokens_stay_and_are_found_in_text(make: MakeEncoder) -> None:
+    tokenizer = make("bert").tokenizer
+    tokenizer.add_tokens(["[name]"])
+    encoder = encoder_of(tokenizer, "bert")
+    small = trim_vocabulary(encoder, ENGLISH)
+    assert small.tokenizer.tokenize("a dog of [name] runs")[-2:] == ["[name]", "runs"]
+    assert np.array_equal(rows(small)["[name]"], rows(encoder)["[name]"])
+
+
+# Why tokens stay the same: three ways in which leaving pieces out could change them
+
+
+def unigram(scores: dict[str, float]) -> PreTrainedTokenizerFast:
+    known = [*((name, 0.0) for name in list(ROLES.values())[:4]), *scores.items(), ("<mask>", 0.0)]
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram(known, unk_id=3)), **ROLES)
+
+
+def test_an_unknown_character_is_as_unlikely_as_before() -> None:
+    """It is rated 10 below the lowest score, so the piece of that score stays, though nothing uses it."""
+    scores = {"a": -15.0, "b": -15.0, "c": -15.0, "ab": -20.0, "cx": -20.0, "abc": -1.0, "longest": -30.0}
+    encoder = encoder_of(unigram(scores), "xlm-roberta")
+    texts = ["abcx", "abc"]
+    assert pieces(encoder, texts)[0] == ["ab", "cx"]
+    without = {piece: score for piece, score in scores.items() if piece != "longest"}
+    assert pieces(encoder_of(unigram(without), "xlm-roberta"), texts)[0] == ["abc", "<unk>"]
+    small = trim_vocabulary(encoder, texts)
+    assert pieces(small, texts) == pieces(encoder, texts)
+    assert "longest" in small.tokenizer.get_vocab()
+
+
+def word_piece(*inner: str) -> PreTrainedTokenizerFast:
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *inner]
+    rules = Tokenizer(models.WordPiece({name: index for index, name in enumerate(names)}, unk_token="[UNK]"))
+    rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
+
+
+DEAD_END = ["a", "x", "ab", "##bc", "##de"]
+"""`abc` is unknown, because `ab` fits and nothing follows it; without `ab` it would be `a ##bc`."""
+
+
+def test_an_unknown_word_does_not_become_known() -> None:
+    encoder = encoder_of(word_piece(*DEAD_END), "bert")
+    texts = ["abc xbc", "x", "x" * 200]
+    assert pieces(encoder, texts)[0] == ["[UNK]", "x", "##bc"]
+    small = trim_vocabulary(encoder, texts)
+    assert pieces(small, texts) == pieces(encoder, texts)
+    assert small.tokenizer.get_vocab().keys() - {"[PAD]", "[UNK]"} == {"a", "x", "ab", "##bc"}
+
+
+def test_all_that_a_piece_is_merged_from_stays() -> None:
+    encoder = encoder_of(byte_level(["lowest lower low est"] * 5))
+    small = trim_vocabulary(encoder, ["lowest"])
+    assert pieces(small, ["lowest"]) == pieces(encoder, ["lowest"])
+    parts = set(small.tokenizer.get_vocab()) - set(encoder.tokenizer.all_special_tokens)
+    assert {part for part in parts if len(part) > 1 and part[0] != "Ġ"} <= {
+        "lo",
+        "ow",
+        "low",
+        "es",
+        "st",
+        "est",
+        "lowest",
+    }
+    assert "Ġlower" in encoder.tokenizer.get_vocab() and "Ġlower" not in parts
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bpe"])
+def test_random_vocabularies_cut_random_texts_as_before(kind: str) -> None:
+    for seed in range(5 if kind == "bpe" else 20):
+        drawn = random.Random(seed)
+
+        def word(longest: int, drawn: random.Random = drawn) -> str:
+            return "".join(drawn.choice("abcd") for _ in range(drawn.randint(1, longest)))
+
+        found = list(dict.fromkeys(word(5) for _ in range(40)))
+        if kind == "unigram":  # few scores, so that many paths tie
+            encoder = encoder_of(unigram({piece: -float(drawn.randint(1, 3)) for piece in found}), "xlm-roberta")
+        elif kind == "wordpiece":
+            marked = [f"##{piece}" if drawn.random() < 0.6 else piece for piece in found]
+            encoder = encoder_of(word_piece(*dict.fromkeys(marked)), "bert")
+        else:
+            encoder = encoder_of(byte_level([word(9) for _ in range(60)]))
+        texts = [" ".join(word(9) for _ in range(4)) for _ in range(8)]
+        small = trim_vocabulary(encoder, texts)
+        assert pieces(small, texts) == pieces(encoder, texts)
+        assert len(small.tokenizer) <= len(encoder.tokenizer)
+
+
+# What cannot be trimmed
+
+
+def test_tokens_that_would_change_stop_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "tried_in_vain", lambda *_: ())
+    with pytest.raises(WorkError, match="cut into other tokens than before, so nothing was trimmed"):
+        trim_vocabulary(encoder_of(word_piece(*DEAD_END), "bert"), ["abc xbc"])
+
+
+def test_a_corpus_that_changes_while_it_is_read_stops_the_work(make: MakeEncoder) -> None:
+    class Growing:
+        def __init__(self) -> None:
+            self.readings = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.readings += 1
+            return iter(ALL[: 2 + self.readings])
+
+    with pytest.raises(WorkError, match="If no file of the corpus was changed"):
+        trim_vocabulary(make("bert"), Growing())
+
+
+def test_texts_are_read_in_blocks_and_the_last_one_counts(make: MakeEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = make("xlm-roberta")
+    at_once = trim_vocabulary(encoder, ALL).tokenizer.get_vocab()
+    monkeypatch.setattr(room, "TEXTS_AT_ONCE", 4)
+    assert trim_vocabulary(encoder, ALL).tokenizer.get_vocab() == at_once
+
+
+def test_a_generator_no_texts_and_whole_words_are_refused(make: MakeEncoder) -> None:
+    with pytest.raises(RequestError, match="found a generator"):
+        trim_vocabulary(make("bert"), (text for text in ENGLISH))
+    with pytest.raises(RequestError, match="expected texts to trim it to, found none"):
+        trim_vocabulary(make("bert"), [])
+    words = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "dog": 2}, unk_token="[UNK]"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    with pytest.raises(RequestError, match="Unigram, WordPiece, BPE, which can be trimmed, found WordLevel"):
+        trim_vocabulary(encoder_of(tokenizer, "bert"), ENGLISH)
+    marked = Tokenizer(models.BPE({"a</w>": 0, "<unk>": 1}, [], unk_token="<unk>", end_of_word_suffix="</w>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=marked, unk_token="<unk>")
+    with pytest.raises(RequestError, match="marks that joining takes away"):
+        trim_vocabulary(encoder_of(tokenizer, "bert"), ENGLISH)
+
+
+# Before a distillation
+
+
+def start(base: str, toy: Any, teacher: SentenceEncoder, context: StageContext, **given: Any) -> SentenceEncoder:
+    settings = DistillSettings.model_validate(
+        {"teacher": "./teacher", "base": base, "parallel": [toy.source()], **given}
+    )
+    corpus = toy.corpus(context.cache / "corpora")
+    return start_student(settings, corpus, teacher, fill_targets(teacher, corpus, context, "key", "fp32"), context)
+
+
+def test_a_student_can_start_from_a_base_trimmed_to_the_parallel_corpus(
+    tiny_encoder: MakeEncoder, toy: Any, context: StageContext, tmp_path: Path
+) -> None:
+    learnt = [text for row in toy.train for text in row]
+    tiny_encoder("xlm-roberta", [*learnt, *ALL]).save(tmp_path / "base")
+    teacher = tiny_encoder("bert", [english for english, *_ in toy.train], normalize=True)
+    whole, small = (
+        start(str(tmp_path / "base"), toy, teacher, context, trim_vocabulary=trim) for trim in (False, True)
+    )
+    assert len(small.tokenizer) < len(whole.tokenizer)
+    assert pieces(small, learnt) == pieces(whole, learnt)
+    assert np.array_equal(vectors(small, learnt), vectors(whole, learnt))
+
+
+@pytest.mark.parametrize(
+    "base", [{"layers_of": "teacher", "vocabulary": 90}, {"layers": 1, "dim": 8, "heads": 2, "vocabulary": 90}]
+)
+def test_a_vocabulary_that_is_learnt_from_the_corpus_is_not_trimmed_to_it(base: dict[str, Any]) -> None:
+    given = {"teacher": "./teacher", "base": base, "parallel": [{"path": "train.tsv", "others": {"de": "de"}}]}
+    with pytest.raises(ValueError, match="trim_vocabulary: without effect, because the vocabulary of this base"):
+        DistillSettings.model_validate({**given, "trim_vocabulary": True})
+    DistillSettings.model_validate(given)

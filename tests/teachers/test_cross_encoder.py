@@ -1,0 +1,115 @@
+"""A cross-encoder against transformers and sentence-transformers, and its training."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch.nn import functional as F  # noqa: N812
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.stage import StageContext
+from teachers.baselines.cross_encoder import CrossEncoder, start_cross_encoder
+from teachers.baselines.pair_train import PairTask, run
+from teachers.baselines.settings import CrossEncoderSettings
+from teachers.examples import Examples
+
+ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
+SENTENCES = [f"the {animal} {verb} near the old station" for animal in ANIMALS for verb in ("runs", "sleeps")]
+PAIRS = [(SENTENCES[n % 12], SENTENCES[(5 * n + 3) % 12][: 12 + n]) for n in range(17)]
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def base(request: pytest.FixtureRequest, tiny_encoder: Callable[..., SentenceEncoder], tmp_path_factory: Any) -> Path:
+    folder = Path(tmp_path_factory.mktemp("base"))
+    tiny_encoder(request.param, SENTENCES).save(folder)
+    return folder
+
+
+def by_transformers(folder: Path, pairs: list[tuple[str, str]], max_tokens: int) -> list[float]:
+    """One pair at a time, so that nothing is padded."""
+    network = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    given = [tokenizer(*pair, return_tensors="pt", truncation=True, max_length=max_tokens) for pair in pairs]
+    with torch.inference_mode():
+        return [float(torch.sigmoid(network(**inputs).logits)) for inputs in given]
+
+
+def test_scores_are_those_of_transformers_and_the_same_after_saving(base: Path, tmp_path: Path) -> None:
+    model = start_cross_encoder(base, max_tokens=16, seed=4)
+    last = [module for module in model.network.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
+    last.weight.data *= 20  # a new head is so near to zero that all scores are ½
+    scores = model.score(PAIRS, precision="fp32", batch_tokens=100)
+    model.save(tmp_path / "model")
+    loaded = CrossEncoder.load(tmp_path / "model")
+    assert loaded.max_tokens == 16 and max(start_cross_encoder(base).tokenize(PAIRS).lengths) > 16, (
+        "some pairs were to be cut"
+    )
+    np.testing.assert_allclose(loaded.score(PAIRS, precision="fp32", batch_tokens=100), scores, rtol=1e-6)
+    np.testing.assert_allclose(scores, by_transformers(tmp_path / "model", PAIRS, 16), atol=1e-5)
+    assert np.ptp(scores) > 1e-3
+    assert loaded.score([]).shape == (0,)
+
+
+def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gradient(base: Path) -> None:
+    model = start_cross_encoder(base).eval()
+    sentences = [text for pair in PAIRS for text in pair]
+    examples = Examples(sentences, np.arange(2 * len(PAIRS)).reshape(-1, 2), [n / 17 for n in range(17)])
+    settings = CrossEncoderSettings.model_validate({"base": str(base), "train": [{"path": "none.tsv"}]})
+    task = PairTask(model, settings, examples, None)
+    batch = task.collate(np.arange(17), 0)
+    loss = task.loss(model, batch)["cross_entropy"]
+    scores, gold = model.score(PAIRS, precision="fp32").astype(float), np.arange(17) / 17
+    by_hand = -(gold * np.log(scores) + (1 - gold) * np.log(1 - scores)).sum()
+    assert float(loss.detach()) == pytest.approx(by_hand, rel=1e-5)
+    assert float(F.binary_cross_entropy(torch.tensor(scores), torch.tensor(gold), reduction="sum")) == pytest.approx(
+        by_hand
+    )
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+
+
+def write(path: Path, count: int, seed: int) -> list[tuple[str, str, int]]:
+    drawn = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        a, b = drawn.integers(6, size=2)
+        rows.append((f"the {ANIMALS[a]} runs", f"the {ANIMALS[b]} sleeps", int(2 * (a < 3) + 3 * (b < 3))))
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in [("sentence1", "sentence2", "score"), *rows]))
+    return rows
+
+
+def test_it_learns_and_its_figures_are_scipys_on_its_scores(
+    context: StageContext, tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]
+) -> None:
+    tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")
+    write(tmp_path / "train.tsv", 400, 1)
+    write(tmp_path / "dev.tsv", 60, 2)
+    tested = write(tmp_path / "test.tsv", 80, 3)
+    given: dict[str, Any] = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
+    given |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "base": str(tmp_path / "base")}
+    given |= {"epochs": 6, "learning_rate": 3e-3, "batch_items": 32, "precision": "fp32", "max_tokens": 24}
+    metrics = run(CrossEncoderSettings.model_validate(given), context)
+    model = CrossEncoder.load(context.output / "model")
+    scores = model.score([row[:2] for row in tested], precision="fp32")
+    found = metrics["sts/toy/spearman_score"]
+    assert found is not None and found > 0.6
+    assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
+    assert {"dev/spearman_score", "sts/toy/spearman_score_low", "best_step", "train_items"} <= metrics.keys()
+
+
+def test_a_folder_without_a_cross_encoder_is_told(tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]) -> None:
+    tiny_encoder("bert", SENTENCES).save(tmp_path)
+    with pytest.raises(RequestError, match="expected a cross-encoder with one score, found none in"):
+        CrossEncoder.load(tmp_path)
+
+
+def test_a_network_with_another_head_is_told(tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]) -> None:
+    tiny_encoder("distilbert", SENTENCES, sizes={"dim": 16, "n_heads": 2, "hidden_dim": 32}).save(tmp_path)
+    with pytest.raises(RequestError, match="expected a BERT or RoBERTa with a classifier on it, found 'distilbert'"):
+        start_cross_encoder(tmp_path)

@@ -1,0 +1,139 @@
+"""SentEval's files and protocol, against scikit-learn's own cross-validation."""
+
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+from bertrelay.errors import RequestError
+from teachers.evaluation.names import FOLDED
+from teachers.evaluation.official import OfficialFiles
+from teachers.evaluation.transfer import TransferSet, read_sets, transfer_metrics
+
+GOOD = ["fine", "lovely", "splendid", "warm"]
+BAD = ["dull", "tedious", "cold", "wrong"]
+
+
+def encode(sentences: Sequence[str]) -> NDArray[np.float32]:
+    """What words of a sentence are good and bad, and noise of its own."""
+    drawn = [np.random.default_rng(zlib.crc32(sentence.encode())).normal(size=5) for sentence in sentences]
+    vectors = np.array(drawn, np.float32)
+    vectors[:, 0] += [sum(word in GOOD for word in sentence.split()) for sentence in sentences]
+    vectors[:, 1] += [sum(word in BAD for word in sentence.split()) for sentence in sentences]
+    return vectors
+
+
+def write(data: Path, file: str, lines: Sequence[str], encoding: str = "utf-8") -> None:
+    path = data / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode(encoding))
+
+
+def reviews(words: Sequence[str], count: int, name: str = "") -> list[str]:
+    return [f"a {words[n % 4]} film {name}{n}" for n in range(count)]
+
+
+def write_folded(data: Path, name: str = "MR", good: int = 43, bad: int = 57) -> list[str]:
+    """A set without a test part; its sentences, those of the first class first."""
+    parts = [reviews(GOOD, good), reviews(BAD, bad)]
+    for file, lines in zip(FOLDED[name].values(), parts, strict=True):
+        write(data, f"{name}/{file}", lines)
+    return parts[0] + parts[1]
+
+
+def read(data: Path, *names: str, folds: int = 10) -> dict[str, TransferSet]:
+    return {name: each for name, each in read_sets(OfficialFiles(data), names, folds).items() if each}
+
+
+@pytest.mark.parametrize("name", ["MR", "CR", "SUBJ", "MPQA"])
+def test_ten_folds_are_those_of_scikit_learns_cross_validation(tmp_path: Path, name: str) -> None:
+    sentences = write_folded(tmp_path, name)
+    found = transfer_metrics(read(tmp_path, name), encode, seed=3)
+    labels = np.array(["first"] * 43 + ["second"] * 57)
+    folds = StratifiedKFold(10, shuffle=True, random_state=3)
+    scores = cross_val_score(LogisticRegression(max_iter=1000), encode(sentences), labels, cv=folds)
+    accuracy, low, high = (found[f"senteval/{name}/accuracy{end}"] for end in ("", "_low", "_high"))
+    assert accuracy == pytest.approx(scores.mean())  # all folds have ten sentences
+    assert accuracy is not None and low is not None and high is not None and 0.6 < low < accuracy < high <= 1
+
+
+def test_sets_with_a_test_part_are_tested_on_it(tmp_path: Path) -> None:
+    for part, count in (("train", 40), ("dev", 10), ("test", 21)):
+        good, bad = reviews(GOOD, count, part), reviews(BAD, count, part)
+        write(tmp_path, f"SST/binary/sentiment-{part}", [f"{s}\t1" for s in good] + [f"{s}\t0" for s in bad])
+    write(tmp_path, "SST/fine/sentiment-train", ["nothing\t4"] * 3)
+    questions = {"train_5500.label": 40, "TREC_10.label": 15}
+    for file, count in questions.items():
+        lines = [f"DESC:manner {s}" for s in reviews(GOOD, count, file)]
+        write(tmp_path, f"TREC/{file}", lines + [f"NUM:date {s} é" for s in reviews(BAD, count, file)], "latin-1")
+    found = transfer_metrics(read(tmp_path, "SST", "TREC"), encode)
+    for name, train, test in (("SST", "train", "test"), ("TREC", *questions)):
+        sizes = (40, 21) if name == "SST" else (40, 15)
+        end = "" if name == "SST" else " é"
+        texts = [
+            reviews(GOOD, size, part) + [s + end for s in reviews(BAD, size, part)]
+            for part, size in zip((train, test), sizes, strict=True)
+        ]
+        classes = [np.repeat([1, 0], size) for size in sizes]
+        fitted = LogisticRegression(max_iter=1000).fit(encode(texts[0]), classes[0])
+        assert found[f"senteval/{name}/accuracy"] == pytest.approx(fitted.score(encode(texts[1]), classes[1]))
+
+
+def test_paraphrases_are_told_by_difference_and_product(tmp_path: Path) -> None:
+    sides = {}
+    for part, count in (("train", 60), ("test", 40)):
+        first = [f"a {(GOOD + BAD)[n % 8]} film {n}" for n in range(count)]
+        second = [f"a {(GOOD + BAD)[(n + 4 * (n % 2)) % 8]} play {n}" for n in range(count)]
+        rows = [f"{1 - n % 2}\t1\t2\t{u}\t{v}" for n, (u, v) in enumerate(zip(first, second, strict=True))]
+        write(tmp_path, f"msr_paraphrase_{part}.txt", ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows])
+        u, v = encode(first), encode(second)
+        sides[part] = np.hstack([np.abs(u - v), u * v]), 1 - np.arange(count) % 2
+    fitted = LogisticRegression(max_iter=1000).fit(*sides["train"])
+    found = transfer_metrics(read(tmp_path, "MRPC"), encode)
+    assert found["senteval/MRPC/accuracy"] == pytest.approx(fitted.score(*sides["test"]))
+    assert found["senteval/MRPC/f1"] == pytest.approx(f1_score(sides["test"][1], fitted.predict(sides["test"][0])))
+
+
+def test_a_set_in_part_is_told_and_one_that_is_not_there_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "MR/rt-polarity.pos", reviews(GOOD, 20))
+    assert read(tmp_path, "CR") == {}
+    with pytest.raises(RequestError, match=r"MR: expected .* found no rt-polarity\.neg below"):
+        read(tmp_path, "MR")
+
+
+def test_a_fold_without_a_class_is_told(tmp_path: Path) -> None:
+    write_folded(tmp_path, bad=9)
+    told = "MR: expected at least 10 sentences of each class, so that each of 10 folds has one, found 9"
+    with pytest.raises(RequestError, match=re.escape(told)):
+        read(tmp_path, "MR")
+    assert "MR" in read(tmp_path, "MR", folds=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "line", "told"),
+    [
+        ("SST", ["sentiment-train", "sentiment-test"], "no class here", "line 2: expected a sentence and its class"),
+        ("TREC", ["train_5500.label", "TREC_10.label"], "NUM:date", "line 2: expected a class and a question"),
+        ("MRPC", ["msr_paraphrase_train.txt", "msr_paraphrase_test.txt"], "1\t2", "line 2: expected a class, two ids"),
+    ],
+)
+def test_a_line_of_another_form_is_told(tmp_path: Path, name: str, files: list[str], line: str, told: str) -> None:
+    good = {"SST": "a film\t1", "TREC": "NUM:date When?", "MRPC": "1\t1\t2\tone\tother"}[name]
+    for file in files:
+        write(tmp_path / "binary", file, [good, line])
+    with pytest.raises(RequestError, match=told):
+        read(tmp_path, name)
+
+
+def test_a_training_part_of_one_class_is_told(tmp_path: Path) -> None:
+    for file in ("train_5500.label", "TREC_10.label"):
+        write(tmp_path, file, ["NUM:date When was it?"] * 4)
+    with pytest.raises(RequestError, match="TREC: expected two classes or more to learn, found 1"):
+        read(tmp_path, "TREC")

@@ -1,0 +1,128 @@
+"""Stages of several trainings: the ablation's tables and the folds of the arguments."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.stage import StageContext
+from teachers import variants
+from teachers.evaluation import ablation, facet_training
+from teachers.evaluation.names import TOPICS
+from teachers.evaluation.settings import AblationSettings, FacetSettings
+
+ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
+VERBS = ["runs", "sleeps", "eats", "waits"]
+NEW = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 100, "max_tokens": 16, "dropout": 0.0}
+QUICK: dict[str, Any] = {"base": NEW, "batch_items": 16, "learning_rate": 5e-3, "precision": "fp32"}
+
+
+def sentences(count: int, seed: int) -> list[tuple[str, str, float]]:
+    """Pairs of animals, as near as they stand in the list, from 0 to 5."""
+    drawn = np.random.default_rng(seed)
+    pairs = [(int(drawn.integers(6)), int(drawn.integers(6))) for _ in range(count)]
+    return [
+        (f"the {ANIMALS[a]} {drawn.choice(VERBS)}", f"the {ANIMALS[b]} {drawn.choice(VERBS)}", 5.0 - abs(a - b))
+        for a, b in pairs
+    ]
+
+
+def write_ablation(data: Path) -> None:
+    for part, seed in (("train", 1), ("test", 2)):
+        rows = [("g", "f", "y", "1", str(score), first, second) for first, second, score in sentences(64, seed)]
+        (data / f"sts-{part}.csv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    labels = [(first, second, "NEAR" if score > 3 else "FAR") for first, second, score in sentences(64, 3)]
+    head = ("sentence_A", "sentence_B", "entailment_judgment")
+    (data / "SICK_train.txt").write_text("".join("\t".join(row) + "\n" for row in (head, *labels)))
+
+
+def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(
+    context: StageContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_ablation(tmp_path)
+    ways: list[str] = []
+    run = variants.run
+
+    def counted(settings: Any, inner: StageContext) -> Any:
+        ways.append(inner.output.name)
+        return run(settings, inner)
+
+    monkeypatch.setattr(variants, "run", counted)
+    given = {**QUICK, "data": str(tmp_path), "concatenations": [["u", "v"], ["|u-v|"], ["u", "v", "|u-v|"]]}
+    settings = AblationSettings.model_validate(given)
+    metrics = ablation.run(settings, context)
+    cells = [f"pooling/{pooling}/{data}" for pooling in ("mean", "max", "cls") for data in ("NLI", "STSb")]
+    cells += [f"concatenation/{parts}/NLI" for parts in ("u, v", "|u-v|", "u, v, |u-v|")]
+    assert [name for name in metrics if not name.endswith(("_low", "_high"))] == [f"ablation/{cell}" for cell in cells]
+    assert {f"ablation/{cell}_low" for cell in cells} <= metrics.keys()
+    assert len(ways) == len(set(ways)) == 8
+    assert metrics["ablation/pooling/mean/NLI"] == metrics["ablation/concatenation/u, v, |u-v|/NLI"]
+
+    model = SentenceEncoder.load(context.work / "cosine-mean-u-v-difference" / "model")
+    tested = sentences(64, 2)
+    u, v = (model.encode([row[side] for row in tested], precision="fp32") for side in (0, 1))
+    cosines = (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
+    expected = spearmanr(cosines, [score for *_, score in tested]).statistic
+    assert metrics["ablation/pooling/mean/STSb"] == pytest.approx(
+        expected, abs=1e-3
+    )  # equal sentences are ties but for rounding
+
+    ways.clear()
+    assert ablation.run(settings, context) == metrics  # as after a kill: nothing is trained again
+    assert ways == []
+
+
+def test_data_without_its_parts_is_told_before_anything_is_trained(context: StageContext, tmp_path: Path) -> None:
+    settings = AblationSettings.model_validate({**QUICK, "data": str(tmp_path)})
+    with pytest.raises(RequestError, match=r"expected the STS benchmark's sts-test\.csv"):
+        ablation.run(settings, context)
+    write_ablation(tmp_path)
+    (tmp_path / "SICK_train.txt").unlink()
+    with pytest.raises(RequestError, match=r"expected SICK_train\.txt, found none below"):
+        ablation.run(settings, context)
+    assert not context.work.exists()
+
+
+def write_topics(data: Path, pairs: int) -> dict[str, list[tuple[str, str, float]]]:
+    found = {}
+    for seed, (topic, file) in enumerate(TOPICS.items()):
+        found[topic] = sentences(pairs, seed)
+        with (data / file).open("w", newline="") as written:
+            csv.writer(written).writerows(
+                [["score", *"abcdefgh", "x", "y"], *([score, *"abcdefgh", u, v] for u, v, score in found[topic])]
+            )
+    return found
+
+
+@pytest.mark.parametrize(("split", "folds"), [("cross-topic", 3), ("ten-fold", 4)])
+def test_every_pair_is_tested_once_by_what_the_others_teach(
+    context: StageContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, folds: int
+) -> None:
+    topics = write_topics(tmp_path, pairs=16)
+    everything = sorted(pair for pairs in topics.values() for pair in pairs)
+    tested: list[list[tuple[str, str, float]]] = []
+    cosines_of: Callable[..., Any] = facet_training.cosines_of
+
+    def noted(pairs: Any, encode: Any) -> Any:
+        tested.append(list(zip(pairs.first, pairs.second, pairs.scores.tolist(), strict=True)))
+        return cosines_of(pairs, encode)
+
+    monkeypatch.setattr(facet_training, "cosines_of", noted)
+    given = {**QUICK, "data": str(tmp_path), "split": split, **({"folds": 4} if split == "ten-fold" else {})}
+    metrics = facet_training.run(FacetSettings.model_validate(given), context)
+    assert sorted(pair for fold in tested for pair in fold) == everything
+    assert len(tested) == folds
+    for number, fold in enumerate(tested):
+        lines = (context.work / f"{split}-{number}.jsonl").read_text().splitlines()
+        taught = [tuple(json.loads(line).values()) for line in lines]
+        assert sorted([*taught, *fold]) == everything
+    if split == "cross-topic":
+        assert [sorted(fold) for fold in tested] == [sorted(pairs) for pairs in topics.values()]
+    assert {f"facets/{split}/{name}_cosine" for name in ("spearman", "pearson")} <= metrics.keys()
