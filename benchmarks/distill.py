@@ -6,9 +6,10 @@ translation accuracy not below theirs; forced to fp32 at most 1/2.5 of the time 
     python -m benchmarks.distill --data DIR                 about 15 minutes on 2 cores
     python -m benchmarks.distill --data DIR --rows 500 --rounds 1
 
-3,000 pairs English–German of Multi30K, drawn with a seed, teach a student all-MiniLM-L6-v2's vectors in one epoch. All
-begin with the same student, made once by `students.build`: the teacher's layers under a vocabulary of 4,000 learnt from
-the pairs, ending in a normalisation as the teacher does. All have the same learning rate (AdamW, linear, a tenth of the
+3,000 pairs of Multi30K teach a student all-MiniLM-L6-v2's vectors in one epoch: 1,000 English sentences, drawn with a
+seed, with their translations into German, French and Czech, which is what a multilingual student is given. All begin
+with the same student, made once by `students.build`: the teacher's layers under a vocabulary of 4,000 learnt from the
+pairs, ending in a normalisation as the teacher does. All have the same learning rate (AdamW, linear, a tenth of the
 steps warm-up), clipping at 1, dropout and no weight decay. Each contender is a process of its own with its libraries
 loaded; it learns once from a few rows, unmeasured, and then they take turns (`benchmarks.contenders`), every round with
 another seed. A time begins when the models are loaded and ends with the last step.
@@ -23,9 +24,9 @@ each distinct English sentence once with the weight of its translations; ours di
 of the teacher's vectors, theirs by the dimensions, which matters to clipping alone, as AdamW knows no scale. The labels
 of theirs go into its data set at once, without the `map` of its example, which takes longer.
 
-Translation accuracy is the mean of both directions on the 1,000 pairs of test_2016_flickr, of the weights after the
-last step, by one scorer in fp32. Figures are medians over rounds, ratios those of the ratio in a round; in brackets the
-least and the most.
+Translation accuracy is the mean of both directions and all languages on the 1,000 rows of test_2016_flickr, of the
+weights after the last step, by one scorer in fp32. Figures are medians over rounds, ratios those of the ratio in a
+round; in brackets the least and the most.
 """
 
 import json
@@ -47,7 +48,7 @@ from benchmarks.machine import MINILM, add_data, add_device, machine, require
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.records import Rejects
 from bertrelay.settings import InputFile, ModelSource
-from bertrelay.stage import StageContext
+from bertrelay.stage import Metrics, StageContext
 from students.build import start_student
 from students.corpus import CorpusPlan, Translations, build_corpus
 from students.evaluation import read_translations
@@ -100,22 +101,26 @@ class Result:
 
 
 def write_rows(options: Namespace) -> None:
-    """The drawn pairs in `rows`, and a few of them in `few`, as lines."""
-    pairs = list(zip(*multi30k(options, "train"), strict=True))
-    drawn = random.Random(options.seed).sample(pairs, min(options.rows, len(pairs)))
+    """The drawn pairs in `rows`, and a few of them in `few`, as lines: each English sentence in every language."""
+    sides = multi30k(options, "train")
+    sentences = len(next(iter(sides.values())).english)
+    chosen_rows = random.Random(options.seed).sample(range(sentences), min(options.rows // len(sides), sentences))
+    drawn = [(side.english[row], side.other[row]) for row in chosen_rows for side in sides.values()]
+    random.Random(options.seed).shuffle(drawn)
     for folder, chosen in (("rows", drawn), ("few", drawn[:TRIED_ON])):
         (options.scratch / folder).mkdir()
         for name, side in zip(("en.txt", "other.txt"), zip(*chosen, strict=True), strict=True):
             (options.scratch / folder / name).write_text("\n".join(side) + "\n", encoding="utf-8")
 
 
-def multi30k(options: Namespace, part: str) -> Translations:
-    files = (options.data / f"parallel/multi30k/{part}.{code}.gz" for code in ("en", options.language))
-    english, other = map(InputFile, files)
-    source = AlignedFiles(english=english, other=other, language=options.language)
+def multi30k(options: Namespace, part: str) -> dict[str, Translations]:
+    """By language; row n of each is the same English sentence."""
+    file = {
+        code: InputFile(options.data / f"parallel/multi30k/{part}.{code}.gz") for code in ["en", *options.languages]
+    }
+    sources = [AlignedFiles(english=file["en"], other=file[code], language=code) for code in options.languages]
     with Rejects(None) as rejects:
-        context = StageContext(options.scratch, options.scratch)
-        return read_translations([source], context, rejects)[options.language]
+        return read_translations(sources, StageContext(options.scratch, options.scratch), rejects)
 
 
 def save_start(options: Namespace) -> None:
@@ -162,7 +167,7 @@ def turn(name: str, contender: Contender, pairs: int, seed: int) -> Callable[[in
     return lambda number: contender.ask(rows="rows", seed=seed + number, batch_size=pairs, keep=f"{name}-{number}")
 
 
-def result(name: str, pairs: int, answers: list[Answer], test: Translations, options: Namespace) -> Result:
+def result(name: str, pairs: int, answers: list[Answer], test: dict[str, Translations], options: Namespace) -> Result:
     students = [SentenceEncoder.load(options.scratch / f"{name}-{number}") for number in range(options.rounds)]
     return Result(
         title=ENTRANTS[name].title,
@@ -172,11 +177,13 @@ def result(name: str, pairs: int, answers: list[Answer], test: Translations, opt
     )
 
 
-def translation_accuracy(student: SentenceEncoder, test: Translations) -> float:
-    """The mean of both directions."""
-    vectors = student.encode([*test.english, *test.other], precision="fp32")
-    english, other = vectors[: len(test.english)], vectors[len(test.english) :]
-    found = translation_metrics("xx", english, other, intervals=False)
+def translation_accuracy(student: SentenceEncoder, test: dict[str, Translations]) -> float:
+    """The mean of both directions over all languages."""
+    found: Metrics = {}
+    for language, side in test.items():
+        vectors = student.encode([*side.english, *side.other], precision="fp32")
+        english, other = vectors[: len(side.english)], vectors[len(side.english) :]
+        found |= translation_metrics(language, english, other, intervals=False)
     return statistics.mean(cast(float, value) for value in found.values())
 
 
@@ -224,7 +231,8 @@ def parsed() -> Namespace:
     add_device(parser)
     parser.add_argument("--rows", type=int, default=3_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--language", choices=["de", "fr", "cs"], default="de")
+    languages = ["de", "fr", "cs"]
+    parser.add_argument("--languages", nargs="+", choices=languages, default=languages)
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--seed", type=int, default=0, help="of the rows, and of the first round's training")
     parser.add_argument("--contenders", nargs="+", choices=list(ENTRANTS), default=list(ENTRANTS))
@@ -239,8 +247,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     print(machine())
     print(
-        f"{options.rows:,} pairs en–{options.language}, one epoch, learning rate {options.learning_rate:g}, "
-        f"{options.rounds} rounds, on {options.device}",
+        f"{options.rows:,} pairs of English with {', '.join(options.languages)}, one epoch, "
+        f"learning rate {options.learning_rate:g}, {options.rounds} rounds, on {options.device}",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as scratch:
@@ -260,7 +268,7 @@ def main() -> None:
             "device": options.device,
             "threads": options.threads,
             "rows": options.rows,
-            "language": options.language,
+            "languages": options.languages,
             "learning_rate": options.learning_rate,
             "accuracy_at_start": at_start,
             "contenders": {name: figures(result, results) for name, result in results.items()},

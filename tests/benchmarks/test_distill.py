@@ -14,14 +14,20 @@ def test_claims_ask_for_the_time_of_the_fastest_and_the_accuracy_of_the_best() -
     assert [claim.holds for claim in judged] == [True, True, False, True]
 
 
-def test_rows_are_drawn_in_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_drawn_sentence_stands_beside_each_of_its_translations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("benchmarks.distill.TRIED_ON", 2)
     folder = tmp_path / "parallel" / "multi30k"
     folder.mkdir(parents=True)
-    for code in ("en", "de"):
+    for code in ("en", "de", "fr"):
         (folder / f"train.{code}.gz").write_text("".join(f"{code} {number}\n" for number in range(9)))
-    write_rows(Namespace(data=tmp_path, scratch=tmp_path, language="de", rows=5, seed=3))
-    for name, count in (("rows", 5), ("few", 2)):
+    write_rows(Namespace(data=tmp_path, scratch=tmp_path, languages=["de", "fr"], rows=7, seed=3))
+    for name, count in (("rows", 6), ("few", 2)):
         english, other = ((tmp_path / name / file).read_text().split("\n")[:-1] for file in ("en.txt", "other.txt"))
         assert len(english) == count
-        assert [line.replace("en", "de") for line in english] == other
+        assert [line.split()[1] for line in english] == [line.split()[1] for line in other]
+        if name == "rows":
+            both = {(line.split()[1], found.split()[0]) for line, found in zip(english, other, strict=True)}
+            assert both == {(line.split()[1], code) for line in english for code in ("de", "fr")}
+            assert len(both) == count
