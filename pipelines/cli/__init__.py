@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from bertrelay.errors import BertRelayError, Stopped
 
@@ -16,7 +17,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     die_with_parent()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_exit_code([word for word in given if word != DEBUG], debug=DEBUG in given))
+    code = _exit_code([word for word in given if word != DEBUG], debug=DEBUG in given)
+    if code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        _end_at_once(code)
+    sys.exit(code)
+
+
+def _end_at_once(code: int) -> NoReturn:
+    """Ends one of several processes that failed; in its orderly end torch's threads might abort it and hide `code`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _exit_code(arguments: list[str], debug: bool) -> int:
