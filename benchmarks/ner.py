@@ -4,7 +4,7 @@ Claim: on NCBI-disease, from all-MiniLM-L6-v2 under the same fresh head, in batc
 schedule, mean strict F1 is at most 0.015 below that of Trainer as it comes (fp32), at 3 times its speed, and at twice
 the speed of Trainer with bf16.
 
-    python -m benchmarks.ner --data DIR                                             about 80 minutes on 2 cores
+    python -m benchmarks.ner --data DIR                                             an hour and more on 2 cores
     python -m benchmarks.ner --data DIR --sentences 100 --epochs 1 --seeds 1        to try it out
 
 All learn from the same training file alone and keep their last weights. Trainer cuts sentences at 256 pieces and pads
@@ -27,12 +27,13 @@ from importlib.metadata import version
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from benchmarks.contenders import Answer, Claim, Spread, at_least, in_turns, judge
 from benchmarks.machine import MINILM, add_data, machine, require
+from benchmarks.trainer import train_with_trainer
 from bertrelay.stage import StageContext
 from domain.biomedical.examples import Example, read_examples, types_in
 from domain.biomedical.labels import LabelSet
@@ -87,45 +88,16 @@ def train_ours(bench: Bench, seed: int) -> Answer:
 def train_peer(bench: Bench, bf16: bool, seed: int) -> Answer:
     """Trains with Trainer from the very weights that ours starts from."""
     from datasets import Dataset
-    from transformers import (
-        AutoModelForTokenClassification,
-        DataCollatorForTokenClassification,
-        Trainer,
-        TrainingArguments,
-    )
-    from transformers.trainer_callback import PrinterCallback
+    from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
     settings, examples = bench.settings(seed), bench.examples(bench.train)
     start = start_model(MINILM, LabelSet.of_types(types_in(examples)), seed=seed)
     folder = bench.scratch / f"peer-{'bf16' if bf16 else 'fp32'}-{seed}"
     save_model(start, folder / "start")
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        seed=seed,
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=cast(int, settings.batch_items),
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=settings.schedule,
-        warmup_steps=settings.warmup,  # below 1 it is a share of all steps
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        bf16=bf16,
-        use_cpu=True,
-        report_to="none",
-        disable_tqdm=True,
-        logging_strategy="no",
-        save_strategy="no",
-        train_sampling_strategy="group_by_length" if bench.options.peer_groups else "random",
-    )
     network = AutoModelForTokenClassification.from_pretrained(folder / "start")
-    trainer = Trainer(
-        model=network,
-        args=arguments,
-        train_dataset=Dataset.from_list(rows(start, examples)),
-        data_collator=DataCollatorForTokenClassification(start.tokenizer),
-    )
-    trainer.remove_callback(PrinterCallback)
-    seconds = trainer.train().metrics["train_runtime"]
+    learnt, collator = Dataset.from_list(rows(start, examples)), DataCollatorForTokenClassification(start.tokenizer)
+    groups = bench.options.peer_groups
+    seconds = train_with_trainer(network, settings, folder, learnt, collator, bf16=bf16, groups=groups)
     network.save_pretrained(folder / "start")  # beside what else the folder needs
     return {"seconds": seconds, **scored(bench, folder / "start")}
 

@@ -2,7 +2,7 @@
 
 Claim: notes of a table of any size are read and put together under 2 GB of private memory, and a kill costs one block.
 
-    python -m benchmarks.notes                       some ten minutes, and 3 GB of disk in --scratch
+    python -m benchmarks.notes                       some four minutes, and 3 GB of disk in --scratch
     python -m benchmarks.notes --rows 50000          a look at it
 
 The table is MIMIC-III's, written as a stream: quoted texts of many lines with marks of de-identification, doubled

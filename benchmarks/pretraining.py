@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.machine import MINILM, add_data, machine, require
+from benchmarks.trainer import train_with_trainer
 from bertrelay.fingerprint import Digests
 from bertrelay.stage import Metrics, StageContext
 from domain.pretraining.corpus import Corpus, build_corpus
@@ -121,40 +122,18 @@ def epochs_of(bench: Bench, settings: PretrainSettings) -> list[Items]:
 def train_peer(bench: Bench, seed: int) -> Trained:
     """Trains the same sequences with Trainer and its collator."""
     from datasets import Dataset
-    from transformers import BertForMaskedLM, DataCollatorForLanguageModeling, Trainer, TrainingArguments
-    from transformers.trainer_callback import PrinterCallback
+    from transformers import BertForMaskedLM, DataCollatorForLanguageModeling
 
     settings = bench.settings(seed, bench.start(seed), ["mlm"])
     corpus, tokenizer = bench.corpus(settings)
     items = epochs_of(bench, settings)[0]
     sequences = Sequences(corpus, tokenizer, settings)
     rows = [sequences.ids(start, count).tolist() for start, count in zip(items.starts, items.tokens, strict=True)]
-    arguments = TrainingArguments(
-        output_dir=str(bench.scratch / f"peer-{seed}"),
-        seed=seed,
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=cast(int, settings.batch_items),
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=settings.schedule,
-        warmup_steps=settings.warmup,  # below 1 it is a share of all steps
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_grad_norm,
-        bf16=True,
-        use_cpu=True,
-        report_to="none",
-        disable_tqdm=True,
-        logging_strategy="no",
-        save_strategy="no",
-        train_sampling_strategy="group_by_length" if bench.options.peer_groups else "random",
-    )
     model = BertForMaskedLM.from_pretrained(bench.start(seed))
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=settings.masking.share)
-    trainer = Trainer(
-        model=model, args=arguments, train_dataset=Dataset.from_dict({"input_ids": rows}), data_collator=collator
-    )
-    trainer.remove_callback(PrinterCallback)
-    seconds = trainer.train().metrics["train_runtime"]
-    folder = bench.scratch / f"peer-{seed}" / "model"
+    learnt, folder = Dataset.from_dict({"input_ids": rows}), bench.scratch / f"peer-{seed}" / "model"
+    groups = bench.options.peer_groups
+    seconds = train_with_trainer(model, settings, folder.parent, learnt, collator, bf16=True, groups=groups)
     save_network(model, tokenizer, folder)
     return Trained(folder, seconds, sum(map(len, rows)) * settings.epochs, {})
 

@@ -19,11 +19,9 @@ import csv
 import multiprocessing
 import sys
 import tempfile
-import threading
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +32,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.contenders import Claim, Spread, at_least, in_turns, judge
 from benchmarks.machine import MINILM, add_device, machine
-from benchmarks.private import SECONDS_BETWEEN_LOOKS
+from benchmarks.private import looked_at
 from bertrelay.backbone import bert_config, save_backbone, save_tokenizer
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.hardware import private_memory_mb, resolve_precision
@@ -129,27 +127,9 @@ def score_many(model: str, texts: Sequence[str], admissions: int, threads: int) 
                 writer.writerows([("hadm_id", "text"), *islice(enumerate(cycle(texts)), count)])
         score_file(model, folder / "warm.csv", folder / "warm.parquet")
         ready, began = private_memory_mb() or 0.0, time.perf_counter()
-        with _looked_at() as looks:
+        with looked_at() as looks:
             score_file(model, folder / "many.csv", folder / "many.parquet")
         return Seen(admissions, ready, max(looks), time.perf_counter() - began)
-
-
-@contextmanager
-def _looked_at() -> Iterator[list[float]]:
-    """The private memory of this process, looked at again and again."""
-    looks, ended = [private_memory_mb() or 0.0], threading.Event()
-
-    def look() -> None:
-        while not ended.wait(SECONDS_BETWEEN_LOOKS):
-            looks.append(private_memory_mb() or 0.0)
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        yield looks
-    finally:
-        ended.set()
-        watcher.join()
 
 
 def measure_memory(options: Namespace, texts: Sequence[str], model: Path) -> list[Seen]:

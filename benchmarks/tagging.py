@@ -21,11 +21,9 @@ import json
 import multiprocessing
 import sys
 import tempfile
-import threading
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +32,7 @@ import torch
 
 from benchmarks.contenders import Answer, Claim, Contender, Spread, at_least, in_turns, judge
 from benchmarks.machine import MINILM, add_data, add_device, machine, require
+from benchmarks.private import looked_at
 from bertrelay.hardware import private_memory_mb, resolve_precision
 from domain.biomedical import EntityTagger
 from domain.biomedical.annotations import Document
@@ -50,7 +49,6 @@ BATCH_SIZES = [1, 4, 16, 64]
 TRIED_ON, TRIED_TIMES = 100, 2
 FASTER = 3.0
 WARM_UP_WORDS = 50_000
-SECONDS_BETWEEN_LOOKS = 0.05
 BYTES_OF_AN_ENTITY = 250
 SLACK_MB = 16.0
 """What the allocator may keep for later, whatever the document."""
@@ -141,28 +139,10 @@ def tag_one(model: str, texts: Sequence[str], words: int, threads: int) -> Seen:
     text = long_document(texts, words)
     del texts
     ready, began = private_memory_mb() or 0.0, time.perf_counter()
-    with _looked_at() as looks:
+    with looked_at() as looks:
         (document,) = tagger.tag_documents([Document("long", text)])
     seconds = time.perf_counter() - began
     return Seen(words, sys.getsizeof(text) / 1e6, ready, max(looks), len(document.entities), seconds)
-
-
-@contextmanager
-def _looked_at() -> Iterator[list[float]]:
-    """The private memory of this process, looked at again and again."""
-    looks, ended = [private_memory_mb() or 0.0], threading.Event()
-
-    def look() -> None:
-        while not ended.wait(SECONDS_BETWEEN_LOOKS):
-            looks.append(private_memory_mb() or 0.0)
-
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        yield looks
-    finally:
-        ended.set()
-        watcher.join()
 
 
 def measure_memory(options: Namespace, texts: Sequence[str]) -> list[Seen]:

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.hardware import autocast, resolve_precision
-from bertrelay.linear import Packed, pack, using
+from bertrelay.hardware import resolve_precision
+from bertrelay.inference import best_batch_tokens, computing, pack_for
+from bertrelay.linear import Packed, using
 from bertrelay.padding import batch_shape, padded
 from bertrelay.progress import Bar, progress
 
 BLOCK_SENTENCES = 8_192
-CPU_BATCH_TOKENS = 2_048  # as much as stays in the caches; more is slower
-GPU_BATCH_TOKENS = 65_536
 Vectors = NDArray[np.float32]
 
 
@@ -91,16 +90,15 @@ def encode_blocks(
 ) -> Iterator[Vectors]:
     """For each block of sentences its vectors, float32 (n, dim); `blocks` is read from another thread, one ahead."""
     precision, prompt, bar = resolve_precision(precision), encoder.prompts.text(prompt_name), bar or Bar()
-    batch_tokens = batch_tokens or (CPU_BATCH_TOKENS if encoder.device.type == "cpu" else GPU_BATCH_TOKENS)
+    batch_tokens = batch_tokens or best_batch_tokens(encoder.device)
     tokenized = (_tokenize(encoder, prompt, sentences) for sentences in blocks)
     packed: Packed = {}
     with ThreadPoolExecutor(1, "tokenizer") as ahead:
         waiting = ahead.submit(next, tokenized, None)
         while (block := waiting.result()) is not None:
             waiting = ahead.submit(next, tokenized, None)
-            pays = precision == "bf16" and len(block.ids) > batch_tokens  # for one batch it takes longer than it saves
-            packed = packed or (pack(encoder.backbone) if pays else {})
-            with _computing(encoder, precision), using(packed):
+            packed = packed or pack_for(len(block.ids), encoder.backbone, precision, batch_tokens)
+            with computing(encoder, precision), using(packed):
                 vectors = _compute(encoder, block, batch_tokens, bar)
             yield vectors
 
@@ -120,18 +118,6 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))
     return _Tokens(flat, np.cumsum(lengths) - lengths, lengths, row_of)
-
-
-@contextmanager
-def _computing(encoder: SentenceEncoder, precision: str) -> Iterator[None]:
-    """Without gradients or dropout, in `precision`."""
-    was_training = encoder.training
-    encoder.eval()
-    try:
-        with torch.inference_mode(), autocast(encoder.device, precision):
-            yield
-    finally:
-        encoder.train(was_training)
 
 
 def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar) -> Vectors:

@@ -12,7 +12,6 @@ from bertrelay.files import whole_file, write_json
 from bertrelay.hardware import accelerator
 from bertrelay.progress import progress, say
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.calibration import expected_calibration_error
 from domain.biomedical.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.ner_settings import NerEvaluateSettings
 from domain.biomedical.network import EntityModel, load_model
@@ -29,6 +28,7 @@ from domain.biomedical.scoring import (
     which_are_right,
 )
 from domain.biomedical.tags import TokenSpan, tags_of
+from domain.calibration import expected_calibration_error
 
 Floats = NDArray[np.float64]
 EXAMPLES_KEPT = 12

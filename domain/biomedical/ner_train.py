@@ -12,18 +12,19 @@ from torch.nn.functional import cross_entropy
 from bertrelay.batches import Items
 from bertrelay.errors import RequestError
 from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training import Batch, train
-from domain.biomedical.calibration import fit_temperature
 from domain.biomedical.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.labels import LabelSet
 from domain.biomedical.ner_settings import NerSettings
 from domain.biomedical.network import EntityModel, save_model, start_model
 from domain.biomedical.pieces import SPECIALS, Cutter, owned_words, stretches
-from domain.biomedical.prediction import Decoded, best_batch_tokens, decode, emissions_of, pack_for
+from domain.biomedical.prediction import Decoded, decode, emissions_of
 from domain.biomedical.scoring import count_entities, entity_figures, strict_spans, which_are_right
 from domain.biomedical.tags import converted
+from domain.calibration import fit_temperature
 
 CRITERION = "dev/f1"
 
@@ -138,8 +139,9 @@ class Dev:
         return fit_temperature(found.confidences, which_are_right(self.gold, found.token_spans()))
 
     def _decoded(self, model: EntityModel) -> Decoded:
-        size = best_batch_tokens(model)
-        packed = pack_for(model, self.pieces, self.precision, size)  # anew, as the weights have changed
+        size = best_batch_tokens(model.network.device)
+        base = model.network.network.base_model
+        packed = pack_for(len(self.pieces.ids), base, self.precision, size)  # anew, as the weights have changed
         emissions = emissions_of(model, self.pieces, self.cutter, self.precision, size, packed)
         return decode(model, emissions, self.pieces.words)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -11,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertrelay.encoding import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
-from bertrelay.hardware import autocast, resolve_precision
-from bertrelay.linear import Packed, pack, using
+from bertrelay.hardware import resolve_precision
+from bertrelay.inference import best_batch_tokens, computing, pack_for
+from bertrelay.linear import Packed, using
 from bertrelay.padding import batch_shape
 from domain.biomedical.decoding import Spans, span_probabilities, spans_of, viterbi
-from domain.biomedical.network import EntityModel, TokenClassifier
+from domain.biomedical.network import EntityModel
 from domain.biomedical.pieces import SPECIALS, Cutter, Pieces, Words, owned_words, stretches
 from domain.biomedical.tags import TokenSpan
 from domain.biomedical.windows import Windows
@@ -111,7 +110,7 @@ def predict_blocks(
 ) -> Iterator[tuple[list[Words], NDArray[np.float32]]]:
     """Blocks of `sentences` and the emissions of all their words, (words, tags); the next one is cut meanwhile."""
     precision, cutter = resolve_precision(precision), Cutter(model.tokenizer)
-    batch_tokens = batch_tokens or best_batch_tokens(model)
+    batch_tokens = batch_tokens or best_batch_tokens(model.network.device)
     cut = ((block, cutter(block)) for block in _blocks(sentences, block_words))
     packed: Packed = {}
     with ThreadPoolExecutor(1, "tokenizer") as ahead:
@@ -119,19 +118,8 @@ def predict_blocks(
         while (ready := waiting.result()) is not None:
             waiting = ahead.submit(next, cut, None)
             block, pieces = ready
-            packed = packed or pack_for(model, pieces, precision, batch_tokens)
+            packed = packed or pack_for(len(pieces.ids), model.network.network.base_model, precision, batch_tokens)
             yield block, emissions_of(model, pieces, cutter, precision, batch_tokens, packed)
-
-
-def best_batch_tokens(model: EntityModel) -> int:
-    """As many pieces as the device computes best at once."""
-    return CPU_BATCH_TOKENS if model.network.device.type == "cpu" else GPU_BATCH_TOKENS
-
-
-def pack_for(model: EntityModel, pieces: Pieces, precision: str, batch_tokens: int) -> Packed:
-    """The weights laid out for many batches, and nothing where there is one, or where it saves nothing."""
-    pays = precision == "bf16" and len(pieces.ids) > batch_tokens
-    return pack(model.network.network.base_model) if pays else {}
 
 
 def _blocks(sentences: Iterable[Words], block_words: int) -> Iterator[list[Words]]:
@@ -153,7 +141,7 @@ def emissions_of(
     windows = pieces.windows(model.max_tokens, model.overlap)
     order = np.argsort(-windows.lengths, kind="stable")  # longest first: if memory is short, it shows at once
     parts: list[torch.Tensor] = []
-    with _computing(network, precision), using(packed):
+    with computing(network, precision), using(packed):
         start = 0
         while start < len(order):
             longest = int(windows.lengths[order[start]]) + SPECIALS
@@ -170,15 +158,3 @@ def _in_order(parts: Sequence[torch.Tensor], pieces: Pieces, windows: Windows, t
     if parts:
         emissions[stretches(*owned_words(pieces, windows))] = torch.cat(list(parts)).float().cpu().numpy()
     return emissions
-
-
-@contextmanager
-def _computing(network: TokenClassifier, precision: str) -> Iterator[None]:
-    """Without gradients or dropout, in `precision`."""
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.inference_mode(), autocast(network.device, precision):
-            yield
-    finally:
-        network.train(was_training)

@@ -5,7 +5,6 @@ This room loads neither torch nor transformers, so that a wrong request is told 
 
 import hashlib
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -13,17 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import read_json, whole_file, write_json
+from bertrelay.parts import Parts
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
-from bertrelay.vectors import not_written
 from domain.biomedical.annotations import Document
 from domain.biomedical.formats import jsonl
 from domain.biomedical.formats.front import FORMATS, FormatName, format_of, read_documents, writing
 
 BLOCK_CHARACTERS = 400_000
 """As much text is tagged before it is on the disk: some 60,000 words, the most that a kill costs."""
-HOLDS = "holds.json"
 WORD = re.compile(r"\S+")
 
 
@@ -123,48 +120,11 @@ def count_words(text: str) -> int:
     return sum(1 for _ in WORD.finditer(text))
 
 
-class Parts:
-    """The tagged blocks of an output that is not whole yet: a file each, in a folder beside it, which a kill leaves."""
-
-    def __init__(self, output: Path, blocks: list[Block]) -> None:
-        self.folder = output.with_name(output.name + ".partial")
-        self.blocks = blocks
-
-    def begin(self, holds: dict[str, object]) -> None:
-        """Makes the folder, unless it is there and holds the same; what else it held is begun again, with a word."""
-        try:
-            if self.folder.is_dir() and read_json(self.folder / HOLDS) != holds:
-                say(f"{self.folder} was begun for another model or input; it is begun again")
-                shutil.rmtree(self.folder)
-            self.folder.mkdir(exist_ok=True)
-            write_json(self.folder / HOLDS, holds)
-        except OSError as error:
-            raise not_written(self.folder, error) from error
-
-    def waiting(self) -> list[int]:
-        """The blocks that are not done, in order."""
-        return [number for number in range(len(self.blocks)) if not self._path(number).is_file()]
-
-    def write(self, number: int, documents: Iterator[Document]) -> None:
-        """Writes a block; it is done when its file is there."""
-        try:
-            with whole_file(self._path(number)) as path, path.open("w", encoding="utf-8", newline="\n") as file:
-                for document in documents:
-                    file.write(jsonl.line_of(document))
-        except OSError as error:
-            raise not_written(self._path(number), error) from error
-
-    def documents(self) -> Iterator[Document]:
-        """All tagged documents, in order; where they stood in a part is nobody's concern."""
-        for number in range(len(self.blocks)):
-            for document in read_documents(self._path(number), "jsonl", unique=False):
-                yield replace(document, file="", line=0)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder)
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{number:06}.jsonl"
+def tagged_documents(parts: Parts[Block]) -> Iterator[Document]:
+    """All tagged documents, in order; where they stood in a part is nobody's concern."""
+    for path in parts.paths:
+        for document in read_documents(path, "jsonl", unique=False):
+            yield replace(document, file="", line=0)
 
 
 def blocks_of(source: Source, wanted: list[Block]) -> Iterator[Iterator[Document]]:
@@ -184,10 +144,10 @@ def _exactly(count: int, documents: Iterator[Document], source: Source) -> Itera
         raise WorkError(f"{source.path} became shorter while it was read; run the same command again")
 
 
-def put_together(parts: Parts, output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
+def put_together(parts: Parts[Block], output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
     """Writes `output`; how many documents its format cannot hold, which `listed` lists where there are any."""
     with Rejects(listed, max_rejects) as rejects, writing(output, format_name, rejects) as write:
-        for document in parts.documents():
+        for document in tagged_documents(parts):
             write(document)
     refused = rejects.counts.total()
     if not refused:

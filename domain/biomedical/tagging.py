@@ -11,15 +11,17 @@ from typing import NamedTuple
 from bertrelay.backbone import model_folder
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import give_back_memory, resolve_precision
+from bertrelay.parts import Parts
 from bertrelay.progress import Bar, progress, say
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
 from bertrelay.vector_outputs import held
 from domain.biomedical.annotations import Document
+from domain.biomedical.formats import jsonl
 from domain.biomedical.formats.front import FormatName
 from domain.biomedical.tag_files import (
     BLOCK_CHARACTERS,
-    Parts,
+    Block,
     Source,
     Survey,
     blocks_of,
@@ -27,6 +29,7 @@ from domain.biomedical.tag_files import (
     count_words,
     put_together,
     survey,
+    tagged_documents,
 )
 from domain.biomedical.tag_settings import TagSettings
 from domain.biomedical.tagger import EntityTagger
@@ -132,7 +135,7 @@ def _holds(folder: Path, surveyed: Survey, precision: str) -> dict[str, object]:
 
 
 def _tag_blocks(
-    tagger: EntityTagger, source: Source, parts: Parts, precision: str, batch_tokens: int | None, world: World
+    tagger: EntityTagger, source: Source, parts: Parts[Block], precision: str, batch_tokens: int | None, world: World
 ) -> int:
     """Tags the blocks that are not done: process r of w those at r::w. How many words these blocks have together."""
     waiting = parts.waiting()
@@ -146,7 +149,7 @@ def _tag_blocks(
     with progress("tagging", words, "words", words - missing) as bar:
         for number, documents in zip(mine, read, strict=True):
             tagged = tagger.tag_documents(documents, precision=precision, batch_tokens=batch_tokens)
-            parts.write(number, _counted(tagged, bar))
+            parts.write(number, map(jsonl.line_of, _counted(tagged, bar)))
             give_back_memory()
             done = theirs.difference(parts.waiting())  # by other processes, since the last block
             bar.advance(sum(parts.blocks[other].words for other in done))
@@ -162,7 +165,7 @@ def _counted(documents: Iterator[Document], bar: Bar) -> Iterator[Document]:
         bar.advance(count_words(document.text))
 
 
-def _count(parts: Parts) -> dict[str, int]:
+def _count(parts: Parts[Block]) -> dict[str, int]:
     """The entities of all documents by type, the most frequent first."""
-    counts = Counter(entity.type for document in parts.documents() for entity in document.entities)
+    counts = Counter(entity.type for document in tagged_documents(parts) for entity in document.entities)
     return dict(counts.most_common())

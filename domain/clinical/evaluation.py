@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from bertrelay.stage import Metrics
-from domain.biomedical.calibration import fit_temperature
+from domain.calibration import fit_temperature
 from domain.clinical.aggregation import aggregate
 from domain.clinical.bootstrap import with_intervals
 from domain.clinical.measures import (

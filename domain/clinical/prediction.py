@@ -1,19 +1,15 @@
 """Chunks to the log-odds of a return, chunks of like length side by side, whosever they are."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertrelay.encoding import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
-from bertrelay.hardware import autocast
-from bertrelay.linear import Packed, pack, using
+from bertrelay.inference import best_batch_tokens, computing, pack_for
+from bertrelay.linear import Packed, using
 from bertrelay.padding import batch_shape
 from bertrelay.progress import Bar
 from domain.clinical.chunk_tokens import ChunkTokens
-from domain.clinical.classifier import ChunkClassifier, ReadmissionModel
+from domain.clinical.classifier import ReadmissionModel
 
 Floats = NDArray[np.float64]
 
@@ -32,11 +28,11 @@ def chunk_log_odds(
     precision: bf16 or fp32, settled. packed: weights laid out before (`pack_for`); found here when not given.
     """
     network, bar = model.network, bar or Bar()
-    size = batch_tokens or best_batch_tokens(network)
-    packed = pack_for(network, tokens, precision, size) if packed is None else packed
+    size = batch_tokens or best_batch_tokens(network.device)
+    packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
     order = np.argsort(-tokens.lengths[chunks], kind="stable")  # longest first: if memory is short, it shows at once
     parts, start = [torch.zeros(0)], 0
-    with _computing(network, precision), using(packed):
+    with computing(network, precision), using(packed):
         while start < len(order):
             longest = int(tokens.lengths[chunks[order[start]]])
             width, height = batch_shape(longest, len(order) - start, size, model.settings.chunking.max_tokens)
@@ -48,26 +44,3 @@ def chunk_log_odds(
     found = np.empty(len(order))
     found[order] = torch.cat(parts).numpy()
     return found
-
-
-def best_batch_tokens(network: ChunkClassifier) -> int:
-    """As many tokens as the device computes best at once."""
-    return CPU_BATCH_TOKENS if network.device.type == "cpu" else GPU_BATCH_TOKENS
-
-
-def pack_for(network: ChunkClassifier, tokens: ChunkTokens, precision: str, batch_tokens: int) -> Packed:
-    """The weights laid out for many batches, and nothing where there is one, or where it saves nothing."""
-    pays = precision == "bf16" and len(tokens.ids) > batch_tokens
-    return pack(network.network.base_model) if pays else {}
-
-
-@contextmanager
-def _computing(network: ChunkClassifier, precision: str) -> Iterator[None]:
-    """Without gradients or dropout, in `precision`."""
-    was_training = network.training
-    network.eval()
-    try:
-        with torch.inference_mode(), autocast(network.device, precision):
-            yield
-    finally:
-        network.train(was_training)

@@ -6,7 +6,6 @@ This room loads neither torch nor transformers, so that a wrong request is told 
 import csv
 import hashlib
 import json
-import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, whole_file, write_json
-from bertrelay.progress import say
+from bertrelay.files import whole_file
+from bertrelay.parts import Parts
 from bertrelay.records import rows
 from bertrelay.rejects import Rejects
 from bertrelay.tables import Record, Table
@@ -25,7 +24,6 @@ from domain.clinical.ids import canonical_id
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 BLOCK_CHARACTERS = 2_000_000
 """As much text is scored before it is on the disk, some 400 admissions: the most that a kill costs."""
-HOLDS = "holds.json"
 Row = dict[str, Any]
 Admission = tuple[str, list[str]]
 """An id and its notes, in the order of the rows."""
@@ -167,47 +165,16 @@ def _numbered(notes: NotesTable, rejects: Rejects, digest: "hashlib._Hash") -> I
             yield name, place, text or ""
 
 
-class Parts:
-    """The scored blocks of an output that is not whole yet: a file each, in a folder beside it, which a kill leaves."""
+def line_of(row: Row) -> str:
+    """A scored admission as it stands in a part."""
+    return json.dumps(row, ensure_ascii=False) + "\n"
 
-    def __init__(self, output: Path, blocks: Sequence[Block]) -> None:
-        self.folder = output.with_name(output.name + ".partial")
-        self.blocks = blocks
 
-    def begin(self, holds: dict[str, object]) -> None:
-        """Makes the folder, unless it is there and holds the same; what else it held is begun again, with a word."""
-        try:
-            if self.folder.is_dir() and read_json(self.folder / HOLDS) != holds:
-                say(f"{self.folder} was begun for another model or input; it is begun again")
-                shutil.rmtree(self.folder)
-            self.folder.mkdir(exist_ok=True)
-            write_json(self.folder / HOLDS, holds)
-        except OSError as error:
-            raise not_written(self.folder, error) from error
-
-    def waiting(self) -> list[int]:
-        """The blocks that are not done, in order."""
-        return [number for number in range(len(self.blocks)) if not self._path(number).is_file()]
-
-    def write(self, number: int, scored: Sequence[Row]) -> None:
-        """Writes a block; it is done when its file is there."""
-        try:
-            with whole_file(self._path(number)) as path:
-                path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in scored), encoding="utf-8")
-        except OSError as error:
-            raise not_written(self._path(number), error) from error
-
-    def read(self) -> Iterator[list[Row]]:
-        """The rows of each block, in order."""
-        for number in range(len(self.blocks)):
-            with self._path(number).open(encoding="utf-8") as lines:
-                yield [json.loads(line) for line in lines]
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder)
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{number:06}.jsonl"
+def scored_blocks(parts: Parts[Block]) -> Iterator[list[Row]]:
+    """The rows of each block, in order."""
+    for path in parts.paths:
+        with path.open(encoding="utf-8") as lines:
+            yield [json.loads(line) for line in lines]
 
 
 def write_scores(blocks: Iterator[list[Row]], columns: Sequence[str], output: Path) -> None:

@@ -11,6 +11,7 @@ from scipy.special import expit
 
 from bertrelay.errors import RequestError
 from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.linear import Packed
 from bertrelay.progress import Bar
 from domain.clinical.aggregation import aggregate, shares
@@ -20,7 +21,7 @@ from domain.clinical.classifier import ReadmissionModel, load_model
 from domain.clinical.cleaning import clean
 from domain.clinical.evaluation import calibrated
 from domain.clinical.ids import canonical_id
-from domain.clinical.prediction import best_batch_tokens, chunk_log_odds, pack_for
+from domain.clinical.prediction import chunk_log_odds
 from domain.clinical.sections import NAMES, find_sections
 from domain.clinical.stay_text import BETWEEN
 
@@ -140,8 +141,8 @@ class ReadmissionScorer:
 
     def _log_odds(self, tokens: ChunkTokens, precision: str, batch_tokens: int | None, bar: Bar | None) -> Floats:
         network = self.model.network
-        size = batch_tokens or best_batch_tokens(network)
-        packed = self._packed.get(precision) or pack_for(network, tokens, precision, size)
+        size = batch_tokens or best_batch_tokens(network.device)
+        packed = self._packed.get(precision) or pack_for(len(tokens.ids), network.network.base_model, precision, size)
         self._packed = {precision: packed}
         return chunk_log_odds(self.model, tokens, np.arange(len(tokens)), precision, size, packed, bar)
 

@@ -12,6 +12,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import write_text
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import give_back_memory, resolve_precision
+from bertrelay.parts import Parts
 from bertrelay.progress import progress, say
 from bertrelay.rejects import Rejects
 from bertrelay.vector_outputs import held
@@ -19,12 +20,14 @@ from domain.clinical.classifier import read_description
 from domain.clinical.score_files import (
     BLOCK_CHARACTERS,
     Admission,
+    Block,
     NotesTable,
-    Parts,
     Row,
     SortedNotes,
     check_notes,
     check_output,
+    line_of,
+    scored_blocks,
     sorted_notes,
     write_scores,
 )
@@ -118,7 +121,9 @@ def _holds(folder: Path, found: SortedNotes, precision: str, **options: bool) ->
     return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_CHARACTERS}
 
 
-def _score_blocks(found: SortedNotes, parts: Parts, work: Callable[[list[Admission]], list[Row]]) -> float | None:
+def _score_blocks(
+    found: SortedNotes, parts: Parts[Block], work: Callable[[list[Admission]], list[Row]]
+) -> float | None:
     """Scores the blocks that are not done; chunks per second, None where there were none."""
     waiting, began, computed = parts.waiting(), time.monotonic(), 0
     done = found.admissions - sum(parts.blocks[number].end - parts.blocks[number].first for number in waiting)
@@ -127,7 +132,7 @@ def _score_blocks(found: SortedNotes, parts: Parts, work: Callable[[list[Admissi
     with progress("scoring", found.admissions, "admissions", done) as bar:
         for number in waiting:
             scored = work(found.of(parts.blocks[number]))
-            parts.write(number, scored)
+            parts.write(number, map(line_of, scored))
             computed += sum(row["n_chunks"] for row in scored)
             bar.advance(len(scored))
             give_back_memory()
@@ -168,12 +173,12 @@ def _row(name: str, text: str, score: Score, with_text: bool) -> Row:
     return row
 
 
-def _written(parts: Parts, output: Path, with_text: bool) -> tuple[int, int, int, int]:
+def _written(parts: Parts[Block], output: Path, with_text: bool) -> tuple[int, int, int, int]:
     """Puts the parts together; how many admissions, those without text, chunks, and alarms."""
     columns = [*FLAT, *(["top_text"] if with_text else []), "chunks"]
-    write_scores(parts.read(), columns, output)
+    write_scores(scored_blocks(parts), columns, output)
     admissions = without_text = chunks = alarms = 0
-    for block in parts.read():
+    for block in scored_blocks(parts):
         admissions += len(block)
         without_text += sum(row["n_chunks"] == 0 for row in block)
         chunks += sum(row["n_chunks"] for row in block)

@@ -62,25 +62,20 @@ def encode(
     """
     from bertrelay.sentence_files import check_first
     from bertrelay.vector_outputs import check_output
-    from pipelines.launch import check_world, launch_again
-    from pipelines.team import Team
-    from pipelines.trouble import stopping_at_once
+    from pipelines.cli.sharing import shared
+    from pipelines.launch import check_world
 
     world = check_world(processes)
     table = table_of(source, column, file_format, header)
     check_model(model)
     check_output(output, source)
     check_first(table)
-    if world.size == 1 and processes is not None and processes > 1:
-        raise typer.Exit(launch_again(processes))
-    with stopping_at_once():
+    with shared(world, processes):
         from bertrelay.vector_files import encode_file
 
-        team = Team.gather(world)
         encoded = encode_file(
             model, table, output, prompt_name=prompt, precision=precision, batch_tokens=batch_tokens, world=world
         )
-        team.part()
     if world.is_main:
         typer.echo(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
 

@@ -81,9 +81,8 @@ def mine(
       bertrelay mine MODEL en.txt de.txt mined.tsv --gold pairs.tsv
     """
     from bertrelay.sentence_files import check_first
-    from pipelines.launch import check_world, launch_again
-    from pipelines.team import Team
-    from pipelines.trouble import stopping_at_once
+    from pipelines.cli.sharing import shared
+    from pipelines.launch import check_world
     from students.mining.output import check_output
 
     world = check_world(processes)
@@ -93,12 +92,9 @@ def mine(
     check_output(output, *sides)
     for side in sides:
         check_first(side)
-    if world.size == 1 and processes is not None and processes > 1:
-        raise typer.Exit(launch_again(processes))
-    with stopping_at_once():
+    with shared(world, processes):
         from students.mining.mine import mine_files
 
-        team = Team.gather(world)
         mining = mine_files(
             model,
             *sides,
@@ -112,7 +108,6 @@ def mine(
             work=work_beside(output) if keep else None,
             world=world,
         )
-        team.part()
     if world.is_main:
         typer.echo(json.dumps({"output": str(output), **asdict(mining)}) if as_json else _text(mining, output))
 

@@ -66,20 +66,16 @@ def tag(
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
     """
     from domain.biomedical.tag_files import Source, check_output, check_source
-    from pipelines.launch import check_world, launch_again
-    from pipelines.team import Team
-    from pipelines.trouble import stopping_at_once
+    from pipelines.cli.sharing import shared
+    from pipelines.launch import check_world
 
     world = check_world(processes)
     check_model(model)
     output_format = check_output(output, output_format, source)
     check_source(Source(source, input_format))
-    if world.size == 1 and processes is not None and processes > 1:
-        raise typer.Exit(launch_again(processes))
-    with stopping_at_once():
+    with shared(world, processes):
         from domain.biomedical.tagging import tag_file
 
-        team = Team.gather(world)
         tagged = tag_file(
             model,
             source,
@@ -91,7 +87,6 @@ def tag(
             batch_tokens=batch_tokens,
             world=world,
         )
-        team.part()
     if world.is_main:
         typer.echo(json.dumps({"output": str(output), **tagged._asdict()}) if as_json else _text(tagged, output))
 

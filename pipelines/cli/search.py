@@ -94,9 +94,8 @@ def search(
 
       bertrelay search MODEL --index sentences.txt.index --queries questions.txt --output answers.jsonl
     """
-    from pipelines.launch import check_world, launch_again
-    from pipelines.team import Team
-    from pipelines.trouble import stopping_at_once
+    from pipelines.cli.sharing import shared
+    from pipelines.launch import check_world
 
     world = check_world(processes)
     _check(corpus, index, rebuild, query or [], queries, output, as_json)
@@ -104,14 +103,11 @@ def search(
     asked = None if queries is None else table_of(queries, None, None, True)
     check_model(model)
     _check_files(table, asked, output)
-    if table is not None and world.size == 1 and processes is not None and processes > 1:
-        raise typer.Exit(launch_again(processes))
     folder = index or index_beside(corpus or "")
-    with stopping_at_once():
+    with shared(world, None if table is None else processes):
         from students.searching.index import build_index
         from students.searching.opened import open_index
 
-        team = Team.gather(world)
         if table is None:
             opened = open_index(model, folder, verify=verify)
         else:
@@ -127,7 +123,6 @@ def search(
                 verify=verify,
                 world=world,
             )
-        team.part()
         if world.is_main:
             _check_kind(opened, kind)
             find = partial(

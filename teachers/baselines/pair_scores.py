@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertrelay.hardware import autocast, resolve_precision
+from bertrelay.hardware import resolve_precision
+from bertrelay.inference import computing
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -45,13 +46,11 @@ def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: i
     if not pairs:
         return np.zeros(0, np.float32)
     tokens, scores = model.tokenize(pairs), np.empty(len(pairs), np.float32)
-    order, was_training, start = np.argsort(-tokens.lengths, kind="stable"), model.training, 0
-    model.train(False)
-    with torch.inference_mode(), autocast(model.device, resolve_precision(precision)):
+    order, start = np.argsort(-tokens.lengths, kind="stable"), 0
+    with computing(model, resolve_precision(precision)):
         while start < len(order):
             rows = order[start : start + max(1, batch_tokens // int(tokens.lengths[order[start]]))]
             inputs = {name: each.to(model.device) for name, each in tokens.padded(rows, model.pad_id).items()}
             scores[rows] = torch.sigmoid(model(**inputs)).cpu().numpy()
             start += len(rows)
-    model.train(was_training)
     return scores

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertrelay import encoding
+from bertrelay import encoding, inference
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16
@@ -145,10 +145,10 @@ def test_bf16_stays_close_to_fp32(sentences: list[str]) -> None:
 def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(
     make_encoder: MakeEncoder, many: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, calls, pack = make_encoder(), [], encoding.pack
+    encoder, calls, pack = make_encoder(), [], inference.pack
     blocks = [many[start : start + BLOCK] for start in range(0, len(many), BLOCK)]
     anew = [next(encoding.encode_blocks(encoder, [block], "bf16", 8)) for block in blocks]
-    monkeypatch.setattr(encoding, "pack", lambda network: calls.append(network) or pack(network))
+    monkeypatch.setattr(inference, "pack", lambda network: calls.append(network) or pack(network))
     maps = [module for module in encoder.modules() if isinstance(module, Linear)]
     for block, vectors in zip(anew, encoding.encode_blocks(encoder, blocks, "bf16", 8), strict=True):
         np.testing.assert_array_equal(vectors, block)

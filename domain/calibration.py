@@ -1,6 +1,6 @@
 """Confidences that mean what they say: a temperature found on dev data, and how far they are off.
 
-One temperature for all scores (Guo et al. 2017, section 4.2): it changes no tag, for the best sequence stays the best.
+One temperature for all scores (Guo et al. 2017, section 4.2): it changes no decision, for what is best stays the best.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ Flags = NDArray[np.bool_]
 
 COLDEST, HOTTEST = 0.2, 10.0
 FEWEST = 20
-"""With fewer entities, or all of them right or all wrong, there is nothing to learn a temperature from."""
+"""With fewer of them, or all right or all wrong, there is nothing to learn a temperature from."""
 BINS = 10
 TINY = 1e-6
 
 
 def fit_temperature(confidences_at: Callable[[float], Floats], is_right: Flags) -> float:
-    """The temperature at which confidences, (entities,), make what is right and wrong likeliest; 1 of too few."""
+    """The temperature at which confidences, (n,), make what is right and wrong likeliest; 1 of too few."""
     if len(is_right) < FEWEST or is_right.all() or not is_right.any():
         return 1.0
 
