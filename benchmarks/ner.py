@@ -35,13 +35,13 @@ from benchmarks.contenders import Answer, Claim, Spread, at_least, in_turns, jud
 from benchmarks.machine import MINILM, add_data, machine, require
 from benchmarks.trainer import train_with_trainer
 from bertrelay.stage import StageContext
-from domain.biomedical.examples import Example, read_examples, types_in
-from domain.biomedical.labels import LabelSet
-from domain.biomedical.ner_settings import EntitySource, NerSettings
-from domain.biomedical.ner_train import run, tag_numbers
-from domain.biomedical.network import EntityModel, load_model, save_model, start_model
-from domain.biomedical.prediction import decode, predict_blocks
-from domain.biomedical.scoring import Tags, count_entities, entity_figures, strict_spans
+from domain.biomedical.entities.examples import Example, read_examples, types_in
+from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.entities.ner_settings import EntitySource, NerSettings
+from domain.biomedical.entities.ner_train import run, tag_numbers
+from domain.biomedical.entities.network import EntityModel, load_model, save_model, start_model
+from domain.biomedical.entities.prediction import decode, predict_blocks
+from domain.biomedical.entities.scoring import Tags, count_entities, entity_figures, strict_spans
 from domain.biomedical.tags import TokenSpan, tags_of
 
 TRAIN, TEST = "ner/ncbi-disease/train.tsv", "ner/ncbi-disease/test.tsv"

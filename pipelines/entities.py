@@ -43,7 +43,7 @@ def entity_pictures(folder: Path) -> EntityPictures | None:
     confusions, examples = read_json(folder / CONFUSIONS), read_json(folder / EXAMPLES)
     if confusions is None or examples is None or "mentions" not in confusions:
         return None
-    from domain.biomedical.page import compared, hues_of, legend, marked
+    from domain.biomedical.entities.page import compared, hues_of, legend, marked
 
     pairs = {
         name: [

@@ -110,7 +110,7 @@ def _page(run_folder: Path, stages: list[FinishedStage]) -> str:
 
 
 def _entity_style() -> str:
-    from domain.biomedical.page import style
+    from domain.biomedical.entities.page import style
 
     return style()
 

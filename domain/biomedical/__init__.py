@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from domain.biomedical.checking import check
+    from domain.biomedical.entities.tagger import EntityTagger
+    from domain.biomedical.entities.tagging import tag_file
     from domain.biomedical.formats import read_documents, write_documents
-    from domain.biomedical.tagger import EntityTagger
-    from domain.biomedical.tagging import tag_file
 
 __all__ = ["EntityTagger", "check", "read_documents", "tag_file", "write_documents"]
 
 ROOMS = {
-    "EntityTagger": "tagger",
+    "EntityTagger": "entities.tagger",
     "check": "checking",
     "read_documents": "formats",
-    "tag_file": "tagging",
+    "tag_file": "entities.tagging",
     "write_documents": "formats",
 }
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from bertrelay.errors import RequestError
 from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, TaggedSentence
-from domain.biomedical.examples import of_document
+from domain.biomedical.entities.examples import of_document
 from domain.biomedical.formats.conll import TOKEN_AND_TAG, Columns, DocumentStart, scheme_of, sentence_rows
 from domain.biomedical.formats.front import FormatName, document_items, format_of, once
 from domain.biomedical.formats.items import IMPOSSIBLE, MISALIGNED
@@ -304,7 +304,7 @@ def _tokenizer(model: str) -> tuple[Measure, int]:
     """How many word pieces a model's tokenizer cuts sentences into, and how many the model reads at once."""
     from bertrelay.backbone import load_tokenizer, model_folder, read_config
     from bertrelay.layout import read_layout
-    from domain.biomedical.pieces import SPECIALS, Cutter
+    from domain.biomedical.entities.pieces import SPECIALS, Cutter
 
     folder = model_folder(model)
     layout = read_layout(folder)

@@ -4,17 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from domain.clinical.audit import Finding, look_for_leaks
-    from domain.clinical.chunk_settings import ChunkSettings
-    from domain.clinical.chunks import Chunk, Chunker, Chunks
-    from domain.clinical.cleaning import clean
-    from domain.clinical.cohort import write_cohort
-    from domain.clinical.cohort_settings import CohortSettings
-    from domain.clinical.notes import write_notes
-    from domain.clinical.notes_settings import NotesSettings
-    from domain.clinical.scorer import ReadmissionScorer
-    from domain.clinical.scoring import score_file
-    from domain.clinical.sections import Section, find_sections
+    from domain.clinical.cohorts.cohort import write_cohort
+    from domain.clinical.cohorts.cohort_settings import CohortSettings
+    from domain.clinical.leaks.audit import Finding, look_for_leaks
+    from domain.clinical.notes.chunk_settings import ChunkSettings
+    from domain.clinical.notes.chunks import Chunk, Chunker, Chunks
+    from domain.clinical.notes.cleaning import clean
+    from domain.clinical.notes.notes import write_notes
+    from domain.clinical.notes.notes_settings import NotesSettings
+    from domain.clinical.notes.sections import Section, find_sections
+    from domain.clinical.outcomes.scorer import ReadmissionScorer
+    from domain.clinical.outcomes.scoring import score_file
 
 __all__ = [
     "Chunk",
@@ -35,21 +35,21 @@ __all__ = [
 ]
 
 ROOMS = {
-    "Chunk": "chunks",
-    "ChunkSettings": "chunk_settings",
-    "Chunker": "chunks",
-    "Chunks": "chunks",
-    "CohortSettings": "cohort_settings",
-    "Finding": "audit",
-    "NotesSettings": "notes_settings",
-    "ReadmissionScorer": "scorer",
-    "Section": "sections",
-    "clean": "cleaning",
-    "find_sections": "sections",
-    "look_for_leaks": "audit",
-    "score_file": "scoring",
-    "write_cohort": "cohort",
-    "write_notes": "notes",
+    "Chunk": "notes.chunks",
+    "ChunkSettings": "notes.chunk_settings",
+    "Chunker": "notes.chunks",
+    "Chunks": "notes.chunks",
+    "CohortSettings": "cohorts.cohort_settings",
+    "Finding": "leaks.audit",
+    "NotesSettings": "notes.notes_settings",
+    "ReadmissionScorer": "outcomes.scorer",
+    "Section": "notes.sections",
+    "clean": "notes.cleaning",
+    "find_sections": "notes.sections",
+    "look_for_leaks": "leaks.audit",
+    "score_file": "outcomes.scoring",
+    "write_cohort": "cohorts.cohort",
+    "write_notes": "notes.notes",
 }
 
 

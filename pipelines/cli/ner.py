@@ -11,7 +11,7 @@ from pipelines.cli.encode import BatchOption, PrecisionOption
 from pipelines.cli.models import MODEL_HELP, check_model
 
 if TYPE_CHECKING:
-    from domain.biomedical.tagging import TaggedFile
+    from domain.biomedical.entities.tagging import TaggedFile
 
 ner = typer.Typer(help="Find the entities of biomedical texts.", no_args_is_help=True)
 
@@ -65,7 +65,7 @@ def tag(
 
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
     """
-    from domain.biomedical.tag_files import Source, check_output, check_source
+    from domain.biomedical.entities.tag_files import Source, check_output, check_source
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_world
 
@@ -74,7 +74,7 @@ def tag(
     output_format = check_output(output, output_format, source)
     check_source(Source(source, input_format))
     with shared(world, processes):
-        from domain.biomedical.tagging import tag_file
+        from domain.biomedical.entities.tagging import tag_file
 
         tagged = tag_file(
             model,

@@ -10,7 +10,7 @@ from pipelines.cli.encode import BatchOption, PrecisionOption
 from pipelines.cli.models import MODEL_HELP, check_model
 
 if TYPE_CHECKING:
-    from domain.clinical.scoring import ScoredFile
+    from domain.clinical.outcomes.scoring import ScoredFile
 
 readmission = typer.Typer(help="Tell from notes how probable an unplanned return is.", no_args_is_help=True)
 
@@ -62,7 +62,7 @@ def score(
       bertrelay readmission score MODEL notes.jsonl scores.parquet --html page.html --admission 100017
     """
     from bertrelay.errors import RequestError
-    from domain.clinical.score_files import NotesTable, check_notes, check_output
+    from domain.clinical.outcomes.score_files import NotesTable, check_notes, check_output
     from pipelines.trouble import stopping_at_once
 
     check_model(model)
@@ -73,7 +73,7 @@ def score(
         raise RequestError("--admission: without effect without --html; give both, or neither")
     check_notes(NotesTable(notes, id_column, text_column))
     with stopping_at_once():
-        from domain.clinical.scoring import score_file
+        from domain.clinical.outcomes.scoring import score_file
 
         scored = score_file(
             model,

@@ -14,8 +14,8 @@ import pytest
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import EntityTagger, tag_file
 from domain.biomedical.annotations import Document, Entity, Passage
+from domain.biomedical.entities.tag_files import written
 from domain.biomedical.formats import FORMATS, read_documents, write_documents
-from domain.biomedical.tag_files import written
 
 WORDS = ["gout", "fever", "mice", "had", "the", "of", "BRCA1", "p53", "in", "rats", "(", ")", ".", ",", "<", ">", "&"]
 TEXTS = [
@@ -33,8 +33,8 @@ def tagger(tmp_path_factory):
     from tokenizers import Tokenizer, models
     from transformers import AutoModelForTokenClassification, BertConfig, PreTrainedTokenizerFast
 
-    from domain.biomedical.labels import LabelSet
-    from domain.biomedical.network import EntityModel, TokenClassifier, save_model
+    from domain.biomedical.entities.labels import LabelSet
+    from domain.biomedical.entities.network import EntityModel, TokenClassifier, save_model
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
     rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -204,7 +204,7 @@ def test_a_recipe_tags_documents(call, tagger, texts, expected, write_lines, tmp
 
 
 SMALL_BLOCKS = """
-import domain.biomedical.tag_files as files
+import domain.biomedical.entities.tag_files as files
 files.BLOCK_CHARACTERS = 10_000
 from pipelines.cli import main
 main()

@@ -34,8 +34,8 @@ def model(tmp_path_factory):
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     from bertrelay.backbone import save_backbone, save_tokenizer
-    from domain.clinical.classifier import save_model, start_model
-    from domain.clinical.readmission_settings import ReadmissionModelSettings
+    from domain.clinical.outcomes.classifier import save_model, start_model
+    from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -236,7 +236,7 @@ def test_a_model_of_another_task_is_told(model, notes, tmp_path):
 
 
 SMALL_BLOCKS = """
-import domain.clinical.score_files as files, domain.clinical.scoring as scoring
+import domain.clinical.outcomes.score_files as files, domain.clinical.outcomes.scoring as scoring
 files.BLOCK_CHARACTERS = scoring.BLOCK_CHARACTERS = 4_000
 from pipelines.cli import main
 main()

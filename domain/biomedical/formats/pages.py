@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bertrelay.files import whole_file
 from domain.biomedical.annotations import Document
+from domain.biomedical.entities.page import check_apart, page
 from domain.biomedical.formats.items import Write, in_one_piece
-from domain.biomedical.page import check_apart, page
 
 
 @contextmanager

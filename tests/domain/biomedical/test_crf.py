@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from domain.biomedical.crf import LinearChain
-from domain.biomedical.decoding import legal_chain, marginals
-from domain.biomedical.labels import LabelSet
+from domain.biomedical.entities.crf import LinearChain
+from domain.biomedical.entities.decoding import legal_chain, marginals
+from domain.biomedical.entities.labels import LabelSet
 from domain.biomedical.tags import Scheme, illegal_places
 
 CASES: list[tuple[Scheme, list[str]]] = [("IOB2", ["A", "B"]), ("IOBES", ["A"])]

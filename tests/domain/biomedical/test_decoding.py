@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from domain.biomedical.decoding import Chain, legal_chain, marginals, span_probabilities, spans_of, viterbi
-from domain.biomedical.labels import LabelSet
+from domain.biomedical.entities.decoding import Chain, legal_chain, marginals, span_probabilities, spans_of, viterbi
+from domain.biomedical.entities.labels import LabelSet
 from domain.biomedical.tags import Scheme, illegal_places
 from domain.biomedical.tags import spans_of as spans_of_tags
 

@@ -7,8 +7,8 @@ import pytest
 from bertrelay.errors import RequestError
 from bertrelay.rejects import Rejects
 from domain.biomedical.annotations import Document, Entity
-from domain.biomedical.examples import Example, of_document, of_types, read_examples, types_in
-from domain.biomedical.ner_settings import EntitySource
+from domain.biomedical.entities.examples import Example, of_document, of_types, read_examples, types_in
+from domain.biomedical.entities.ner_settings import EntitySource
 
 TEXT = "No sign of gout. Acute gouty arthritis was seen."
 

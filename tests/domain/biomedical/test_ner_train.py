@@ -14,12 +14,12 @@ from seqeval.scheme import IOB2
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.stage import StageContext
 from bertrelay.training import Training
-from domain.biomedical import ner_evaluation, ner_train
-from domain.biomedical.examples import Example
-from domain.biomedical.labels import LabelSet
-from domain.biomedical.ner_settings import NerEvaluateSettings, NerSettings
-from domain.biomedical.ner_train import NerTask
-from domain.biomedical.network import load_model, start_model
+from domain.biomedical.entities import ner_evaluation, ner_train
+from domain.biomedical.entities.examples import Example
+from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.entities.ner_settings import NerEvaluateSettings, NerSettings
+from domain.biomedical.entities.ner_train import NerTask
+from domain.biomedical.entities.network import load_model, start_model
 
 LEARNING: dict[str, Any] = {
     "max_tokens": 40,

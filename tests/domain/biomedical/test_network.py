@@ -10,9 +10,9 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, BertCon
 
 from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
-from domain.biomedical.labels import LabelSet
-from domain.biomedical.network import EntityModel, load_model, save_model, start_model
-from domain.biomedical.pieces import Cutter
+from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.entities.network import EntityModel, load_model, save_model, start_model
+from domain.biomedical.entities.pieces import Cutter
 
 LABELS = LabelSet.of_types(["Disease", "Chemical"])
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz"]

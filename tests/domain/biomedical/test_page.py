@@ -3,8 +3,8 @@ from html.parser import HTMLParser
 import pytest
 
 from domain.biomedical.annotations import Document, Entity, Unfit
+from domain.biomedical.entities.page import Judged, compared, comparison_page, hues_of, marked, page
 from domain.biomedical.formats import write_documents
-from domain.biomedical.page import Judged, compared, comparison_page, hues_of, marked, page
 
 NASTY = '<script>alert("x")</script> & 𝒜 café\x00\x07\u202e'
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from domain.biomedical.labels import LabelSet
-from domain.biomedical.network import EntityModel, start_model
-from domain.biomedical.pieces import Cutter
-from domain.biomedical.prediction import find_entities, predict
+from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.entities.network import EntityModel, start_model
+from domain.biomedical.entities.pieces import Cutter
+from domain.biomedical.entities.prediction import find_entities, predict
 
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz", "gout", "of", "\x01"]
 

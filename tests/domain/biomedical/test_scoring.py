@@ -6,7 +6,7 @@ from seqeval.metrics import classification_report
 from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.scheme import IOB2
 
-from domain.biomedical.scoring import (
+from domain.biomedical.entities.scoring import (
     Pairing,
     confusions,
     count_entities,

@@ -12,8 +12,8 @@ from transformers import AutoModelForTokenClassification, BertConfig, PreTrained
 from bertrelay.errors import RequestError
 from domain.biomedical import EntityTagger
 from domain.biomedical.annotations import Document
-from domain.biomedical.labels import LabelSet
-from domain.biomedical.network import EntityModel, TokenClassifier, save_model
+from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.entities.network import EntityModel, TokenClassifier, save_model
 from domain.biomedical.words import word_spans
 from domain.sentences import sentence_spans
 

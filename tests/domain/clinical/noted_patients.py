@@ -10,9 +10,9 @@ from transformers import BertModel
 from bertrelay.backbone import bert_config, save_backbone, save_tokenizer
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.vocabulary import train_wordpiece
-from domain.clinical.notes import SCHEMA
+from domain.clinical.notes.notes import SCHEMA
+from domain.clinical.notes.sections import find_sections
 from domain.clinical.parquet import write_parquet
-from domain.clinical.sections import find_sections
 
 HARMLESS = ["The wound is dry.", "Slept well.", "Ate all of the lunch.", "Walked with the nurse.", "Labs were drawn."]
 TELLING = "The failing heart came back again."

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.audit import look_for_leaks, run
-from domain.clinical.audit_settings import AuditSettings
-from domain.clinical.near_duplicates import Shingler, band_keys, likeness, near_pairs
+from domain.clinical.leaks.audit import look_for_leaks, run
+from domain.clinical.leaks.audit_settings import AuditSettings
+from domain.clinical.leaks.near_duplicates import Shingler, band_keys, likeness, near_pairs
 from pipelines.cli.app import app
 
 WORDS = [f"word{number}" for number in range(3_000)]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from domain.clinical.bootstrap import resampled, with_intervals
-from domain.clinical.measures import Ranking, auroc
+from domain.clinical.outcomes.bootstrap import resampled, with_intervals
+from domain.clinical.outcomes.measures import Ranking, auroc
 from pipelines.samples.hospital import draw_risks
 
 SETS, STAYS, NOISE = 400, 500, 1.0

@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_wordpiece
-from domain.clinical.chunk_settings import ChunkSettings
-from domain.clinical.chunks import Chunker
+from domain.clinical.notes.chunk_settings import ChunkSettings
+from domain.clinical.notes.chunks import Chunker
 from domain.sentences import sentence_spans
 
 SENTENCES = [

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from domain.clinical import marks
-from domain.clinical.cleaning import clean
-from domain.clinical.sections import find_sections
+from domain.clinical.notes import marks
+from domain.clinical.notes.cleaning import clean
+from domain.clinical.notes.sections import find_sections
 
 OF_III = {
     "[**First Name8 (NamePattern2) 123**]": "[NAME]",

@@ -5,7 +5,7 @@ import pytest
 from sklearn.calibration import calibration_curve as sklearn_curve
 from sklearn.metrics import average_precision_score, brier_score_loss, precision_recall_curve, roc_auc_score
 
-from domain.clinical.measures import (
+from domain.clinical.outcomes.measures import (
     Bins,
     Ranking,
     auroc,

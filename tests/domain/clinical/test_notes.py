@@ -17,8 +17,9 @@ from bertrelay.fingerprint import Digests
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from bertrelay.vocabulary import train_wordpiece
-from domain.clinical import marks, mimic, note_blocks, note_parts, notes
-from domain.clinical.note_rows import (
+from domain.clinical.cohorts import mimic
+from domain.clinical.notes import marks, note_blocks, note_parts, notes
+from domain.clinical.notes.note_rows import (
     DISCHARGE,
     ENDED,
     ERROR,
@@ -31,7 +32,7 @@ from domain.clinical.note_rows import (
     STRANGER,
     UNKNOWN,
 )
-from domain.clinical.notes_settings import NotesSettings
+from domain.clinical.notes.notes_settings import NotesSettings
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.documents import NOT_TRAIN, Document, LeftOut
 from domain.pretraining.new_tokens import read_words
@@ -443,7 +444,9 @@ def test_killed_anywhere_it_goes_on_and_ends_the_same(many, context, monkeypatch
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from domain.clinical import NotesSettings, mimic, note_blocks, note_parts, write_notes
+from domain.clinical import NotesSettings, write_notes
+from domain.clinical.cohorts import mimic
+from domain.clinical.notes import note_blocks, note_parts
 
 mimic.BLOCK_BYTES = note_parts.PART_BYTES = 4096
 room = {"_write_block": note_blocks, "_write_part": note_parts}[sys.argv[2]]

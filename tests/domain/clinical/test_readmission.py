@@ -14,16 +14,16 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
-from domain.clinical.aggregation import aggregate
-from domain.clinical.chunk_tokens import chunk_tokens, stored_chunk_tokens
-from domain.clinical.chunks import Chunker
-from domain.clinical.classifier import load_model, start_model
-from domain.clinical.evaluation import while_reading
-from domain.clinical.judgement import of_baseline
-from domain.clinical.prediction import chunk_log_odds
-from domain.clinical.readmission import run
-from domain.clinical.readmission_settings import ReadmissionModelSettings, ReadmissionSettings
-from domain.clinical.readmission_task import chunk_weights
+from domain.clinical.notes.chunk_tokens import chunk_tokens, stored_chunk_tokens
+from domain.clinical.notes.chunks import Chunker
+from domain.clinical.outcomes.aggregation import aggregate
+from domain.clinical.outcomes.classifier import load_model, start_model
+from domain.clinical.outcomes.evaluation import while_reading
+from domain.clinical.outcomes.judgement import of_baseline
+from domain.clinical.outcomes.prediction import chunk_log_odds
+from domain.clinical.outcomes.readmission import run
+from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings, ReadmissionSettings
+from domain.clinical.outcomes.readmission_task import chunk_weights
 
 CHUNKING = {"max_tokens": 24}
 TRAINING = {"epochs": 6, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}

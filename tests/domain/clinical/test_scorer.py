@@ -7,13 +7,13 @@ from noted_patients import HARMLESS, TELLING, stays, write_bert
 from scipy.special import expit
 
 from bertrelay.errors import RequestError
-from domain.clinical.aggregation import aggregate
-from domain.clinical.chunks import Chunker
-from domain.clinical.classifier import save_model, start_model
-from domain.clinical.page import page
-from domain.clinical.prediction import chunk_log_odds
-from domain.clinical.readmission_settings import ReadmissionModelSettings
-from domain.clinical.scorer import FLAT, ReadmissionScorer, joined
+from domain.clinical.notes.chunks import Chunker
+from domain.clinical.outcomes.aggregation import aggregate
+from domain.clinical.outcomes.classifier import save_model, start_model
+from domain.clinical.outcomes.page import page
+from domain.clinical.outcomes.prediction import chunk_log_odds
+from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
+from domain.clinical.outcomes.scorer import FLAT, ReadmissionScorer, joined
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
 
@@ -36,7 +36,7 @@ def scorer(model_folder):
 def by_hand(scorer: ReadmissionScorer, text: str) -> float:
     """Each chunk alone through the network, and the formula written out."""
     model, chunks = scorer.model, Chunker(scorer.model.tokenizer, scorer.model.settings.chunking)(text).kept
-    from domain.clinical.chunk_tokens import chunk_tokens
+    from domain.clinical.notes.chunk_tokens import chunk_tokens
 
     tokens = chunk_tokens([text], Chunker(model.tokenizer, model.settings.chunking))
     alone = [float(expit(chunk_log_odds(model, tokens, np.array([n]), "fp32")[0])) for n in range(len(chunks))]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from domain.clinical.slices import groups_of, slices
+from domain.clinical.outcomes.slices import groups_of, slices
 
 
 def drawn(groups: dict[str, int], seed: int = 0) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:

@@ -4,9 +4,9 @@ import pytest
 from hospital_tables import stay, write_hospital
 from pydantic import ValidationError
 
-from domain.clinical.cohort import run
-from domain.clinical.cohort_settings import CohortSettings
-from domain.clinical.splits import balanced, place, split_of
+from domain.clinical.cohorts.cohort import run
+from domain.clinical.cohorts.cohort_settings import CohortSettings
+from domain.clinical.cohorts.splits import balanced, place, split_of
 
 
 def cohort_of(folder, subjects, context, **settings):

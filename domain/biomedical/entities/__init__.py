@@ -1,0 +1,1 @@
+"""Named entities: learnt, scored, and found in texts of any length."""

@@ -1,0 +1,131 @@
+"""Annotated files to sentences of tokens with tags, for training and for scoring; no gold entity is lost on the way."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bertrelay.errors import RequestError
+from bertrelay.progress import say
+from bertrelay.rejects import Rejects
+from bertrelay.tables import Unusable
+from domain.biomedical.annotations import Document, Span, TaggedSentence
+from domain.biomedical.entities.ner_settings import EntitySource
+from domain.biomedical.formats import format_of, read_documents
+from domain.biomedical.formats.conll import Columns, legal, scheme_of, sentence_rows
+from domain.biomedical.formats.items import refuse
+from domain.biomedical.tags import OUTSIDE, TokenSpan, converted, split_tag, tags_of, types_of
+from domain.biomedical.words import word_spans
+from domain.sentences import sentence_spans
+
+
+class Example(NamedTuple):
+    """A sentence's tokens and their IOB2 tags.
+
+    document: the sentences of a document have the same; a number for each sentence where a file knows no documents.
+    beyond: the types of gold entities that no tags can say: nested, discontinuous, or ending inside a word. A score
+        counts them, for they are gold, and a training cannot learn them.
+    """
+
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...]
+    document: str
+    beyond: tuple[str, ...] = ()
+
+
+def read_examples(
+    sources: Sequence[EntitySource], rejects: Rejects | None = None, only_legal: bool = True
+) -> list[Example]:
+    """The sentences of all `sources`.
+
+    rejects: counts what cannot be used; without it the first such sentence raises RequestError.
+    only_legal: whether an illegal tag sequence cannot be used; a score reads it as seqeval does.
+    Raises RequestError where no sentence is left.
+    """
+    found = [example for source in sources for example in _read(source, rejects, only_legal)]
+    if rejects is not None:
+        rejects.used(len(found))
+    if not found:
+        files = ", ".join(str(source.path) for source in sources)
+        raise RequestError(f"{files}: expected sentences with tags, found none that can be used")
+    return found
+
+
+def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
+    name = source.format or format_of(source.path)
+    if name in ("conll", "conll-iobes"):
+        yield from _sentences(source, name == "conll-iobes", rejects, only_legal)
+        return
+    unsaid: Counter[str] = Counter()
+    for document in read_documents(source.path, name, rejects):
+        for example in of_document(document):
+            unsaid.update(example.beyond)
+            yield example
+    if unsaid:
+        told = ", ".join(f"{count:,} × {name}" for name, count in unsaid.most_common())
+        say(f"{source.path}: entities that tags of words cannot say (nested, broken, or ending in a word): {told}")
+
+
+def _sentences(source: EntitySource, is_iobes: bool, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
+    columns = Columns(*source.columns)
+    scheme = "IOBES" if is_iobes else scheme_of(source.path, columns)
+    for row in sentence_rows(source.path, scheme, columns):
+        must_be_legal = only_legal or scheme == "IOBES"
+        judged = legal(row, scheme) if must_be_legal and isinstance(row, TaggedSentence) else row
+        if isinstance(judged, TaggedSentence):
+            tags = tuple(converted(judged.tags, "IOBES", "IOB2")) if scheme == "IOBES" else judged.tags
+            unit = f"document {judged.document}" if judged.document else f"line {judged.line}"
+            yield Example(judged.tokens, tags, f"{source.path} {unit}")
+        elif isinstance(judged, Unusable):
+            refuse(judged, rejects)
+
+
+def of_document(document: Document) -> Iterator[Example]:
+    """The sentences of a document: its own tokens, else the words of its sentences.
+
+    An entity over two sentences makes them one.
+    """
+    sentences = [list(words) for words in document.sentences] or _words_of(document)
+    left = sorted(document.entities, key=lambda entity: (entity.start, -entity.end))
+    for words in sentences:
+        spans: list[TokenSpan] = []
+        beyond: list[str] = []
+        starts = {word[0]: place for place, word in enumerate(words)}
+        ends = {word[1]: place + 1 for place, word in enumerate(words)}
+        while left and words and left[0].start < words[-1][1]:
+            entity = left.pop(0)
+            start, end = starts.get(entity.start), ends.get(entity.end)
+            is_free = not spans or (start is not None and start >= spans[-1].end)
+            if start is not None and end is not None and is_free and not entity.fragments:
+                spans.append(TokenSpan(start, end, entity.type))
+            else:
+                beyond.append(entity.type)
+        tokens = tuple(document.text[start:end] for start, end in words)
+        yield Example(tokens, tuple(tags_of(spans, len(words))), document.id, tuple(beyond))
+
+
+def _words_of(document: Document) -> list[list[Span]]:
+    """The words of each sentence; sentences with an entity over their border become one."""
+    borders: list[Span] = []
+    for start, end in sentence_spans(document.text):
+        if borders and any(entity.start < start < entity.end for entity in document.entities):
+            start = borders.pop()[0]
+        borders.append((start, end))
+    return [words for start, end in borders if (words := word_spans(document.text, start, end))]
+
+
+def types_in(examples: Sequence[Example]) -> list[str]:
+    """The types of entities that occur, sorted."""
+    return sorted({kind for each in examples for kind in (*types_of(each.tags), *each.beyond)})
+
+
+def of_types(examples: Sequence[Example], types: Sequence[str]) -> list[Example]:
+    """The same sentences with entities of `types` alone; all as they are where `types` is empty."""
+    if not types:
+        return list(examples)
+    return [
+        each._replace(
+            tags=tuple(tag if split_tag(tag)[1] in types else OUTSIDE for tag in each.tags),
+            beyond=tuple(kind for kind in each.beyond if kind in types),
+        )
+        for each in examples
+    ]

@@ -1,0 +1,218 @@
+"""The network that tags words: any BERT with a linear map on each word's first piece, and perhaps a CRF over the tags.
+
+On disk it is a plain transformers folder that `AutoModelForTokenClassification` loads, with `ner.json` beside it for
+what transformers has no place for, and `crf.safetensors` where there is a CRF.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
+
+from bertrelay.backbone import (
+    load_backbone,
+    load_network,
+    load_tokenizer,
+    model_folder,
+    position_limit,
+    refuse_missing,
+    save_backbone,
+    save_tokenizer,
+)
+from bertrelay.errors import RequestError
+from bertrelay.files import read_json, write_json
+from bertrelay.layout import read_layout
+from bertrelay.quick import quicken
+from domain.biomedical.entities.crf import LinearChain
+from domain.biomedical.entities.decoding import Chain, legal_chain
+from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.tags import PREFIXES, Scheme
+from domain.pretraining.vocabulary import check_vocabulary
+
+DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
+MAX_TOKENS = 256
+
+
+class TokenClassifier(nn.Module):
+    """Pieces to a score for each tag of each word.
+
+    network: one of transformers' for token classification.
+    crf: what is learnt of tags that follow one another; None for a softmax at each word.
+    """
+
+    def __init__(self, network: PreTrainedModel, crf: LinearChain | None = None) -> None:
+        super().__init__()
+        self.network, self.crf = network, crf
+        quicken(network)
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, places: Tensor) -> Tensor:
+        """(windows, tokens) and places in the flattened batch, (words,), to emissions (words, tags), float32."""
+        network: Any = self.network
+        hidden = network.base_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        vectors = network.dropout(hidden.flatten(0, 1)[places])  # (words, dim)
+        with torch.autocast(hidden.device.type, enabled=False):  # bf16 would round the scores to three digits
+            return cast(Tensor, network.classifier(vectors.float()))
+
+
+@dataclass(frozen=True)
+class EntityModel:
+    """All that is needed to find entities: a network, its tokenizer and tags, and how sure it may be.
+
+    max_tokens, overlap: of the windows in which long sentences are read, in pieces.
+    temperature: what scores are divided by, so that an entity's probability is a good confidence.
+    """
+
+    network: TokenClassifier
+    tokenizer: PreTrainedTokenizerFast
+    labels: LabelSet
+    max_tokens: int
+    overlap: int
+    temperature: float = 1.0
+
+    @property
+    def chain(self) -> Chain:
+        """What may follow what, and how gladly, where a CRF has learnt it."""
+        legal = legal_chain(self.labels)
+        return legal if self.network.crf is None else legal.plus(*self.network.crf.scores())
+
+
+def start_model(
+    source: str | Path,
+    labels: LabelSet,
+    *,
+    crf: bool = False,
+    max_tokens: int | None = None,
+    overlap: int | None = None,
+    dropout: float | None = None,
+    seed: int = 0,
+    cache_dir: Path | None = None,
+) -> EntityModel:
+    """A model before its first step: the BERT of `source`, a sentence encoder's among them, and a new head.
+
+    max_tokens, overlap: of windows; at most 256, and a quarter of that, when left out.
+    dropout: before the head; the BERT's own when left out.
+    Raises RequestError for a model that cannot tag, or has not the positions for such windows.
+    """
+    folder = model_folder(source, cache_dir=cache_dir)
+    layout = read_layout(folder)
+    folder = folder / layout.transformer_folder
+    backbone, tokenizer = load_backbone(folder), load_tokenizer(folder, layout.lower_case)
+    check_vocabulary(tokenizer, backbone.config.vocab_size)
+    max_tokens, overlap = _window(backbone, max_tokens, overlap)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = _with_head(backbone, labels, dropout)
+    classifier = TokenClassifier(network, LinearChain(labels) if crf else None)
+    return EntityModel(classifier, tokenizer, labels, max_tokens, overlap)
+
+
+def _window(network: PreTrainedModel, max_tokens: int | None, overlap: int | None) -> tuple[int, int]:
+    """The size and overlap of windows that `network` has positions for."""
+    positions = position_limit(network)
+    size = min(MAX_TOKENS, positions or MAX_TOKENS) if max_tokens is None else max_tokens
+    shared = size // 4 if overlap is None else overlap
+    if positions is not None and size > positions:
+        raise RequestError(f"max_tokens: the base has {positions} positions, and {size} are asked for; lower it")
+    if shared > size // 2:
+        raise RequestError(f"overlap: expected at most half of max_tokens, which is {size}, found {shared}; lower it")
+    return size, shared
+
+
+def _with_head(backbone: PreTrainedModel, labels: LabelSet, dropout: float | None) -> PreTrainedModel:
+    """`backbone` under a new linear map. Its pooler, which no word's tag uses, goes."""
+    config = backbone.config
+    config.id2label = dict(enumerate(labels.tags))
+    config.label2id = dict(labels.number)
+    try:
+        network = AutoModelForTokenClassification.from_config(config)
+    except ValueError as error:
+        raise RequestError(f"base: transformers has no token classifier for {config.model_type!r}") from error
+    _refuse_other_heads(network)
+    if getattr(backbone, "pooler", None) is not None:
+        setattr(backbone, "pooler", None)  # noqa: B010 (to mypy a module's attribute is no None)
+    setattr(network, network.base_model_prefix, backbone)
+    if dropout is not None:
+        network.dropout.p = dropout
+        config.classifier_dropout = dropout
+    return cast(PreTrainedModel, network)
+
+
+def _refuse_other_heads(network: PreTrainedModel) -> None:
+    heads = {name for name, _ in network.named_children()} - {network.base_model_prefix}
+    if heads != {"dropout", "classifier"}:
+        raise RequestError(
+            f"model: expected a token classifier that is dropout and a linear map on a BERT, found "
+            f"{network.config.model_type!r}, which has {', '.join(sorted(heads))} there"
+        )
+
+
+def save_model(model: EntityModel, folder: Path) -> None:
+    """Writes the folder that `load_model` and transformers read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network, crf = model.network.network, model.network.crf
+    save_backbone(network, folder)
+    has_types = getattr(network.config, "type_vocab_size", 0) > 1
+    save_tokenizer(model.tokenizer, folder, position_limit(network) or model.tokenizer.model_max_length, has_types)
+    if crf is not None:
+        save_file({name: tensor.detach().cpu() for name, tensor in crf.state_dict().items()}, folder / CRF_WEIGHTS)
+    description = {
+        "scheme": model.labels.scheme,
+        "decoder": "softmax" if crf is None else "crf",
+        "max_tokens": model.max_tokens,
+        "overlap": model.overlap,
+        "temperature": model.temperature,
+    }
+    write_json(folder / DESCRIPTION, description)
+
+
+def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel:
+    """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES.
+
+    Raises RequestError for a folder that holds none, or one that is damaged.
+    """
+    folder = model_folder(source, cache_dir=cache_dir)
+    network, missing = load_network(folder, AutoModelForTokenClassification)
+    if any(name.startswith("classifier") for name in missing):
+        raise RequestError(f"model: expected one that tags entities, found none in {folder}; train it with domain.ner")
+    refuse_missing(folder, missing)
+    _refuse_other_heads(network)
+    tokenizer = load_tokenizer(folder)
+    check_vocabulary(tokenizer, network.config.vocab_size)
+    told = read_json(folder / DESCRIPTION) or {}
+    labels = _labels(network, told.get("scheme"), folder)
+    crf = _load_crf(labels, folder) if told.get("decoder") == "crf" else None
+    window = _window(network, told.get("max_tokens"), told.get("overlap"))
+    return EntityModel(TokenClassifier(network, crf).eval(), tokenizer, labels, *window, told.get("temperature", 1.0))
+
+
+def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> LabelSet:
+    names = {int(number): str(name) for number, name in (network.config.id2label or {}).items()}
+    tags = tuple(names[number] for number in sorted(names))
+    if scheme is None:
+        scheme = "IOBES" if any(tag[:1] in ("E", "S") for tag in tags) else "IOB2"
+    if scheme not in PREFIXES:
+        raise RequestError(f"model: expected the scheme {' or '.join(PREFIXES)}, found {scheme!r} in {folder}")
+    try:
+        return LabelSet(tags, scheme)
+    except ValueError as error:
+        raise RequestError(f"model: {folder / 'config.json'}: id2label: {error}") from error
+
+
+def _load_crf(labels: LabelSet, folder: Path) -> LinearChain:
+    crf = LinearChain(labels)
+    try:
+        crf.load_state_dict(load_file(folder / CRF_WEIGHTS))
+    except Exception as error:  # absent, damaged, of other shapes: each fails in its own way
+        raise RequestError(
+            f"model: expected the CRF of {len(labels)} tags in {folder / CRF_WEIGHTS}, found none that can be read "
+            f"({type(error).__name__}); copy the folder again"
+        ) from error
+    return crf

@@ -1,0 +1,171 @@
+"""The entities of many documents, from a file of one format to a file of another, in blocks that survive a kill."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bertrelay.backbone import model_folder
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.hardware import give_back_memory, resolve_precision
+from bertrelay.parts import Parts
+from bertrelay.progress import Bar, progress, say
+from bertrelay.stage import Metrics, StageContext, World
+from bertrelay.together import from_main, wait_for_all
+from bertrelay.vector_outputs import held
+from domain.biomedical.annotations import Document
+from domain.biomedical.entities.tag_files import (
+    BLOCK_CHARACTERS,
+    Block,
+    Source,
+    Survey,
+    blocks_of,
+    check_output,
+    count_words,
+    put_together,
+    survey,
+    tagged_documents,
+)
+from domain.biomedical.entities.tag_settings import TagSettings
+from domain.biomedical.entities.tagger import EntityTagger
+from domain.biomedical.formats import jsonl
+from domain.biomedical.formats.front import FormatName
+
+ALONE = World()
+DIGITS = 6  # of a confidence; those behind them depend on the threads of a machine
+MAX_REJECTS = 0.01
+SUFFIXES: dict[FormatName, str] = {"conll": ".conll", "conll-iobes": ".iobes", "bioc": ".json", "brat": ""}
+"""Of a stage's output where it is not the name of the format."""
+
+
+class TaggedFile(NamedTuple):
+    """What `tag_file` did.
+
+    entities: by type. rejected: documents that could not be read. refused: those that the output cannot hold.
+    words_per_second: of what was computed now, as white space divides words; None where that is nothing.
+    """
+
+    documents: int
+    words: int
+    entities: dict[str, int]
+    rejected: int
+    refused: int
+    words_per_second: float | None
+
+
+def tag_file(
+    model: str | Path,
+    documents: str | Path,
+    output: str | Path,
+    *,
+    source_format: FormatName | None = None,
+    output_format: FormatName | None = None,
+    max_rejects: float = MAX_REJECTS,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    cache: Path | None = None,
+    world: World = ALONE,
+) -> TaggedFile:
+    """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had.
+
+    source_format, output_format: found by the names when not given (`domain.biomedical.formats.FORMATS`).
+    max_rejects: the share of documents that may be unusable, and that the output's format may be unable to hold; they
+        are listed in `OUTPUT.rejects.jsonl` and `OUTPUT.refused.jsonl`.
+    cache: where a model of the hub is kept.
+    world: of several processes each computes its share; they need torch.distributed, to wait for one another.
+
+    Killed and called again, with as many processes or others, it goes on at the first block that is not done.
+    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
+    WorkError when too many documents are left out.
+    """
+    source, output = Source(Path(documents), source_format), Path(output)
+    output_format = check_output(output, output_format, source.path)
+    with held(output) if world.is_main else nullcontext():
+        folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
+        surveyed = from_main(survey(source, _list(output, "rejects"), max_rejects) if world.is_main else None, world)
+        parts = Parts(output, surveyed.blocks)
+        if world.is_main:
+            parts.begin(_holds(folder, surveyed, precision))
+        wait_for_all(world)
+        started = time.monotonic()
+        computed = _tag_blocks(EntityTagger.load(folder), source, parts, precision, batch_tokens, world)
+        wait_for_all(world)
+        seconds = time.monotonic() - started
+        entities, refused = {}, 0
+        if world.is_main:
+            entities = _count(parts)
+            refused = put_together(parts, output, output_format, _list(output, "refused"), max_rejects)
+            parts.remove()
+        wait_for_all(world)
+    rate = computed / seconds if computed else None
+    return TaggedFile(surveyed.documents, surveyed.words, entities, surveyed.rejected, refused, rate)
+
+
+def run(settings: TagSettings, context: StageContext) -> Metrics:
+    """The stage `domain.ner-tag`: the documents and their entities, in `entities` with the suffix of the format."""
+    output = context.output / f"entities{SUFFIXES.get(settings.output, f'.{settings.output}')}"
+    tagged = tag_file(
+        settings.model,
+        settings.documents,
+        output,
+        source_format=settings.format,
+        output_format=settings.output,
+        max_rejects=settings.max_rejects,
+        precision=settings.precision,
+        batch_tokens=settings.batch_tokens,
+        cache=context.cache,
+        world=context.world,
+    )
+    counts = {f"entities/{kind}": float(count) for kind, count in tagged.entities.items()}
+    figures = tagged._asdict()
+    return {name: value for name, value in figures.items() if name != "entities"} | counts
+
+
+def _list(output: Path, what: str) -> Path:
+    return output.with_name(f"{output.name}.{what}.jsonl")
+
+
+def _holds(folder: Path, surveyed: Survey, precision: str) -> dict[str, object]:
+    """What decides the content of the blocks."""
+    key = fingerprint({"model": Digests().of_folder(folder), "documents": surveyed.digest})
+    return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_CHARACTERS}
+
+
+def _tag_blocks(
+    tagger: EntityTagger, source: Source, parts: Parts[Block], precision: str, batch_tokens: int | None, world: World
+) -> int:
+    """Tags the blocks that are not done: process r of w those at r::w. How many words these blocks have together."""
+    waiting = parts.waiting()
+    mine = [number for number in waiting if number % world.size == world.rank]
+    theirs = set(waiting).difference(mine)
+    words = sum(block.words for block in parts.blocks)
+    missing = sum(parts.blocks[number].words for number in waiting)
+    if 0 < missing < words:
+        say(f"tagging: going on after {words - missing:,} of {words:,} words")
+    read = blocks_of(source, [parts.blocks[number] for number in mine])
+    with progress("tagging", words, "words", words - missing) as bar:
+        for number, documents in zip(mine, read, strict=True):
+            tagged = tagger.tag_documents(documents, precision=precision, batch_tokens=batch_tokens)
+            parts.write(number, map(jsonl.line_of, _counted(tagged, bar)))
+            give_back_memory()
+            done = theirs.difference(parts.waiting())  # by other processes, since the last block
+            bar.advance(sum(parts.blocks[other].words for other in done))
+            theirs -= done
+    return missing
+
+
+def _counted(documents: Iterator[Document], bar: Bar) -> Iterator[Document]:
+    """The documents with confidences as they are written."""
+    for document in documents:
+        rounded = (entity._replace(confidence=round(entity.confidence or 0.0, DIGITS)) for entity in document.entities)
+        yield replace(document, entities=tuple(rounded))
+        bar.advance(count_words(document.text))
+
+
+def _count(parts: Parts[Block]) -> dict[str, int]:
+    """The entities of all documents by type, the most frequent first."""
+    counts = Counter(entity.type for document in tagged_documents(parts) for entity in document.entities)
+    return dict(counts.most_common())

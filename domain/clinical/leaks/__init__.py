@@ -1,0 +1,1 @@
+"""What must not pass from one split to another: subjects, texts, near-duplicates."""

@@ -1,0 +1,158 @@
+"""An admission's text cut into chunks that a model can read at once, ending with a sentence where possible.
+
+The text is tokenized once, as a whole. Chunks are spans of its characters and slices of its tokens, so nothing is
+lost or counted twice: without overlap the spans of an admission, one after the other, are its text.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from bertrelay.errors import RequestError
+from domain.clinical.notes.chunk_settings import ChunkSettings
+from domain.pretraining.vocabulary import before_sentences, plain_rules
+from domain.sentences import sentence_spans
+
+Integers = NDArray[np.int64]
+
+TEXTS_AT_ONCE = 32
+"""Tokenized side by side, which bounds the memory whatever the number of admissions."""
+
+
+class Chunk(NamedTuple):
+    """A piece of an admission's text.
+
+    start, end: in characters of the text; white space after a sentence belongs to it.
+    ids: of its tokens, special ones included, int32 (tokens,).
+    """
+
+    start: int
+    end: int
+    ids: NDArray[np.int32]
+
+
+class Chunks(NamedTuple):
+    """The chunks of an admission, and what `max_chunks` cost: chunks left out, and the characters only they have."""
+
+    kept: list[Chunk]
+    lost_chunks: int = 0
+    lost_characters: int = 0
+
+
+class Chunker:
+    """Cuts texts into chunks by one tokenizer; made once, called for as many texts as there are.
+
+    Raises RequestError for a `max_tokens` that special tokens alone would fill.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: ChunkSettings) -> None:
+        self.settings = settings
+        self._rules = plain_rules(tokenizer)
+        self._space = before_sentences(self._rules)
+        self._before, self._after = _special_ids(self._rules)
+        self.room = settings.max_tokens - len(self._before) - len(self._after)
+        if self.room <= settings.overlap:
+            raise RequestError(
+                f"max_tokens: expected room for more than the overlap of {settings.overlap} beside the tokenizer's "
+                f"{settings.max_tokens - self.room} special tokens, found {settings.max_tokens}"
+            )
+
+    def __call__(self, text: str) -> Chunks:
+        """The chunks of one text; an empty one has none."""
+        return next(self.of_texts([text]))
+
+    def of_texts(self, texts: Iterable[str]) -> Iterator[Chunks]:
+        """The chunks of each text, in the order of the texts, which may be a stream."""
+        stream = iter(texts)
+        while block := list(islice(stream, TEXTS_AT_ONCE)):
+            encodings = self._rules.encode_batch([self._space + text for text in block], add_special_tokens=False)
+            for text, encoding in zip(block, encodings, strict=True):
+                yield self._limited([*self._chunks(text, encoding)])
+
+    def _chunks(self, text: str, encoding: Encoding) -> Iterator[Chunk]:
+        ids = np.array(encoding.ids, np.int32)  # (tokens,)
+        starts, can_begin = _token_starts(encoding, len(self._space))
+        borders = np.concatenate([[0], starts[1:], [len(text)]])  # what stands before the first token belongs to it
+        sentences = np.searchsorted(starts, [start for start, _ in sentence_spans(text)])
+        spans = token_spans(sentences, can_begin, self.room, self.settings.overlap)
+        for first, end in spans if len(ids) else [(0, -1)] * bool(text):
+            yield Chunk(int(borders[first]), int(borders[end]), self._with_specials(ids[first:end]))
+
+    def words(self, chunk: str) -> tuple[Integers, Integers, Integers]:
+        """A chunk's ids, (tokens,), special ones included; the word of each, -1 of those; its characters, (tokens, 2).
+
+        Tokenized without the text around it, which at its borders may give other pieces.
+        """
+        encoding = self._rules.encode(self._space + chunk)
+        encoding.truncate(self.settings.max_tokens)
+        words = [-1 if word is None else word for word in encoding.word_ids]
+        spans = np.maximum(np.array(encoding.offsets, np.int64).reshape(-1, 2) - len(self._space), 0)
+        return np.array(encoding.ids, np.int64), np.array(words, np.int64), spans
+
+    def _with_specials(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        return np.concatenate([self._before, ids, self._after])
+
+    def _limited(self, chunks: list[Chunk]) -> Chunks:
+        kept = chunks[: self.settings.max_chunks]
+        if len(kept) == len(chunks):
+            return Chunks(kept)
+        return Chunks(kept, len(chunks) - len(kept), chunks[-1].end - kept[-1].end)
+
+
+def token_spans(
+    sentences: Integers, can_begin: NDArray[np.bool_], room: int, overlap: int
+) -> Iterator[tuple[int, int]]:
+    """(first, end) of each chunk, in tokens, of at most `room` of them.
+
+    sentences: the tokens that sentences begin with, rising.
+    can_begin: whether a chunk may begin with a token and tear no character apart, (tokens,).
+    A chunk has as many whole sentences as fit. A sentence longer than `room` is cut: at a token, and where a character
+    is several tokens, before it. What a chunk repeats never makes it too short for a sentence that would fit.
+    """
+    tokens = len(can_begin)
+    borders = np.append(sentences, tokens)
+    first, end = 0, 0
+    while end < tokens:
+        fitting = int(borders[np.searchsorted(borders, first + room, side="right") - 1])
+        end = fitting if fitting > end else _cut(can_begin, end, min(first + room, tokens))
+        yield first, end
+        sentence = int(borders[np.searchsorted(borders, end, side="right")]) - end if end < tokens else 0
+        repeated = min(overlap, room - sentence) if sentence <= room else overlap
+        first = _first_repeated(sentences, can_begin, max(end - repeated, first + 1), end)
+
+
+def _cut(can_begin: NDArray[np.bool_], after: int, longest: int) -> int:
+    """Where a sentence that does not fit is cut: up to `longest`, and after `after`."""
+    if longest == len(can_begin):
+        return longest
+    places = np.flatnonzero(can_begin[after + 1 : longest + 1])
+    return after + 1 + int(places[-1]) if len(places) else longest
+
+
+def _first_repeated(sentences: Integers, can_begin: NDArray[np.bool_], earliest: int, end: int) -> int:
+    """The token that the next chunk begins with: that of a sentence from `earliest` on, else the first that may be."""
+    sentence = sentences[np.searchsorted(sentences, earliest) :][:1]
+    if len(sentence) and sentence[0] < end:
+        return int(sentence[0])
+    places = np.flatnonzero(can_begin[earliest:end])
+    return earliest + int(places[0]) if len(places) else end
+
+
+def _token_starts(encoding: Encoding, shift: int) -> tuple[Integers, NDArray[np.bool_]]:
+    """The character that each token begins with, never falling, and whether it begins where all others have ended."""
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) - shift  # (tokens, 2)
+    starts, ends = np.maximum.accumulate(np.maximum(offsets, 0)).T
+    return starts, starts >= np.concatenate([[0], ends[:-1]])
+
+
+def _special_ids(rules: Tokenizer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What the tokenizer puts before a text and after it."""
+    encoding = rules.encode("a")
+    own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
+    ids = np.array(encoding.ids, np.int32)
+    return (ids[: own[0]], ids[own[-1] + 1 :]) if len(own) else (ids, ids[:0])

@@ -1,0 +1,196 @@
+"""Rows of MIMIC's tables of notes: which of them a stage asks for, whose they are, and when they were written."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from bertrelay.errors import RequestError
+from bertrelay.rejects import RejectList
+from domain.clinical.cohorts.cohort import COHORT, MEMBERS
+from domain.clinical.cohorts.mimic import ROW, read_blocks
+from domain.clinical.cohorts.stays import STAY
+from domain.clinical.ids import canonical_ids
+from domain.clinical.notes.notes_settings import NotesSettings
+from domain.clinical.notes.stay_text import ADDENDUM, OTHER, REPORT
+
+Booleans = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+Times = NDArray[np.datetime64]
+
+COLUMNS = {
+    "noteevents": ("subject_id", "hadm_id", "chartdate", "charttime", "category", "description", "iserror", "text"),
+    "discharge": ("subject_id", "hadm_id", "note_type", "charttime", "text"),
+    "radiology": ("subject_id", "hadm_id", "note_type", "charttime", "text"),
+}
+LAST_SECOND = np.timedelta64(86_399, "s")
+"""Of a day. A note dated by its day alone may have been written as late as that."""
+
+SCHEMA = pa.schema(
+    {
+        "stay": pa.int32(),
+        "hadm_id": pa.string(),
+        "kind": pa.int8(),
+        "at": pa.timestamp("s"),
+        "order": pa.int64(),
+        "text": pa.string(),
+    }
+)
+
+ERROR, NO_ADMISSION = "marked as an error", "without a HADM_ID"
+NOT_DISCHARGE, DISCHARGE = "no discharge summary", "a discharge summary"
+UNKNOWN, OUTSIDE = "of an admission that the table of admissions does not have", "of an admission outside the cohort"
+STRANGER = "of another subject than the admission"
+ENDED, LATE, NO_TIME = "of a stay that ended before the cut-off", "charted after the cut-off", "without time and date"
+NO_TEXT = "without text"
+REASONS = (ERROR, NO_ADMISSION, NOT_DISCHARGE, DISCHARGE, UNKNOWN, OUTSIDE, STRANGER, ENDED, LATE, NO_TIME, NO_TEXT)
+"""Why a note is left out, in the order in which they are looked at."""
+BY_DAY = "dated by the day alone"
+
+
+@dataclass(frozen=True)
+class Stays:
+    """The stays of a cohort, numbered from 0, and the admissions that each is made of.
+
+    of_admission: hadm_id to the number of its stay.
+    admissions: every hadm_id that the hospital knows; None where no table tells.
+    """
+
+    table: pa.Table
+    of_admission: dict[str, int]
+    admissions: frozenset[str] | None
+
+    @property
+    def subjects(self) -> list[str]:
+        found: list[str] = self.table["subject_id"].to_pylist()
+        return found
+
+    def times(self, column: str) -> Times:
+        """`admitted_at` or `discharged_at` of each stay."""
+        found: Times = self.table[column].to_numpy()
+        return found
+
+
+def read_stays(cohort: Path, admissions: Path | None) -> Stays:
+    """The stays of the cohort in the folder that its stage wrote. Raises RequestError where that is no such folder."""
+    import pyarrow.parquet as pq
+
+    try:
+        stays, members = pq.read_table(cohort / COHORT), pq.read_table(cohort / MEMBERS)
+        for column in ("subject_id", "hadm_id"):
+            stays = stays.set_column(stays.schema.get_field_index(column), column, canonical_ids(stays[column]))
+        ids, of_stay = (canonical_ids(members[column]).to_pylist() for column in ("hadm_id", STAY))
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise RequestError(
+            f"cohort: expected a folder with {COHORT} and {MEMBERS}, as the stage domain.cohort writes them, found "
+            f"{type(error).__name__} at {cohort}. Give its output, @cohort in a recipe."
+        ) from None
+    if stays.num_rows == 0:
+        raise RequestError(f"cohort: expected stays in {cohort / COHORT}, found none. Look at its flow.csv.")
+    number = {hadm_id: place for place, hadm_id in enumerate(stays["hadm_id"].to_pylist())}
+    of_admission = {hadm_id: number[stay] for hadm_id, stay in zip(ids, of_stay, strict=True) if stay in number}
+    return Stays(stays, of_admission, _known(admissions))
+
+
+def _known(admissions: Path | None) -> frozenset[str] | None:
+    if admissions is None:
+        return None
+    blocks = read_blocks(admissions, ("hadm_id",), RejectList())  # which the cohort's stage has told
+    return frozenset(hadm_id for block in blocks for hadm_id in block.rows["hadm_id"].to_pylist())
+
+
+@dataclass
+class Sieve:
+    """Which rows of a block are still in, and how many fell out for which reason."""
+
+    left: Booleans
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def drop(self, reason: str, wrong: Booleans) -> None:
+        """Leaves out the rows that are `wrong`; what fell out before is not counted again."""
+        self.counts[reason] += int((self.left & wrong).sum())
+        self.left &= ~wrong
+
+
+class NoteFilter:
+    """Chooses, of a block of rows, the notes that a stage asks for."""
+
+    def __init__(self, stays: Stays, settings: NotesSettings) -> None:
+        self.stays, self.settings = stays, settings
+        self.subjects = stays.subjects
+        self.cut_offs = stays.times("admitted_at") + np.timedelta64(settings.hours, "h")
+        self.open = stays.times("discharged_at") > self.cut_offs
+
+    def __call__(self, rows: pa.Table, table: str) -> tuple[pa.Table, Counter[str]]:
+        """The notes of a block of `table` as `SCHEMA` has them, sorted by stay, and what became of the others."""
+        kinds, is_radiology = _kinds(rows, table)
+        hadm_ids = rows["hadm_id"].to_pylist()
+        numbers = self.stays.of_admission
+        stays = np.array([numbers.get(hadm_id, -1) for hadm_id in hadm_ids], np.int32)
+        at, by_day = _times(rows)
+        sieve = Sieve(np.ones(rows.num_rows, bool))
+        sieve.drop(ERROR, _equals(rows, "iserror", "1"))
+        sieve.drop(NO_ADMISSION, _equals(rows, "hadm_id", ""))
+        self._drop_other_kinds(sieve, kinds, is_radiology)
+        self._drop_strangers(sieve, stays, hadm_ids, rows["subject_id"].to_pylist())
+        if self.settings.input == "early":
+            sieve.drop(ENDED, ~self.open[stays])
+            sieve.drop(NO_TIME, np.isnat(at))
+            sieve.drop(LATE, at >= self.cut_offs[stays])
+        sieve.drop(NO_TEXT, _is_blank(rows["text"]))
+        sieve.counts[BY_DAY] = int((sieve.left & by_day).sum())
+        columns = [stays, rows["hadm_id"], kinds, pa.array(at), rows[ROW], rows["text"]]
+        kept = pa.table(columns, names=SCHEMA.names).filter(pa.array(sieve.left)).cast(SCHEMA)
+        return kept.take(pc.sort_indices(kept, [("stay", "ascending")])), sieve.counts
+
+    def _drop_other_kinds(self, sieve: Sieve, kinds: NDArray[np.int8], is_radiology: Booleans) -> None:
+        if self.settings.input == "early":
+            sieve.drop(DISCHARGE, kinds != OTHER)
+        else:
+            sieve.drop(NOT_DISCHARGE, (kinds == OTHER) & ~(is_radiology & self.settings.radiology))
+
+    def _drop_strangers(self, sieve: Sieve, stays: NDArray[np.int32], hadm_ids: list[str], subjects: list[str]) -> None:
+        known = self.stays.admissions
+        if known is not None:
+            sieve.drop(UNKNOWN, np.array([hadm_id not in known for hadm_id in hadm_ids], bool))
+        sieve.drop(OUTSIDE, stays < 0)
+        whose = (self.subjects[stay] for stay in stays.tolist())
+        sieve.drop(STRANGER, np.array([one != other for one, other in zip(whose, subjects, strict=True)], bool))
+
+
+def _kinds(rows: pa.Table, table: str) -> tuple[NDArray[np.int8], Booleans]:
+    """The kind of each note, and whether it is a radiology report."""
+    if table != "noteevents":
+        is_radiology = np.full(rows.num_rows, table == "radiology")
+        is_addendum = _equals(rows, "note_type", "ad")
+        return np.where(is_radiology, OTHER, np.where(is_addendum, ADDENDUM, REPORT)).astype(np.int8), is_radiology
+    is_discharge = _equals(rows, "category", "discharge summary")
+    is_addendum = _equals(rows, "description", "addendum")
+    kinds = np.where(is_discharge, np.where(is_addendum, ADDENDUM, REPORT), OTHER)
+    return kinds.astype(np.int8), _equals(rows, "category", "radiology")
+
+
+def _equals(rows: pa.Table, column: str, value: str) -> Booleans:
+    """Where a column holds `value`, in any case and with any space around it; nowhere in a table without it."""
+    if column not in rows.column_names:
+        return np.zeros(rows.num_rows, bool)
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(pc.fill_null(rows[column], "")))
+    return np.asarray(pc.equal(text, value), bool)
+
+
+def _times(rows: pa.Table) -> tuple[Times, Booleans]:
+    """When each note was charted, and where only the day is known, at the end of which it then stands."""
+    charted = rows["charttime"].to_numpy()
+    if "chartdate" not in rows.column_names:
+        return charted, np.zeros(len(charted), bool)
+    day_end = rows["chartdate"].to_numpy() + LAST_SECOND
+    by_day = np.isnat(charted)
+    return np.where(by_day, day_end, charted), by_day & ~np.isnat(day_end)
+
+
+def _is_blank(text: pa.ChunkedArray) -> Booleans:
+    return np.asarray(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(pc.fill_null(text, ""))), 0), bool)

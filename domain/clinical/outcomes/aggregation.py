@@ -1,0 +1,80 @@
+"""The probabilities of an admission's chunks made into one, and what each of them contributes to it.
+
+For an admission with n chunks, Huang, Altosaar & Ranganath (2019, equation 4) put
+
+    P = (P_max + P_mean · n/c) / (1 + n/c)
+
+so that the largest of many chunks counts for less, as chance alone makes it large. Chunks need not stand together:
+`admissions` says whose each one is, by numbers from 0.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.errors import RequestError
+from domain.clinical.outcomes.readmission_settings import AggregationName
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.integer]
+
+CHOICES_OF_C = (2.0, 1.0, 4.0, 0.5, 8.0, 0.25, 16.0, 32.0)
+"""The paper's first: it stays where no other is better."""
+
+
+def aggregate(
+    probabilities: NDArray[np.floating],
+    admissions: Integers,
+    count: int,
+    aggregation: AggregationName = "max_and_mean",
+    c: float = 2.0,
+) -> Floats:
+    """P of each of `count` admissions, (count,), from those of chunks, (chunks,); nan where there is no chunk."""
+    contributed = shares(probabilities, admissions, count, aggregation, c)
+    found = np.bincount(admissions, contributed, count)
+    return np.where(np.bincount(admissions, minlength=count) > 0, found, np.nan)
+
+
+def shares(
+    probabilities: NDArray[np.floating],
+    admissions: Integers,
+    count: int,
+    aggregation: AggregationName = "max_and_mean",
+    c: float = 2.0,
+) -> Floats:
+    """What each chunk contributes to its admission's P, (chunks,): its weight times its probability.
+
+    Those of an admission add up to its P. Of equally large chunks the first one counts as the largest.
+    """
+    of_mean, of_largest = _weights(np.bincount(admissions, minlength=count)[admissions], aggregation, c)  # (chunks,)
+    weights = of_mean
+    largest = largest_chunks(probabilities, admissions)
+    weights[largest] += of_largest[largest]
+    return weights * probabilities
+
+
+def largest_chunks(probabilities: NDArray[np.floating], admissions: Integers) -> NDArray[np.int64]:
+    """Where each admission's largest chunk stands, the first of equals, by the number of the admission."""
+    order = np.lexsort((-probabilities, admissions))
+    return order[np.flatnonzero(np.diff(admissions[order], prepend=-1))]
+
+
+def _weights(n: Integers, aggregation: AggregationName, c: float) -> tuple[Floats, Floats]:
+    """For chunks of admissions with `n` of them: the weight of each, and what the largest has beside it."""
+    if aggregation == "max":
+        return np.zeros(len(n)), np.ones(len(n))
+    if aggregation == "mean":
+        return 1 / n, np.zeros(len(n))
+    if not c > 0:
+        raise RequestError(f"c: expected a number above 0, found {c}")
+    return (1 / c) / (1 + n / c), 1 / (1 + n / c)
+
+
+def choose_c(
+    probabilities: NDArray[np.floating], admissions: Integers, count: int, score: Callable[[Floats], float | None]
+) -> float:
+    """Of `CHOICES_OF_C` the one whose P score highest; the first of equals, and where nothing can be scored."""
+    scores = [score(aggregate(probabilities, admissions, count, "max_and_mean", c)) for c in CHOICES_OF_C]
+    known = [-np.inf if value is None else value for value in scores]
+    return CHOICES_OF_C[int(np.argmax(known))]

@@ -1,0 +1,58 @@
+"""95 % intervals of figures by resampling subjects, as the stays of one subject are not independent.
+
+A resample is a row of weights: how often each admission is in it. All figures of a set see the same resamples.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.stage import Metrics
+from bertrelay.statistics import INTERVAL, RESAMPLES
+from domain.clinical.outcomes.measures import Floats, known
+
+WEIGHTS_AT_ONCE = 1_000_000
+FEWEST = 0.5
+"""Of the resamples, so many must have a figure for it to have an interval."""
+
+FiguresOf = Callable[[Floats], Mapping[str, Floats]]
+"""Weights (…, admissions) to figures by name, each (…,); nan where not defined."""
+
+
+def with_intervals(
+    figures_of: FiguresOf, subjects: NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES
+) -> Metrics:
+    """The figures of all admissions, and `_low` and `_high` of each: percentiles over resamples of `subjects`.
+
+    subjects: whose each admission is, (admissions,). What is not defined is None and has no interval.
+    """
+    drawn = [figures_of(weights) for weights in resampled(subjects, seed, resamples)]
+    metrics: Metrics = {}
+    for name, figure in figures_of(np.ones(len(subjects))).items():
+        metrics[name] = known(figure)
+        values = np.concatenate([each[name] for each in drawn]) if drawn else np.zeros(0)
+        values = values[~np.isnan(values)]
+        if metrics[name] is not None and len(values) > FEWEST * resamples:
+            low, high = np.percentile(values, INTERVAL)
+            metrics |= {f"{name}_low": float(low), f"{name}_high": float(high)}
+    return metrics
+
+
+def resampled(subjects: NDArray[Any], seed: int, resamples: int = RESAMPLES) -> Iterator[Floats]:
+    """Blocks of resamples, each (some, admissions): how often the subject of each admission was drawn.
+
+    Nothing of fewer than two subjects, which tell nothing of how much they differ.
+    """
+    names, numbers = np.unique(subjects, return_inverse=True)
+    if len(names) < 2:
+        return
+    generator = np.random.default_rng(seed)
+    at_once = max(1, WEIGHTS_AT_ONCE // len(subjects))
+    for first in range(0, resamples, at_once):
+        rows = min(at_once, resamples - first)
+        draws = generator.integers(0, len(names), (rows, len(names)))
+        places = (draws + np.arange(rows)[:, None] * len(names)).ravel()
+        counts = np.bincount(places, minlength=rows * len(names)).reshape(rows, len(names))
+        yield counts[:, numbers].astype(np.float64)

@@ -1,0 +1,188 @@
+"""The network that reads a chunk and gives the log-odds of a return: a BERT and a head on [CLS].
+
+On disk it is a plain transformers folder that `AutoModelForSequenceClassification` loads, with `readmission.json`
+beside it for what an admission's probability needs: chunking, aggregation, temperature, threshold.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
+
+from bertrelay.backbone import (
+    load_network,
+    load_tokenizer,
+    model_folder,
+    position_limit,
+    refuse_missing,
+    save_backbone,
+    save_tokenizer,
+)
+from bertrelay.errors import RequestError
+from bertrelay.files import read_json, write_json
+from bertrelay.layout import read_layout
+from bertrelay.quick import quicken
+from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
+from domain.pretraining.vocabulary import check_vocabulary
+
+DESCRIPTION = "readmission.json"
+LABEL = "READMITTED"
+
+
+class _FullPrecision(nn.Linear):
+    """A linear map that autocast leaves alone: bf16 would round log-odds to three digits and make ties."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        with torch.autocast(input.device.type, enabled=False):
+            return linear(input.float(), self.weight, self.bias)
+
+
+class ChunkClassifier(nn.Module):
+    """Chunks to the log-odds that their admission is followed by a return."""
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        super().__init__()
+        self.network = network
+        head: Any = network.classifier
+        _last_map(head).__class__ = _FullPrecision  # in place, so that names in the weights' file stay
+        quicken(network)
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Both (chunks, tokens) to log-odds (chunks,), float32."""
+        network: Any = self.network
+        logits = network(input_ids=input_ids, attention_mask=attention_mask).logits  # (chunks, 1)
+        return cast(Tensor, logits.squeeze(-1).float())
+
+
+@dataclass(frozen=True)
+class ReadmissionModel:
+    """All that is needed to tell the probability of a return: a network, its tokenizer, and how its chunks are used."""
+
+    network: ChunkClassifier
+    tokenizer: PreTrainedTokenizerFast
+    settings: ReadmissionModelSettings
+
+    @property
+    def pad_id(self) -> int:
+        return cast(int, self.tokenizer.pad_token_id)
+
+
+def start_model(
+    source: str | Path,
+    settings: ReadmissionModelSettings,
+    *,
+    dropout: float | None = None,
+    seed: int = 0,
+    cache_dir: Path | None = None,
+) -> ReadmissionModel:
+    """A model before its first step: the BERT of `source`, a sentence encoder's among them, and a new head.
+
+    dropout: before the head; the BERT's own when left out.
+    Raises RequestError for a model that cannot classify, or has not the positions for such chunks.
+    """
+    folder = model_folder(source, cache_dir=cache_dir)
+    layout = read_layout(folder)
+    folder = folder / layout.transformer_folder
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone, missing = load_network(folder)
+        refuse_missing(folder, missing)
+        network = _with_head(backbone, dropout)
+    tokenizer = load_tokenizer(folder, layout.lower_case)
+    check_vocabulary(tokenizer, backbone.config.vocab_size)
+    _check_positions(network, settings)
+    return ReadmissionModel(ChunkClassifier(network), tokenizer, settings)
+
+
+def _with_head(backbone: PreTrainedModel, dropout: float | None) -> PreTrainedModel:
+    """`backbone` under a new head for one class; its pooler, where the head has no use for it, goes."""
+    config = backbone.config
+    config.num_labels, config.problem_type = 1, "multi_label_classification"  # one sigmoid, to transformers
+    config.id2label, config.label2id = {0: LABEL}, {LABEL: 0}
+    if dropout is not None:
+        config.classifier_dropout = config.seq_classif_dropout = dropout
+    try:
+        network = AutoModelForSequenceClassification.from_config(config)
+        _last_map(network.classifier)
+    except (ValueError, AttributeError) as error:
+        raise RequestError(f"base: no classifier of texts is known here for {config.model_type!r}") from error
+    _fit_pooler(backbone, wanted=getattr(network.base_model, "pooler", None))
+    setattr(network, network.base_model_prefix, backbone)
+    return cast(PreTrainedModel, network)
+
+
+def _fit_pooler(backbone: Any, wanted: nn.Module | None) -> None:
+    """Takes the fresh pooler for one that is zeros, which stand in a folder for one that there never was."""
+    own = getattr(backbone, "pooler", None)
+    if own is not None and (wanted is None or not any(weight.any() for weight in own.parameters())):
+        backbone.pooler = wanted
+
+
+def _last_map(head: Any) -> nn.Linear:
+    """The linear map that gives the log-odds."""
+    found = getattr(head, "out_proj", head)
+    if not isinstance(found, nn.Linear):
+        raise AttributeError("the head does not end in a linear map")
+    return found
+
+
+def _check_positions(network: PreTrainedModel, settings: ReadmissionModelSettings) -> None:
+    positions, asked = position_limit(network), settings.chunking.max_tokens
+    if positions is not None and asked > positions:
+        raise RequestError(
+            f"chunking.max_tokens: the base has {positions} positions, and {asked} are asked for; lower it"
+        )
+
+
+def save_model(model: ReadmissionModel, folder: Path) -> None:
+    """Writes the folder that `load_model` and transformers read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    network = model.network.network
+    save_backbone(network, folder)
+    has_types = getattr(network.config, "type_vocab_size", 0) > 1
+    save_tokenizer(model.tokenizer, folder, position_limit(network) or model.tokenizer.model_max_length, has_types)
+    write_json(folder / DESCRIPTION, model.settings.model_dump())
+
+
+def load_model(source: str | Path, cache_dir: Path | None = None) -> ReadmissionModel:
+    """The model of a folder that `domain.readmission` wrote. Raises RequestError for any other, or a damaged one."""
+    folder = model_folder(source, cache_dir=cache_dir)
+    settings = read_description(folder)
+    network, missing = load_network(folder, AutoModelForSequenceClassification)
+    if missing:
+        raise RequestError(
+            f"model: the weights in {folder} lack {len(missing)} that its config.json asks for; copy the folder again"
+        )
+    if network.config.num_labels != 1:
+        raise RequestError(f"model: expected one class in {folder / 'config.json'}, found {network.config.num_labels}")
+    tokenizer = load_tokenizer(folder)
+    check_vocabulary(tokenizer, network.config.vocab_size)
+    _check_positions(network, settings)
+    return ReadmissionModel(ChunkClassifier(network).eval(), tokenizer, settings)
+
+
+def read_description(folder: Path) -> ReadmissionModelSettings:
+    """What the folder says of how chunks are used. Raises RequestError for a model of another task."""
+    told = read_json(folder / DESCRIPTION)
+    if told is None:
+        raise RequestError(
+            f"model: expected one that tells readmissions, found no {DESCRIPTION} that can be read in {folder}; "
+            "train it with domain.readmission"
+        )
+    try:
+        return ReadmissionModelSettings.model_validate(told)
+    except ValidationError as error:
+        keys = ", ".join(".".join(map(str, mistake["loc"])) for mistake in error.errors())
+        raise RequestError(
+            f"model: expected the description of a readmission model in {folder / DESCRIPTION}, found another under "
+            f"{keys}; copy the folder again, or take one that domain.readmission wrote"
+        ) from error

@@ -1,0 +1,149 @@
+"""How far the probabilities of admissions are to be believed: figures with intervals, curves, groups of patients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from bertrelay.stage import Metrics
+from domain.calibration import fit_temperature
+from domain.clinical.outcomes.aggregation import aggregate
+from domain.clinical.outcomes.bootstrap import with_intervals
+from domain.clinical.outcomes.measures import (
+    Bins,
+    Flags,
+    Floats,
+    Ranking,
+    auroc,
+    auroc_of,
+    average_precision,
+    best_recall,
+    brier,
+    calibration_curve,
+    ratio,
+)
+from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
+
+TINY = 1e-9
+POINTS = 200
+STEPS_OF_READING = 10
+
+Curve = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Admissions with their probabilities and what came of them, all (admissions,).
+
+    calibrated: None where there is no other than `probability`.
+    """
+
+    subjects: NDArray[Any]
+    readmitted: Flags
+    probability: Floats
+    calibrated: Floats | None = None
+
+
+def best_temperature(probability: Floats, readmitted: Flags) -> float:
+    """What the log-odds of validation admissions are best divided by."""
+    return fit_temperature(lambda temperature: calibrated(probability, temperature), readmitted)
+
+
+def calibrated(probability: Floats, temperature: float) -> Floats:
+    """Probabilities whose log-odds are divided by `temperature`; their order stays."""
+    found: Floats = expit(logit(np.clip(probability, TINY, 1 - TINY)) / temperature)
+    return found
+
+
+def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
+    """Every figure of test admissions, with a 95 % interval that resamples subjects.
+
+    threshold: of `rp80`, chosen on validation admissions; None where none reached the precision, and then `rp80` is
+    None too. `rp80_precision` is what it comes to here, `rp80_optimistic` what a threshold chosen here would reach.
+    """
+    ranking, outcomes = Ranking(judged.probability, judged.readmitted), judged.readmitted
+
+    def of(weights: Floats) -> dict[str, Floats]:
+        counts = ranking.counts(weights)
+        ranked = {"auroc": auroc(*counts), "auprc": average_precision(*counts), "rp80_optimistic": best_recall(*counts)}
+        alarms = {} if threshold is None else _alarms(judged, threshold, weights)
+        prevalence = {"prevalence": ratio(weights @ outcomes.astype(np.float64), weights.sum(-1))}
+        return ranked | alarms | _distances(judged, weights) | prevalence
+
+    missing: Metrics = {"rp80": None, "rp80_precision": None} if threshold is None else {}
+    return with_intervals(of, judged.subjects, seed=seed) | missing
+
+
+def _alarms(judged: Judged, threshold: float, weights: Floats) -> dict[str, Floats]:
+    raised, positive = judged.probability >= threshold, judged.readmitted
+    hits = weights @ (raised & positive).astype(np.float64)
+    return {
+        "rp80": ratio(hits, weights @ positive.astype(np.float64)),
+        "rp80_precision": ratio(hits, weights @ raised.astype(np.float64)),
+    }
+
+
+def _distances(judged: Judged, weights: Floats) -> dict[str, Floats]:
+    """Brier score and calibration error, before the calibration as well where there is one."""
+    told = {"": judged.probability}
+    if judged.calibrated is not None:
+        told = {"": judged.calibrated, "_uncalibrated": judged.probability}
+    found = {}
+    for name, probability in told.items():
+        found[f"brier{name}"] = brier(probability, judged.readmitted, weights)
+        found[f"calibration_error{name}"] = Bins.by_size(probability, judged.readmitted).error(weights)
+    return found
+
+
+def best_figures(judged: Judged, true_risk: Floats, seed: int = 0) -> Metrics:
+    """The AUROC of the true risks of the same admissions, which no model can be expected to pass."""
+    ranking = Ranking(true_risk, judged.readmitted)
+    return with_intervals(lambda weights: {"best_auroc": auroc(*ranking.counts(weights))}, judged.subjects, seed=seed)
+
+
+# Curves
+
+
+def curves(judged: Mapping[str, Judged]) -> dict[str, Any]:
+    """ROC, precision-recall and calibration curves of each model, by name."""
+    drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
+    for name, each in judged.items():
+        hits, misses = Ranking(each.probability, each.readmitted).counts(np.ones(len(each.readmitted)))
+        recall, false_alarms = hits / hits[-1], misses / misses[-1]
+        drawn["roc"][name] = [(0.0, 0.0), *_thinned(false_alarms, recall)]
+        drawn["precision_recall"][name] = _thinned(recall, hits / (hits + misses))
+        drawn["calibration"][name] = calibration_curve(each.probability, each.readmitted)
+        if each.calibrated is not None:
+            drawn["calibration"][f"{name}, calibrated"] = calibration_curve(each.calibrated, each.readmitted)
+    return drawn
+
+
+def _thinned(across: Floats, up: Floats) -> Curve:
+    """At most `POINTS` of a curve, evenly spread, the last among them."""
+    chosen = np.unique(np.linspace(0, len(across) - 1, POINTS).round().astype(np.int64))
+    return list(zip(across[chosen].tolist(), up[chosen].tolist(), strict=True))
+
+
+def while_reading(
+    probabilities: Floats, admissions: NDArray[np.int64], readmitted: Flags, settings: ReadmissionModelSettings
+) -> list[dict[str, float | None]]:
+    """The score as more of the note is read: AUROC, and the mean P of who came back and who did not.
+
+    probabilities, admissions: of chunks, those of an admission in order; of `share` of them as many are read as make
+    up at least that.
+    """
+    counts = np.bincount(admissions, minlength=len(readmitted))
+    order = np.argsort(admissions, kind="stable")
+    places = np.empty(len(admissions), np.int64)
+    places[order] = np.concatenate([np.arange(count) for count in counts])
+    found: list[dict[str, float | None]] = []
+    for step in range(1, STEPS_OF_READING + 1):
+        is_read = places * STEPS_OF_READING < step * counts[admissions]
+        read = probabilities[is_read], admissions[is_read]
+        so_far = aggregate(*read, len(readmitted), settings.aggregation, settings.c)
+        means = {"readmitted": float(so_far[readmitted].mean()), "others": float(so_far[~readmitted].mean())}
+        found.append({"share": step / STEPS_OF_READING, "auroc": auroc_of(so_far, readmitted), **means})
+    return found

@@ -1,0 +1,51 @@
+"""A page of one admission: its text, each chunk with its share in P, and the words of the top chunk that moved it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from markupsafe import Markup, escape
+
+from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
+from domain.clinical.outcomes.scorer import Explanation, Word
+
+ROOM = Path(__file__).parent
+STRENGTHS = 5
+"""Shades of a word, from the one that moved the chunk most down to a fifth of it; weaker ones are left plain."""
+
+
+def page(found: Explanation, how: ReadmissionModelSettings) -> str:
+    """The page as HTML, which needs no network and no scripts."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(ROOM), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    top = found.score.top
+    chunks = [
+        (number, chunk, chunk == top, _marked(found, chunk.start, chunk.end))
+        for number, chunk in enumerate(found.score.chunks, 1)
+    ]
+    return environment.get_template("readmission.html.jinja").render(score=found.score, how=how, chunks=chunks)
+
+
+def _marked(found: Explanation, start: int, end: int) -> Markup:
+    """The characters of a chunk, with those words marked that moved its log-odds."""
+    most = max((abs(word.log_odds) for word in found.words), default=0.0)
+    return Markup().join(_pieces(found, start, end, most))
+
+
+def _pieces(found: Explanation, start: int, end: int, most: float) -> Iterator[Markup]:
+    place = start
+    for word in found.words:
+        strength = round(STRENGTHS * abs(word.log_odds) / most) if most else 0
+        if strength and start <= word.start and word.end <= end:
+            yield escape(found.text[place : word.start])
+            yield _mark(found.text[word.start : word.end], word, strength)
+            place = word.end
+    yield escape(found.text[place:end])
+
+
+def _mark(text: str, word: Word, strength: int) -> Markup:
+    direction = "up" if word.log_odds > 0 else "down"
+    told = f"{word.log_odds:+.2f} log-odds of the chunk, {word.probability:+.4f} in P"
+    return Markup('<mark class="{} s{}" title="{}">{}</mark>').format(direction, strength, told, text)

@@ -1,0 +1,46 @@
+"""Chunks to the log-odds of a return, chunks of like length side by side, whosever they are."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertrelay.inference import best_batch_tokens, computing, pack_for
+from bertrelay.linear import Packed, using
+from bertrelay.padding import batch_shape
+from bertrelay.progress import Bar
+from domain.clinical.notes.chunk_tokens import ChunkTokens
+from domain.clinical.outcomes.classifier import ReadmissionModel
+
+Floats = NDArray[np.float64]
+
+
+def chunk_log_odds(
+    model: ReadmissionModel,
+    tokens: ChunkTokens,
+    chunks: NDArray[np.integer],
+    precision: str,
+    batch_tokens: int | None = None,
+    packed: Packed | None = None,
+    bar: Bar | None = None,
+) -> Floats:
+    """The log-odds of `chunks`, in their order, (chunks,).
+
+    precision: bf16 or fp32, settled. packed: weights laid out before (`pack_for`); found here when not given.
+    """
+    network, bar = model.network, bar or Bar()
+    size = batch_tokens or best_batch_tokens(network.device)
+    packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
+    order = np.argsort(-tokens.lengths[chunks], kind="stable")  # longest first: if memory is short, it shows at once
+    parts, start = [torch.zeros(0)], 0
+    with computing(network, precision), using(packed):
+        while start < len(order):
+            longest = int(tokens.lengths[chunks[order[start]]])
+            width, height = batch_shape(longest, len(order) - start, size, model.settings.chunking.max_tokens)
+            rows = chunks[order[start : start + height]]
+            batch = tokens.batch(np.pad(rows, (0, height - len(rows)), mode="edge"), width, model.pad_id)
+            parts.append(network(*(each.to(network.device) for each in batch))[: len(rows)].float().cpu())
+            start += len(rows)
+            bar.advance(len(rows))
+    found = np.empty(len(order))
+    found[order] = torch.cat(parts).numpy()
+    return found

@@ -1,0 +1,244 @@
+"""`ReadmissionScorer`: notes to the probability of a return, and to what it rests on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from bertrelay.errors import RequestError
+from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.inference import best_batch_tokens, pack_for
+from bertrelay.linear import Packed
+from bertrelay.progress import Bar
+from domain.clinical.ids import canonical_id
+from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens
+from domain.clinical.notes.chunks import Chunker
+from domain.clinical.notes.cleaning import clean
+from domain.clinical.notes.sections import NAMES, find_sections
+from domain.clinical.notes.stay_text import BETWEEN
+from domain.clinical.outcomes.aggregation import aggregate, shares
+from domain.clinical.outcomes.classifier import ReadmissionModel, load_model
+from domain.clinical.outcomes.evaluation import calibrated
+from domain.clinical.outcomes.prediction import chunk_log_odds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+
+
+class ScoredChunk(NamedTuple):
+    """A chunk of an admission's text: its characters, its own probability, and its share in the admission's."""
+
+    start: int
+    end: int
+    probability: float
+    share: float
+
+
+class Score(NamedTuple):
+    """What is told of an admission; all None, and no chunks, where it has no text.
+
+    alarm: whether `probability` reaches the threshold of the model; None where it has none.
+    section: of the chunk with the largest share, by its header; None outside known ones.
+    """
+
+    probability: float | None
+    calibrated: float | None
+    alarm: bool | None
+    section: str | None
+    chunks: list[ScoredChunk]
+
+    @property
+    def top(self) -> ScoredChunk | None:
+        """The chunk with the largest share, the first of equals."""
+        return max(self.chunks, key=lambda chunk: chunk.share, default=None)
+
+
+class Word(NamedTuple):
+    """A word of a text, and what it adds to the log-odds of its chunk and to P: what they lose when it is masked."""
+
+    start: int
+    end: int
+    log_odds: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A text as it was read (cleaned), its score, and the words of its top chunk."""
+
+    text: str
+    score: Score
+    words: list[Word]
+
+
+class ReadmissionScorer:
+    """Tells how probable an unplanned return within 30 days is, from the notes of each admission."""
+
+    def __init__(self, model: ReadmissionModel) -> None:
+        self.model = model
+        self._chunker = Chunker(model.tokenizer, model.settings.chunking)
+        self._packed: dict[str, Packed] = {}
+
+    @classmethod
+    def load(cls, source: str | Path, *, cache_dir: Path | None = None) -> Self:
+        """The scorer of a folder that `domain.readmission` wrote, on the GPU where there is one.
+
+        Raises RequestError for what is not there, damaged, or a model of another task.
+        """
+        model = load_model(source, cache_dir)
+        model.network.to(accelerator().device)
+        return cls(model)
+
+    def score(
+        self,
+        notes: "pd.DataFrame",
+        *,
+        id_column: str = "hadm_id",
+        text_column: str = "text",
+        cleaned: bool = False,
+        precision: str = "auto",
+    ) -> "pd.DataFrame":
+        """A row for each admission of `notes`, which has a row for each note, in any order: a frame as a file has it.
+
+        Ids may be numbers in one row and text in another. Columns: hadm_id, probability, calibrated, alarm, n_chunks,
+        top_start, top_end, top_section, top_share; missing where an admission has no text. Offsets count characters of
+        the admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the order of the
+        rows, an empty line between them.
+        Raises RequestError for a missing column and for a row without an id.
+        """
+        import pandas as pd
+
+        for column in (id_column, text_column):
+            if column not in notes:
+                raise RequestError(f"score: expected a column {column!r}, found {', '.join(map(str, notes.columns))}")
+        texts: dict[str, list[str]] = {}
+        for place, (identifier, text) in enumerate(zip(notes[id_column], notes[text_column], strict=True)):
+            name = canonical_id(identifier)
+            if not name:
+                raise RequestError(f"score: expected an id in {id_column!r}, found none in row {place:,}, from 0")
+            texts.setdefault(name, []).append(text if isinstance(text, str) else "")
+        found = self.score_texts([joined(each, cleaned) for each in texts.values()], precision=precision)
+        return pd.DataFrame([flat(name, score) for name, score in zip(texts, found, strict=True)], columns=FLAT)
+
+    def score_texts(
+        self,
+        texts: Sequence[str],
+        *,
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+        bar: Bar | None = None,
+    ) -> list[Score]:
+        """The score of each text, which is all notes of an admission, `joined`; their chunks share batches."""
+        tokens = chunk_tokens(texts, self._chunker)
+        log_odds = self._log_odds(tokens, resolve_precision(precision), batch_tokens, bar)
+        return list(self._scores(texts, tokens, expit(log_odds)))
+
+    def _log_odds(self, tokens: ChunkTokens, precision: str, batch_tokens: int | None, bar: Bar | None) -> Floats:
+        network = self.model.network
+        size = batch_tokens or best_batch_tokens(network.device)
+        packed = self._packed.get(precision) or pack_for(len(tokens.ids), network.network.base_model, precision, size)
+        self._packed = {precision: packed}
+        return chunk_log_odds(self.model, tokens, np.arange(len(tokens)), precision, size, packed, bar)
+
+    def _scores(self, texts: Sequence[str], tokens: ChunkTokens, of_chunks: Floats) -> Iterator[Score]:
+        how, count = self.model.settings, len(texts)
+        contributed = shares(of_chunks, tokens.admissions, count, how.aggregation, how.c)
+        found = aggregate(of_chunks, tokens.admissions, count, how.aggregation, how.c)
+        cooled = calibrated(found, how.temperature)
+        columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_chunks, contributed]
+        rows = [ScoredChunk(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        borders = np.searchsorted(tokens.admissions, np.arange(count + 1)).tolist()
+        for number, text in enumerate(texts):
+            chunks = rows[borders[number] : borders[number + 1]]
+            if not chunks:
+                yield Score(None, None, None, None, [])
+                continue
+            probability = float(found[number])
+            alarm = None if how.threshold is None else probability >= how.threshold
+            score = Score(probability, float(cooled[number]), alarm, None, chunks)
+            yield score._replace(section=section_of(text, score.top))
+
+    def explain(self, text: str, *, precision: str = "auto") -> Explanation:
+        """The score of a text, and the words of its top chunk, each by what is lost when it is masked (occlusion)."""
+        (score,) = self.score_texts([text], precision=precision)
+        words = [] if score.top is None else list(self._words(text, score, resolve_precision(precision)))
+        return Explanation(text, score, words)
+
+    def _words(self, text: str, score: Score, precision: str) -> Iterator[Word]:
+        top = score.chunks.index(score.top or score.chunks[0])
+        chunk = score.chunks[top]
+        ids, words, spans = self._chunker.words(text[chunk.start : chunk.end])
+        numbers = np.unique(words[words >= 0])
+        variants = np.where(words == np.append(-2, numbers)[:, None], self._mask_id, ids)  # (1 + words, tokens)
+        log_odds = self._log_odds(_of_equal_length(variants), precision, None, None)
+        after = self._aggregated_with(score, top, expit(log_odds))
+        for place, number in enumerate(numbers.tolist(), 1):
+            start, end = spans[words == number, 0].min(), spans[words == number, 1].max()
+            lost = float(log_odds[0] - log_odds[place]), float(after[0] - after[place])
+            yield Word(chunk.start + int(start), chunk.start + int(end), *lost)
+
+    def _aggregated_with(self, score: Score, top: int, of_top: Floats) -> Floats:
+        """P with each of the probabilities `of_top` in place of the chunk `top`, (probabilities,)."""
+        how, count = self.model.settings, len(of_top)
+        of_chunks = np.tile([chunk.probability for chunk in score.chunks], (count, 1))  # (probabilities, chunks)
+        of_chunks[:, top] = of_top
+        owners = np.repeat(np.arange(count), of_chunks.shape[1])
+        return aggregate(of_chunks.ravel(), owners, count, how.aggregation, how.c)
+
+    @property
+    def _mask_id(self) -> int:
+        tokenizer: Any = self.model.tokenizer
+        return int(tokenizer.unk_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id)
+
+
+FLAT = [
+    "hadm_id",
+    "probability",
+    "calibrated",
+    "alarm",
+    "n_chunks",
+    "top_start",
+    "top_end",
+    "top_section",
+    "top_share",
+]
+"""The columns of a score; `top_share` is the part of P, between 0 and P, that the top chunk gives."""
+
+
+def flat(name: str, score: Score) -> dict[str, Any]:
+    """A score as a row of a table."""
+    top = score.top
+    start, end, share = (None, None, None) if top is None else (top.start, top.end, top.share)
+    found = name, score.probability, score.calibrated, score.alarm, len(score.chunks), start, end, score.section, share
+    return dict(zip(FLAT, found, strict=True))
+
+
+def joined(notes: Sequence[str], cleaned: bool = False) -> str:
+    """The notes of an admission as one text, each cleaned as those were that the model has learnt from."""
+    return BETWEEN.join(text for note in notes if (text := note if cleaned else clean(note)))
+
+
+def section_of(text: str, chunk: ScoredChunk | None) -> str | None:
+    """The section that most of `chunk` is in. Only known headers are told: what else looks like one may be a name."""
+    if chunk is None:
+        return None
+    sections = find_sections(text)
+    common = [min(each.end, chunk.end) - max(each.start, chunk.start) for each in sections]
+    if not common or max(common) <= 0:
+        return None
+    name = sections[int(np.argmax(common))].name
+    return name if name in NAMES else None
+
+
+def _of_equal_length(variants: NDArray[np.integer]) -> ChunkTokens:
+    """Chunks of these ids, (chunks, tokens), one for each admission."""
+    rows, width = variants.shape
+    lengths = np.full(rows, width, np.int64)
+    spans = np.zeros((rows, 2), np.int64)
+    return ChunkTokens(variants.astype(np.int32).ravel(), np.arange(rows) * width, lengths, np.arange(rows), spans)

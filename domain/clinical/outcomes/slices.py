@@ -1,0 +1,93 @@
+"""The figures of groups of patients side by side, small groups left unsaid.
+
+What a group is called, how many are in it and how many of them came back is told only where at least ten did and ten
+did not: fewer may be found again, and a name of a table's own may be anything. Where a single group would be left out,
+the next smallest is too, for else a subtraction from the whole would tell.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domain.clinical.outcomes.bootstrap import with_intervals
+from domain.clinical.outcomes.measures import Flags, Floats, Ranking, auroc, average_precision, ratio
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEWEST = 10
+AGES = (0, 45, 65, 75, 85, 200)
+AGE_BANDS = ("under 45", "45 to 64", "65 to 74", "75 to 84", "85 and over")
+LENGTHS = ("shortest quarter", "second quarter", "third quarter", "longest quarter")
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A group and its figures; `suppressed` counts small groups of a characteristic in place of them."""
+
+    characteristic: str
+    group: str | None = None
+    admissions: int | None = None
+    figures: Mapping[str, float | None] | None = None
+    suppressed: int = 0
+
+
+def slices(
+    groups: "pd.DataFrame", probabilities: Floats, outcomes: Flags, subjects: NDArray[Any], seed: int = 0
+) -> list[dict[str, Any]]:
+    """The figures of each group of each characteristic, a column of `groups`, (admissions, characteristics)."""
+    found: list[Slice] = []
+    for characteristic in groups:
+        members = {str(name): (groups[characteristic] == name).to_numpy() for name in _names(groups[characteristic])}
+        shown = _large_enough(members, outcomes)
+        for name in shown:
+            chosen = members[name]
+            figures = _figures(probabilities[chosen], outcomes[chosen], subjects[chosen], seed)
+            found.append(Slice(str(characteristic), name, int(chosen.sum()), figures))
+        if len(shown) < len(members):
+            found.append(Slice(str(characteristic), suppressed=len(members) - len(shown)))
+    return [asdict(each) for each in found]
+
+
+def _names(column: "pd.Series[Any]") -> list[Any]:
+    """The groups of a column, bands in their order and others by name."""
+    there = column.unique()
+    return [name for name in column.cat.categories if name in there] if column.dtype == "category" else sorted(there)
+
+
+def _large_enough(members: Mapping[str, Flags], outcomes: Flags) -> list[str]:
+    """The groups that may be told."""
+    rarer = {name: int(min(outcomes[is_in].sum(), (~outcomes[is_in]).sum())) for name, is_in in members.items()}
+    small = [name for name, count in rarer.items() if count < FEWEST]
+    if len(small) == 1 and len(rarer) > 1:
+        small.append(min((name for name in rarer if name not in small), key=lambda name: rarer[name]))
+    return [name for name in rarer if name not in small]
+
+
+def _figures(probabilities: Floats, outcomes: Flags, subjects: NDArray[Any], seed: int) -> dict[str, float | None]:
+    ranking = Ranking(probabilities, outcomes)
+
+    def of(weights: Floats) -> dict[str, Floats]:
+        counts = ranking.counts(weights)
+        shares = {"prevalence": outcomes.astype(np.float64), "mean_probability": probabilities}
+        means = {name: ratio(weights @ values, weights.sum(-1)) for name, values in shares.items()}
+        return {"auroc": auroc(*counts), "auprc": average_precision(*counts), **means}
+
+    return with_intervals(of, subjects, seed=seed)
+
+
+def groups_of(characteristics: "pd.DataFrame", lengths: Sequence[int]) -> "pd.DataFrame":
+    """The characteristics that a cohort's stage wrote, as groups, and that of the length of the notes."""
+    import pandas as pd
+
+    names = {"sex": "sex", "insurance": "insurance", "race": "ethnicity", "admission_type": "admission type"}
+    found = pd.DataFrame({told: characteristics[name].fillna(UNKNOWN).astype(str) for name, told in names.items()})
+    ages = pd.cut(characteristics["age"].astype(float), AGES, right=False, labels=AGE_BANDS)
+    found.insert(1, "age", ages.cat.add_categories(UNKNOWN).fillna(UNKNOWN))
+    ranks = pd.Series(lengths, index=found.index).rank(method="average", pct=True)
+    found["note length"] = pd.cut(ranks, [0, 0.25, 0.5, 0.75, 1], labels=LENGTHS)
+    return found
