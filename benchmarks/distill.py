@@ -19,10 +19,10 @@ Contenders: BertRelay as it comes (`auto`) and forced to fp32; sentence-transfor
 with the batch size that is fastest for it, pairs of like length batched together (by a sampler of ours, which its
 trainer takes), so many pairs a step (32, 64 or 128) as are fastest, the student in bf16 by autocast or by its weights.
 
-Where the two designs differ: ours learns from 128 sentences a step, theirs from 64 pairs, which are as many; ours has
-each distinct English sentence once with the weight of its translations; ours divides the squared error by the variance
-of the teacher's vectors, theirs by the dimensions, which matters to clipping alone, as AdamW knows no scale. The labels
-of theirs go into its data set at once, without the `map` of its example, which takes longer.
+Where the two designs differ: theirs learns from 64 pairs a step, ours from as many sentences as make as many steps of
+an epoch, for it has each distinct English sentence once, with the weight of its translations; ours divides the squared
+error by the variance of the teacher's vectors, theirs by the dimensions, which matters to clipping alone, as AdamW
+knows no scale. The labels of theirs go into its data set at once, without the `map` of its example, which takes longer.
 
 Translation accuracy is the mean of both directions and all languages on the 1,000 rows of test_2016_flickr, of the
 weights after the last step, by one scorer in fp32. Figures are medians over rounds, ratios those of the ratio in a

@@ -1,5 +1,6 @@
 """Our side of benchmarks.distill."""
 
+import math
 import tempfile
 import time
 from pathlib import Path
@@ -46,7 +47,7 @@ def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate
             teacher,
             base=ModelSource.parse(str(start)),
             seed=seed,
-            batch_items=2 * batch_size,  # sentences: as many as in so many pairs
+            batch_items=sentences_for(Path(scratch, rows), batch_size),
             learning_rate=learning_rate,
             precision=precision,
         )
@@ -60,6 +61,12 @@ def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate
         return {"seconds": seconds}
 
     return work
+
+
+def sentences_for(rows: Path, pairs: int) -> int:
+    """Sentences a step, so that there are as many steps as with `pairs` a step: English is learnt from once."""
+    english, other = ((rows / name).read_text(encoding="utf-8").splitlines() for name in ("en.txt", "other.txt"))
+    return round((len(set(english)) + len(other)) / math.ceil(len(other) / pairs))
 
 
 def distil(

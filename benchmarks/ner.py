@@ -20,12 +20,10 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,7 @@ import numpy as np
 
 from benchmarks.contenders import Answer, Claim, Spread, at_least, in_turns, judge
 from benchmarks.machine import MINILM, add_data, machine, require
-from benchmarks.trainer import train_with_trainer
+from benchmarks.trainer import in_a_process_of_its_own, quiet, train_with_trainer
 from bertrelay.stage import StageContext
 from domain.biomedical.entities.examples import Example, read_examples, types_in
 from domain.biomedical.entities.labels import LabelSet
@@ -137,19 +135,6 @@ def f1(examples: Sequence[Example], tags: Sequence[Tags], model: EntityModel) ->
     types = model.labels.types
     counts = count_entities(gold, [each.beyond for each in examples], found, np.arange(len(gold)), types)
     return entity_figures(counts, types, intervals=False)["f1"] or 0.0
-
-
-def in_a_process_of_its_own(train: Callable[[int], Answer], seeds: Sequence[int], turn: int) -> Answer:
-    """Accelerate keeps one precision for a process, and neither side finds the other's memory in its way."""
-    with ProcessPoolExecutor(1, get_context("spawn"), quiet) as pool:
-        return pool.submit(train, seeds[turn]).result()
-
-
-def quiet() -> None:
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
 
 def compare(bench: Bench) -> bool:

@@ -38,8 +38,8 @@ from bertrelay.encoder_settings import NewEncoder
 from bertrelay.hardware import private_memory_mb, resolve_precision
 from bertrelay.vocabulary import train_wordpiece
 from domain.clinical.outcomes.classifier import save_model, start_model
-from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
-from domain.clinical.outcomes.scorer import ReadmissionScorer, joined
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+from domain.clinical.outcomes.scorer import OutcomeScorer, ReadmissionScorer, joined
 from domain.clinical.outcomes.scoring import score_file
 from pipelines.samples.hospital import HospitalSettings, write_hospital
 
@@ -66,7 +66,7 @@ def hospital_notes(folder: Path, words: int, count: int) -> list[str]:
 # Speed
 
 
-def ours(scorer: ReadmissionScorer, texts: Sequence[str]) -> dict[str, Any]:
+def ours(scorer: OutcomeScorer, texts: Sequence[str]) -> dict[str, Any]:
     began = time.perf_counter()
     scores = scorer.score_texts(texts)
     return {"seconds": time.perf_counter() - began, "chunks": sum(len(score.chunks) for score in scores)}
@@ -151,7 +151,7 @@ def measure_memory(options: Namespace, texts: Sequence[str], model: Path) -> lis
 
 def save_minilm(folder: Path) -> Path:
     """all-MiniLM-L6-v2 under a fresh head."""
-    save_model(start_model(MINILM, ReadmissionModelSettings()), folder)
+    save_model(start_model(MINILM, OutcomeModelSettings()), folder)
     return folder
 
 
@@ -162,7 +162,7 @@ def save_stand_in(folder: Path, texts: Sequence[str]) -> Path:
     (folder / "bert").mkdir(parents=True)
     save_backbone(BertModel(bert_config(size, tokenizer)), folder / "bert")
     save_tokenizer(tokenizer, folder / "bert", size.max_tokens, has_types=True)
-    save_model(start_model(folder / "bert", ReadmissionModelSettings()), folder / "model")
+    save_model(start_model(folder / "bert", OutcomeModelSettings()), folder / "model")
     return folder / "model"
 
 

@@ -1,8 +1,12 @@
 """transformers' Trainer as the peer of a training here: the same schedule, and its own defaults for all not said."""
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
+from benchmarks.contenders import Answer
 from bertrelay.training_settings import TrainingSettings
 
 
@@ -34,3 +38,17 @@ def train_with_trainer(
     trainer = Trainer(model=model, args=arguments, train_dataset=rows, data_collator=collator)
     trainer.remove_callback(PrinterCallback)
     return float(trainer.train().metrics["train_runtime"])
+
+
+def in_a_process_of_its_own(train: Callable[[int], Answer], seeds: Sequence[int], turn: int) -> Answer:
+    """Accelerate keeps one precision for a process, and neither side finds the other's memory in its way."""
+    with ProcessPoolExecutor(1, get_context("spawn"), quiet) as pool:
+        return pool.submit(train, seeds[turn]).result()
+
+
+def quiet() -> None:
+    """Keeps transformers' bars and warnings off the terminal."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Boxes and labels at their places, as SVG for pages and viewers, and as PNG or PDF for files.
+"""Boxes, marks, lines and labels at their places, as SVG for pages and viewers, and as PNG or PDF for files.
 
 In SVG the text takes the colour of what surrounds it (`currentColor`), so that one picture serves light and dark
 pages, and the fonts of whoever looks at it, so that every script can be read without fonts inside the file. PNG and
@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertrelay.errors import RequestError
+from bertrelay.files import whole_file
+from bertrelay.progress import say
+from bertrelay.vectors import not_written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +30,7 @@ FONT_SIZE = 12.0
 MARGIN = 12.0
 PIXELS_PER_INCH = 100.0
 SHARPNESS = 2.0  # pixels of a PNG for each of the drawing
+THIN, FAINT = 0.8, 0.55  # pixels of a line, and its opacity
 POINTS = 72.0 / PIXELS_PER_INCH  # in a pixel
 ISOLATED = "\u2068{}\u2069"  # from left to right or from right to left, as its own first letter says
 RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
@@ -45,6 +49,25 @@ class Box:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A filled polygon with an outline in the ink, so that it is seen on any page. `hint` as of a box."""
+
+    corners: Sequence[tuple[float, float]]
+    fill: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A thin, faint line from (x, y) to (to_x, to_y)."""
+
+    x: float
+    y: float
+    to_x: float
+    to_y: float
+
+
+@dataclass(frozen=True)
 class Label:
     """A line of text that begins, has its middle or ends at (x, y), its base line; turned up by so many degrees."""
 
@@ -59,6 +82,9 @@ class Label:
     hint: str = ""
 
 
+Shape = Box | Mark | Line | Label
+
+
 @dataclass(frozen=True)
 class Drawing:
     """Sizes in pixels, without the margin around; y grows downwards."""
@@ -66,7 +92,7 @@ class Drawing:
     title: str
     width: float
     height: float
-    shapes: Sequence[Box | Label]
+    shapes: Sequence[Shape]
 
 
 def check_picture(path: Path) -> None:
@@ -81,10 +107,34 @@ def as_svg(drawing: Drawing) -> str:
     """The drawing as an SVG element."""
     width, height = drawing.width + 2 * MARGIN, drawing.height + 2 * MARGIN
     size = f'viewBox="{-MARGIN:.0f} {-MARGIN:.0f} {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
-    shapes = (_svg_box(shape) if isinstance(shape, Box) else _svg_label(shape) for shape in drawing.shapes)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{_text(drawing.title)}" {size} '
-        f'font-family="{FONTS}" font-size="{FONT_SIZE:g}" fill="currentColor">\n' + "\n".join(shapes) + "\n</svg>\n"
+        f'font-family="{FONTS}" font-size="{FONT_SIZE:g}" fill="currentColor">\n'
+        + "\n".join(map(_svg_shape, drawing.shapes))
+        + "\n</svg>\n"
+    )
+
+
+def _svg_shape(shape: Shape) -> str:
+    match shape:
+        case Box():
+            return _svg_box(shape)
+        case Mark():
+            return _svg_mark(shape)
+        case Line():
+            ends = f'x1="{shape.x:.2f}" y1="{shape.y:.2f}" x2="{shape.to_x:.2f}" y2="{shape.to_y:.2f}"'
+            return f'<line {ends} stroke="currentColor" stroke-opacity="{FAINT}" stroke-width="{THIN}"/>'
+        case Label():
+            return _svg_label(shape)
+
+
+def _svg_mark(mark: Mark) -> str:
+    points = " ".join(f"{x:.2f},{y:.2f}" for x, y in mark.corners)
+    looks = f'fill="{mark.fill}" stroke="currentColor" stroke-width="{THIN}"'
+    return (
+        f'<polygon points="{points}" {looks}>'
+        + (f"<title>{_text(mark.hint)}</title>" if mark.hint else "")
+        + "</polygon>"
     )
 
 
@@ -116,6 +166,24 @@ def _text(text: str) -> str:
     return escape(re.sub("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", " ", text))
 
 
+def write_picture(path: Path, drawing: Drawing) -> None:
+    """Writes the drawing as the kind of file that `path` ends in, whole or not at all.
+
+    Says so where no font of this machine has a script of the labels. Raises RequestError or WorkError when the file
+    cannot be written.
+    """
+    try:
+        with whole_file(path) as building:
+            missing = write_drawing(drawing, building, path.suffix)
+    except OSError as error:
+        raise not_written(path, error) from error
+    if missing:
+        say(
+            f"{path}: no font of this machine has {', '.join(missing)}; such letters are boxes in the picture. "
+            "Install one (the Noto fonts have every script), or write .svg, which takes the fonts of who opens it"
+        )
+
+
 def write_drawing(drawing: Drawing, path: Path, kind: str) -> list[str]:
     """Writes the drawing to `path` as `.png`, `.svg` or `.pdf`.
 
@@ -132,6 +200,8 @@ def write_drawing(drawing: Drawing, path: Path, kind: str) -> list[str]:
     axes.set(xlim=(-MARGIN, drawing.width + MARGIN), ylim=(drawing.height + MARGIN, -MARGIN))
     axes.set_axis_off()
     _draw_boxes(axes, [shape for shape in drawing.shapes if isinstance(shape, Box)])
+    _draw_lines(axes, [shape for shape in drawing.shapes if isinstance(shape, Line)])
+    _draw_marks(axes, [shape for shape in drawing.shapes if isinstance(shape, Mark)])
     missing = _draw_labels(axes, [shape for shape in drawing.shapes if isinstance(shape, Label)])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # told by the caller, once for a script
@@ -154,6 +224,23 @@ def _draw_boxes(axes: "Axes", boxes: Sequence[Box]) -> None:
     fills = [box.fill or "none" for box in boxes]
     edges = ["none" if box.fill else "#c0c0c0" for box in boxes]
     axes.add_collection(PolyCollection(corners, facecolors=fills, edgecolors=edges, linewidths=0.6), autolim=False)
+
+
+def _draw_lines(axes: "Axes", lines: Sequence[Line]) -> None:
+    from matplotlib.collections import LineCollection
+
+    ends = [[(line.x, line.y), (line.to_x, line.to_y)] for line in lines]
+    axes.add_collection(LineCollection(ends, colors="black", alpha=FAINT, linewidths=THIN * POINTS), autolim=False)
+
+
+def _draw_marks(axes: "Axes", marks: Sequence[Mark]) -> None:
+    from matplotlib.collections import PolyCollection
+
+    corners, fills = [list(mark.corners) for mark in marks], [mark.fill for mark in marks]
+    axes.add_collection(
+        PolyCollection(corners, facecolors=fills, edgecolors="black", linewidths=THIN * POINTS, zorder=2.5),
+        autolim=False,
+    )
 
 
 def _draw_labels(axes: "Axes", labels: Sequence[Label]) -> list[str]:

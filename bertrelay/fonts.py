@@ -49,6 +49,16 @@ def fonts_for(text: str) -> Fonts:
     return Fonts(families, sorted({script(letter) for letter in missing}))
 
 
+def width_of(text: str, size: float) -> float:
+    """How wide `text` is in the fonts that draw it here, in the unit of `size`; few others are wider than the first."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family=fonts_for(text).families, size=size)
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return float(width)
+
+
 def script(letter: str) -> str:
     """What kind of letter it is, by the first word of its name in Unicode: `Devanagari`, `Thai`."""
     if unicodedata.category(letter)[0] not in "LMN":

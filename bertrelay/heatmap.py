@@ -9,11 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bertrelay.drawing import FONT_SIZE, Box, Drawing, Label, as_svg, check_picture, write_drawing
+from bertrelay.drawing import FONT_SIZE, Box, Drawing, Label, as_svg, check_picture, write_picture
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file
-from bertrelay.progress import say
-from bertrelay.vectors import not_written
 
 COLUMN_WIDTH = 7.3  # pixels of one half-width character at FONT_SIZE, in the widest of the usual fonts
 WIDE_LETTERS = {**dict.fromkeys("mwMW@%—", 12.0), **dict.fromkeys("ABCDEFGHKLNOPQRSTUVXYZ&", 9.0)}  # pixels
@@ -87,17 +84,7 @@ def write_heatmap(
     file of another kind or in no folder.
     """
     check_picture(path)
-    drawing = heatmap(matrix, row_labels, column_labels, title)
-    try:
-        with whole_file(path) as building:
-            missing = write_drawing(drawing, building, path.suffix)
-    except OSError as error:
-        raise not_written(path, error) from error
-    if missing:
-        say(
-            f"{path}: no font of this machine has {', '.join(missing)}; such letters are boxes in the picture. "
-            "Install one (the Noto fonts have every script), or write .svg, which takes the fonts of who opens it"
-        )
+    write_picture(path, heatmap(matrix, row_labels, column_labels, title))
 
 
 def heatmap_svg(matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequence[str], title: str) -> str:
@@ -117,7 +104,7 @@ def heatmap(matrix: ArrayLike, row_labels: Sequence[str], column_labels: Sequenc
         raise RequestError(f"expected a matrix of (row labels, column labels) = {expected}, found {values.shape}")
     check_size(*expected)
     rows, columns = [cut(label) for label in row_labels], [cut(label) for label in column_labels]
-    layout = Layout.of([_pixels(label) for label in rows], [_pixels(label) for label in columns])
+    layout = Layout.of([text_pixels(label) for label in rows], [text_pixels(label) for label in columns])
     scale = Scale.of(values)
     shapes: list[Box | Label] = [Label(0, FONT_SIZE + 2, title, size=14.0, bold=True)]
     shapes += _cells(values, scale, layout)
@@ -162,7 +149,8 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
-def _pixels(text: str) -> float:
+def text_pixels(text: str) -> float:
+    """The width of `text` at FONT_SIZE in the widest of the usual fonts, about."""
     return sum(WIDE_LETTERS.get(character, text_columns(character) * COLUMN_WIDTH) for character in text)
 
 

@@ -1,5 +1,7 @@
 """Batches of token ids: their shape, of which few occur, and rows of unlike lengths side by side."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,20 @@ def batch_shape(longest: int, rows: int, batch_tokens: int, max_tokens: int) -> 
     width = max(longest, min(_rounded_up(longest, WIDTH_BITS), max_tokens))
     full = max(1, batch_tokens // width)
     return width, min(full, _rounded_up(rows, HEIGHT_BITS))
+
+
+def sorted_batches(
+    lengths: NDArray[np.integer], batch_tokens: int, max_tokens: int
+) -> Iterator[tuple[NDArray[np.int64], int, int]]:
+    """(rows, width, height) of each batch of rows of `lengths`; longest first: if memory is short, it shows at once.
+
+    A batch may have fewer rows than its height; the others are padding.
+    """
+    order, start = np.argsort(-lengths.astype(np.int64), kind="stable"), 0
+    while start < len(order):
+        width, height = batch_shape(int(lengths[order[start]]), len(order) - start, batch_tokens, max_tokens)
+        yield order[start : start + height], width, height
+        start += height
 
 
 def _rounded_up(number: int, bits: int) -> int:

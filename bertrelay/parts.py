@@ -1,16 +1,21 @@
 """An output that is not whole yet: a file of lines for each block, in a folder beside it, which a kill leaves."""
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from bertrelay.errors import WorkError
 from bertrelay.files import read_json, whole_file, write_json
-from bertrelay.progress import say
+from bertrelay.hardware import give_back_memory
+from bertrelay.progress import Bar, progress, say
+from bertrelay.stage import World
 from bertrelay.vectors import not_written
 
 HOLDS = "holds.json"
 Block = TypeVar("Block")
+AnyRecord = TypeVar("AnyRecord")
 
 
 class Parts(Generic[Block]):
@@ -51,3 +56,59 @@ class Parts(Generic[Block]):
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)
+
+
+class Stretch(NamedTuple):
+    """A block of a source's records, [first, end). size: what its progress is counted in."""
+
+    first: int
+    end: int
+    size: int
+
+
+def taken(records: Iterator[AnyRecord], wanted: Sequence[Stretch], source: Path) -> Iterator[Iterator[AnyRecord]]:
+    """The records of each of `wanted`, in one pass; a block is to be read before the next one.
+
+    Raises WorkError where `source`, which they come from, holds fewer than it did.
+    """
+    place = 0
+    for first, end, _ in wanted:
+        records, place = islice(records, first - place, None), end
+        yield _exactly(end - first, records, source)
+
+
+def _exactly(count: int, records: Iterator[AnyRecord], source: Path) -> Iterator[AnyRecord]:
+    found = 0
+    for record in islice(records, count):
+        found += 1
+        yield record
+    if found < count:
+        raise WorkError(f"{source} became shorter while it was read; run the same command again")
+
+
+def fill(
+    parts: Parts[Stretch],
+    lines: Callable[[Sequence[Stretch], Bar], Iterator[Iterable[str]]],
+    doing: str,
+    unit: str,
+    world: World,
+) -> int:
+    """Writes the blocks that are not done: process r of w those at r::w. The size of all that were not.
+
+    lines: gives the lines of each of the blocks asked for, and tells a bar how much of their sizes is done.
+    doing, unit: what the progress says, `tagging` and `words` for example.
+    """
+    waiting, whole = parts.waiting(), sum(block.size for block in parts.blocks)
+    mine = [number for number in waiting if number % world.size == world.rank]
+    theirs = set(waiting).difference(mine)
+    missing = sum(parts.blocks[number].size for number in waiting)
+    if 0 < missing < whole:
+        say(f"{doing}: going on after {whole - missing:,} of {whole:,} {unit}")
+    with progress(doing, whole, unit, whole - missing) as bar:
+        for number, block in zip(mine, lines([parts.blocks[number] for number in mine], bar), strict=True):
+            parts.write(number, block)
+            give_back_memory()
+            done = theirs.difference(parts.waiting())  # by other processes, since the last block
+            bar.advance(sum(parts.blocks[other].size for other in done))
+            theirs -= done
+    return missing

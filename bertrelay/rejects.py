@@ -18,22 +18,22 @@ REASONS_SHOWN = 8
 class TakesRejects(Protocol):
     """What can be told of a record that cannot be used."""
 
-    def add(self, file: str, line: int, reason: str) -> None: ...
+    def add(self, file: str, line: int, reason: str, record: str = "") -> None: ...
 
 
 @dataclass
 class RejectList:
     """The rejects of a piece of work, kept beside it until the piece is whole, so that a resumed run knows them too."""
 
-    listed: list[tuple[str, int, str]] = field(default_factory=list)
+    listed: list[tuple[str, int, str, str]] = field(default_factory=list)
 
-    def add(self, file: str, line: int, reason: str) -> None:
+    def add(self, file: str, line: int, reason: str, record: str = "") -> None:
         """Keeps one record that cannot be used."""
-        self.listed.append((file, line, reason))
+        self.listed.append((file, line, reason, record))
 
 
 class Rejects:
-    """Counts the records that cannot be used and lists them in `rejects.jsonl`, by file, line and reason alone.
+    """Counts the records that cannot be used and lists them in `rejects.jsonl`, by file, line, id and reason alone.
 
     path: written while the work goes on, and empty when nothing was rejected; None only counts.
     limit: the share of all records that may be rejected. Leaving the context raises WorkError past it, and so does
@@ -63,18 +63,24 @@ class Rejects:
             found[reason] += count
         return found
 
+    @property
+    def records(self) -> int:
+        """All records so far, usable or not."""
+        return self._counts.total() + self._used
+
     def told(self, files: Collection[str] | None = None) -> str:
         """`12 × no gold label in nli.tsv, …`, the most frequent first: of `files`, or of all."""
         listed = [(place, count) for place, count in self._counts.most_common() if files is None or place[1] in files]
         shown = [f"{count:,} × {reason} in {file}" for (reason, file), count in listed[:REASONS_SHOWN]]
         return ", ".join([*shown, *(["…"] if len(listed) > REASONS_SHOWN else [])])
 
-    def add(self, file: str, line: int, reason: str) -> None:
-        """Counts one record that cannot be used."""
+    def add(self, file: str, line: int, reason: str, record: str = "") -> None:
+        """Counts one record that cannot be used; `record` is its id, where a line does not tell which one it is."""
         self._counts[reason, file] += 1
-        self._first = self._first or f"{file}, line {line:,}"
+        self._first = self._first or f"{file}, line {line:,}" + (f", record {record}" if record else "")
         if self._file is not None:
-            self._file.write(json.dumps({"file": file, "line": line, "reason": reason}, ensure_ascii=False) + "\n")
+            told = {"file": file, "line": line, "reason": reason, **({"record": record} if record else {})}
+            self._file.write(json.dumps(told, ensure_ascii=False) + "\n")
         rejected = self._counts.total()
         if rejected >= HOPELESS and rejected > self._used:
             self.check()

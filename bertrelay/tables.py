@@ -103,12 +103,16 @@ class Record(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """A row that is not a record. `reason` is one of a few phrases to count by; `detail` goes into an error."""
+    """A row that is not a record. `reason` is one of a few phrases to count by; `detail` goes into an error.
+
+    record: the id of the record, where a line does not tell which one it is.
+    """
 
     file: str
     line: int
     reason: str
     detail: str = ""
+    record: str = ""
 
 
 def names_of(record: dict[str, Any]) -> list[str]:

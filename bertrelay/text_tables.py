@@ -13,6 +13,10 @@ from typing import IO, Any, NamedTuple
 from bertrelay.errors import RequestError
 from bertrelay.tables import Record, Table, Unusable, check_column, find_columns, names_of, reach, same_but_for_case
 
+LONGEST_FIELD = 16 << 20
+"""Characters of a CSV field at most. The usual limit of `csv`, 131,072, is less than a long note has; without any, a
+quote left open would swallow the rest of the file into memory."""
+
 Fault = tuple[str, str]
 """What is wrong with a line: a reason to count by, and a detail for an error."""
 
@@ -157,7 +161,7 @@ def _csv_fields(lines: _Lines) -> Iterator[_Fields]:
     while True:
         first = lines.number + 1
         try:
-            values = next(reader)
+            values = _next_row(reader)
         except StopIteration:
             return
         except csv.Error:
@@ -167,6 +171,15 @@ def _csv_fields(lines: _Lines) -> Iterator[_Fields]:
         fault = lines.take_fault()
         if values or fault:
             yield _Fields(first, values, fault)
+
+
+def _next_row(reader: Iterator[list[str]]) -> list[str]:
+    """The next row. `csv` has one limit for all readers of a process; what others rely on is put back at once."""
+    usual = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        return next(reader)
+    finally:
+        csv.field_size_limit(usual)
 
 
 def _check_open_quote(lines: _Lines, first: int) -> None:

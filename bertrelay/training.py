@@ -326,8 +326,8 @@ class Training:
         self.task.model.eval()
         if self.settings.tracker:
             self.accelerator.end_training()
-        best = {} if self.state.best_step is None else {"best_step": float(self.state.best_step)}
-        done = {"train_steps": float(self.state.step), "train_seconds": self.state.seconds}
+        best = {} if self.state.best_step is None else {"best_step": self.state.best_step}
+        done = {"train_steps": self.state.step, "train_seconds": self.state.seconds}
         return {**self.state.best_figures, **best, **done}
 
 

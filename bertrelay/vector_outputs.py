@@ -1,6 +1,6 @@
 """The file that vectors are asked for in, `.npy` or Parquet: checked first, held by one process, whole or not there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,10 +18,10 @@ SUFFIXES = (".npy", ".parquet")
 ROWS_AT_ONCE = 8_192
 
 
-def check_output(output: Path, source: str | None = None) -> None:
+def check_output(output: Path, source: str | None = None, suffixes: Sequence[str] = SUFFIXES) -> None:
     """Raises RequestError for an output of no known kind, in no folder, or that is the `source` itself."""
-    if output.suffix not in SUFFIXES:
-        raise RequestError(f"output: expected a file that ends in .npy or .parquet, found {output}")
+    if output.suffix not in suffixes:
+        raise RequestError(f"output: expected a file that ends in {' or '.join(suffixes)}, found {output}")
     if not output.parent.is_dir():
         raise RequestError(f"output: there is no folder {output.parent} to write {output.name} into; make it first")
     if output.is_dir():

@@ -75,10 +75,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def first_mistake(error: ValidationError) -> str:
-    """What pydantic found first, in our words where they are ours."""
-    found = error.errors()[0]
-    return str(found["ctx"]["error"]) if found["type"] == "value_error" else found["msg"]
+def told(model: type[BaseModel], error: ValidationError) -> str:
+    """All that pydantic found wrong with settings that come from a command, in one line of plain words."""
+    mistakes = Mistakes("")
+    add_validation_mistakes(mistakes, "", model, error)
+    return "; ".join(dict.fromkeys(mistakes.found))
 
 
 def add_validation_mistakes(mistakes: Mistakes, table: str, model: type[BaseModel], error: ValidationError) -> None:

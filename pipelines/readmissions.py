@@ -1,4 +1,4 @@
-"""What a readmission stage left behind, to what a report shows: curves, groups of patients, and who was left out."""
+"""What a stage that tells outcomes left behind, to what a report shows: curves, groups of patients, who is left out."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from pipelines.scores import READERS, Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CURVES, SLICES, FLOW = "curves.json", "slices.json", "flow.csv"
+CURVES, SLICES, FLOW, CONFUSION = "curves.json", "slices.json", "flow.csv", "confusion.json"
 NAMES = READERS | {"model": "model", "model, calibrated": "model, calibrated", "tfidf": "TF-IDF"}
 ORDER = ("model", "note_length", "tfidf", "model, calibrated")
 """Whose line has which colour, in every picture the same."""
@@ -23,7 +23,7 @@ DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 
 GROUP_FIGURES = {
     "auroc": "AUROC",
     "auprc": "AUPRC",
-    "prevalence": "share readmitted",
+    "prevalence": "prevalence",
     "mean_probability": "mean probability",
 }
 
@@ -36,20 +36,36 @@ class ReadmissionPictures:
 
     groups: (characteristic, group, admissions, figures), and for small groups of a characteristic how many there are.
     figures: the names of a group's figures.
+    confusion: of a task with classes, a class with how often it was taken for each; a dash where the row is not told.
     """
 
     curves: list[Curve]
     groups: list[tuple[str, str, str, list[Figure]]]
     figures: list[str]
+    confusion: list[list[str]]
 
 
 def readmission_pictures(folder: Path) -> ReadmissionPictures | None:
-    """What is to be shown of the stage in `folder`, if it judged readmissions."""
-    found = read_json(folder / CURVES)
-    if found is None or "precision_recall" not in found:
+    """What is to be shown of the stage in `folder`, if it judged what becomes of patients."""
+    drawn, listed = read_json(folder / CURVES), read_json(folder / SLICES)
+    if "slices" not in (listed or {}) and (drawn is None or "precision_recall" not in drawn):
         return None
-    listed = (read_json(folder / SLICES) or {}).get("slices", [])
-    return ReadmissionPictures(list(_curves(found)), [_group(each) for each in listed], list(GROUP_FIGURES.values()))
+    groups = [_group(each) for each in (listed or {}).get("slices", [])]
+    curves = _curves(drawn) if drawn else []
+    return ReadmissionPictures(curves, groups, list(GROUP_FIGURES.values()), _confusion(read_json(folder / CONFUSION)))
+
+
+def _confusion(found: Mapping[str, Any] | None) -> list[list[str]]:
+    """The table with its header; nothing where there is none."""
+    if found is None:
+        return []
+    labels = [_in_words(label) for label in found["labels"]]
+    rows = [[f"{count:,}" for count in row] if row else ["–"] * len(labels) for row in found["rows"]]
+    return [["", *labels], *([label, *row] for label, row in zip(labels, rows, strict=True))]
+
+
+def _in_words(label: str) -> str:
+    return label.replace("_", " ")
 
 
 def flow_table(folder: Path) -> list[list[str]] | None:
@@ -62,12 +78,13 @@ def flow_table(folder: Path) -> list[list[str]] | None:
 
 
 def _curves(found: Mapping[str, Any]) -> list[Curve]:
-    prevalence = found["prevalence"]
+    prevalence, outcome = found["prevalence"], found.get("outcome", "readmitted")
+    named = _in_words(outcome)
     reading = found["while_reading"]
     shares = [each["share"] for each in reading]
     means = {
         told: list(zip(shares, (each[name] for each in reading), strict=True))
-        for name, told in (("readmitted", "readmitted"), ("others", "not readmitted"))
+        for name, told in ((outcome, named), ("others", f"not {named}"))
     }
     aurocs = {"": [(each["share"], each["auroc"]) for each in reading if each["auroc"] is not None]}
     level, slope = (prevalence, prevalence), (0.0, 1.0)
@@ -75,7 +92,7 @@ def _curves(found: Mapping[str, Any]) -> list[Curve]:
     return [
         Curve("ROC", _drawn(found["roc"], "false positive rate", "recall", slope)),
         Curve("Precision and recall", _drawn(found["precision_recall"], "recall", "precision", level)),
-        Curve("Calibration", _drawn(calibration, "probability", "share readmitted", slope, square=False)),
+        Curve("Calibration", _drawn(calibration, "probability", f"share {named}", slope, square=False)),
         Curve("AUROC as more of the note is read", _drawn(aurocs, "share of the chunks read", "AUROC")),
         Curve("P as more of the note is read", _drawn(means, "share of the chunks read", "mean P")),
     ]

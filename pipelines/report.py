@@ -9,12 +9,14 @@ from typing import Any
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_text
 from bertrelay.stage import Metrics
+from pipelines.answers import answer_pictures
 from pipelines.curves import Curve, training_curves
 from pipelines.entities import entity_pictures
 from pipelines.folders import DONE, METRICS, latest_name
 from pipelines.published import with_published
 from pipelines.readmissions import flow_table, readmission_pictures
 from pipelines.scores import ABOUT, score_tables
+from pipelines.terms import terms_picture
 
 REPORT = "report.html"
 TEMPLATE = "report.html.jinja"
@@ -102,15 +104,17 @@ def _page(run_folder: Path, stages: list[FinishedStage]) -> str:
         curves=[(stage, drawn) for stage in stages if (drawn := stage.curves)],
         heatmaps=[(stage, picture) for stage in stages if (picture := _heatmap(stage.folder))],
         readmissions=[(stage, shown) for stage in stages if (shown := readmission_pictures(stage.folder))],
+        terms=[(stage, drawn_terms) for stage in stages if (drawn_terms := terms_picture(stage.folder))],
         flows=[(stage, rows) for stage in stages if (rows := flow_table(stage.folder))],
         entities=(entities := [(stage, found) for stage in stages if (found := entity_pictures(stage.folder))]),
-        entity_style=_entity_style() if entities else "",
+        answers=(answers := [(stage, told) for stage in stages if (told := answer_pictures(stage.folder))]),
+        mark_style=_mark_style() if entities or answers else "",
         libraries=_libraries(stages),
     )
 
 
-def _entity_style() -> str:
-    from domain.biomedical.entities.page import style
+def _mark_style() -> str:
+    from domain.biomedical.answers.page import style
 
     return style()
 

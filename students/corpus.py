@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -130,7 +130,8 @@ class CorpusPlan:
 def build_corpus(cache: Path, key: str, plan: CorpusPlan, context_cache: Path | None = None) -> ParallelCorpus:
     """The corpus of `plan` in `cache / key`, laid down unless it is there; another process that asks waits.
 
-    key: stands for the plan and the content of its files; what lies under an equal key is believed.
+    key: stands for the content of the files and all of the plan but `rejects_limit`; what lies under an equal key is
+        believed.
     context_cache: where data sets of the hub are kept.
     Raises RequestError for input that cannot be a parallel corpus, WorkError for too many unusable records.
     """
@@ -138,12 +139,35 @@ def build_corpus(cache: Path, key: str, plan: CorpusPlan, context_cache: Path | 
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(cache / f"{key}.lock"):
         if not folder.is_dir():
+            _sweep(cache)
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
             _lay_down(building, plan, context_cache)
             sync_contents(building)
             building.rename(folder)
-    return ParallelCorpus.open(folder)
+    corpus = ParallelCorpus.open(folder)
+    _check_rejects(corpus, plan.rejects_limit)
+    return corpus
+
+
+def _sweep(cache: Path) -> None:
+    """Removes what runs that were killed have left: half a corpus is of no use, and as large as a whole one."""
+    for building in cache.glob("*.partial"):
+        try:
+            with FileLock(cache / f"{building.stem}.lock", blocking=False):
+                shutil.rmtree(building, ignore_errors=True)
+        except Timeout:  # somebody lays it down
+            continue
+
+
+def _check_rejects(corpus: ParallelCorpus, limit: float) -> None:
+    """Raises WorkError where more records are unusable than `limit`, which may be lower than it was at first."""
+    rejects = Rejects(corpus.rejects, limit)
+    rejects.used(corpus.facts["records"] - sum(corpus.facts["rejects"].values()))
+    with corpus.rejects.open(encoding="utf-8") as lines:
+        for listed in map(json.loads, lines):
+            rejects.add(**listed)
+    rejects.check()
 
 
 def _lay_down(folder: Path, plan: CorpusPlan, context_cache: Path | None) -> None:
@@ -269,6 +293,7 @@ def _facts(
         "items": english_count + sum(train.values()),
         "train": train,
         "dev": {language: len(sides.english) for language, sides in dev.items()},
+        "records": rejects.records,
         "rejects": dict(sorted(rejects.counts.items())),
         "sources": account.by_source(),
         "dev_sources": dev_account.by_source(),

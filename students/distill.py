@@ -46,12 +46,12 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         copyfile(corpus.rejects, context.output / corpus.rejects.name)
         student.save(context.output / "model")
         save_variance(targets.variance, context.output / "model")
-    return {**metrics, "target_variance": targets.variance, "train_items": float(len(corpus))}
+    return {**metrics, "target_variance": targets.variance, "train_items": len(corpus)}
 
 
 def _corpus_fields(settings: DistillSettings) -> tuple[str, ...]:
     """The settings that a corpus depends on; a dev split that is given is not drawn."""
-    always = ("parallel", "filters", "dev", "max_rejects")
+    always = ("parallel", "filters", "dev")
     return always if settings.dev else (*always, "dev_sentences", "seed")
 
 

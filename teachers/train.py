@@ -42,7 +42,7 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
         encoder.save(context.output / "model")
         if head is not None:
             save_head(head, classes, settings, context.output / "head")
-    return {**metrics, "train_items": float(len(examples.indices))}
+    return {**metrics, "train_items": len(examples.indices)}
 
 
 def classes_of(examples: Examples, dev: DevData) -> list[str]:

@@ -86,7 +86,7 @@ def check(
     model: a folder or a hub id; measures lengths in the word pieces of its tokenizer as well.
     Raises RequestError for a file that cannot be read at all, or without a sentence.
     """
-    measure, limit = _tokenizer(model) if model is not None else (None, None)
+    measure, limit = piece_measure(model) if model is not None else (None, None)
     surveys = {split: survey(path, format_name, measure, columns) for split, path in files.items()}
     findings = [_records(surveys), _spans(surveys), _tags(surveys), _types(surveys), _rare(surveys)]
     findings += [_duplicates(surveys), *_leaks(surveys), _lengths(surveys)]
@@ -180,7 +180,7 @@ def _records(surveys: Surveys) -> Finding:
     told = f"{units:,} records read"
     if unusable:
         told = f"{len(unusable):,} of {units:,} records cannot be used: {_reasons(unusable)}"
-    return Finding("records", _by_share(len(unusable), units, MOST_UNUSABLE), told, {"unusable": len(unusable)})
+    return Finding("records", by_share(len(unusable), units, MOST_UNUSABLE), told, {"unusable": len(unusable)})
 
 
 def _spans(surveys: Surveys) -> Finding:
@@ -194,7 +194,7 @@ def _spans(surveys: Surveys) -> Finding:
             f"{unsaid:,} of {entities:,} entities are nested, discontinuous or end inside a word: tags cannot say "
             "them, so they are not learnt, and count as missed in a score"
         )
-    verdict: Verdict = "fail" if wrong else _by_share(unsaid, entities, MOST_UNSAID)
+    verdict: Verdict = "fail" if wrong else by_share(unsaid, entities, MOST_UNSAID)
     figures = {"misaligned": len(wrong), "unsaid": unsaid}
     return Finding(
         "spans", verdict, "; ".join(told) or f"all {entities:,} entities fit the words of their text", figures
@@ -255,13 +255,13 @@ def _leaks(surveys: Surveys) -> Iterator[Finding]:
         told = f"sentences that {first} and {second} share: {shared:,} of {least:,}"
         if documents:
             told += f"; whole documents: {documents:,}. Take them out of {first}"
-        verdict: Verdict = "fail" if documents else _by_share(shared, least, MOST_LEAKED)
+        verdict: Verdict = "fail" if documents else by_share(shared, least, MOST_LEAKED)
         yield Finding(f"leaks {first}/{second}", verdict, told, {"sentences": shared, "documents": documents})
 
 
 def _lengths(surveys: Surveys) -> Finding:
     """Words in a sentence."""
-    told = "; ".join(f"{split}: {_spread(found.words)}" for split, found in surveys.items() if found.words)
+    told = "; ".join(f"{split}: {spread(found.words)}" for split, found in surveys.items() if found.words)
     longest = max((max(found.words) for found in surveys.values() if found.words), default=0)
     is_split = longest < MOST_WORDS
     told += "" if is_split else f"; more than {MOST_WORDS:,} words are hardly one sentence: are blank lines missing?"
@@ -272,13 +272,14 @@ def _pieces(surveys: Surveys, limit: int) -> Finding:
     """Word pieces in a sentence, against what the model reads at once."""
     pieces = [count for found in surveys.values() for count in found.pieces]
     long = sum(count > limit for count in pieces)
-    spreads = "; ".join(f"{split}: {_spread(found.pieces)}" for split, found in surveys.items() if found.pieces)
+    spreads = "; ".join(f"{split}: {spread(found.pieces)}" for split, found in surveys.items() if found.pieces)
     told = f"{spreads}; longer than the {limit:,} that the model reads at once: {long:,} (read in windows)"
     verdict: Verdict = "warn" if long > MOST_LONG * len(pieces) else "good"
     return Finding("tokens in a sentence", verdict, told, {"longest": max(pieces, default=0), "long": long})
 
 
-def _by_share(count: int, whole: int, most: float) -> Verdict:
+def by_share(count: int, whole: int, most: float) -> Verdict:
+    """Nothing is good; more than a share `most` of the whole will not do."""
     return "good" if not count else "fail" if count > most * whole else "warn"
 
 
@@ -294,13 +295,14 @@ def _counts(entities: Counter[str]) -> str:
     return ", ".join(f"{name or 'entity'} {count:,}" for name, count in sorted(entities.items())) or "none"
 
 
-def _spread(lengths: Sequence[int]) -> str:
+def spread(lengths: Sequence[int]) -> str:
+    """Median, 95th percentile and maximum, in words."""
     ordered = sorted(lengths)
     most = ordered[int(0.95 * (len(ordered) - 1))]
     return f"median {statistics.median_low(ordered):,}, 95 % up to {most:,}, longest {ordered[-1]:,}"
 
 
-def _tokenizer(model: str) -> tuple[Measure, int]:
+def piece_measure(model: str) -> tuple[Measure, int]:
     """How many word pieces a model's tokenizer cuts sentences into, and how many the model reads at once."""
     from bertrelay.backbone import load_tokenizer, model_folder, read_config
     from bertrelay.layout import read_layout

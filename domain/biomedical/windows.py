@@ -35,18 +35,20 @@ class Windows(NamedTuple):
         return Windows(*(each[which] for each in self))
 
 
-def cut_windows(lengths: NDArray[np.integer], size: int | NDArray[np.integer], overlap: int) -> Windows:
+def cut_windows(
+    lengths: NDArray[np.integer], size: int | NDArray[np.integer], overlap: int | NDArray[np.integer]
+) -> Windows:
     """Windows of at most `size` elements over sequences of `lengths`, (sequences,); neighbours share `overlap` or more.
 
-    size: one for all sequences, or one for each. A sequence that fits is one window, an empty one has none. In a
-    longer one all windows have the whole size, and the last ends where the sequence does.
+    size, overlap: one for all sequences, or one for each. A sequence that fits is one window, an empty one has none.
+    In a longer one all windows have the whole size, and the last ends where the sequence does.
     Raises ValueError unless 0 ≤ overlap < size.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     sizes = np.broadcast_to(np.asarray(size, dtype=np.int64), lengths.shape)
-    if overlap < 0 or (sizes <= overlap).any():
-        raise ValueError(f"expected windows larger than their overlap of {overlap}, found {sizes.min(initial=0)}")
     steps = sizes - overlap
+    if (steps <= 0).any() or np.less(overlap, 0).any():
+        raise ValueError(f"expected windows larger than their overlap of {overlap}, found {sizes.min(initial=0)}")
     counts = np.where(lengths > 0, 1 + np.maximum(0, -(-(lengths - sizes) // steps)), 0)  # (sequences,)
     sequences = np.repeat(np.arange(len(lengths)), counts)  # (windows,)
     number = np.arange(len(sequences)) - (np.cumsum(counts) - counts)[sequences]
@@ -65,3 +67,10 @@ def _with_owned(sequences: Integers, starts: Integers, ends: Integers) -> Window
     owned_ends[:-1][neighbours] = meetings[neighbours]
     owned_starts[1:][neighbours] = meetings[neighbours]
     return Windows(sequences, starts, ends, owned_starts, owned_ends)
+
+
+def stretches(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> Integers:
+    """The numbers start, start + 1, … of each stretch, one stretch after the other."""
+    before = np.cumsum(lengths) - lengths
+    found: Integers = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
+    return found

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from domain.clinical.notes.notes import write_notes
     from domain.clinical.notes.notes_settings import NotesSettings
     from domain.clinical.notes.sections import Section, find_sections
-    from domain.clinical.outcomes.scorer import ReadmissionScorer
+    from domain.clinical.outcomes.scorer import OutcomeScorer, ReadmissionScorer
     from domain.clinical.outcomes.scoring import score_file
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "CohortSettings",
     "Finding",
     "NotesSettings",
+    "OutcomeScorer",
     "ReadmissionScorer",
     "Section",
     "clean",
@@ -42,6 +43,7 @@ ROOMS = {
     "CohortSettings": "cohorts.cohort_settings",
     "Finding": "leaks.audit",
     "NotesSettings": "notes.notes_settings",
+    "OutcomeScorer": "outcomes.scorer",
     "ReadmissionScorer": "outcomes.scorer",
     "Section": "notes.sections",
     "clean": "notes.cleaning",

@@ -75,7 +75,7 @@ def _write_csv(file: TextIO, answers: Iterable[Answer]) -> None:
 
 def _write_tsv(file: TextIO, answers: Iterable[Answer]) -> None:
     for row in chain([COLUMNS], _rows(answers)):
-        file.write("\t".join(_on_one_line(str(value)) for value in row) + "\n")
+        file.write("\t".join("" if value is None else _on_one_line(str(value)) for value in row) + "\n")
 
 
 def _rows(answers: Iterable[Answer]) -> Iterator[tuple[Any, ...]]:

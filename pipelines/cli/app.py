@@ -1,22 +1,26 @@
 """Which commands there are, and what the help says about the whole."""
 
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pipelines.cli.data import data
 from pipelines.cli.encode import encode
 from pipelines.cli.evaluate import evaluate
 from pipelines.cli.mine import mine
 from pipelines.cli.ner import ner
-from pipelines.cli.readmission import readmission
+from pipelines.cli.qa import qa
+from pipelines.cli.readmission import outcome, readmission
 from pipelines.cli.recipes import recipes
+from pipelines.cli.rerank import rerank
 from pipelines.cli.run import plan, run
 from pipelines.cli.samples import samples
 from pipelines.cli.search import search
 from pipelines.cli.shrink import shrink
 from pipelines.cli.similarity import similarity
+from pipelines.cli.terms import terms
 
 HELP = """
 Hands knowledge on: from an English sentence encoder to students that speak many languages.
@@ -28,7 +32,22 @@ A recipe describes a whole run. Every stage of it can be stopped, resumed, and i
   bertrelay plan quickstart         what another run would do, and why
 """
 
+NOT_OURS = "Value error, "
+
+
+class Commands(TyperGroup):
+    """The commands, whose options are told to be wrong without a word of the library that sees it."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix(NOT_OURS)
+            raise
+
+
 app = typer.Typer(
+    cls=Commands,
     help=HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,8 +73,10 @@ def options(
     """Options of the whole command; `main` takes `--debug` out of the arguments before this is asked."""
 
 
-for command in (run, plan, recipes, samples, encode, evaluate, similarity, search, mine, shrink):
+for command in (run, plan, recipes, samples, encode, evaluate, similarity, search, rerank, mine, shrink, terms):
     app.command()(command)
 app.add_typer(readmission, name="readmission")
+app.add_typer(outcome, name="outcome")
 app.add_typer(ner, name="ner")
+app.add_typer(qa, name="qa")
 app.add_typer(data, name="data")

@@ -4,11 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from bertrelay.errors import RequestError
+from domain.biomedical.answers.question_files import QuestionFormat
 from domain.biomedical.formats.front import FormatName
 from pipelines.cli.audit import audit
 from pipelines.cli.models import MODEL_HELP, check_model
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from domain.biomedical.checking import Finding
 
 data = typer.Typer(help="Look at data before learning from it.", no_args_is_help=True)
+
+CheckedFormat = Literal[FormatName, QuestionFormat]
 
 COLOURS = {"good": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
@@ -29,7 +32,8 @@ def check(
         list[Path] | None,
         typer.Argument(
             metavar="FILE…",
-            help="Annotated files or folders: train, dev and test, told apart by their names or by this order.",
+            help="Annotated files or folders, or files of questions: train, dev and test, told apart by their names "
+            "or by this order.",
             show_default=False,
         ),
     ] = None,
@@ -37,7 +41,8 @@ def check(
     dev: SplitOption = None,
     test: SplitOption = None,
     file_format: Annotated[
-        FormatName | None, typer.Option("--format", help="What all files are.", show_default="by their suffix")
+        CheckedFormat | None,
+        typer.Option("--format", help="What all files are.", show_default="by suffix and first keys"),
     ] = None,
     columns: Annotated[
         tuple[int, int],
@@ -48,8 +53,9 @@ def check(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
-    """Look at annotated entities before training: misaligned spans, illegal tags, rare types, leaks, lengths.
+    """Look at annotated entities or questions before training: misaligned spans, leaks, duplicates, lengths.
 
+    Of entities also illegal tags and rare types; of questions wrong offsets, ids given twice, and what has no answer.
     Each is good, warn or fail; the command ends with 1 when something fails.
 
     For example:
@@ -57,22 +63,36 @@ def check(
       bertrelay data check train.tsv devel.tsv test.tsv
 
       bertrelay data check --train corpus.pubtator --test other.jsonl --model MODEL
+
+      bertrelay data check train-v2.0.json dev-v2.0.json
     """
-    from domain.biomedical.checking import check as look
     from domain.biomedical.checking import worst
-    from domain.biomedical.formats import Columns
 
     named = {"train": train, "dev": dev, "test": test}
     splits = _splits(files or [], {split: path for split, path in named.items() if path is not None})
     if model is not None:
         check_model(model)
-    findings = look(splits, file_format, model, Columns(*columns))
+    findings = _findings(splits, file_format, model, columns)
     verdict = worst(findings)
     if as_json:
         typer.echo(json.dumps(_document(splits, verdict, findings), ensure_ascii=False))
     else:
         _print(splits, verdict, findings)
     raise typer.Exit(int(verdict == "fail"))
+
+
+def _findings(
+    splits: dict[Any, Path], file_format: Any, model: str | None, columns: tuple[int, int]
+) -> "list[Finding]":
+    """What is found in files of entities, or of questions: told by the format, else by what the files hold."""
+    from domain.biomedical.answers.checking import are_questions, check_questions
+    from domain.biomedical.checking import check as check_entities
+    from domain.biomedical.formats import Columns
+
+    named = file_format in ("squad", "bioasq")
+    if named or (file_format in (None, "jsonl") and are_questions(splits)):
+        return check_questions(splits, file_format, model)
+    return check_entities(splits, file_format, model, Columns(*columns))
 
 
 def _splits(files: Sequence[Path], named: dict[Any, Path]) -> dict[Any, Path]:

@@ -1,5 +1,6 @@
 """`bertrelay encode`: a file of sentences to a file of vectors."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,15 +81,16 @@ def encode(
         typer.echo(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
 
 
-def table_of(source: str, column: str | None, file_format: Format | None, header: bool) -> "Table":
+def table_of(source: str, column: str | Sequence[str] | None, file_format: Format | None, header: bool) -> "Table":
     """The table that the options of a command describe. Raises RequestError for a column that none can have."""
     from pydantic import ValidationError
 
     from bertrelay.tables import Table
-    from pipelines.mistakes import first_mistake
+    from pipelines.mistakes import told
 
-    columns = None if column is None else [int(column) if column.isdecimal() else column]
+    named = [column] if isinstance(column, str) else column
+    columns = [int(each) if each.isdecimal() else each for each in named] if named else None
     try:
         return Table.model_validate({"path": source, "format": file_format, "columns": columns, "header": header})
     except ValidationError as error:
-        raise RequestError(f"{source}: {first_mistake(error)}".removeprefix(": ")) from error
+        raise RequestError(f"{source}: {told(Table, error).removeprefix('path: ')}".removeprefix(": ")) from error

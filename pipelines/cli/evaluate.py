@@ -85,16 +85,13 @@ def _settings(model: str, **given: Any) -> "ProtocolSettings":
     """What the stage `teachers.protocols` would be given. Raises RequestError, naming the option."""
     from pydantic import ValidationError
 
+    from pipelines.mistakes import told
     from teachers.evaluation.settings import ProtocolSettings
 
     try:
         return ProtocolSettings.model_validate({**_source(model), **given})
     except ValidationError as error:
-        told = "; ".join(
-            ": ".join([*map(str, each["loc"][:1]), each["msg"].removeprefix("Value error, ")])
-            for each in error.errors()
-        )
-        raise RequestError(told) from error
+        raise RequestError(told(ProtocolSettings, error)) from error
 
 
 def _source(model: str) -> dict[str, Any]:

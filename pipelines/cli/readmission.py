@@ -1,4 +1,4 @@
-"""`bertrelay readmission score`: notes to the probability of a return."""
+"""`bertrelay readmission score` and `bertrelay outcome score`: notes to the probability of what a model tells."""
 
 import json
 from pathlib import Path
@@ -12,16 +12,52 @@ from pipelines.cli.models import MODEL_HELP, check_model
 if TYPE_CHECKING:
     from domain.clinical.outcomes.scoring import ScoredFile
 
-readmission = typer.Typer(help="Tell from notes how probable an unplanned return is.", no_args_is_help=True)
+readmission = typer.Typer(no_args_is_help=True)
+outcome = typer.Typer(no_args_is_help=True)
+
+OF_READMISSIONS = """
+Write to OUT how probable an unplanned return within 30 days is for each admission in NOTES.
+
+For research only; this is no medical device. A row for each admission: P, the calibrated probability, the number
+of chunks, and where the chunk stands that counts most. JSONL and Parquet have the shares of all chunks. Notes of
+an admission may stand anywhere in the file. Stop it whenever you like: the same command goes on from there.
+
+For example:
+
+  bertrelay readmission score runs/clinic/readmission/latest/model notes.csv scores.csv
+
+  bertrelay readmission score MODEL notes.jsonl scores.parquet --html page.html --admission 100017
+"""
+OF_ANY = """
+Write to OUT how probable what MODEL tells is for each admission in NOTES.
+
+For research only; this is no medical device. MODEL was trained by domain.outcome or domain.readmission, and its folder
+says for what. Of deaths and returns a row holds what `bertrelay readmission score` writes; of lengths of stay and of
+diagnoses the likeliest label and its P, and P of each label. Score early notes with a model of early notes. Stop it
+whenever you like: the same command goes on from there.
+
+For example:
+
+  bertrelay outcome score runs/clinic-tasks/mortality/latest/model early.csv scores.csv
+"""
 
 
 @readmission.callback()
-def commands() -> None:
-    """Keeps `score` a command of its own while it is the only one."""
+def of_readmissions(context: typer.Context) -> None:
+    """Tell from notes how probable an unplanned return is."""
+    context.obj = "readmission"
 
 
-@readmission.command()
+@outcome.callback()
+def of_any(context: typer.Context) -> None:
+    """Tell from notes what a model has learnt to: death in hospital, length of stay, diagnoses, return."""
+    context.obj = None
+
+
+@readmission.command(help=OF_READMISSIONS)
+@outcome.command(help=OF_ANY)
 def score(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     notes: Annotated[
         Path,
@@ -49,18 +85,7 @@ def score(
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
 ) -> None:
-    """Write to OUT how probable an unplanned return within 30 days is for each admission in NOTES.
-
-    For research only; this is no medical device. A row for each admission: P, the calibrated probability, the number
-    of chunks, and where the chunk stands that counts most. JSONL and Parquet have the shares of all chunks. Notes of
-    an admission may stand anywhere in the file. Stop it whenever you like: the same command goes on from there.
-
-    For example:
-
-      bertrelay readmission score runs/clinic/readmission/latest/model notes.csv scores.csv
-
-      bertrelay readmission score MODEL notes.jsonl scores.parquet --html page.html --admission 100017
-    """
+    """Scores for the task that the command before it names, for any where it names none."""
     from bertrelay.errors import RequestError
     from domain.clinical.outcomes.score_files import NotesTable, check_notes, check_output
     from pipelines.trouble import stopping_at_once
@@ -79,6 +104,7 @@ def score(
             model,
             notes,
             output,
+            task=context.obj,
             id_column=id_column,
             text_column=text_column,
             cleaned=cleaned,

@@ -13,8 +13,8 @@ def samples(
 ) -> None:
     """Write sample data of every kind, made by the project's own generators; nothing is downloaded.
 
-    Parallel sentences, NLI, STS and triplets; papers and marked entities; two small hospitals in MIMIC's forms;
-    every data set of the SBERT paper, in its official form.
+    Parallel sentences, NLI, STS and triplets; papers, marked entities and questions; two small hospitals in MIMIC's
+    forms; every data set of the SBERT paper, in its official form.
 
     For example:
 
@@ -22,16 +22,17 @@ def samples(
     """
     import json
 
-    from pipelines.samples import write_entities, write_hospitals, write_papers, write_samples, write_sbert_paper
+    from pipelines import samples as written
     from pipelines.samples.sbert_paper import FOLDER
-    from pipelines.samples.settings import EntitySettings, SampleSettings, SbertPaperSettings
+    from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
     from pipelines.trouble import disk_explained
 
     with disk_explained(folder):
-        counts = write_samples(folder, SampleSettings(seed=seed))
-        counts |= write_papers(folder, seed) | write_hospitals(folder, seed)
-        counts |= write_entities(folder, EntitySettings(seed=seed))
-        counts[f"{FOLDER}/"] = sum(write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
+        counts = written.write_samples(folder, SampleSettings(seed=seed))
+        counts |= written.write_papers(folder, seed) | written.write_hospitals(folder, seed)
+        counts |= written.write_entities(folder, EntitySettings(seed=seed))
+        counts |= written.write_questions(folder, QuestionSettings(seed=seed))
+        counts[f"{FOLDER}/"] = sum(written.write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
         return

@@ -207,7 +207,8 @@ def _sentences(asked: "Table") -> Iterator[tuple[str, int]]:
     if not used:
         raise RequestError(f"{asked.name}: expected texts to look for, found {blank:,} blank ones and no other")
     if blank:
-        say(f"{asked.name}: {blank:,} blank queries have no answer")
+        told = "1 blank query has" if blank == 1 else f"{blank:,} blank queries have"
+        say(f"{asked.name}: {told} no answer")
 
 
 def _give(

@@ -113,14 +113,14 @@ def _shrunk(model: str, settings: dict[str, Any], output: Path) -> "Metrics":
     from bertrelay.files import write_json
     from bertrelay.settings import ModelSource
     from bertrelay.stage import StageContext
-    from pipelines.mistakes import first_mistake
+    from pipelines.mistakes import told
     from students.shrinking.settings import ShrinkSettings
     from students.shrinking.shrink import run
 
     try:
         checked = ShrinkSettings.model_validate({**settings, "model": model})
     except ValidationError as error:
-        raise RequestError(first_mistake(error)) from error
+        raise RequestError(told(ShrinkSettings, error)) from error
     building = output.with_name(output.name + ".partial")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()

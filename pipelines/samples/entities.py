@@ -97,6 +97,28 @@ class Part(NamedTuple):
     type: str | None = None
 
 
+class Sentence(NamedTuple):
+    """A template, and what is said in the place of each of its pieces: text and roles, by turns, as ROLE splits it."""
+
+    template: str
+    pieces: list[list[Part]]
+
+    @property
+    def parts(self) -> list[Part]:
+        return [part for piece in self.pieces for part in piece]
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts)
+
+
+class Abstract(NamedTuple):
+    """Who and what an abstract is about, by role, and its sentences, the title first."""
+
+    cast: dict[str, Name]
+    sentences: list[Sentence]
+
+
 class Abstracts:
     """Abstracts without end, a function of the seed: no sentence comes twice, nor a name coined for one abstract."""
 
@@ -108,16 +130,21 @@ class Abstracts:
 
     def draw(self, identifier: str) -> Document:
         """An abstract, its title first, in words and sentences."""
-        sentences = self._sentences()
-        while not self._said.isdisjoint(texts := {"".join(part.text for part in parts) for parts in sentences}):
-            sentences = self._sentences()
-        self._said |= texts
-        return _as_document(identifier, sentences)
+        return _as_document(identifier, [sentence.parts for sentence in self.tell().sentences])
 
-    def _sentences(self) -> list[list[Part]]:
-        telling = _Telling(self._cast(), self._random)
+    def tell(self) -> Abstract:
+        """The next abstract, with the roles that its words play."""
+        abstract = self._told()
+        while not self._said.isdisjoint(texts := {sentence.text for sentence in abstract.sentences}):
+            abstract = self._told()
+        self._said |= texts
+        return abstract
+
+    def _told(self) -> Abstract:
+        cast = self._cast()
+        telling = _Telling(cast, self._random)
         body = self._random.sample(SENTENCES, self._random.randint(5, 9))
-        return [list(telling.parts(template)) for template in (self._random.choice(TITLES), *body)]
+        return Abstract(cast, [telling.sentence(template) for template in (self._random.choice(TITLES), *body)])
 
     def _cast(self) -> dict[str, Name]:
         """Who and what an abstract is about, by role."""
@@ -162,13 +189,13 @@ class _Telling:
         self._random = random
         self._introduced: set[str] = set()
 
-    def parts(self, template: str) -> Iterator[Part]:
-        for place, piece in enumerate(ROLE.split(template)):  # the text between roles, and the roles, by turns
-            if place % 2 == 0:
-                yield Part(piece)
-            else:
-                parts = list(self._said(piece.lower()))
-                yield from [_capitalised(parts[0]) if piece[0].isupper() else parts[0], *parts[1:]]
+    def sentence(self, template: str) -> Sentence:
+        pieces = ROLE.split(template)  # the text between roles, and the roles, by turns
+        return Sentence(template, [self._role(piece) if n % 2 else [Part(piece)] for n, piece in enumerate(pieces)])
+
+    def _role(self, role: str) -> list[Part]:
+        first, *others = self._said(role.lower())
+        return [_capitalised(first) if role[0].isupper() else first, *others]
 
     def _said(self, role: str) -> Iterator[Part]:
         if role in self._cast:

@@ -35,6 +35,10 @@ class EntitySettings(Settings):
     test: int = Field(default=150, ge=5)
 
 
+class QuestionSettings(EntitySettings):
+    """How many made-up abstracts with questions about them each part has, from which seed."""
+
+
 class SbertPaperSettings(Settings):
     """How many lines the files of the SBERT paper's data sets have, from which seed.
 

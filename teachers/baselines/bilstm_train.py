@@ -41,7 +41,7 @@ def run(settings: BiLstmSettings, context: StageContext) -> Metrics:
     )
     if context.world.is_main:
         encoder.save(context.output / "model")
-    return {**metrics, "train_items": float(len(examples.indices))}
+    return {**metrics, "train_items": len(examples.indices)}
 
 
 def _teaching(settings: BiLstmSettings) -> TrainSettings:

@@ -29,7 +29,6 @@ from teachers.baselines.pair_scores import Pairs, score_pairs
 from teachers.baselines.pair_tokens import PairTokens, pair_rules, tokenize_pairs
 
 MAX_TOKENS = 256
-BATCH_TOKENS = 4_096
 HEADS = ({"dropout", "classifier"}, {"classifier"})
 """What may stand on the network: on BERT's pooled first token, or, as in RoBERTa, on all token vectors."""
 
@@ -82,6 +81,10 @@ class CrossEncoder(nn.Module):
     def device(self) -> torch.device:
         return self.network.device
 
+    @property
+    def backbone(self) -> nn.Module:
+        return self.network.base_model
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Each (pairs, tokens) to logits (pairs,), float32; only the network computes in bf16 under autocast."""
         network: Any = self.network
@@ -98,7 +101,7 @@ class CrossEncoder(nn.Module):
         """The tokens of `pairs`, each cut to `max_tokens`."""
         return tokenize_pairs(self._rules, pairs)
 
-    def score(self, pairs: Pairs, *, precision: str = "auto", batch_tokens: int = BATCH_TOKENS) -> NDArray[np.float32]:
+    def score(self, pairs: Pairs, *, precision: str = "auto", batch_tokens: int | None = None) -> NDArray[np.float32]:
         """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,)."""
         return score_pairs(self, pairs, precision, batch_tokens)
 

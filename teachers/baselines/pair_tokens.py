@@ -1,6 +1,7 @@
 """Pairs of sentences as a cross-encoder reads them: one row of ids, the two sentences told apart by token types."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,15 +23,16 @@ class PairTokens:
     ids: NDArray[np.int32]
     types: NDArray[np.int32]
     lengths: NDArray[np.int64]
+    sides: ClassVar[int] = 1
 
     @property
     def starts(self) -> NDArray[np.int64]:
         return np.cumsum(self.lengths) - self.lengths
 
-    def padded(self, rows: NDArray[np.integer], pad_id: int) -> dict[str, Tensor]:
-        """What a network of transformers is called with, each (rows, longest)."""
+    def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
+        """What a network of transformers is called with, each (rows, width)."""
         starts, lengths = self.starts[rows], self.lengths[rows]
-        width = int(lengths.max())
+        width = width or int(lengths.max())
         ids, mask = padded(self.ids, starts, lengths, width, pad_id)
         types, _ = padded(self.types, starts, lengths, width, 0)
         named = {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": types}

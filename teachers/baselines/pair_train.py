@@ -60,7 +60,7 @@ def _run(start: Callable[[], Scorer], settings: PairSettings, context: StageCont
     model.save(context.output / "model")
     for name, pairs in tests.items():
         metrics |= _tested(f"sts/{name}/spearman_score", model, pairs, settings.precision)
-    return {**metrics, "train_items": float(len(examples.indices))}
+    return {**metrics, "train_items": len(examples.indices)}
 
 
 def _reading(settings: PairSettings) -> TrainSettings:

@@ -7,7 +7,7 @@ attends to the m results, and their mix is compared with it.
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -37,13 +37,16 @@ class SideTokens:
 
     ids: list[list[int]]
     lengths: NDArray[np.int64]
+    sides: ClassVar[int] = 2
 
-    def padded(self, rows: NDArray[np.integer], pad_id: int) -> dict[str, Tensor]:
-        """First sentences, then second ones, padded together: both (2 · rows, longest)."""
-        chosen = [torch.tensor(self.ids[place]) for place in [*rows.tolist(), *(rows + len(self.lengths)).tolist()]]
-        ids = nn.utils.rnn.pad_sequence(chosen, batch_first=True, padding_value=pad_id)
+    def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
+        """First sentences, then second ones, padded together: both (2 · rows, width)."""
+        chosen = [self.ids[place] for place in [*rows.tolist(), *(rows + len(self.lengths)).tolist()]]
         lengths = torch.tensor([len(each) for each in chosen])
-        return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+        mask = torch.arange(width or int(lengths.max())) < lengths[:, None]  # (2 · rows, width)
+        ids = torch.full(mask.shape, pad_id)
+        ids[mask] = torch.tensor([token for each in chosen for token in each])
+        return {"input_ids": ids, "attention_mask": mask.long()}
 
 
 class PolyEncoder(nn.Module):
@@ -65,6 +68,14 @@ class PolyEncoder(nn.Module):
     def device(self) -> torch.device:
         return self.encoder.device
 
+    @property
+    def backbone(self) -> nn.Module:
+        return self.encoder.backbone
+
+    @property
+    def max_tokens(self) -> int:
+        return self.encoder.max_tokens
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(2 · pairs, tokens), first sentences first, to logits (pairs,), float32."""
         tokens = self.encoder.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
@@ -82,7 +93,7 @@ class PolyEncoder(nn.Module):
         lengths = np.array([len(each) for each in ids], np.int64).reshape(2, -1)
         return SideTokens(ids, 2 * lengths.max(axis=0))
 
-    def score(self, pairs: Pairs, *, precision: str = "auto", batch_tokens: int = 4_096) -> NDArray[np.float32]:
+    def score(self, pairs: Pairs, *, precision: str = "auto", batch_tokens: int | None = None) -> NDArray[np.float32]:
         """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,)."""
         return score_pairs(self, pairs, precision, batch_tokens)
 
@@ -96,10 +107,15 @@ class PolyEncoder(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> "PolyEncoder":
         """The poly-encoder of a folder that was saved here. Raises RequestError for a folder that holds none."""
-        path = Path(folder) / WEIGHTS
-        if not path.is_file():
-            raise RequestError(f"model: expected a poly-encoder with {WEIGHTS} in {folder}; train it with its stage")
-        own = load_file(path)
+        if not holds_poly_encoder(Path(folder)):
+            raise RequestError(
+                f"model: expected a poly-encoder with {WEIGHTS} in {folder}; train it with teachers.poly-encoder"
+            )
+        own = load_file(Path(folder) / WEIGHTS)
         model = cls(SentenceEncoder.load(folder), len(own["codes"]))
         model.load_state_dict(own, strict=False)
         return model.eval()
+
+
+def holds_poly_encoder(folder: Path) -> bool:
+    return (folder / WEIGHTS).is_file()

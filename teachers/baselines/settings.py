@@ -1,10 +1,10 @@
 """The settings of the baselines that are trained; free of torch."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import InputFile, ModelSource, Positive, refuse_idle
+from bertrelay.settings import RUN_ONLY, InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.tables import Table
 from bertrelay.training_settings import TrainingSettings
 from teachers.settings import CONCATENATIONS, Part, StsTable
@@ -80,3 +80,22 @@ class BiLstmSettings(TrainingSettings):
         if not self.dev:
             refuse_idle(self, "evaluate_every", "patience", because="there is no dev data in `dev`")
         return self
+
+
+class RerankSettings(Settings):
+    """Pairs of sentences scored from 0 to 1, in `scores.<output>`; candidates of queries ranked by their scores.
+
+    model: a cross-encoder or a poly-encoder.
+    pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search.
+    top: ranks the candidates of each query, which stand one below the other, and keeps so many; answers of a search
+        are ranked without it too.
+    output: `txt` has a score in each line; the others a row for each pair or candidate.
+    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
+    """
+
+    model: ModelSource
+    pairs: Table
+    top: Positive | None = None
+    output: Literal["jsonl", "csv", "parquet", "txt"] = "jsonl"
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

@@ -1,6 +1,7 @@
 """The stage `teachers.ablation`: the two tables of section 6 of Reimers & Gurevych (2019), a training for each cell."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ from bertrelay.errors import RequestError
 from bertrelay.hardware import accelerator
 from bertrelay.records import Rejects
 from bertrelay.settings import InputFile
-from bertrelay.similarity import pairwise
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import spearman, with_interval
 from bertrelay.tables import Table
+from teachers.baselines.encoders import finite
+from teachers.evaluation.facets import cosines_of
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import AblationSettings
 from teachers.evaluation.sts import StsPairs
@@ -91,6 +93,5 @@ def _name(way: TrainSettings) -> str:
 
 def _tested(name: str, model: Path, pairs: StsPairs, precision: str) -> Metrics:
     encoder = SentenceEncoder.load(model).to(accelerator().device)
-    vectors = encoder.encode([*pairs.first, *pairs.second], precision=precision)
-    cosines = pairwise(vectors[: len(pairs.first)], vectors[len(pairs.first) :])
+    cosines = cosines_of(pairs, finite(partial(encoder.encode, precision=precision)))
     return with_interval(name, spearman, cosines, pairs.scores)

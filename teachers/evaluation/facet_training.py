@@ -23,6 +23,8 @@ from teachers.evaluation.sts import StsPairs
 from teachers.settings import TrainSettings
 from teachers.variants import trained, training_keys
 
+LEAST_IN_FOLD = 2
+
 
 def run(settings: FacetSettings, context: StageContext) -> Metrics:
     """`facets/<split>/<correlation>_cosine`: the mean over the folds, each tested by what the others teach."""
@@ -48,8 +50,16 @@ def _folds(topics: Mapping[str, StsPairs], settings: FacetSettings) -> NDArray[n
     """The number of each pair's fold, (pairs,): its topic, or one of equally many drawn by the seed."""
     sizes = [len(part.scores) for part in topics.values()]
     if settings.split == "cross-topic":
-        return np.repeat(np.arange(len(sizes)), sizes)
-    return np.random.default_rng(settings.seed).permutation(sum(sizes)) % settings.folds
+        folds, fold_of = len(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    else:
+        folds, fold_of = settings.folds, np.random.default_rng(settings.seed).permutation(sum(sizes)) % settings.folds
+    least = np.bincount(fold_of, minlength=folds).min()
+    if least < LEAST_IN_FOLD:
+        raise RequestError(
+            f"folds: expected at least {LEAST_IN_FOLD} pairs with a score in each of {folds} folds, to correlate them, "
+            f"found {least} in one of them. Check the files, or ask for fewer folds."
+        )
+    return fold_of
 
 
 def _fold(

@@ -36,6 +36,13 @@ SPLIT = {
 }
 """Of the others, the files to train on and to test on."""
 
+CLASSES = {
+    "SST": ("0", "1"),
+    "TREC": ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
+    "MRPC": ("0", "1"),
+}
+"""Of these the classes that a line may have."""
+
 TOPICS = {"gun-control": "ArgPairs_GC.csv", "gay-marriage": "ArgPairs_GM.csv", "death-penalty": "ArgPairs_DP.csv"}
 SCORE, FIRST, SECOND = 0, 9, 10
 """Columns of the arguments' files: the mean of the annotators' scores from 0 to 5, and the two arguments."""

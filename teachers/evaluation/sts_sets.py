@@ -146,7 +146,7 @@ def set_metrics(sets: Mapping[str, StsSet], encode: Encode, intervals: bool = Tr
     metrics: Metrics = {}
     for name, each in sets.items():
         metrics |= _of_set(f"sts/{name}", each, encode, intervals)
-        metrics |= {f"without_gold/{name}/{subset}": float(count) for subset, count in each.without_gold.items()}
+        metrics |= {f"without_gold/{name}/{subset}": count for subset, count in each.without_gold.items()}
     if set(SETS["sts"]) <= sets.keys():
         for measure in MEASURES:
             metrics[f"sts/mean/{measure}"] = _mean([metrics[f"sts/{name}/{measure}"] for name in SETS["sts"]])

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from bertrelay.errors import RequestError
 from bertrelay.stage import Metrics
 from bertrelay.statistics import Floats, share, with_interval
-from teachers.evaluation.names import FOLDED, SETS, SPLIT
+from teachers.evaluation.names import CLASSES, FOLDED, SETS, SPLIT
 from teachers.evaluation.official import OfficialFiles, fields_of, read_lines
 from teachers.evaluation.sts import Encode
 
 WITHIN = {"SST": "binary"}  # SentEval has SST with five classes under the same names
+HEADER_LINES = {"MRPC": 1}
 PARAPHRASE = "1"
 MOST_STEPS = 1_000
 
@@ -65,7 +66,19 @@ def _split(files: OfficialFiles, name: str) -> TransferSet | None:
     if paths is None:
         return None
     read = {"SST": _sentiment, "TREC": _questions, "MRPC": _paraphrases}[name]
-    return TransferSet(*map(read, paths))
+    return TransferSet(*(_of_known_classes(read(path), name, path) for path in paths))
+
+
+def _of_known_classes(read: Labelled, name: str, path: Path) -> Labelled:
+    """What was read; raises RequestError for other classes, which another set of the same name may have."""
+    others = np.flatnonzero(~np.isin(read.labels, CLASSES[name]))
+    if len(others):
+        raise RequestError(
+            f"{path}, line {others[0] + 1 + HEADER_LINES.get(name, 0):,}: expected the classes of {name}, "
+            f"{', '.join(CLASSES[name])}, found others in {len(others):,} of its lines. "
+            "Is it another file of the same name?"
+        )
+    return read
 
 
 def _all_or_none(files: OfficialFiles, name: str, wanted: list[str]) -> list[Path] | None:

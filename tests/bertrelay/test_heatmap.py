@@ -149,7 +149,7 @@ def test_a_picture_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bertrelay.heatmap.write_drawing", full)
+    monkeypatch.setattr("bertrelay.drawing.write_drawing", full)
     with pytest.raises(WorkError, match=r"could not write .*m\.png: No space left on device"):
         write_heatmap(tmp_path / "m.png", [[0.0]], ["a"], ["b"])
     assert [path.name for path in tmp_path.iterdir()] == ["m.png"]
@@ -157,7 +157,7 @@ def test_a_picture_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_scripts_without_a_font_are_told_with_what_to_do(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("bertrelay.heatmap.write_drawing", lambda *_: ["Devanagari", "Thai"])
+    monkeypatch.setattr("bertrelay.drawing.write_drawing", lambda *_: ["Devanagari", "Thai"])
     write_heatmap(tmp_path / "m.png", [[1.0]], ["a"], ["b"])
     told = capsys.readouterr().err
     assert "no font of this machine has Devanagari, Thai" in told

@@ -1,6 +1,6 @@
 import numpy as np
 
-from bertrelay.padding import batch_shape, padded
+from bertrelay.padding import batch_shape, padded, sorted_batches
 
 
 def test_stretches_stand_in_rows_with_padding_behind_them() -> None:
@@ -24,3 +24,16 @@ def test_few_shapes_occur() -> None:
 
 def test_a_row_longer_than_the_budget_goes_alone() -> None:
     assert batch_shape(300, rows=5, batch_tokens=100, max_tokens=512)[1] == 1
+
+
+def test_every_row_is_in_one_batch_and_the_longest_come_first() -> None:
+    lengths = np.random.default_rng(0).integers(1, 100, 500)
+    batches = list(sorted_batches(lengths, batch_tokens=512, max_tokens=128))
+    rows = np.concatenate([rows for rows, _, _ in batches])
+    assert sorted(rows.tolist()) == list(range(500))
+    assert (np.diff(lengths[rows]) <= 0).all()
+    for chosen, width, height in batches:
+        assert lengths[chosen].max() <= width
+        assert len(chosen) <= height
+        assert width * height <= 512
+    assert list(sorted_batches(np.zeros(0, np.int64), 512, 128)) == []

@@ -1,3 +1,4 @@
+import csv
 import gzip
 import json
 import subprocess
@@ -55,6 +56,13 @@ def test_gzip_is_told_by_its_content_and_not_by_its_name(tmp_path: Path) -> None
     (tmp_path / "packed.txt").write_bytes(gzip.compress(b"a\nb\n"))
     for name in ("plain.gz", "packed.txt"):
         assert values(Table(path=str(tmp_path / name)), 0) == [("a",), ("b",)]
+
+
+def test_a_note_of_a_megabyte_is_one_field_and_other_readers_keep_their_limit(tmp_path: Path) -> None:
+    note = "It is\n" * 180_000
+    usual = csv.field_size_limit()
+    assert values(table(tmp_path / "a.csv", f'id,text\n1,"{note}"\n2,short\n'), "text") == [(note,), ("short",)]
+    assert csv.field_size_limit() == usual < len(note)
 
 
 def test_plain_lines_split_at_newlines_alone_and_keep_blank_ones(tmp_path: Path) -> None:

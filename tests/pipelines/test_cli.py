@@ -173,3 +173,9 @@ def test_processes_that_contradict_the_launcher_are_refused(write_recipe, bertre
     code, _, err = bertrelay("run", write_recipe(RELAY), "--processes", "2", RANK="0", WORLD_SIZE="1")
     assert code == 2
     assert "--processes 2: expected the number that the launcher started, found 1" in err
+
+
+def test_a_wrong_option_is_told_without_words_of_a_library(bertrelay):
+    code, _, err = bertrelay("ner", "tag", "a", "b.txt", "c.jsonl", "--precision", "fp16", COLUMNS="200")
+    assert code == 2
+    assert "Invalid value for '--precision': 'fp16' is not one of 'auto', 'bf16', 'fp32'." in err

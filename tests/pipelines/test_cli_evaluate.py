@@ -101,7 +101,7 @@ def test_an_encoder_folder_is_scored(data, model):
     [
         (["--protocol", "sts", "--data", "none"], "data: expected a folder with the official files, found none at"),
         (["--protocol", "sts", "--data", "."], "sts: expected the official files of STS12, STS13"),
-        (["--protocol", "stsb", "--data", "."], r"protocols: Input should be 'sts', 'senteval'"),
+        (["--protocol", "stsb", "--data", "."], r"protocols\[0\]: expected 'sts', 'sent.*; did you mean"),
         (["--protocol", "sts", "--only", "MR", "--data", "."], "sets: expected some of STS12"),
         (["--protocol", "sts", "--pooling", "cls", "--data", "."], "pooling: without effect, because only a model has"),
     ],

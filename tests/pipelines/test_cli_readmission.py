@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical import ReadmissionScorer, score_file
+from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
 
 WORDS = ["the", "wound", "is", "dry", "heart", "failing", "again", "slept", "well", ".", ":", "plan", "qzx"]
 NOTES = [
@@ -35,7 +35,7 @@ def model(tmp_path_factory):
 
     from bertrelay.backbone import save_backbone, save_tokenizer
     from domain.clinical.outcomes.classifier import save_model, start_model
-    from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
+    from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -55,7 +55,7 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("readmission")
     save_backbone(network, folder)
     save_tokenizer(PreTrainedTokenizerFast(tokenizer_object=rules, **named), folder, 32, has_types=True)
-    how = ReadmissionModelSettings.model_validate({"chunking": {"max_tokens": 8}, "threshold": 0.4})
+    how = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 8}, "threshold": 0.4})
     started = start_model(folder, how)
     started.network.network.classifier.weight.data *= 50
     save_model(started, folder / "model")
@@ -230,9 +230,45 @@ def test_a_page_needs_an_admission_that_is_there_and_tells_no_id(model, notes, t
 
 
 def test_a_model_of_another_task_is_told(model, notes, tmp_path):
-    with pytest.raises(RequestError, match="expected one that tells readmissions"):
+    with pytest.raises(RequestError, match="expected one that tells what becomes of patients, found no outcome"):
         score_file(model.parent, notes, tmp_path / "out.csv")
     assert {path.name for path in tmp_path.iterdir()} == {"notes.csv"}
+
+
+@pytest.fixture
+def lengths(model, tmp_path):
+    """The folder of a model of lengths of stay."""
+    from domain.clinical.outcomes.classifier import save_model, start_model
+    from domain.clinical.outcomes.outcome import LENGTH_OF_STAY
+    from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+
+    given = {"task": "length-of-stay", "labels": list(LENGTH_OF_STAY.labels), "chunking": {"max_tokens": 8}}
+    save_model(start_model(model, OutcomeModelSettings.model_validate(given)), tmp_path / "lengths")
+    return tmp_path / "lengths"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_outcome_score_tells_of_each_label(call, lengths, notes, tmp_path, suffix):
+    output = tmp_path / f"scores{suffix}"
+    assert "3 admissions" in call("outcome", "score", lengths, notes, output, "--precision", "fp32")
+    frame = pd.DataFrame(NOTES, columns=["hadm_id", "text"])
+    expected = OutcomeScorer.load(lengths).score(frame, precision="fp32")
+    rows = rows_of(output)
+    for row, (_, wanted) in zip(rows[:2], expected.iterrows(), strict=False):
+        assert row["label"] == wanted["label"] and "alarm" not in row and "calibrated" not in row
+        of_labels = [row[name] for name in expected.columns if name.startswith("probability/")]
+        assert sum(of_labels) == pytest.approx(1, abs=1e-5) and max(of_labels) == row["probability"]
+        assert row["probability"] == pytest.approx(wanted["probability"], abs=1e-5)
+    assert rows[2]["n_chunks"] == 0 and pd.isna(rows[2]["label"]) and pd.isna(rows[2]["probability/over_7_days"])
+
+
+def test_outcome_score_takes_any_model_and_readmission_score_its_own(call, model, lengths, notes, tmp_path):
+    call("outcome", "score", model, notes, tmp_path / "a.csv")
+    call("readmission", "score", model, notes, tmp_path / "b.csv")
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    with pytest.raises(RequestError, match=r"expected one that tells readmission, found one that tells length-of-stay"):
+        score_file(lengths, notes, tmp_path / "c.csv", task="readmission")
+    assert not (tmp_path / "c.csv").exists()
 
 
 SMALL_BLOCKS = """

@@ -85,7 +85,7 @@ def test_the_sentences_of_a_file_are_answered_with_their_lines(model, corpus, qu
     output = tmp_path / "answers.jsonl"
     out, err = call(model, corpus, "--queries", queries, "-k", "1", "--output", output)
     assert out == f"answers in {output}\n"
-    assert "queries.txt: 1 blank queries have no answer" in err
+    assert "queries.txt: 1 blank query has no answer" in err
     answers = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
     assert [(answer["line"], answer["query"], answer["hits"][0]["line"]) for answer in answers] == [
         (1, "le chat dort", 4),
@@ -104,6 +104,12 @@ def test_tables_have_a_row_for_every_hit(model, corpus, queries, tmp_path, suffi
     mouse = {row["text"] for row in rows if row["line"] == "6"}
     assert mouse == {LINES[5] if suffix == ".csv" else "eine Maus singt laut"}
     assert [path.name for path in tmp_path.glob("answers*")] == [output.name]
+
+
+def test_queries_of_the_command_line_have_no_line(model, corpus, tmp_path):
+    for suffix, separator in ((".csv", ","), (".tsv", "\t")):
+        call(model, corpus, "--query", "the dog runs", "-k", "1", "--output", tmp_path / f"a{suffix}")
+        assert (tmp_path / f"a{suffix}").read_text().splitlines()[1].split(separator)[:2] == ["", "the dog runs"]
 
 
 def test_many_queries_are_answered_in_blocks(model, corpus, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from sklearn.model_selection import cross_val_predict
 from bertrelay.stage import StageContext
 from pipelines.samples.hospital import HospitalSettings, best_auroc, draw_risks, write_hospital
 from pipelines.samples.hospital.facts import sentences_about, sentences_about_relatives
-from pipelines.samples.hospital.phrases import CONDITIONS
+from pipelines.samples.hospital.phrases import CONDITIONS, OTHER_DIAGNOSES, PROBLEMS, SEVERITY
 from pipelines.samples.hospital.risk import draw_given, draw_prognosis, prevalence
 from pipelines.samples.hospital.stage import run
 from pipelines.samples.hospital.stays import draw_subject
@@ -235,6 +235,26 @@ def test_tables_without_notes_tell_nothing(third):
     model = LogisticRegression(C=0.1, max_iter=500)
     scores = cross_val_predict(model, table, outcomes, cv=3, method="predict_proba")[:, 1]
     assert 0.45 < roc_auc_score(outcomes, scores) < 0.55
+
+
+def test_the_first_notes_tell_how_ill_a_patient_came_and_each_coded_diagnosis(third):
+    codes = defaultdict(set)
+    for row in third.tables["diagnoses_icd"]:
+        codes[row["HADM_ID"]].add(row["ICD9_CODE"])
+    told = defaultdict(str)
+    for note in third.tables["noteevents"]:
+        if note["TEXT"].startswith("Admitted with") and not note["ISERROR"]:
+            told[note["HADM_ID"]] += note["TEXT"]
+    names = {each.icd9: each.name for each in (*PROBLEMS, *OTHER_DIAGNOSES)}
+    for hadm_id, text in told.items():
+        assert {code for code, name in names.items() if name in text.partition("Vitals")[0]} == codes[hadm_id]
+    stays = {str(stay.hadm_id): stay for n in range(SUBJECTS) for stay in draw_subject(7, n)[0].stays}
+    assert all(SEVERITY[stays[hadm_id].severity] in text for hadm_id, text in told.items())
+    assert len(told) > SUBJECTS
+    ill = [stays[hadm_id].severity for hadm_id in told]
+    assert roc_auc_score([stays[hadm_id].died for hadm_id in told], ill) > 0.65
+    long = [stays[hadm_id].discharged - stays[hadm_id].admitted > 7 * DAY for hadm_id in told]
+    assert roc_auc_score(long, ill) > 0.6
 
 
 def test_conditions_that_are_absent_are_denied_or_someone_elses():

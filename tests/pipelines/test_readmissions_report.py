@@ -59,6 +59,28 @@ def test_groups_are_shown_and_small_ones_counted(folder: Path) -> None:
     assert second == ("sex", "2 small groups, not shown", "", [])
 
 
+def test_classes_have_a_table_of_what_was_taken_for_what_and_no_curves(tmp_path: Path) -> None:
+    told = {"labels": ["under_3_days", "over_7_days"], "rows": [[1200, 15], None]}
+    (tmp_path / "confusion.json").write_text(json.dumps(told))
+    (tmp_path / "slices.json").write_text(json.dumps(SLICES))
+    found = readmission_pictures(tmp_path)
+    assert found is not None and found.curves == []
+    assert found.confusion == [
+        ["", "under 3 days", "over 7 days"],
+        ["under 3 days", "1,200", "15"],
+        ["over 7 days", "–", "–"],
+    ]
+
+
+def test_curves_speak_of_their_outcome(folder: Path) -> None:
+    reading = [{"died_in_hospital": each["readmitted"], **each} for each in READING]
+    drawn = CURVES | {"outcome": "died_in_hospital", "while_reading": reading}
+    (folder / "curves.json").write_text(json.dumps(drawn))
+    found = readmission_pictures(folder)
+    assert found is not None
+    assert "share died in hospital" in found.curves[2].svg and "not died in hospital" in found.curves[4].svg
+
+
 def test_a_flow_table_is_read_as_it_stands(folder: Path) -> None:
     assert flow_table(folder) == [
         ["step", "admissions", "subjects"],
@@ -76,7 +98,7 @@ def test_baselines_stand_beside_the_model_in_one_table() -> None:
     metrics = {"auroc": 0.8, "auroc_low": 0.7, "auroc_high": 0.9, "rp80": None, "auroc/tfidf": 0.7, "best_auroc": 0.85}
     metrics |= {"auroc/note_length": 0.55, "auroc/tfidf_low": 0.6, "auroc/tfidf_high": 0.75}
     (table,) = score_tables({"readmission": metrics})
-    assert table.family == "Readmission"
+    assert table.family == "What becomes of patients"
     assert [column for _, column in table.columns] == ["model", "TF-IDF, logistic regression", "note length alone"]
     assert list(map(str, table.cells("AUROC"))) == ["0.800", "0.700", "0.550"]
     assert [each.interval for each in table.cells("AUROC")] == ["0.700 – 0.900", "0.600 – 0.750", ""]

@@ -84,6 +84,13 @@ def test_intervals_and_deviations_belong_to_their_figure():
     assert found["f1"].interval == "0.400 – 0.600"
 
 
+def test_counts_are_whole_numbers_and_scores_are_not():
+    found = figures(
+        {"best_step": 851.0, "train_steps": 2.0, "accuracy": 1.0, "loss": 2.0, "loss_low": 1.5, "nan": None}
+    )
+    assert [str(figure) for figure in found.values()] == ["851", "2", "1.000", "2.000", "–"]
+
+
 def test_over_seeds_the_deviation_stands_in_place_of_an_interval():
     metrics = {"f1": 0.5, "f1_deviation": 0.0213, "f1_low": 0.4, "f1_low_deviation": 0.01, "f1_high": 0.6}
     found = figures(metrics)

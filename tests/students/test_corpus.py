@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.errors import RequestError, WorkError
@@ -319,6 +320,29 @@ def test_a_corpus_that_stands_is_not_read_again_and_a_half_built_one_is_built_an
     Path(source.english).unlink()
     assert len(build_corpus(cache, "key", CorpusPlan([source], 1))) == len(ParallelCorpus.open(cache / "key")) == 10
     assert sorted(path.name for path in cache.iterdir() if path.suffix != ".lock") == ["key"]
+
+
+def test_what_a_killed_run_has_left_is_removed_and_what_another_one_lays_down_is_not(tmp_path: Path) -> None:
+    source = aligned(tmp_path, "de", numbered("de", range(5)))
+    cache = tmp_path / "cache"
+    for key in ("killed", "busy"):
+        (cache / f"{key}.partial").mkdir(parents=True)
+        (cache / f"{key}.partial" / "english.arrow").write_text("half")
+    with FileLock(cache / "busy.lock"):
+        build_corpus(cache, "key", CorpusPlan([source], 1))
+    assert sorted(path.name for path in cache.iterdir() if path.is_dir()) == ["busy.partial", "key"]
+
+
+def test_a_lower_limit_of_unusable_records_is_held_by_a_corpus_that_stands(tmp_path: Path) -> None:
+    source = aligned(tmp_path, "de", numbered("de", range(9)))
+    other = gzip.decompress(Path(source.other).read_bytes())
+    Path(source.other).write_bytes(other.replace(b"3", b"\xff"))  # one of nine
+    cache = tmp_path / "cache"
+    build_corpus(cache, "key", CorpusPlan([source], 1, rejects_limit=0.2))
+    with pytest.raises(WorkError, match=r"1 of 9 records cannot be used, more than the 5\.00% allowed: 1 × not valid"):
+        build_corpus(cache, "key", CorpusPlan([source], 1, rejects_limit=0.05))
+    assert len(build_corpus(cache, "key", CorpusPlan([source], 1, rejects_limit=0.2)).english) == 8
+    assert len((cache / "key" / "rejects.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path: Path, monkeypatch: Any) -> None:

@@ -129,3 +129,15 @@ def test_the_stage_scores_a_model_as_arithmetic_on_its_vectors_does(
     cosines = [vectors[i] @ vectors[j] / lengths[i] / lengths[j] for i in range(5) for j in range(i)]
     expected = np.corrcoef(rankdata(cosines), rankdata([score for *_, score in rows]))[0, 1]
     assert run(settings, context)["sts/toy/spearman_cosine"] == pytest.approx(expected)
+
+
+def test_a_model_whose_vectors_are_none_is_told(
+    context: StageContext, tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]
+) -> None:
+    encoder = tiny_encoder("bert", ["a dog", "a cat"])
+    encoder.backbone.embeddings.word_embeddings.weight.data.fill_(np.nan)
+    encoder.save(tmp_path / "model")
+    sts = table(tmp_path / "sts.tsv", [("a dog", "a cat", 1), ("a cat", "a", 2)])
+    given = {"model": str(tmp_path / "model"), "sts": {"toy": {"path": sts.path}}}
+    with pytest.raises(WorkError, match="expected finite vectors, found 4 of 4 with NaN"):
+        run(EvaluateSettings.model_validate(given), context)

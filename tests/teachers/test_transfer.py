@@ -132,6 +132,39 @@ def test_a_line_of_another_form_is_told(tmp_path: Path, name: str, files: list[s
         read(tmp_path, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "files", "lines", "told"),
+    [
+        (
+            "SST",
+            ["sentiment-train", "sentiment-test"],
+            ["a film\t1", "secret\t4"],
+            "line 2: expected the classes of SST, 0",
+        ),
+        (
+            "TREC",
+            ["train_5500.label", "TREC_10.label"],
+            ["When was secret?"] * 3,
+            "line 1: .* found others in 3 of its",
+        ),
+        (
+            "MRPC",
+            ["msr_paraphrase_train.txt", "msr_paraphrase_test.txt"],
+            ["Quality\t1\t2\ta\tb", "1\t1\t2\ta\tb", "secret\t1\t2\ta\tb"],
+            "line 3: expected the classes of MRPC, 0, 1, found others in 1 of its lines",
+        ),
+    ],
+)
+def test_other_classes_are_told_without_them(
+    tmp_path: Path, name: str, files: list[str], lines: list[str], told: str
+) -> None:
+    for file in files:
+        write(tmp_path / "binary", file, lines)
+    with pytest.raises(RequestError, match=told) as raised:
+        read(tmp_path, name)
+    assert "secret" not in str(raised.value)
+
+
 def test_a_training_part_of_one_class_is_told(tmp_path: Path) -> None:
     for file in ("train_5500.label", "TREC_10.label"):
         write(tmp_path, file, ["NUM:date When was it?"] * 4)

@@ -126,3 +126,13 @@ def test_every_pair_is_tested_once_by_what_the_others_teach(
     if split == "cross-topic":
         assert [sorted(fold) for fold in tested] == [sorted(pairs) for pairs in topics.values()]
     assert {f"facets/{split}/{name}_cosine" for name in ("spearman", "pearson")} <= metrics.keys()
+
+
+def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(
+    context: StageContext, tmp_path: Path
+) -> None:
+    write_topics(tmp_path, pairs=6)
+    settings = FacetSettings.model_validate({**QUICK, "data": str(tmp_path)})
+    with pytest.raises(RequestError, match=r"at least 2 pairs with a score in each of 10 folds, .* found 1 in one"):
+        facet_training.run(settings, context)
+    assert not context.work.exists()

@@ -8,14 +8,13 @@ from bertrelay.errors import RequestError
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from bertrelay.tables import Unusable
-from domain.biomedical.annotations import Document, Span, TaggedSentence
+from domain.biomedical.annotations import Document, TaggedSentence
 from domain.biomedical.entities.ner_settings import EntitySource
 from domain.biomedical.formats import format_of, read_documents
 from domain.biomedical.formats.conll import Columns, legal, scheme_of, sentence_rows
 from domain.biomedical.formats.items import refuse
 from domain.biomedical.tags import OUTSIDE, TokenSpan, converted, split_tag, tags_of, types_of
-from domain.biomedical.words import word_spans
-from domain.sentences import sentence_spans
+from domain.biomedical.words import sentences_of
 
 
 class Example(NamedTuple):
@@ -84,7 +83,7 @@ def of_document(document: Document) -> Iterator[Example]:
 
     An entity over two sentences makes them one.
     """
-    sentences = [list(words) for words in document.sentences] or _words_of(document)
+    sentences = [list(words) for words in document.sentences] or sentences_of(document)
     left = sorted(document.entities, key=lambda entity: (entity.start, -entity.end))
     for words in sentences:
         spans: list[TokenSpan] = []
@@ -101,16 +100,6 @@ def of_document(document: Document) -> Iterator[Example]:
                 beyond.append(entity.type)
         tokens = tuple(document.text[start:end] for start, end in words)
         yield Example(tokens, tuple(tags_of(spans, len(words))), document.id, tuple(beyond))
-
-
-def _words_of(document: Document) -> list[list[Span]]:
-    """The words of each sentence; sentences with an entity over their border become one."""
-    borders: list[Span] = []
-    for start, end in sentence_spans(document.text):
-        if borders and any(entity.start < start < entity.end for entity in document.entities):
-            start = borders.pop()[0]
-        borders.append((start, end))
-    return [words for start, end in borders if (words := word_spans(document.text, start, end))]
 
 
 def types_in(examples: Sequence[Example]) -> list[str]:

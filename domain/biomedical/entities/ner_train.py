@@ -20,10 +20,11 @@ from domain.biomedical.entities.examples import Example, of_types, read_examples
 from domain.biomedical.entities.labels import LabelSet
 from domain.biomedical.entities.ner_settings import NerSettings
 from domain.biomedical.entities.network import EntityModel, save_model, start_model
-from domain.biomedical.entities.pieces import SPECIALS, Cutter, owned_words, stretches
+from domain.biomedical.entities.pieces import SPECIALS, Cutter, owned_words
 from domain.biomedical.entities.prediction import Decoded, decode, emissions_of
 from domain.biomedical.entities.scoring import count_entities, entity_figures, strict_spans, which_are_right
 from domain.biomedical.tags import converted
+from domain.biomedical.windows import stretches
 from domain.calibration import fit_temperature
 
 CRITERION = "dev/f1"

@@ -13,28 +13,26 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import (
-    load_backbone,
-    load_network,
-    load_tokenizer,
-    model_folder,
-    position_limit,
-    refuse_missing,
-    save_backbone,
-    save_tokenizer,
-)
+from bertrelay.backbone import model_folder
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
-from bertrelay.layout import read_layout
 from bertrelay.quick import quicken
 from domain.biomedical.entities.crf import LinearChain
 from domain.biomedical.entities.decoding import Chain, legal_chain
 from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.networks import (
+    load_base,
+    load_with_head,
+    put_under_head,
+    refuse_other_heads,
+    save_network,
+    window_size,
+)
 from domain.biomedical.tags import PREFIXES, Scheme
-from domain.pretraining.vocabulary import check_vocabulary
 
 DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
 MAX_TOKENS = 256
+KIND, HEADS = "token classifier", [{"dropout", "classifier"}]
 
 
 class TokenClassifier(nn.Module):
@@ -101,11 +99,7 @@ def start_model(
     dropout: before the head; the BERT's own when left out.
     Raises RequestError for a model that cannot tag, or has not the positions for such windows.
     """
-    folder = model_folder(source, cache_dir=cache_dir)
-    layout = read_layout(folder)
-    folder = folder / layout.transformer_folder
-    backbone, tokenizer = load_backbone(folder), load_tokenizer(folder, layout.lower_case)
-    check_vocabulary(tokenizer, backbone.config.vocab_size)
+    backbone, tokenizer = load_base(source, cache_dir)
     max_tokens, overlap = _window(backbone, max_tokens, overlap)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -116,11 +110,8 @@ def start_model(
 
 def _window(network: PreTrainedModel, max_tokens: int | None, overlap: int | None) -> tuple[int, int]:
     """The size and overlap of windows that `network` has positions for."""
-    positions = position_limit(network)
-    size = min(MAX_TOKENS, positions or MAX_TOKENS) if max_tokens is None else max_tokens
+    size = window_size(network, max_tokens, MAX_TOKENS)
     shared = size // 4 if overlap is None else overlap
-    if positions is not None and size > positions:
-        raise RequestError(f"max_tokens: the base has {positions} positions, and {size} are asked for; lower it")
     if shared > size // 2:
         raise RequestError(f"overlap: expected at most half of max_tokens, which is {size}, found {shared}; lower it")
     return size, shared
@@ -131,36 +122,17 @@ def _with_head(backbone: PreTrainedModel, labels: LabelSet, dropout: float | Non
     config = backbone.config
     config.id2label = dict(enumerate(labels.tags))
     config.label2id = dict(labels.number)
-    try:
-        network = AutoModelForTokenClassification.from_config(config)
-    except ValueError as error:
-        raise RequestError(f"base: transformers has no token classifier for {config.model_type!r}") from error
-    _refuse_other_heads(network)
-    if getattr(backbone, "pooler", None) is not None:
-        setattr(backbone, "pooler", None)  # noqa: B010 (to mypy a module's attribute is no None)
-    setattr(network, network.base_model_prefix, backbone)
+    network: Any = put_under_head(backbone, AutoModelForTokenClassification, HEADS, KIND)
     if dropout is not None:
         network.dropout.p = dropout
         config.classifier_dropout = dropout
     return cast(PreTrainedModel, network)
 
 
-def _refuse_other_heads(network: PreTrainedModel) -> None:
-    heads = {name for name, _ in network.named_children()} - {network.base_model_prefix}
-    if heads != {"dropout", "classifier"}:
-        raise RequestError(
-            f"model: expected a token classifier that is dropout and a linear map on a BERT, found "
-            f"{network.config.model_type!r}, which has {', '.join(sorted(heads))} there"
-        )
-
-
 def save_model(model: EntityModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
-    folder.mkdir(parents=True, exist_ok=True)
-    network, crf = model.network.network, model.network.crf
-    save_backbone(network, folder)
-    has_types = getattr(network.config, "type_vocab_size", 0) > 1
-    save_tokenizer(model.tokenizer, folder, position_limit(network) or model.tokenizer.model_max_length, has_types)
+    save_network(model.network.network, model.tokenizer, folder)
+    crf = model.network.crf
     if crf is not None:
         save_file({name: tensor.detach().cpu() for name, tensor in crf.state_dict().items()}, folder / CRF_WEIGHTS)
     description = {
@@ -179,13 +151,9 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
     Raises RequestError for a folder that holds none, or one that is damaged.
     """
     folder = model_folder(source, cache_dir=cache_dir)
-    network, missing = load_network(folder, AutoModelForTokenClassification)
-    if any(name.startswith("classifier") for name in missing):
-        raise RequestError(f"model: expected one that tags entities, found none in {folder}; train it with domain.ner")
-    refuse_missing(folder, missing)
-    _refuse_other_heads(network)
-    tokenizer = load_tokenizer(folder)
-    check_vocabulary(tokenizer, network.config.vocab_size)
+    kind = AutoModelForTokenClassification
+    network, tokenizer = load_with_head(folder, kind, "classifier", "tags entities", "domain.ner")
+    refuse_other_heads(network, HEADS, KIND)
     told = read_json(folder / DESCRIPTION) or {}
     labels = _labels(network, told.get("scheme"), folder)
     crf = _load_crf(labels, folder) if told.get("decoder") == "crf" else None

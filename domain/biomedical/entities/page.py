@@ -57,9 +57,9 @@ def marked(text: str, entities: Sequence[Judged], hues: Hues) -> Markup:
     check_apart([judged.entity for judged in entities])
     parts, end = [], 0
     for judged in sorted(entities, key=lambda each: each.entity.start):
-        parts += [_shown(text[end : judged.entity.start]), _mark(text, judged, hues)]
+        parts += [shown(text[end : judged.entity.start]), _mark(text, judged, hues)]
         end = judged.entity.end
-    return Markup('<p class="marked" dir="auto">{}</p>').format(Markup().join([*parts, _shown(text[end:])]))
+    return Markup('<p class="marked" dir="auto">{}</p>').format(Markup().join([*parts, shown(text[end:])]))
 
 
 def legend(entities: Iterable[Judged], hues: Hues) -> Markup:
@@ -107,7 +107,7 @@ def _mark(text: str, judged: Judged, hues: Hues) -> Markup:
     label = f"{SIGNS[verdict]} {name}" if verdict else name
     told = [name, *([MEANINGS[verdict]] if verdict else []), *_confidence(entity), *filter(None, [entity.identifier])]
     classes = " ".join(filter(None, [_hue(entity.type, hues), verdict]))
-    inside = _shown(text[entity.start : entity.end])
+    inside = shown(text[entity.start : entity.end])
     pattern = Markup('<mark class="{}" data-label="{}" title="{}">{}</mark>')
     return pattern.format(classes, label, ", ".join(told), inside)
 
@@ -121,7 +121,8 @@ def _hue(name: str, hues: Hues) -> str:
     return f"hue-{hues[name] % HUES}{again}"
 
 
-def _shown(text: str) -> Markup:
+def shown(text: str) -> Markup:
+    """The text as HTML holds it, control characters as pictures of them."""
     return escape(text.replace("\r\n", "\n").translate(PICTURES))
 
 

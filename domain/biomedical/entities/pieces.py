@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 from bertrelay.padding import padded
-from domain.biomedical.windows import Integers, Windows, cut_windows
+from domain.biomedical.windows import Integers, Windows, cut_windows, stretches
 from domain.pretraining.vocabulary import before_sentences, plain_rules
 
 Words = Sequence[str]
@@ -97,10 +96,3 @@ def owned_words(pieces: Pieces, windows: Windows) -> tuple[Integers, Integers]:
     """The first word whose first piece each window owns, and how many such words there are, both (windows,)."""
     first, end = (np.searchsorted(pieces.firsts, each) for each in (windows.owned_starts, windows.owned_ends))
     return first, end - first
-
-
-def stretches(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> Integers:
-    """The numbers start, start + 1, … of each stretch, one stretch after the other."""
-    before = np.cumsum(lengths) - lengths
-    found: Integers = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
-    return found

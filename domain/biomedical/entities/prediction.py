@@ -1,9 +1,7 @@
 """Sentences of words to emissions and entities, of any number and length: streamed, nothing cut, memory bounded."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +11,13 @@ from numpy.typing import NDArray
 from bertrelay.hardware import resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import Packed, using
-from bertrelay.padding import batch_shape
+from bertrelay.padding import sorted_batches
 from domain.biomedical.entities.decoding import Spans, span_probabilities, spans_of, viterbi
 from domain.biomedical.entities.network import EntityModel
-from domain.biomedical.entities.pieces import SPECIALS, Cutter, Pieces, Words, owned_words, stretches
+from domain.biomedical.entities.pieces import SPECIALS, Cutter, Pieces, Words, owned_words
+from domain.biomedical.streaming import blocks, one_ahead
 from domain.biomedical.tags import TokenSpan
-from domain.biomedical.windows import Windows
+from domain.biomedical.windows import Windows, stretches
 
 BLOCK_WORDS = 65_536
 """As many words are read, sorted and computed together; the unit of memory."""
@@ -111,26 +110,11 @@ def predict_blocks(
     """Blocks of `sentences` and the emissions of all their words, (words, tags); the next one is cut meanwhile."""
     precision, cutter = resolve_precision(precision), Cutter(model.tokenizer)
     batch_tokens = batch_tokens or best_batch_tokens(model.network.device)
-    cut = ((block, cutter(block)) for block in _blocks(sentences, block_words))
+    cut = ((block, cutter(block)) for block in blocks(sentences, len, block_words))
     packed: Packed = {}
-    with ThreadPoolExecutor(1, "tokenizer") as ahead:
-        waiting = ahead.submit(next, cut, None)
-        while (ready := waiting.result()) is not None:
-            waiting = ahead.submit(next, cut, None)
-            block, pieces = ready
-            packed = packed or pack_for(len(pieces.ids), model.network.network.base_model, precision, batch_tokens)
-            yield block, emissions_of(model, pieces, cutter, precision, batch_tokens, packed)
-
-
-def _blocks(sentences: Iterable[Words], block_words: int) -> Iterator[list[Words]]:
-    """Sentences in blocks that are closed as soon as they have `block_words`."""
-    sentences = iter(sentences)
-    while block := list(islice(sentences, 1)):
-        words = len(block[0])
-        while words < block_words and (following := list(islice(sentences, 1))):
-            block += following
-            words += max(1, len(following[0]))
-        yield block
+    for block, pieces in one_ahead(cut):
+        packed = packed or pack_for(len(pieces.ids), model.network.network.base_model, precision, batch_tokens)
+        yield block, emissions_of(model, pieces, cutter, precision, batch_tokens, packed)
 
 
 def emissions_of(
@@ -139,17 +123,14 @@ def emissions_of(
     """The scores of every word's tags, (words, tags): each from the window in which the word is most central."""
     network = model.network
     windows = pieces.windows(model.max_tokens, model.overlap)
-    order = np.argsort(-windows.lengths, kind="stable")  # longest first: if memory is short, it shows at once
     parts: list[torch.Tensor] = []
+    order = [np.zeros(0, np.int64)]
     with computing(network, precision), using(packed):
-        start = 0
-        while start < len(order):
-            longest = int(windows.lengths[order[start]]) + SPECIALS
-            width, height = batch_shape(longest, len(order) - start, batch_tokens, model.max_tokens)
-            batch = cutter.batch(pieces, windows.chosen(order[start : start + height]), width, height)
+        for rows, width, height in sorted_batches(windows.lengths + SPECIALS, batch_tokens, model.max_tokens):
+            batch = cutter.batch(pieces, windows.chosen(rows), width, height)
             parts.append(network(**{name: tensor.to(network.device) for name, tensor in batch.items()}))
-            start += height
-    return _in_order(parts, pieces, windows.chosen(order), len(model.labels))
+            order.append(rows)
+    return _in_order(parts, pieces, windows.chosen(np.concatenate(order)), len(model.labels))
 
 
 def _in_order(parts: Sequence[torch.Tensor], pieces: Pieces, windows: Windows, tags: int) -> NDArray[np.float32]:

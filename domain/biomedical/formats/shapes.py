@@ -23,8 +23,20 @@ def parsed(shape: type[AnyShape], value: str) -> AnyShape:
     try:
         return shape.model_validate_json(value)
     except ValidationError as error:
-        faults = error.errors(include_input=False, include_url=False, include_context=False)
-        if faults[0]["type"] == "json_invalid":
-            raise Unfit("not JSON", "is the file cut off here?") from None
-        told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
-        raise Unfit("JSON of another shape", "; ".join([*told, *["…"][: len(faults) - SHOWN]])) from None
+        raise _unfit(error) from None
+
+
+def fitted(shape: type[AnyShape], value: object) -> AnyShape:
+    """As `parsed`, of a value that was read before."""
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        raise _unfit(error) from None
+
+
+def _unfit(error: ValidationError) -> Unfit:
+    faults = error.errors(include_input=False, include_url=False, include_context=False)
+    if faults[0]["type"] == "json_invalid":
+        return Unfit("not JSON", "is the file cut off here?")
+    told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
+    return Unfit("JSON of another shape", "; ".join([*told, *["…"][: len(faults) - SHOWN]]))

@@ -1,4 +1,4 @@
-"""What else is known of the stays of a cohort: for looking at groups of patients, and for tasks other than return."""
+"""What else is known of the stays: for looking at groups of patients, and for tasks other than return."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,22 +18,21 @@ COLUMNS = ["hadm_id", "sex", "age", "insurance", "race", "admission_type", "died
 
 
 def write_characteristics(
-    folder: Path, cohort: "pd.DataFrame", members: "pd.DataFrame", diagnoses: Path | None, rejects: Rejects
+    folder: Path, stays: "pd.DataFrame", members: "pd.DataFrame", diagnoses: Path | None, rejects: Rejects
 ) -> None:
-    """Writes `characteristics.parquet`, a row for each stay of the cohort in its order.
+    """Writes `characteristics.parquet`, a row for each of the stays in their order.
 
     Columns: hadm_id, sex, age (years, 91 for all over 89), insurance, race, admission_type, died_in_hospital,
     length_of_stay_days, diagnoses (a list of {code, version}, most important first; null where there is no table).
     """
     import pyarrow as pa
 
-    days = (cohort["discharged_at"] - cohort["admitted_at"]).dt.total_seconds() / 86_400
-    known = pa.Table.from_pandas(cohort.assign(length_of_stay_days=days)[COLUMNS], preserve_index=False)
+    known = pa.Table.from_pandas(stays[COLUMNS], preserve_index=False)
     if diagnoses is None:
         say("there is no table diagnoses_icd: characteristics come without diagnoses")
-        codes = pa.nulls(len(cohort), _list_type())
+        codes = pa.nulls(len(stays), _list_type())
     else:
-        codes = _by_stay(_read(diagnoses, members, rejects), cohort["hadm_id"])
+        codes = _by_stay(_read(diagnoses, members, rejects), stays["hadm_id"])
     write_parquet(folder / CHARACTERISTICS, known.append_column("diagnoses", codes))
 
 
@@ -44,7 +43,7 @@ def _list_type() -> "pa.DataType":
 
 
 def _read(file: Path, members: "pd.DataFrame", rejects: Rejects) -> "pd.DataFrame":
-    """The codes of the cohort's stays, each code of a stay once: by admission, and there by `seq_num`."""
+    """The codes of the stays, each code of a stay once: by admission, and there by `seq_num`."""
     import pandas as pd
 
     columns = ["icd_code", "icd_version"] if "icd_version" in columns_of(file) else ["icd9_code"]

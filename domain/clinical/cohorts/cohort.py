@@ -1,7 +1,8 @@
 """The stage `domain.cohort`: who came back unplanned, who is in which split, and how that came about.
 
-Writes `cohort.parquet`, a row for each stay that is looked at; `members.parquet`, the admissions that a stay is made
-of; `characteristics.parquet`, what else is known of the stays; `flow.csv`, the counts of every step.
+Writes `cohort.parquet`, a row for each stay that a return can follow; `stays.parquet`, those that end in death as well,
+for what else can be asked of a stay, under the same splits; `members.parquet`, the admissions that a stay is made of;
+`characteristics.parquet`, what else is known of the stays; `flow.csv`, the counts of every step.
 """
 
 from pathlib import Path
@@ -17,14 +18,14 @@ from domain.clinical.cohorts.flow import Flow
 from domain.clinical.cohorts.huang import huang_stays
 from domain.clinical.cohorts.mimic import version_of
 from domain.clinical.cohorts.splits import SPLITS, balanced, split_of
-from domain.clinical.cohorts.stays import STAY, default_stays
+from domain.clinical.cohorts.stays import STAY, FoundStays, default_stays
 from domain.clinical.cohorts.tables import HOSPITAL, Version, tables_of
 from domain.clinical.parquet import write_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COHORT, MEMBERS, FLOW = "cohort.parquet", "members.parquet", "flow.csv"
+COHORT, STAYS, MEMBERS, FLOW = "cohort.parquet", "stays.parquet", "members.parquet", "flow.csv"
 COLUMNS = [
     "subject_id",
     "hadm_id",
@@ -33,6 +34,16 @@ COLUMNS = [
     "next_admission_at",
     "gap_days",
     "readmitted",
+    "split",
+]
+STAY_COLUMNS = [
+    "subject_id",
+    "hadm_id",
+    "admitted_at",
+    "discharged_at",
+    "died_at",
+    "died_in_hospital",
+    "length_of_stay_days",
     "split",
 ]
 
@@ -53,44 +64,45 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         admissions = read_admissions(tables, rejects, flow)
         rejects.check()  # before an empty cohort is told, whose cause they may be
-        cohort, members = make_cohort(admissions, settings, version_of(tables["patients"]), flow)
-        members = members[members[STAY].isin(cohort["hadm_id"])]
-        write_characteristics(context.output, cohort, members, tables.get("diagnoses_icd"), rejects)
+        stays, cohort, members = make_cohort(admissions, settings, version_of(tables["patients"]), flow)
+        members = members[members[STAY].isin(stays["hadm_id"])]
+        write_characteristics(context.output, stays, members, tables.get("diagnoses_icd"), rejects)
     write_parquet(context.output / COHORT, cohort[COLUMNS])
+    write_parquet(context.output / STAYS, stays[STAY_COLUMNS])
     write_parquet(context.output / MEMBERS, members)
     flow.write(context.output / FLOW)
     return _metrics(cohort)
 
 
-def make_cohort(
-    admissions: "pd.DataFrame", settings: CohortSettings, version: Version, flow: Flow
-) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """The stays of the cohort with label and split, and (hadm_id, stay_hadm_id) of all admissions.
+def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
+    """The stays and those of the cohort, with split and length, and (hadm_id, stay_hadm_id) of all admissions.
 
-    Raises RequestError when no stay is left.
+    Raises RequestError when no stay is left in the cohort.
     """
     if settings.rules == "huang2019":
-        stays, members = huang_stays(admissions, flow)
+        found = huang_stays(admissions, flow)
     else:
-        stays, members = default_stays(admissions, settings, version, flow)
-    if stays.empty:
+        found = default_stays(admissions, settings, version, flow)
+    if found.cohort.empty:
         raise RequestError(
             f"the cohort is empty. What was left after each step: {flow.told()}. "
             "Look at the step that leaves nothing, and at the setting behind it; `minimum_age` needs the table of "
             "patients to be of the same release."
         )
-    cohort = stays.assign(split=_splits(stays["subject_id"], settings))
+    stays, cohort = (_with_split_and_length(each, settings) for each in (found.all, found.cohort))
     if settings.balance_train:
         cohort = flow.count("with as many of either label in train", balanced(cohort, settings.split_key))
     for split in SPLITS:
         part = flow.count(split, cohort[cohort["split"] == split])
         flow.count(f"{split}, readmitted", part[part["readmitted"]])
-    return cohort, members
+    return FoundStays(stays, cohort, found.members)
 
 
-def _splits(subjects: "pd.Series[str]", settings: CohortSettings) -> "pd.Series[str]":
-    shares = settings.validation_share, settings.test_share
-    return subjects.map({subject: split_of(subject, settings.split_key, *shares) for subject in subjects.unique()})
+def _with_split_and_length(stays: "pd.DataFrame", settings: CohortSettings) -> "pd.DataFrame":
+    subjects, shares = stays["subject_id"], (settings.validation_share, settings.test_share)
+    splits = {subject: split_of(subject, settings.split_key, *shares) for subject in subjects.unique()}
+    days = (stays["discharged_at"] - stays["admitted_at"]).dt.total_seconds() / 86_400
+    return stays.assign(split=subjects.map(splits), length_of_stay_days=days)
 
 
 def _metrics(cohort: "pd.DataFrame") -> Metrics:

@@ -7,7 +7,7 @@ has come back.
 from typing import TYPE_CHECKING
 
 from domain.clinical.cohorts.flow import Flow
-from domain.clinical.cohorts.stays import NEWBORN, STAY, with_return
+from domain.clinical.cohorts.stays import NEWBORN, STAY, FoundStays, with_return
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,8 +16,8 @@ PLANNED = ("ELECTIVE",)
 WINDOW_DAYS = 30
 
 
-def huang_stays(admissions: "pd.DataFrame", flow: Flow) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """The stays and the admissions they are made of, as `default_stays` gives them.
+def huang_stays(admissions: "pd.DataFrame", flow: Flow) -> FoundStays:
+    """The stays as `default_stays` gives them.
 
     The next admission's time is blanked when that is elective and filled back from later ones of the subject; fewer
     than 30 days make a positive, negative ones too. Newborns, then rows with a time of death, are left out after that.
@@ -25,5 +25,5 @@ def huang_stays(admissions: "pd.DataFrame", flow: Flow) -> "tuple[pd.DataFrame, 
     stays = with_return(admissions, PLANNED)
     stays["readmitted"] = stays["gap_days"] < WINDOW_DAYS
     stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
-    stays = flow.keep("without a time of death", stays, stays["deathtime"].isna())
-    return stays, stays[["hadm_id"]].assign(**{STAY: stays["hadm_id"]})
+    cohort = flow.keep("without a time of death", stays, stays["deathtime"].isna())
+    return FoundStays(stays, cohort, stays[["hadm_id"]].assign(**{STAY: stays["hadm_id"]}))

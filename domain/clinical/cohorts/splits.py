@@ -1,18 +1,13 @@
 """Which split a subject is in: a function of the subject and a key alone, so that nobody moves when others come."""
 
-import hashlib
 from typing import TYPE_CHECKING
+
+from domain.places import place
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SPLITS = ("train", "validation", "test")
-
-
-def place(name: str, key: str) -> float:
-    """Where `name` falls between 0 and 1: a keyed hash, even over names and unlike for every key."""
-    digest = hashlib.blake2b(name.encode(), key=hashlib.sha256(key.encode()).digest(), digest_size=8).digest()
-    return int.from_bytes(digest) / 2**64
 
 
 def split_of(subject: str, key: str, validation_share: float, test_share: float) -> str:

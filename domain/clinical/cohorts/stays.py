@@ -1,7 +1,7 @@
 """Admissions made into stays, and the unplanned admission that followed each of them: the default rules."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertrelay.progress import say
 from domain.clinical.cohorts.admissions import ORDER
@@ -18,14 +18,23 @@ PLANNED: dict[Version, tuple[str, ...]] = {"III": ("ELECTIVE",), "IV": ("ELECTIV
 OBSERVATION = ("AMBULATORY OBSERVATION", "DIRECT OBSERVATION", "EU OBSERVATION")
 
 
-def default_stays(
-    admissions: "pd.DataFrame", settings: CohortSettings, version: Version, flow: Flow
-) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """The stays of the cohort with what followed them, and the admissions that each is made of.
+class FoundStays(NamedTuple):
+    """Stays, and the admissions that each is made of.
+
+    all: whatever their end, deaths in hospital among them, by subject and time.
+    cohort: those of them that a return can follow; both with `next_admission_at`, `gap_days` and `readmitted`.
+    members: (hadm_id, stay_hadm_id) of the admissions.
+    """
+
+    all: "pd.DataFrame"
+    cohort: "pd.DataFrame"
+    members: "pd.DataFrame"
+
+
+def default_stays(admissions: "pd.DataFrame", settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
+    """The stays with what followed them.
 
     What is no index stay is left out after the next admission was found: left out before, it would break the links.
-
-    Returns: stays with `next_admission_at`, `gap_days` and `readmitted`; (hadm_id, stay_hadm_id) of the admissions.
     """
     living = flow.keep("not after the subject's death (organ donors)", admissions, ~_after_death(admissions))
     numbered = _numbered(living, settings.transfer_hours if settings.overlapping_stays == "joined" else None)
@@ -37,7 +46,8 @@ def default_stays(
         stays = flow.keep("not under observation alone", stays, ~stays["observation_alone"])
     stays = with_return(stays, _planned_types(stays, settings.planned_types, version))
     stays["readmitted"] = stays["gap_days"] <= settings.window_days
-    return _index_stays(stays, settings, flow), members
+    stays = _usable(stays, settings, flow)
+    return FoundStays(stays, _index_stays(stays, settings, flow), members)
 
 
 def _planned_types(stays: "pd.DataFrame", asked: Sequence[str] | None, version: Version) -> Sequence[str]:
@@ -95,21 +105,27 @@ def _joined(numbered: "pd.DataFrame") -> "pd.DataFrame":
     joined = first.assign(
         discharged_at=stays["discharged_at"].max(),
         died_in_hospital=stays["died_in_hospital"].any(),
+        died_at=stays["died_at"].max(),
         observation_alone=stays["is_observation"].all(),
     )
     return joined.sort_values(ORDER, ignore_index=True)
 
 
-def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
-    """The stays that are looked at."""
-    import pandas as pd
-
+def _usable(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
+    """The stays that anything can be asked of."""
     stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
-    stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
     stays = flow.keep("not discharged before the admission", stays, stays["discharged_at"] >= stays["admitted_at"])
     if settings.minimum_age:
         old_enough = stays["age"] >= settings.minimum_age
         stays = flow.keep(f"at least {settings.minimum_age} years old", stays, old_enough)
+    return stays
+
+
+def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
+    """Those of the stays that a return can follow."""
+    import pandas as pd
+
+    stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
     if settings.deaths_in_window == "excluded":
         window = pd.Timedelta(days=settings.window_days)
         died = stays["day_of_death"] <= stays["discharged_at"] + window

@@ -28,8 +28,8 @@ class Account:
 
     def add(self, facts: Mapping[str, Any], rejects: Rejects) -> None:
         rejects.used(facts["rows"])
-        for file, row, reason in facts["rejects"]:
-            rejects.add(file, row, reason)
+        for reject in facts["rejects"]:
+            rejects.add(*reject)
         self.rows += facts["rows"] + len(facts["rejects"])
         self.kept += facts["kept"]
         self.counts.update(facts["counts"])

@@ -69,28 +69,36 @@ class Stays:
         found: list[str] = self.table["subject_id"].to_pylist()
         return found
 
-    def times(self, column: str) -> Times:
-        """`admitted_at` or `discharged_at` of each stay."""
-        found: Times = self.table[column].to_numpy()
+    @property
+    def begins(self) -> Times:
+        """When each stay begins, (stays,)."""
+        found: Times = self.table["admitted_at"].to_numpy()
         return found
 
+    @property
+    def ends(self) -> Times:
+        """When each stay ends, (stays,): at death where that is before the discharge, as papers may take days."""
+        discharged: Times = self.table["discharged_at"].to_numpy()
+        died = self.table["died_at"].to_numpy() if "died_at" in self.table.column_names else discharged
+        return np.fmin(discharged, died)
 
-def read_stays(cohort: Path, admissions: Path | None) -> Stays:
-    """The stays of the cohort in the folder that its stage wrote. Raises RequestError where that is no such folder."""
+
+def read_stays(cohort: Path, admissions: Path | None, file: str = COHORT) -> Stays:
+    """The stays of `file` in the folder that a cohort's stage wrote. Raises RequestError where that is no such one."""
     import pyarrow.parquet as pq
 
     try:
-        stays, members = pq.read_table(cohort / COHORT), pq.read_table(cohort / MEMBERS)
+        stays, members = pq.read_table(cohort / file), pq.read_table(cohort / MEMBERS)
         for column in ("subject_id", "hadm_id"):
             stays = stays.set_column(stays.schema.get_field_index(column), column, canonical_ids(stays[column]))
         ids, of_stay = (canonical_ids(members[column]).to_pylist() for column in ("hadm_id", STAY))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise RequestError(
-            f"cohort: expected a folder with {COHORT} and {MEMBERS}, as the stage domain.cohort writes them, found "
+            f"cohort: expected a folder with {file} and {MEMBERS}, as the stage domain.cohort writes them, found "
             f"{type(error).__name__} at {cohort}. Give its output, @cohort in a recipe."
         ) from None
     if stays.num_rows == 0:
-        raise RequestError(f"cohort: expected stays in {cohort / COHORT}, found none. Look at its flow.csv.")
+        raise RequestError(f"cohort: expected stays in {cohort / file}, found none. Look at its flow.csv.")
     number = {hadm_id: place for place, hadm_id in enumerate(stays["hadm_id"].to_pylist())}
     of_admission = {hadm_id: number[stay] for hadm_id, stay in zip(ids, of_stay, strict=True) if stay in number}
     return Stays(stays, of_admission, _known(admissions))
@@ -122,8 +130,8 @@ class NoteFilter:
     def __init__(self, stays: Stays, settings: NotesSettings) -> None:
         self.stays, self.settings = stays, settings
         self.subjects = stays.subjects
-        self.cut_offs = stays.times("admitted_at") + np.timedelta64(settings.hours, "h")
-        self.open = stays.times("discharged_at") > self.cut_offs
+        self.cut_offs = stays.begins + np.timedelta64(settings.hours, "h")
+        self.open = stays.ends > self.cut_offs
 
     def __call__(self, rows: pa.Table, table: str) -> tuple[pa.Table, Counter[str]]:
         """The notes of a block of `table` as `SCHEMA` has them, sorted by stay, and what became of the others."""

@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file, write_text
+from bertrelay.files import whole_file, write_json, write_text
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, run_alone
+from domain.clinical.cohorts.cohort import COHORT, STAYS
 from domain.clinical.cohorts.splits import SPLITS
 from domain.clinical.cohorts.tables import NOTES, note_version, tables_of
 from domain.clinical.notes import marks
@@ -25,7 +26,7 @@ from domain.clinical.notes.note_parts import SCHEMA, write_parts
 from domain.clinical.notes.note_rows import BY_DAY, REASONS, UNKNOWN, NoteFilter, read_stays
 from domain.clinical.notes.notes_settings import NOT_IN_IV, NotesSettings
 
-NOTES_FILE, TOKENS_FILE, FLOW_FILE = "notes.parquet", "tokens.txt", "flow.csv"
+NOTES_FILE, TOKENS_FILE, FLOW_FILE, ABOUT_FILE = "notes.parquet", "tokens.txt", "flow.csv", "notes.json"
 
 
 def write_notes(settings: NotesSettings, folder: Path) -> Metrics:
@@ -34,7 +35,8 @@ def write_notes(settings: NotesSettings, folder: Path) -> Metrics:
 
 
 def run(settings: NotesSettings, context: StageContext) -> Metrics:
-    """Writes `notes.parquet`, a row for each stay that has notes, `flow.csv`, and `tokens.txt`, those of `marks`.
+    """Writes `notes.parquet`, a row for each stay that has notes; `notes.json`, which notes of which stays these are;
+    `flow.csv`; and `tokens.txt`, those of `marks`.
 
     Raises RequestError for missing or damaged tables, where no note belongs to the cohort, and for early notes of
     MIMIC-IV; WorkError for too many unusable rows.
@@ -44,7 +46,8 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     tables = tables_of(settings.mimic, NOTES)
     if settings.input == "early" and note_version(tables) == "IV":
         raise RequestError(NOT_IN_IV)
-    stays = read_stays(Path(settings.cohort), tables.get("admissions"))
+    file = STAYS if settings.stays == "all" else COHORT
+    stays = read_stays(Path(settings.cohort), tables.get("admissions"), file)
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         notes_of = NoteFilter(stays, settings)
         read = {table: tables[table] for table in _tables_to_read(settings, tables)}
@@ -55,6 +58,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     open_stays = int(notes_of.open.sum()) if settings.input == "early" else None
     _write_flow(context.output / FLOW_FILE, account, stays.table.num_rows, open_stays, written)
     write_text(context.output / TOKENS_FILE, "".join(token + "\n" for token in marks.TOKENS))
+    write_json(context.output / ABOUT_FILE, {"input": settings.input, "stays": settings.stays})
     return _metrics(account, written)
 
 

@@ -22,6 +22,8 @@ class NotesSettings(Settings):
     cohort: the folder that the cohort's stage wrote, as in `@cohort`.
     input: `discharge`, the discharge summaries of a stay with their addenda; or `early`, all else that was charted
         before hour `hours` of it, for stays that were open then. MIMIC-IV has discharge summaries only.
+    stays: `cohort`, those that a return can follow; or `all`, deaths in hospital among them, as what else is asked of
+        early notes needs. Of who dies, notes are early only where death came after the cut-off.
     hours: the cut-off of early notes, counted from the admission.
     radiology: whether radiology reports of the stay stand before its discharge summaries.
     max_rejects: the share of rows that may be unusable.
@@ -30,6 +32,7 @@ class NotesSettings(Settings):
     mimic: NoteTables
     cohort: InputFile
     input: Input = "discharge"
+    stays: Literal["cohort", "all"] = "cohort"
     hours: Positive = 48
     radiology: bool = False
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
@@ -38,6 +41,7 @@ class NotesSettings(Settings):
     def _consistent(self) -> Self:
         if self.input == "discharge":
             refuse_idle(self, "hours", because="only early notes have a cut-off")
+            refuse_idle(self, "stays", because="a discharge summary tells who died; only early notes are of all stays")
         else:
             refuse_idle(self, "radiology", because="early notes have their radiology reports among them")
             if isinstance(self.mimic, dict) and note_version(self.mimic) == "IV":

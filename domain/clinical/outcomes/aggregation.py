@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from domain.clinical.outcomes.readmission_settings import AggregationName
+from domain.clinical.outcomes.outcome_settings import AggregationName, OutcomeModelSettings
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
@@ -34,6 +34,18 @@ def aggregate(
     contributed = shares(probabilities, admissions, count, aggregation, c)
     found = np.bincount(admissions, contributed, count)
     return np.where(np.bincount(admissions, minlength=count) > 0, found, np.nan)
+
+
+def aggregate_labels(
+    probabilities: NDArray[np.floating], admissions: Integers, count: int, how: OutcomeModelSettings
+) -> Floats:
+    """P of each label, (count, labels), from those of chunks, (chunks, labels): the formula, label by label.
+
+    Where exactly one label is true, those of an admission are divided by their sum.
+    """
+    of_labels = [aggregate(each, admissions, count, how.aggregation, how.c) for each in probabilities.T]
+    found = np.stack(of_labels, axis=1)
+    return found / found.sum(axis=1, keepdims=True) if how.outcome.kind == "multi-class" else found
 
 
 def shares(
@@ -71,10 +83,7 @@ def _weights(n: Integers, aggregation: AggregationName, c: float) -> tuple[Float
     return (1 / c) / (1 + n / c), 1 / (1 + n / c)
 
 
-def choose_c(
-    probabilities: NDArray[np.floating], admissions: Integers, count: int, score: Callable[[Floats], float | None]
-) -> float:
-    """Of `CHOICES_OF_C` the one whose P score highest; the first of equals, and where nothing can be scored."""
-    scores = [score(aggregate(probabilities, admissions, count, "max_and_mean", c)) for c in CHOICES_OF_C]
-    known = [-np.inf if value is None else value for value in scores]
+def choose_c(score: Callable[[float], float | None]) -> float:
+    """Of `CHOICES_OF_C` the one that scores highest; the first of equals, and where nothing can be scored."""
+    known = [-np.inf if (value := score(c)) is None else value for c in CHOICES_OF_C]
     return CHOICES_OF_C[int(np.argmax(known))]

@@ -1,42 +1,58 @@
 """What a model has to beat: the length of the note alone, and words counted without their order."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from bertrelay.progress import progress
 from domain.clinical.outcomes.labelled_notes import LabelledNotes
-from domain.clinical.outcomes.measures import auroc_of
+from domain.clinical.outcomes.measures import Flags, Floats, auroc_of
 
 PENALTIES = (0.1, 1.0, 10.0)
-"""Inverse strengths; the one with the highest validation AUROC is taken."""
+"""Inverse strengths; the one with the highest validation AUROC is taken, label by label."""
 FEWEST_NOTES = 2
 MOST_WORDS = 100_000
 ITERATIONS = 1_000
 
-Floats = NDArray[np.float64]
 
+def baselines(notes: LabelledNotes, judged: Flags) -> Iterator[tuple[str, Floats]]:
+    """The name of each baseline and its probabilities of the stays that are `judged`, (judged, labels).
 
-def baselines(notes: LabelledNotes, judged: NDArray[np.bool_]) -> Iterator[tuple[str, Floats]]:
-    """The name of each baseline and its probabilities of the stays that are `judged`, (judged,); fitted on train."""
-    train, labels = notes.is_in("train"), notes.readmitted
+    Fitted on train, for each label by itself; where exactly one is true, those of a stay are divided by their sum.
+    """
+    splits = notes.is_in("train"), notes.is_in("validation"), judged
     lengths = np.log1p(notes.table["characters"].to_numpy(np.float64))[:, None]  # (stays, 1)
-    by_length = make_pipeline(StandardScaler(), LogisticRegression()).fit(lengths[train], labels[train])
-    yield "note_length", by_length.predict_proba(lengths[judged])[:, 1]
-    yield "tfidf", _tfidf(notes)(judged)
-
-
-def _tfidf(notes: LabelledNotes) -> Any:
-    """A function that gives the probabilities of the stays asked for: logistic regression on TF-IDF of words."""
+    by_length = [make_pipeline(StandardScaler(), LogisticRegression())]
+    yield "note_length", _of_labels(notes, by_length, *(lengths[split] for split in splits))
     words = TfidfVectorizer(min_df=FEWEST_NOTES, max_features=MOST_WORDS, sublinear_tf=True, dtype=np.float32)
-    train, validation, labels = notes.is_in("train"), notes.is_in("validation"), notes.readmitted
-    counts, held_out = words.fit_transform(notes.texts(train)), words.transform(notes.texts(validation))
-    fitted = [LogisticRegression(C=c, max_iter=ITERATIONS).fit(counts, labels[train]) for c in PENALTIES]
-    scores = [auroc_of(each.predict_proba(held_out)[:, 1], labels[validation]) or 0.0 for each in fitted]
+    words.fit(notes.texts(splits[0]))
+    by_words = [LogisticRegression(C=c, max_iter=ITERATIONS) for c in PENALTIES]
+    yield "tfidf", _of_labels(notes, by_words, *(words.transform(notes.texts(split)) for split in splits))
+
+
+def _of_labels(notes: LabelledNotes, classifiers: list[Any], train: Any, validation: Any, judged: Any) -> Floats:
+    """What the best of `classifiers` tells of each label, (judged, labels); the features are (stays, features)."""
+    found = np.empty((judged.shape[0], len(notes.names)))
+    with progress("fitting baselines", len(notes.names), "labels") as bar:
+        for label in range(len(notes.names)):
+            outcomes = [notes.labels[notes.is_in(split), label] for split in ("train", "validation")]
+            found[:, label] = _of_label(classifiers, (train, validation), outcomes)(judged)
+            bar.advance()
+    return found / found.sum(1, keepdims=True) if notes.outcome.kind == "multi-class" else found
+
+
+def _of_label(classifiers: list[Any], features: tuple[Any, Any], outcomes: list[Flags]) -> Callable[[Any], Floats]:
+    """A function that gives probabilities, by the classifier with the highest validation AUROC."""
+    (train, validation), (learnt, held_out) = features, outcomes
+    if learnt.all() or not learnt.any():  # nothing to tell apart
+        return lambda judged: np.full(judged.shape[0], float(learnt.all()))
+    fitted = [clone(each).fit(train, learnt) for each in classifiers]
+    scores = [auroc_of(each.predict_proba(validation)[:, 1], held_out) or 0.0 for each in fitted]
     best = fitted[int(np.argmax(scores))]
-    return lambda judged: best.predict_proba(words.transform(notes.texts(judged)))[:, 1]
+    return lambda judged: best.predict_proba(judged)[:, 1]

@@ -1,12 +1,12 @@
-"""The network that reads a chunk and gives the log-odds of a return: a BERT and a head on [CLS].
+"""The network that reads a chunk and gives a logit for each label: a BERT and a head on [CLS].
 
-On disk it is a plain transformers folder that `AutoModelForSequenceClassification` loads, with `readmission.json`
-beside it for what an admission's probability needs: chunking, aggregation, temperature, threshold.
+On disk it is a plain transformers folder that `AutoModelForSequenceClassification` loads, with `outcome.json` beside it
+for what an admission's probability needs: task, labels, chunking, aggregation, temperature, threshold.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import ValidationError
@@ -27,11 +27,17 @@ from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.layout import read_layout
 from bertrelay.quick import quicken
-from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
+from domain.clinical.outcomes.outcome import Kind, OutcomeName
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.pretraining.vocabulary import check_vocabulary
 
-DESCRIPTION = "readmission.json"
-LABEL = "READMITTED"
+DESCRIPTION = "outcome.json"
+PROBLEMS: dict[Kind, Literal["single_label_classification", "multi_label_classification"]] = {
+    "binary": "multi_label_classification",
+    "multi-class": "single_label_classification",
+    "multi-label": "multi_label_classification",
+}
+"""What transformers calls them; one label with a sigmoid is a single one of many that may be true."""
 
 
 class _FullPrecision(nn.Linear):
@@ -43,7 +49,7 @@ class _FullPrecision(nn.Linear):
 
 
 class ChunkClassifier(nn.Module):
-    """Chunks to the log-odds that their admission is followed by a return."""
+    """Chunks to a logit for each label of their admission."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         super().__init__()
@@ -57,19 +63,18 @@ class ChunkClassifier(nn.Module):
         return self.network.device
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Both (chunks, tokens) to log-odds (chunks,), float32."""
+        """Both (chunks, tokens) to logits (chunks, labels), float32."""
         network: Any = self.network
-        logits = network(input_ids=input_ids, attention_mask=attention_mask).logits  # (chunks, 1)
-        return cast(Tensor, logits.squeeze(-1).float())
+        return cast(Tensor, network(input_ids=input_ids, attention_mask=attention_mask).logits.float())
 
 
 @dataclass(frozen=True)
-class ReadmissionModel:
-    """All that is needed to tell the probability of a return: a network, its tokenizer, and how its chunks are used."""
+class OutcomeModel:
+    """All that is needed to tell an outcome: a network, its tokenizer, and how its chunks are used."""
 
     network: ChunkClassifier
     tokenizer: PreTrainedTokenizerFast
-    settings: ReadmissionModelSettings
+    settings: OutcomeModelSettings
 
     @property
     def pad_id(self) -> int:
@@ -78,12 +83,12 @@ class ReadmissionModel:
 
 def start_model(
     source: str | Path,
-    settings: ReadmissionModelSettings,
+    settings: OutcomeModelSettings,
     *,
     dropout: float | None = None,
     seed: int = 0,
     cache_dir: Path | None = None,
-) -> ReadmissionModel:
+) -> OutcomeModel:
     """A model before its first step: the BERT of `source`, a sentence encoder's among them, and a new head.
 
     dropout: before the head; the BERT's own when left out.
@@ -96,18 +101,18 @@ def start_model(
         torch.manual_seed(seed)
         backbone, missing = load_network(folder)
         refuse_missing(folder, missing)
-        network = _with_head(backbone, dropout)
+        network = _with_head(backbone, settings, dropout)
     tokenizer = load_tokenizer(folder, layout.lower_case)
     check_vocabulary(tokenizer, backbone.config.vocab_size)
     _check_positions(network, settings)
-    return ReadmissionModel(ChunkClassifier(network), tokenizer, settings)
+    return OutcomeModel(ChunkClassifier(network), tokenizer, settings)
 
 
-def _with_head(backbone: PreTrainedModel, dropout: float | None) -> PreTrainedModel:
-    """`backbone` under a new head for one class; its pooler, where the head has no use for it, goes."""
-    config = backbone.config
-    config.num_labels, config.problem_type = 1, "multi_label_classification"  # one sigmoid, to transformers
-    config.id2label, config.label2id = {0: LABEL}, {LABEL: 0}
+def _with_head(backbone: PreTrainedModel, settings: OutcomeModelSettings, dropout: float | None) -> PreTrainedModel:
+    """`backbone` under a new head for the labels; its pooler, where the head has no use for it, goes."""
+    config, labels = backbone.config, settings.labels
+    config.num_labels, config.problem_type = len(labels), PROBLEMS[settings.outcome.kind]
+    config.id2label, config.label2id = dict(enumerate(labels)), {label: row for row, label in enumerate(labels)}
     if dropout is not None:
         config.classifier_dropout = config.seq_classif_dropout = dropout
     try:
@@ -128,14 +133,14 @@ def _fit_pooler(backbone: Any, wanted: nn.Module | None) -> None:
 
 
 def _last_map(head: Any) -> nn.Linear:
-    """The linear map that gives the log-odds."""
+    """The linear map that gives the logits."""
     found = getattr(head, "out_proj", head)
     if not isinstance(found, nn.Linear):
         raise AttributeError("the head does not end in a linear map")
     return found
 
 
-def _check_positions(network: PreTrainedModel, settings: ReadmissionModelSettings) -> None:
+def _check_positions(network: PreTrainedModel, settings: OutcomeModelSettings) -> None:
     positions, asked = position_limit(network), settings.chunking.max_tokens
     if positions is not None and asked > positions:
         raise RequestError(
@@ -143,7 +148,7 @@ def _check_positions(network: PreTrainedModel, settings: ReadmissionModelSetting
         )
 
 
-def save_model(model: ReadmissionModel, folder: Path) -> None:
+def save_model(model: OutcomeModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
     folder.mkdir(parents=True, exist_ok=True)
     network = model.network.network
@@ -153,36 +158,45 @@ def save_model(model: ReadmissionModel, folder: Path) -> None:
     write_json(folder / DESCRIPTION, model.settings.model_dump())
 
 
-def load_model(source: str | Path, cache_dir: Path | None = None) -> ReadmissionModel:
-    """The model of a folder that `domain.readmission` wrote. Raises RequestError for any other, or a damaged one."""
+def load_model(source: str | Path, task: OutcomeName | None = None, cache_dir: Path | None = None) -> OutcomeModel:
+    """The model of a folder that a stage wrote. Raises RequestError for any other, a damaged one, or another task."""
     folder = model_folder(source, cache_dir=cache_dir)
-    settings = read_description(folder)
+    settings = read_description(folder, task)
     network, missing = load_network(folder, AutoModelForSequenceClassification)
     if missing:
         raise RequestError(
             f"model: the weights in {folder} lack {len(missing)} that its config.json asks for; copy the folder again"
         )
-    if network.config.num_labels != 1:
-        raise RequestError(f"model: expected one class in {folder / 'config.json'}, found {network.config.num_labels}")
+    if network.config.num_labels != len(settings.labels):
+        raise RequestError(
+            f"model: expected the {len(settings.labels)} labels of {DESCRIPTION} in {folder / 'config.json'}, found "
+            f"{network.config.num_labels}; copy the folder again"
+        )
     tokenizer = load_tokenizer(folder)
     check_vocabulary(tokenizer, network.config.vocab_size)
     _check_positions(network, settings)
-    return ReadmissionModel(ChunkClassifier(network).eval(), tokenizer, settings)
+    return OutcomeModel(ChunkClassifier(network).eval(), tokenizer, settings)
 
 
-def read_description(folder: Path) -> ReadmissionModelSettings:
-    """What the folder says of how chunks are used. Raises RequestError for a model of another task."""
+def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeModelSettings:
+    """What the folder says of how chunks are used. Raises RequestError for one of another task than `task`."""
     told = read_json(folder / DESCRIPTION)
     if told is None:
         raise RequestError(
-            f"model: expected one that tells readmissions, found no {DESCRIPTION} that can be read in {folder}; "
-            "train it with domain.readmission"
+            f"model: expected one that tells {task or 'what becomes of patients'}, found no {DESCRIPTION} that can be "
+            f"read in {folder}; train it with domain.readmission or domain.outcome"
         )
     try:
-        return ReadmissionModelSettings.model_validate(told)
+        found = OutcomeModelSettings.model_validate(told)
     except ValidationError as error:
         keys = ", ".join(".".join(map(str, mistake["loc"])) for mistake in error.errors())
         raise RequestError(
-            f"model: expected the description of a readmission model in {folder / DESCRIPTION}, found another under "
-            f"{keys}; copy the folder again, or take one that domain.readmission wrote"
+            f"model: expected the description of an outcome in {folder / DESCRIPTION}, found something else under "
+            f"{keys}; copy the folder again, or take one that domain.readmission or domain.outcome wrote"
         ) from error
+    if task not in (None, found.task):
+        raise RequestError(
+            f"model: expected one that tells {task}, found one that tells {found.task} in {folder}; take another, or "
+            "ask it what it tells with `bertrelay outcome score`"
+        )
+    return found

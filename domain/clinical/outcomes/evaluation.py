@@ -1,4 +1,4 @@
-"""How far the probabilities of admissions are to be believed: figures with intervals, curves, groups of patients."""
+"""How far the probabilities of what is true or not are to be believed: figures with intervals, and curves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from domain.clinical.outcomes.measures import (
     calibration_curve,
     ratio,
 )
-from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 
 TINY = 1e-9
 POINTS = 200
@@ -42,14 +42,14 @@ class Judged:
     """
 
     subjects: NDArray[Any]
-    readmitted: Flags
+    outcomes: Flags
     probability: Floats
     calibrated: Floats | None = None
 
 
-def best_temperature(probability: Floats, readmitted: Flags) -> float:
+def best_temperature(probability: Floats, outcomes: Flags) -> float:
     """What the log-odds of validation admissions are best divided by."""
-    return fit_temperature(lambda temperature: calibrated(probability, temperature), readmitted)
+    return fit_temperature(lambda temperature: calibrated(probability, temperature), outcomes)
 
 
 def calibrated(probability: Floats, temperature: float) -> Floats:
@@ -64,7 +64,7 @@ def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
     threshold: of `rp80`, chosen on validation admissions; None where none reached the precision, and then `rp80` is
     None too. `rp80_precision` is what it comes to here, `rp80_optimistic` what a threshold chosen here would reach.
     """
-    ranking, outcomes = Ranking(judged.probability, judged.readmitted), judged.readmitted
+    ranking, outcomes = Ranking(judged.probability, judged.outcomes), judged.outcomes
 
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
@@ -78,7 +78,7 @@ def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
 
 
 def _alarms(judged: Judged, threshold: float, weights: Floats) -> dict[str, Floats]:
-    raised, positive = judged.probability >= threshold, judged.readmitted
+    raised, positive = judged.probability >= threshold, judged.outcomes
     hits = weights @ (raised & positive).astype(np.float64)
     return {
         "rp80": ratio(hits, weights @ positive.astype(np.float64)),
@@ -93,14 +93,14 @@ def _distances(judged: Judged, weights: Floats) -> dict[str, Floats]:
         told = {"": judged.calibrated, "_uncalibrated": judged.probability}
     found = {}
     for name, probability in told.items():
-        found[f"brier{name}"] = brier(probability, judged.readmitted, weights)
-        found[f"calibration_error{name}"] = Bins.by_size(probability, judged.readmitted).error(weights)
+        found[f"brier{name}"] = brier(probability, judged.outcomes, weights)
+        found[f"calibration_error{name}"] = Bins.by_size(probability, judged.outcomes).error(weights)
     return found
 
 
 def best_figures(judged: Judged, true_risk: Floats, seed: int = 0) -> Metrics:
     """The AUROC of the true risks of the same admissions, which no model can be expected to pass."""
-    ranking = Ranking(true_risk, judged.readmitted)
+    ranking = Ranking(true_risk, judged.outcomes)
     return with_intervals(lambda weights: {"best_auroc": auroc(*ranking.counts(weights))}, judged.subjects, seed=seed)
 
 
@@ -111,13 +111,13 @@ def curves(judged: Mapping[str, Judged]) -> dict[str, Any]:
     """ROC, precision-recall and calibration curves of each model, by name."""
     drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
     for name, each in judged.items():
-        hits, misses = Ranking(each.probability, each.readmitted).counts(np.ones(len(each.readmitted)))
+        hits, misses = Ranking(each.probability, each.outcomes).counts(np.ones(len(each.outcomes)))
         recall, false_alarms = hits / hits[-1], misses / misses[-1]
         drawn["roc"][name] = [(0.0, 0.0), *_thinned(false_alarms, recall)]
         drawn["precision_recall"][name] = _thinned(recall, hits / (hits + misses))
-        drawn["calibration"][name] = calibration_curve(each.probability, each.readmitted)
+        drawn["calibration"][name] = calibration_curve(each.probability, each.outcomes)
         if each.calibrated is not None:
-            drawn["calibration"][f"{name}, calibrated"] = calibration_curve(each.calibrated, each.readmitted)
+            drawn["calibration"][f"{name}, calibrated"] = calibration_curve(each.calibrated, each.outcomes)
     return drawn
 
 
@@ -128,14 +128,14 @@ def _thinned(across: Floats, up: Floats) -> Curve:
 
 
 def while_reading(
-    probabilities: Floats, admissions: NDArray[np.int64], readmitted: Flags, settings: ReadmissionModelSettings
+    probabilities: Floats, admissions: NDArray[np.int64], outcomes: Flags, settings: OutcomeModelSettings
 ) -> list[dict[str, float | None]]:
-    """The score as more of the note is read: AUROC, and the mean P of who came back and who did not.
+    """The score as more of the note is read: AUROC, and the mean P of those with the label, by its name, and of others.
 
     probabilities, admissions: of chunks, those of an admission in order; of `share` of them as many are read as make
     up at least that.
     """
-    counts = np.bincount(admissions, minlength=len(readmitted))
+    counts = np.bincount(admissions, minlength=len(outcomes))
     order = np.argsort(admissions, kind="stable")
     places = np.empty(len(admissions), np.int64)
     places[order] = np.concatenate([np.arange(count) for count in counts])
@@ -143,7 +143,7 @@ def while_reading(
     for step in range(1, STEPS_OF_READING + 1):
         is_read = places * STEPS_OF_READING < step * counts[admissions]
         read = probabilities[is_read], admissions[is_read]
-        so_far = aggregate(*read, len(readmitted), settings.aggregation, settings.c)
-        means = {"readmitted": float(so_far[readmitted].mean()), "others": float(so_far[~readmitted].mean())}
-        found.append({"share": step / STEPS_OF_READING, "auroc": auroc_of(so_far, readmitted), **means})
+        so_far = aggregate(*read, len(outcomes), settings.aggregation, settings.c)
+        means = {settings.labels[0]: float(so_far[outcomes].mean()), "others": float(so_far[~outcomes].mean())}
+        found.append({"share": step / STEPS_OF_READING, "auroc": auroc_of(so_far, outcomes), **means})
     return found

@@ -1,4 +1,4 @@
-"""What is learnt from and judged by: the notes of each stay of a cohort, and whether a return followed it."""
+"""What is learnt from and judged by: the notes of stays, and what became of their patients."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,11 +13,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from domain.clinical.cohorts.cohort import COHORT
+from bertrelay.files import read_json
+from domain.clinical.cohorts.cohort import COHORT, STAYS
 from domain.clinical.cohorts.flow import Flow
 from domain.clinical.cohorts.splits import SPLITS
 from domain.clinical.ids import canonical_ids
-from domain.clinical.notes.notes import NOTES_FILE
+from domain.clinical.notes.notes import ABOUT_FILE, NOTES_FILE
+from domain.clinical.outcomes.labels import labels_of
+from domain.clinical.outcomes.outcome import READMISSION, Outcome, in_words
+from domain.clinical.outcomes.outcome_settings import GROUPS
 
 ROWS_AT_ONCE = 256
 
@@ -26,19 +30,19 @@ ROWS_AT_ONCE = 256
 class LabelledNotes:
     """The stays that have notes, in the order of their file.
 
-    table: hadm_id, subject_id, split, readmitted, characters of the text. flow: how many came to be left.
+    table: hadm_id, subject_id, split, characters of the text. flow: how many came to be left.
+    names: of the labels. labels: whether each is true of each stay, (stays, labels).
     """
 
+    outcome: Outcome
     file: Path
     table: pd.DataFrame
     flow: Flow
+    names: tuple[str, ...]
+    labels: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.table)
-
-    @property
-    def readmitted(self) -> NDArray[np.bool_]:
-        return self.table["readmitted"].to_numpy(np.bool_)
 
     def is_in(self, split: str) -> NDArray[np.bool_]:
         """Which stays are in `split`, (stays,)."""
@@ -56,25 +60,68 @@ class LabelledNotes:
 
     def with_shuffled_labels(self, seed: int) -> "LabelledNotes":
         """The labels of train, and those of validation, dealt out anew; those of test stay."""
-        labels, generator = self.readmitted.copy(), np.random.default_rng(seed)
+        labels, generator = self.labels.copy(), np.random.default_rng(seed)
         for split in ("train", "validation"):
             labels[self.is_in(split)] = generator.permutation(labels[self.is_in(split)])
-        return replace(self, table=self.table.assign(readmitted=labels))
+        return replace(self, labels=labels)
 
 
-def read_labelled_notes(notes: Path, cohort: Path) -> LabelledNotes:
-    """The notes in the folder `notes` with the labels of the folder `cohort`.
+def read_labelled_notes(
+    notes: Path, cohort: Path, outcome: Outcome = READMISSION, groups: int = GROUPS
+) -> LabelledNotes:
+    """The notes in the folder `notes` with the labels that the folder `cohort` has for `outcome`.
 
-    Raises RequestError for folders that other stages wrote, for notes of another cohort, and where train, validation
-    or test has not both labels.
+    groups: of diagnoses, at most.
+    Raises RequestError for folders that other stages wrote, for notes of another cohort or that give the outcome away,
+    and where the labels of train, validation or test are all alike.
     """
     file = _there(notes / NOTES_FILE, "notes", "domain.notes")
-    stays = _read(_there(cohort / COHORT, "cohort", "domain.cohort"), ["hadm_id", "subject_id", "readmitted", "split"])
+    if outcome.early_only:
+        _check_early(outcome, notes)
     flow = Flow()
-    flow.count("of the cohort", stays)
+    table = _matched(file, _stays(cohort, outcome, flow), cohort)
+    flow.count("with notes", table)
+    names, labels = labels_of(outcome, table, cohort, groups)
+    for split in SPLITS:
+        is_in = (table["split"] == split).to_numpy()
+        part = flow.count(split, table[is_in])
+        if outcome.kind == "binary":
+            flow.count(f"{split}, {in_words(names[0])}", part[labels[is_in, 0]])
+        _check_both(outcome, split, names, labels[is_in])
+    return LabelledNotes(outcome, file, table, flow, names, labels)
+
+
+def _check_early(outcome: Outcome, notes: Path) -> None:
+    about = read_json(notes / ABOUT_FILE) or {}
+    if about.get("input") != "early":
+        found = about.get("input", f"none named in {ABOUT_FILE}")
+        raise RequestError(
+            f"notes: {outcome.name} is asked of early notes alone, as a discharge summary gives it away; expected them "
+            f'in {notes}, found notes of input {found}. Set input = "early" and stays = "all" in their stage, '
+            "domain.notes."
+        )
+    if about.get("stays") != "all":
+        raise RequestError(
+            f"notes: {outcome.name} is asked of all stays, those that end in death among them; expected their notes in "
+            f'{notes}, found those of stays that a return can follow. Set stays = "all" in their stage, domain.notes.'
+        )
+
+
+def _stays(cohort: Path, outcome: Outcome, flow: Flow) -> pd.DataFrame:
+    """Ids, split, and what the labels are made of."""
+    ids = ["hadm_id", "subject_id", "split"]
+    if not outcome.early_only:
+        file = _there(cohort / COHORT, "cohort", "domain.cohort")
+        return flow.count("of the cohort", _read(file, [*ids, *outcome.labels]))
+    file = _there(cohort / STAYS, "cohort", "domain.cohort")
+    return flow.count("of all stays", _read(file, [*ids, "died_in_hospital", "length_of_stay_days"]))
+
+
+def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
+    """The stays that `file` has notes of, in its order."""
     known = _read(file, ["hadm_id", "split"]).assign(characters=_lengths(file))
     table = known.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
-    strangers = int(((table["split"] != table["split_of_notes"]) | table["readmitted"].isna()).sum())
+    strangers = int((table["split"] != table["split_of_notes"]).sum())  # that of nobody differs from any
     if strangers:
         raise RequestError(
             f"notes: of {len(table):,} stays in {file}, {strangers:,} are not in the cohort of {cohort}, or in another "
@@ -83,12 +130,7 @@ def read_labelled_notes(notes: Path, cohort: Path) -> LabelledNotes:
     blank = int((table["characters"] == 0).sum())
     if blank:
         raise RequestError(f"notes: expected a text for every stay, found none for {blank:,} in {file}")
-    table = flow.count("with notes", table.assign(readmitted=table["readmitted"].astype(bool)))
-    for split in SPLITS:
-        part = flow.count(split, table[table["split"] == split])
-        returned = flow.count(f"{split}, readmitted", part[part["readmitted"]])
-        _check_both(split, len(part), len(returned))
-    return LabelledNotes(file, table.drop(columns="split_of_notes"), flow)
+    return table.drop(columns="split_of_notes").infer_objects()
 
 
 def _there(file: Path, setting: str, stage: str) -> Path:
@@ -120,9 +162,13 @@ def _lengths(file: Path) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
 
 
-def _check_both(split: str, stays: int, returned: int) -> None:
-    if returned in (0, stays):
+def _check_both(outcome: Outcome, split: str, names: tuple[str, ...], labels: NDArray[np.bool_]) -> None:
+    """Of several labels that may be true together, one that tells stays apart is enough."""
+    counts = labels.sum(0)
+    alike = [place for place, count in enumerate(counts) if count in (0, len(labels))]
+    if alike and (outcome.kind != "multi-label" or len(alike) == len(counts)):
         raise RequestError(
-            f"cohort: expected stays with and without a return in {split}, found {returned:,} with one of {stays:,}. "
-            "Take a larger cohort, or larger shares of it for validation and test."
+            f"cohort: expected stays with {in_words(names[alike[0]])!r} and without in {split}, found "
+            f"{counts[alike[0]]:,} of {len(labels):,} with it. Take a larger cohort, or larger shares of it for "
+            "validation and test."
         )

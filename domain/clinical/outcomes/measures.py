@@ -4,6 +4,7 @@ Every measure takes weights, (…, admissions), and gives a figure for each row 
 a row, so that a thousand of them cost one sort of the probabilities.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -114,6 +115,20 @@ def calibration_curve(probabilities: Floats, outcomes: Flags) -> list[tuple[floa
 def auroc_of(probabilities: Floats, outcomes: Flags) -> float | None:
     """The AUROC of admissions that count once each; None of one class."""
     return known(auroc(*Ranking(probabilities, outcomes).counts(np.ones(len(probabilities)))))
+
+
+def auprc_of(probabilities: Floats, outcomes: Flags) -> float | None:
+    """The average precision of admissions that count once each; None without positives."""
+    return known(average_precision(*Ranking(probabilities, outcomes).counts(np.ones(len(probabilities)))))
+
+
+def mean_of_known(
+    measure: Callable[[Floats, Flags], float | None], probabilities: Floats, labels: Flags
+) -> float | None:
+    """The mean of a measure over labels, both (admissions, labels), without those that it is not defined for."""
+    figures = [measure(*each) for each in zip(probabilities.T, labels.T, strict=True)]
+    found = [figure for figure in figures if figure is not None]
+    return float(np.mean(found)) if found else None
 
 
 def known(figure: Floats) -> float | None:

@@ -5,27 +5,38 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
+from domain.clinical.outcomes.outcome import in_words
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.clinical.outcomes.scorer import Explanation, Word
 
+MOST_LABELS = 10
 ROOM = Path(__file__).parent
 STRENGTHS = 5
 """Shades of a word, from the one that moved the chunk most down to a fifth of it; weaker ones are left plain."""
 
 
-def page(found: Explanation, how: ReadmissionModelSettings) -> str:
+def page(found: Explanation, how: OutcomeModelSettings) -> str:
     """The page as HTML, which needs no network and no scripts."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(ROOM), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["in_words"] = in_words
     top = found.score.top
     chunks = [
         (number, chunk, chunk == top, _marked(found, chunk.start, chunk.end))
         for number, chunk in enumerate(found.score.chunks, 1)
     ]
-    return environment.get_template("readmission.html.jinja").render(score=found.score, how=how, chunks=chunks)
+    return environment.get_template("admission.html.jinja").render(
+        score=found.score, how=how, chunks=chunks, likeliest=_likeliest(found, how)
+    )
+
+
+def _likeliest(found: Explanation, how: OutcomeModelSettings) -> list[tuple[str, float]]:
+    """The labels with the highest probabilities."""
+    by_label = zip(how.labels, found.score.by_label, strict=False)  # without text there is none
+    return sorted(by_label, key=lambda each: -each[1])[:MOST_LABELS]
 
 
 def _marked(found: Explanation, start: int, end: int) -> Markup:

@@ -1,21 +1,22 @@
-"""Chunks to the log-odds of a return, chunks of like length side by side, whosever they are."""
+"""Chunks to the log-odds of their labels, chunks of like length side by side, whosever they are."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import Packed, using
 from bertrelay.padding import batch_shape
 from bertrelay.progress import Bar
 from domain.clinical.notes.chunk_tokens import ChunkTokens
-from domain.clinical.outcomes.classifier import ReadmissionModel
+from domain.clinical.outcomes.classifier import OutcomeModel
 
 Floats = NDArray[np.float64]
 
 
 def chunk_log_odds(
-    model: ReadmissionModel,
+    model: OutcomeModel,
     tokens: ChunkTokens,
     chunks: NDArray[np.integer],
     precision: str,
@@ -23,7 +24,7 @@ def chunk_log_odds(
     packed: Packed | None = None,
     bar: Bar | None = None,
 ) -> Floats:
-    """The log-odds of `chunks`, in their order, (chunks,).
+    """The log-odds of each label of `chunks`, in their order, (chunks, labels).
 
     precision: bf16 or fp32, settled. packed: weights laid out before (`pack_for`); found here when not given.
     """
@@ -31,7 +32,7 @@ def chunk_log_odds(
     size = batch_tokens or best_batch_tokens(network.device)
     packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
     order = np.argsort(-tokens.lengths[chunks], kind="stable")  # longest first: if memory is short, it shows at once
-    parts, start = [torch.zeros(0)], 0
+    parts, start = [torch.zeros(0, len(model.settings.labels))], 0
     with computing(network, precision), using(packed):
         while start < len(order):
             longest = int(tokens.lengths[chunks[order[start]]])
@@ -41,6 +42,13 @@ def chunk_log_odds(
             parts.append(network(*(each.to(network.device) for each in batch))[: len(rows)].float().cpu())
             start += len(rows)
             bar.advance(len(rows))
-    found = np.empty(len(order))
+    found = np.empty((len(order), len(model.settings.labels)))
     found[order] = torch.cat(parts).numpy()
+    return against_the_rest(found) if model.settings.outcome.kind == "multi-class" else found
+
+
+def against_the_rest(logits: Floats) -> Floats:
+    """The log-odds of each label where exactly one is true, (chunks, labels): their logistic is the softmax."""
+    others = [logsumexp(np.delete(logits, label, axis=1), axis=1) for label in range(logits.shape[1])]
+    found: Floats = logits - np.stack(others, axis=1)
     return found

@@ -210,13 +210,12 @@ def _write_parquet(blocks: Iterator[list[Row]], columns: Sequence[str], path: Pa
 
     chunk = {"start": pa.int32(), "end": pa.int32(), "probability": pa.float64(), "share": pa.float64()}
     kinds = {
-        **dict.fromkeys(("hadm_id", "top_section", "top_text"), pa.string()),
-        **dict.fromkeys(("probability", "calibrated", "top_share"), pa.float64()),
+        **dict.fromkeys(("hadm_id", "label", "top_section", "top_text"), pa.string()),
         **dict.fromkeys(("n_chunks", "top_start", "top_end"), pa.int32()),
         "alarm": pa.bool_(),
         "chunks": pa.list_(pa.struct(list(chunk.items()))),
     }
-    schema = pa.schema([(name, kinds[name]) for name in columns])
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in columns])
     with pq.ParquetWriter(path, schema) as writer:
         for block in blocks:
             writer.write_table(pa.Table.from_pylist(block, schema))

@@ -1,4 +1,4 @@
-"""`ReadmissionScorer`: notes to the probability of a return, and to what it rests on."""
+"""`OutcomeScorer`: notes to the probability of what a model tells, and to what it rests on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,11 @@ from domain.clinical.notes.chunks import Chunker
 from domain.clinical.notes.cleaning import clean
 from domain.clinical.notes.sections import NAMES, find_sections
 from domain.clinical.notes.stay_text import BETWEEN
-from domain.clinical.outcomes.aggregation import aggregate, shares
-from domain.clinical.outcomes.classifier import ReadmissionModel, load_model
+from domain.clinical.outcomes.aggregation import aggregate, aggregate_labels, shares
+from domain.clinical.outcomes.classifier import OutcomeModel, load_model
 from domain.clinical.outcomes.evaluation import calibrated
+from domain.clinical.outcomes.outcome import READMISSION, OutcomeName
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.clinical.outcomes.prediction import chunk_log_odds
 
 if TYPE_CHECKING:
@@ -32,7 +34,10 @@ Floats = NDArray[np.float64]
 
 
 class ScoredChunk(NamedTuple):
-    """A chunk of an admission's text: its characters, its own probability, and its share in the admission's."""
+    """A chunk of an admission's text: its characters, its own probability, and its share in the admission's.
+
+    Both are of the label that the score tells.
+    """
 
     start: int
     end: int
@@ -43,7 +48,9 @@ class ScoredChunk(NamedTuple):
 class Score(NamedTuple):
     """What is told of an admission; all None, and no chunks, where it has no text.
 
-    alarm: whether `probability` reaches the threshold of the model; None where it has none.
+    probability: of `label`, the one that the model knows, of several the likeliest; `by_label` has those of all.
+    calibrated, alarm: of a task that is true or not; `alarm` tells whether `probability` reaches the threshold of the
+        model, None where it has none.
     section: of the chunk with the largest share, by its header; None outside known ones.
     """
 
@@ -52,6 +59,8 @@ class Score(NamedTuple):
     alarm: bool | None
     section: str | None
     chunks: list[ScoredChunk]
+    label: str | None = None
+    by_label: Sequence[float] = ()
 
     @property
     def top(self) -> ScoredChunk | None:
@@ -77,21 +86,21 @@ class Explanation:
     words: list[Word]
 
 
-class ReadmissionScorer:
-    """Tells how probable an unplanned return within 30 days is, from the notes of each admission."""
+class OutcomeScorer:
+    """Tells how probable is what its model has learnt to tell, from the notes of each admission."""
 
-    def __init__(self, model: ReadmissionModel) -> None:
+    def __init__(self, model: OutcomeModel) -> None:
         self.model = model
         self._chunker = Chunker(model.tokenizer, model.settings.chunking)
         self._packed: dict[str, Packed] = {}
 
     @classmethod
-    def load(cls, source: str | Path, *, cache_dir: Path | None = None) -> Self:
-        """The scorer of a folder that `domain.readmission` wrote, on the GPU where there is one.
+    def load(cls, source: str | Path, *, task: OutcomeName | None = None, cache_dir: Path | None = None) -> Self:
+        """The scorer of a folder that `domain.readmission` or `domain.outcome` wrote, on the GPU where there is one.
 
-        Raises RequestError for what is not there, damaged, or a model of another task.
+        Raises RequestError for what is not there, damaged, or a model of another task than `task`, where that is given.
         """
-        model = load_model(source, cache_dir)
+        model = load_model(source, task, cache_dir)
         model.network.to(accelerator().device)
         return cls(model)
 
@@ -107,9 +116,10 @@ class ReadmissionScorer:
         """A row for each admission of `notes`, which has a row for each note, in any order: a frame as a file has it.
 
         Ids may be numbers in one row and text in another. Columns: hadm_id, probability, calibrated, alarm, n_chunks,
-        top_start, top_end, top_section, top_share; missing where an admission has no text. Offsets count characters of
-        the admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the order of the
-        rows, an empty line between them.
+        top_start, top_end, top_section, top_share; of a model with several labels no calibrated and alarm, but label,
+        the likeliest, and `probability/LABEL` of all. They are missing where an admission has no text. Offsets count
+        characters of the admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the
+        order of the rows, an empty line between them.
         Raises RequestError for a missing column and for a row without an id.
         """
         import pandas as pd
@@ -124,7 +134,9 @@ class ReadmissionScorer:
                 raise RequestError(f"score: expected an id in {id_column!r}, found none in row {place:,}, from 0")
             texts.setdefault(name, []).append(text if isinstance(text, str) else "")
         found = self.score_texts([joined(each, cleaned) for each in texts.values()], precision=precision)
-        return pd.DataFrame([flat(name, score) for name, score in zip(texts, found, strict=True)], columns=FLAT)
+        how = self.model.settings
+        rows = [flat(name, score, how) for name, score in zip(texts, found, strict=True)]
+        return pd.DataFrame(rows, columns=columns_of(how))
 
     def score_texts(
         self,
@@ -147,54 +159,77 @@ class ReadmissionScorer:
         return chunk_log_odds(self.model, tokens, np.arange(len(tokens)), precision, size, packed, bar)
 
     def _scores(self, texts: Sequence[str], tokens: ChunkTokens, of_chunks: Floats) -> Iterator[Score]:
-        how, count = self.model.settings, len(texts)
-        contributed = shares(of_chunks, tokens.admissions, count, how.aggregation, how.c)
-        found = aggregate(of_chunks, tokens.admissions, count, how.aggregation, how.c)
-        cooled = calibrated(found, how.temperature)
-        columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_chunks, contributed]
+        """The scores of texts, from the probabilities of their chunks, (chunks, labels)."""
+        how, count, owners = self.model.settings, len(texts), tokens.admissions
+        found = aggregate_labels(of_chunks, owners, count, how)  # (texts, labels)
+        told = found.argmax(1)  # (texts,)
+        of_told = of_chunks[np.arange(len(owners)), told[owners]]  # (chunks,)
+        contributed = shares(of_told, owners, count, how.aggregation, how.c)
+        if how.outcome.kind == "multi-class":  # whose P are divided by their sum
+            contributed *= (
+                found[owners, told[owners]] / aggregate(of_told, owners, count, how.aggregation, how.c)[owners]
+            )
+        columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_told, contributed]
         rows = [ScoredChunk(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
-        borders = np.searchsorted(tokens.admissions, np.arange(count + 1)).tolist()
+        borders = np.searchsorted(owners, np.arange(count + 1)).tolist()
         for number, text in enumerate(texts):
             chunks = rows[borders[number] : borders[number + 1]]
-            if not chunks:
-                yield Score(None, None, None, None, [])
-                continue
-            probability = float(found[number])
-            alarm = None if how.threshold is None else probability >= how.threshold
-            score = Score(probability, float(cooled[number]), alarm, None, chunks)
-            yield score._replace(section=section_of(text, score.top))
+            yield _score(text, chunks, found[number], how) if chunks else Score(None, None, None, None, [])
 
     def explain(self, text: str, *, precision: str = "auto") -> Explanation:
         """The score of a text, and the words of its top chunk, each by what is lost when it is masked (occlusion)."""
-        (score,) = self.score_texts([text], precision=precision)
-        words = [] if score.top is None else list(self._words(text, score, resolve_precision(precision)))
+        tokens = chunk_tokens([text], self._chunker)
+        of_chunks = expit(self._log_odds(tokens, resolve_precision(precision), None, None))
+        (score,) = self._scores([text], tokens, of_chunks)
+        words = [] if score.top is None else list(self._words(text, score, of_chunks, resolve_precision(precision)))
         return Explanation(text, score, words)
 
-    def _words(self, text: str, score: Score, precision: str) -> Iterator[Word]:
+    def _words(self, text: str, score: Score, of_chunks: Floats, precision: str) -> Iterator[Word]:
+        """The words of the top chunk; of_chunks: the probabilities of all, (chunks, labels)."""
         top = score.chunks.index(score.top or score.chunks[0])
-        chunk = score.chunks[top]
+        chunk, told = score.chunks[top], int(np.argmax(score.by_label))
         ids, words, spans = self._chunker.words(text[chunk.start : chunk.end])
         numbers = np.unique(words[words >= 0])
         variants = np.where(words == np.append(-2, numbers)[:, None], self._mask_id, ids)  # (1 + words, tokens)
-        log_odds = self._log_odds(_of_equal_length(variants), precision, None, None)
-        after = self._aggregated_with(score, top, expit(log_odds))
+        of_variants = self._log_odds(_of_equal_length(variants), precision, None, None)  # (1 + words, labels)
+        log_odds, after = of_variants[:, told], self._aggregated_with(of_chunks, top, expit(of_variants))[:, told]
         for place, number in enumerate(numbers.tolist(), 1):
             start, end = spans[words == number, 0].min(), spans[words == number, 1].max()
             lost = float(log_odds[0] - log_odds[place]), float(after[0] - after[place])
             yield Word(chunk.start + int(start), chunk.start + int(end), *lost)
 
-    def _aggregated_with(self, score: Score, top: int, of_top: Floats) -> Floats:
-        """P with each of the probabilities `of_top` in place of the chunk `top`, (probabilities,)."""
-        how, count = self.model.settings, len(of_top)
-        of_chunks = np.tile([chunk.probability for chunk in score.chunks], (count, 1))  # (probabilities, chunks)
-        of_chunks[:, top] = of_top
-        owners = np.repeat(np.arange(count), of_chunks.shape[1])
-        return aggregate(of_chunks.ravel(), owners, count, how.aggregation, how.c)
+    def _aggregated_with(self, of_chunks: Floats, top: int, of_top: Floats) -> Floats:
+        """P with each of `of_top`, (variants, labels), in place of the chunk `top` of (chunks, labels), its shape."""
+        variants, labels = of_top.shape
+        all_chunks = np.tile(of_chunks, (variants, 1, 1))  # (variants, chunks, labels)
+        all_chunks[:, top] = of_top
+        owners = np.repeat(np.arange(variants), len(of_chunks))
+        return aggregate_labels(all_chunks.reshape(-1, labels), owners, variants, self.model.settings)
 
     @property
     def _mask_id(self) -> int:
         tokenizer: Any = self.model.tokenizer
         return int(tokenizer.unk_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id)
+
+
+class ReadmissionScorer:
+    """The scorer of readmissions, by name."""
+
+    @staticmethod
+    def load(source: str | Path, *, cache_dir: Path | None = None) -> OutcomeScorer:
+        """The scorer of a folder that `domain.readmission` wrote. Raises RequestError as `OutcomeScorer.load` does."""
+        return OutcomeScorer.load(source, task=READMISSION.name, cache_dir=cache_dir)
+
+
+def _score(text: str, chunks: list[ScoredChunk], by_label: Floats, how: OutcomeModelSettings) -> Score:
+    """The score of an admission that has chunks; by_label: P of each label, (labels,)."""
+    told = int(by_label.argmax())
+    probability, cooled, alarm = float(by_label[told]), None, None
+    if how.outcome.kind == "binary":
+        cooled = float(calibrated(by_label[told], how.temperature))
+        alarm = None if how.threshold is None else probability >= how.threshold
+    score = Score(probability, cooled, alarm, None, chunks, how.labels[told], by_label.tolist())
+    return score._replace(section=section_of(text, score.top))
 
 
 FLAT = [
@@ -209,14 +244,31 @@ FLAT = [
     "top_share",
 ]
 """The columns of a score; `top_share` is the part of P, between 0 and P, that the top chunk gives."""
+OF_YES_OR_NO = ("calibrated", "alarm")
 
 
-def flat(name: str, score: Score) -> dict[str, Any]:
+def columns_of(how: OutcomeModelSettings) -> list[str]:
+    """The columns of a score by such a model."""
+    if how.outcome.kind == "binary":
+        return FLAT
+    return ["hadm_id", "label", *(name for name in FLAT[1:] if name not in OF_YES_OR_NO), *map(of_label, how.labels)]
+
+
+def of_label(label: str) -> str:
+    """The column of a label's probability."""
+    return f"probability/{label}"
+
+
+def flat(name: str, score: Score, how: OutcomeModelSettings) -> dict[str, Any]:
     """A score as a row of a table."""
     top = score.top
     start, end, share = (None, None, None) if top is None else (top.start, top.end, top.share)
     found = name, score.probability, score.calibrated, score.alarm, len(score.chunks), start, end, score.section, share
-    return dict(zip(FLAT, found, strict=True))
+    row = dict(zip(FLAT, found, strict=True)) | {"label": score.label}
+    row |= {
+        of_label(label): score.by_label[place] if score.by_label else None for place, label in enumerate(how.labels)
+    }
+    return {column: row[column] for column in columns_of(how)}
 
 
 def joined(notes: Sequence[str], cleaned: bool = False) -> str:

@@ -17,6 +17,8 @@ from bertrelay.progress import progress, say
 from bertrelay.rejects import Rejects
 from bertrelay.vector_outputs import held
 from domain.clinical.outcomes.classifier import read_description
+from domain.clinical.outcomes.outcome import OutcomeName
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.clinical.outcomes.score_files import (
     BLOCK_CHARACTERS,
     Admission,
@@ -31,11 +33,11 @@ from domain.clinical.outcomes.score_files import (
     sorted_notes,
     write_scores,
 )
-from domain.clinical.outcomes.scorer import FLAT, ReadmissionScorer, Score, flat, joined
+from domain.clinical.outcomes.scorer import OutcomeScorer, Score, columns_of, flat, joined
 
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 MAX_REJECTS = 0.01
-VERSION = 1
+VERSION = 2
 
 
 class ScoredFile(NamedTuple):
@@ -58,6 +60,7 @@ def score_file(
     notes: str | Path,
     output: str | Path,
     *,
+    task: OutcomeName | None = None,
     id_column: str = "hadm_id",
     text_column: str = "text",
     cleaned: bool = False,
@@ -69,8 +72,9 @@ def score_file(
     batch_tokens: int | None = None,
     cache: Path | None = None,
 ) -> ScoredFile:
-    """Writes a row for each admission of `notes`: probability, calibrated, number of chunks, the top chunk.
+    """Writes a row for each admission of `notes`, as `OutcomeScorer.score` gives them.
 
+    task: that the model must have been trained for; any when left out.
     notes: CSV, TSV, JSONL or Parquet with a row for each note; those of an admission may stand anywhere.
     output: `.csv`, `.jsonl` or `.parquet`; the last two have all chunks with their shares. Text is in it only
         `with_text`, and offsets count characters of the notes as they are read, cleaned and joined.
@@ -88,18 +92,18 @@ def score_file(
         check_output(Path(page), option="page")
     check_notes(source)
     folder = model_folder(model, cache_dir=cache and cache / "hub")
-    read_description(folder)
+    how = read_description(folder, task)
     with held(output), ExitStack() as stack:
         found, rejected = _read(source, output, max_rejects, stack)
         shown = None if page is None else _admission(found, admission)
         parts = Parts(output, found.blocks())
         parts.begin(_holds(folder, found, precision, with_text=with_text, cleaned=cleaned))
-        scorer = ReadmissionScorer.load(folder)
+        scorer = OutcomeScorer.load(folder)
         work = partial(_scored, scorer, with_text, cleaned, precision, batch_tokens)
         rate = _score_blocks(found, parts, work)
         if page is not None and shown is not None:
             write_page(scorer, joined(found.one(shown), cleaned), Path(page), precision)
-        counts = _written(parts, output, with_text)
+        counts = _written(parts, output, columns_of(how), with_text)
     return ScoredFile(*counts, rejected, rate)
 
 
@@ -152,7 +156,7 @@ def _admission(found: SortedNotes, asked: str | None) -> str:
 
 
 def _scored(
-    scorer: ReadmissionScorer,
+    scorer: OutcomeScorer,
     with_text: bool,
     cleaned: bool,
     precision: str,
@@ -161,11 +165,12 @@ def _scored(
 ) -> list[Row]:
     names, texts = [name for name, _ in admissions], [joined(notes, cleaned) for _, notes in admissions]
     scores = scorer.score_texts(texts, precision=precision, batch_tokens=batch_tokens)
-    return [_row(*each, with_text) for each in zip(names, texts, scores, strict=True)]
+    how = scorer.model.settings
+    return [_row(*each, how, with_text) for each in zip(names, texts, scores, strict=True)]
 
 
-def _row(name: str, text: str, score: Score, with_text: bool) -> Row:
-    row = flat(name, score) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
+def _row(name: str, text: str, score: Score, how: OutcomeModelSettings, with_text: bool) -> Row:
+    row = flat(name, score, how) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
     if with_text:
         row["top_text"] = None if score.top is None else text[score.top.start : score.top.end]
     for part in (row, *row["chunks"]):
@@ -173,23 +178,23 @@ def _row(name: str, text: str, score: Score, with_text: bool) -> Row:
     return row
 
 
-def _written(parts: Parts[Block], output: Path, with_text: bool) -> tuple[int, int, int, int]:
+def _written(parts: Parts[Block], output: Path, scores: list[str], with_text: bool) -> tuple[int, int, int, int]:
     """Puts the parts together; how many admissions, those without text, chunks, and alarms."""
-    columns = [*FLAT, *(["top_text"] if with_text else []), "chunks"]
+    columns = [*scores, *(["top_text"] if with_text else []), "chunks"]
     write_scores(scored_blocks(parts), columns, output)
     admissions = without_text = chunks = alarms = 0
     for block in scored_blocks(parts):
         admissions += len(block)
         without_text += sum(row["n_chunks"] == 0 for row in block)
         chunks += sum(row["n_chunks"] for row in block)
-        alarms += sum(row["alarm"] is True for row in block)
+        alarms += sum(row.get("alarm") is True for row in block)
     parts.remove()
     if without_text:
         say(f"{without_text:,} of {admissions:,} admissions have no text, and so no probability")
     return admissions, without_text, chunks, alarms
 
 
-def write_page(scorer: ReadmissionScorer, text: str, path: Path, precision: str = "auto") -> None:
+def write_page(scorer: OutcomeScorer, text: str, path: Path, precision: str = "auto") -> None:
     """Writes the page of one admission's `text`, with the share of each chunk and the words that count."""
     from domain.clinical.outcomes.page import page
 

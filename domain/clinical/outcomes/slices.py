@@ -1,8 +1,8 @@
-"""The figures of groups of patients side by side, small groups left unsaid.
+"""The figures of groups of patients, or of labels, side by side, small ones left unsaid.
 
-What a group is called, how many are in it and how many of them came back is told only where at least ten did and ten
-did not: fewer may be found again, and a name of a table's own may be anything. Where a single group would be left out,
-the next smallest is too, for else a subtraction from the whole would tell.
+What a group is called, how many are in it and of how many of them the outcome is true is told only where of ten or more
+it is, and of ten or more it is not: fewer may be found again, and a name of a table's own may be anything. Where a
+single group would be left out, the next smallest is too, for else a subtraction from the whole would tell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,10 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Slice:
-    """A group and its figures; `suppressed` counts small groups of a characteristic in place of them."""
+    """A group and its figures; `suppressed` counts small groups of a characteristic in place of them.
+
+    Of a label the group is who has it, and the figures are those of all.
+    """
 
     characteristic: str
     group: str | None = None
@@ -43,14 +46,36 @@ def slices(
     found: list[Slice] = []
     for characteristic in groups:
         members = {str(name): (groups[characteristic] == name).to_numpy() for name in _names(groups[characteristic])}
-        shown = _large_enough(members, outcomes)
+        shown = _large_enough({name: _rarer(outcomes[is_in]) for name, is_in in members.items()})
         for name in shown:
             chosen = members[name]
             figures = _figures(probabilities[chosen], outcomes[chosen], subjects[chosen], seed)
             found.append(Slice(str(characteristic), name, int(chosen.sum()), figures))
-        if len(shown) < len(members):
-            found.append(Slice(str(characteristic), suppressed=len(members) - len(shown)))
+        found += _suppressed(str(characteristic), len(members) - len(shown))
     return [asdict(each) for each in found]
+
+
+def label_slices(
+    task: str, names: Sequence[str], probabilities: Floats, labels: Flags, subjects: NDArray[Any], seed: int = 0
+) -> list[dict[str, Any]]:
+    """The figures of each of several labels; probabilities, labels: (admissions, labels)."""
+    columns = dict(zip(names, zip(probabilities.T, labels.T, strict=True), strict=True))
+    shown = _large_enough({name: _rarer(outcomes) for name, (_, outcomes) in columns.items()})
+    found = [
+        Slice(task, name, int(outcomes.sum()), _figures(of_label, outcomes, subjects, seed))
+        for name, (of_label, outcomes) in columns.items()
+        if name in shown
+    ]
+    return [asdict(each) for each in (*found, *_suppressed(task, len(names) - len(shown)))]
+
+
+def _suppressed(characteristic: str, count: int) -> list[Slice]:
+    return [Slice(characteristic, suppressed=count)] if count else []
+
+
+def _rarer(outcomes: Flags) -> int:
+    """How many there are of the rarer kind: of those with the outcome, or of those without."""
+    return int(min(outcomes.sum(), (~outcomes).sum()))
 
 
 def _names(column: "pd.Series[Any]") -> list[Any]:
@@ -59,9 +84,8 @@ def _names(column: "pd.Series[Any]") -> list[Any]:
     return [name for name in column.cat.categories if name in there] if column.dtype == "category" else sorted(there)
 
 
-def _large_enough(members: Mapping[str, Flags], outcomes: Flags) -> list[str]:
-    """The groups that may be told."""
-    rarer = {name: int(min(outcomes[is_in].sum(), (~outcomes[is_in]).sum())) for name, is_in in members.items()}
+def _large_enough(rarer: Mapping[str, int]) -> list[str]:
+    """The groups that may be told, of all by how many of the rarer kind each has."""
     small = [name for name, count in rarer.items() if count < FEWEST]
     if len(small) == 1 and len(rarer) > 1:
         small.append(min((name for name in rarer if name not in small), key=lambda name: rarer[name]))

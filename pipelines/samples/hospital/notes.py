@@ -114,8 +114,13 @@ def _care_note(random: Random, stay: Stay, category: str, hours: float, text: st
 def _care_text(random: Random, stay: Stay, said: Sequence[str], opening: bool) -> str:
     body = [*said, *filled(random, random.sample(phrases.NURSING, 2), stay.discharged), random.choice(phrases.OTHER)]
     random.shuffle(body)
-    came = f"Admitted with {stay.problem.name}. {phrases.SEVERITY[stay.severity]}\n" if opening else ""
-    return f"{came}{vitals(random)}\n{prose(body)}\n"
+    return f"{_opening(stay) if opening else ''}{vitals(random)}\n{prose(body)}\n"
+
+
+def _opening(stay: Stay) -> str:
+    """Why the patient came, how ill, and what else there is: what tells death, length and diagnoses early."""
+    besides = ", ".join(each.name for each in stay.besides)
+    return f"Admitted with {stay.problem.name}. {phrases.SEVERITY[stay.severity]}\nKnown besides: {besides}.\n"
 
 
 def _radiology(random: Random, stay: Stay) -> Note:

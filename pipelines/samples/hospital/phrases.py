@@ -82,8 +82,27 @@ PROBLEMS = (
 )
 """Codes are text: some begin with zeros that a number would lose."""
 
-OTHER_CODES_9 = ("4019", "25000", "2724", "2859", "V5861", "E8788", "00845", "0414", "53081", "311")
-OTHER_CODES_10 = ("I10", "E119", "E785", "D649", "Z7901", "Y838", "A047", "B9620", "K219", "F329")
+
+class Diagnosis(NamedTuple):
+    """What a patient has besides: in words, and as ICD-9 and ICD-10 codes."""
+
+    name: str
+    icd9: str
+    icd10: str
+
+
+OTHER_DIAGNOSES = (
+    Diagnosis("hypertension", "4019", "I10"),
+    Diagnosis("type 2 diabetes", "25000", "E119"),
+    Diagnosis("high cholesterol", "2724", "E785"),
+    Diagnosis("anemia", "2859", "D649"),
+    Diagnosis("lasting use of warfarin", "V5861", "Z7901"),
+    Diagnosis("trouble after an earlier operation", "E8788", "Y838"),
+    Diagnosis("clostridium difficile colitis", "00845", "A047"),
+    Diagnosis("coliform infection", "0414", "B9620"),
+    Diagnosis("reflux disease", "53081", "K219"),
+    Diagnosis("depression", "311", "F329"),
+)
 
 CONDITIONS = (
     ("missed doses of medication", "poor adherence to tablets"),

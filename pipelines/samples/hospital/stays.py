@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Literal
 
-from pipelines.samples.hospital.phrases import PROBLEMS, Problem
+from pipelines.samples.hospital.phrases import OTHER_DIAGNOSES, PROBLEMS, Diagnosis, Problem
 from pipelines.samples.hospital.risk import Prognosis, draw_given, draw_prognosis
 
 Kind = Literal["unplanned", "planned", "observation", "newborn", "donor"]
@@ -18,6 +18,7 @@ Kind = Literal["unplanned", "planned", "observation", "newborn", "donor"]
 FIRST_YEAR = 2105
 WINDOW = timedelta(days=30)
 MOST_STAYS = 20
+MOST_BESIDES = 4
 STAYS_OF_IDS = 64
 ID_PRIME = 2**31 - 1
 ID_STEP = 950_706_376
@@ -46,6 +47,7 @@ class Stay:
 
     prognosis: None where nobody is to come back: a newborn, a death, a donor.
     severity: 0 to 2, how ill the patient came; it has a part in death and length, and none in the risk of return.
+    besides: other diagnoses, which have a part in nothing.
     """
 
     hadm_id: int
@@ -57,6 +59,7 @@ class Stay:
     prognosis: Prognosis | None
     died: bool = False
     transferred: bool = False
+    besides: tuple[Diagnosis, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,16 @@ def draw_subject(seed: int, number: int) -> tuple[Subject, Random]:
     start = datetime(FIRST_YEAR, 1, 1) + timedelta(minutes=random.randrange(80 * 365 * 24 * 60))
     is_newborn = random.random() < NEWBORN
     stays = _newborn(random, number, start) if is_newborn else tuple(_stays(random, number, start))
+    stays = _with_other_diagnoses(Random(f"{seed} {number} besides"), stays)
     years = random.uniform(90, 99) if random.random() < OVER_89 else random.uniform(19, 89)
     born = stays[0].admitted if is_newborn else start - timedelta(days=years * 365.25)
     return Subject(10_000 + number, random.choice("FM"), born, _death(random, stays), stays), random
+
+
+def _with_other_diagnoses(random: Random, stays: tuple[Stay, ...]) -> tuple[Stay, ...]:
+    return tuple(
+        replace(stay, besides=tuple(random.sample(OTHER_DIAGNOSES, random.randint(1, MOST_BESIDES)))) for stay in stays
+    )
 
 
 def _newborn(random: Random, number: int, start: datetime) -> tuple[Stay, ...]:

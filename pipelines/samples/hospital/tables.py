@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from pipelines.samples.hospital.notes import Note
-from pipelines.samples.hospital.phrases import OTHER_CODES_9, OTHER_CODES_10
+from pipelines.samples.hospital.phrases import Diagnosis, Problem
 from pipelines.samples.hospital.stays import Kind, Stay, Subject
 from pipelines.samples.hospital.wording import marked_as_in_iv
 
@@ -64,9 +64,8 @@ def rows_iii(random: Random, subject: Subject, notes: Iterable[Note]) -> Rows:
     fixed = random.choice(INSURANCE), random.choice(ETHNICITIES), random.choice(MARITAL)
     for stay in subject.stays:
         yield "ADMISSIONS", _admission_iii(random, subject, stay, *fixed)
-        codes = _codes(random, stay.problem.icd9, OTHER_CODES_9)
-        for number, code in enumerate(codes, start=1):
-            yield "DIAGNOSES_ICD", (None, subject.subject_id, stay.hadm_id, number, code)
+        for number, each in enumerate(_coded(stay), start=1):
+            yield "DIAGNOSES_ICD", (None, subject.subject_id, stay.hadm_id, number, each.icd9)
     for note in notes:
         yield "NOTEEVENTS", _note_iii(random, subject, note)
 
@@ -141,9 +140,9 @@ def rows_iv(random: Random, subject: Subject, notes: Iterable[Note]) -> Rows:
     for stay in subject.stays:
         yield "hosp/admissions", _admission_iv(random, subject, stay, *fixed)
         version = random.choice((9, 10))
-        code, others = (stay.problem.icd9, OTHER_CODES_9) if version == 9 else (stay.problem.icd10, OTHER_CODES_10)
-        for number, each in enumerate(_codes(random, code, others), start=1):
-            yield "hosp/diagnoses_icd", (subject.subject_id, stay.hadm_id, number, each, version)
+        for number, each in enumerate(_coded(stay), start=1):
+            code = each.icd9 if version == 9 else each.icd10
+            yield "hosp/diagnoses_icd", (subject.subject_id, stay.hadm_id, number, code, version)
     for number, note in enumerate(notes, start=1):
         yield _note_iv(subject, note, number)
 
@@ -193,8 +192,9 @@ def _note_iv(subject: Subject, note: Note, number: int) -> tuple[str, Row]:
     return "note/radiology" if short == "RR" else "note/discharge", row
 
 
-def _codes(random: Random, main: str, others: tuple[str, ...]) -> list[str]:
-    return [main, *random.sample(others, random.randint(1, 4))]
+def _coded(stay: Stay) -> list[Problem | Diagnosis]:
+    """What a stay is coded with, most important first."""
+    return [stay.problem, *stay.besides]
 
 
 def _discharge_location(random: Random, stay: Stay) -> str | None:

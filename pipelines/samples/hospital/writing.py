@@ -14,6 +14,7 @@ from pipelines.samples.hospital.notes import notes_of
 from pipelines.samples.hospital.settings import HospitalSettings
 from pipelines.samples.hospital.stays import Subject, draw_subject
 from pipelines.samples.hospital.tables import COLUMNS_III, COLUMNS_IV, rows_iii, rows_iv
+from pipelines.samples.hospital.terms import write_terms
 
 MIMIC, RISK = "mimic", "risk.csv.gz"
 SUBJECTS_PER_STEP = 200
@@ -33,7 +34,7 @@ def write_hospitals(folder: Path, seed: int = 7) -> dict[str, int]:
 
 
 def write_hospital(folder: Path, settings: HospitalSettings) -> dict[str, int]:
-    """Writes tables into `folder/mimic` and true risks beside them, a function of `settings` alone; rows by file."""
+    """Writes tables into `folder/mimic`, true risks and terms beside them, from `settings` alone; rows by file."""
     columns = COLUMNS_III if settings.version == "III" else COLUMNS_IV
     files = {table: (f"{MIMIC}/{table}.csv.gz", header.split(",")) for table, header in columns.items()}
     files["risk"] = (RISK, ["subject_id", "hadm_id", "true_risk"])
@@ -47,7 +48,7 @@ def write_hospital(folder: Path, settings: HospitalSettings) -> dict[str, int]:
                 tables[table].writerow((counts[name], *row[1:]) if head[0] == "ROW_ID" else row)
             if (number + 1) % SUBJECTS_PER_STEP == 0 or number + 1 == settings.subjects:
                 bar.advance(number % SUBJECTS_PER_STEP + 1)
-    return {name: counts[name] for name, _ in files.values()}
+    return {**{name: counts[name] for name, _ in files.values()}, **write_terms(folder)}
 
 
 def _rows(settings: HospitalSettings, number: int) -> Iterator[tuple[str, tuple[Any, ...]]]:

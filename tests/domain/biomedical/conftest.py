@@ -1,5 +1,6 @@
 """A tiny BERT and made-up sentences in which words of some endings are entities."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from bertrelay.backbone import bert_config, save_backbone, save_tokenizer
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.stage import StageContext
 from bertrelay.vocabulary import train_wordpiece
+
+sys.path.append(str(Path(__file__).parent))  # asked_texts is imported by name
 
 PLAIN = [
     "the",

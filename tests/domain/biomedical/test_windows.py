@@ -43,10 +43,11 @@ def test_windows_and_owners_are_those_of_a_search_over_all() -> None:
 
 def test_sequences_are_cut_as_if_each_were_alone() -> None:
     lengths, sizes = np.array([0, 7, 30, 0, 12, 1]), np.array([5, 7, 8, 4, 6, 9])
-    together = cut_windows(lengths, sizes, 3)
+    overlaps = np.array([3, 3, 5, 0, 1, 4])
+    together = cut_windows(lengths, sizes, overlaps)
     begins = np.cumsum(lengths) - lengths
-    for sequence, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
-        alone = cut_windows(np.array([length]), int(size), 3)
+    for sequence, (length, size, overlap) in enumerate(zip(lengths, sizes, overlaps, strict=True)):
+        alone = cut_windows(np.array([length]), int(size), int(overlap))
         mine = together.chosen(together.sequences == sequence)
         for ours, theirs in zip(mine[1:], alone[1:], strict=True):
             np.testing.assert_array_equal(ours - begins[sequence], theirs)

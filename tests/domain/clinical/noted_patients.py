@@ -74,6 +74,31 @@ def write_stays(folder: Path, table: pd.DataFrame) -> Path:
     return folder
 
 
+def write_early_stays(folder: Path, table: pd.DataFrame) -> Path:
+    """`notes/` and `cohort/` with what tells the other tasks: who returns in `stays` dies, and stays for long, here."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    write_stays(folder, table)
+    (folder / "notes/notes.json").write_text('{"input": "early", "stays": "all"}')
+    ends = table["readmitted"].to_numpy()
+    others = np.where(np.arange(len(table)) % 2, 2.0, 5.0)
+    known = table[["subject_id", "hadm_id", "split"]].assign(
+        died_in_hospital=ends, length_of_stay_days=np.where(ends, 9.0, others)
+    )
+    write_parquet(folder / "cohort/stays.parquet", known)
+    in_train = (table["split"] == "train").tolist()
+    codes = [
+        [("4280", 9)] * dies + [("25000", 9)] * (number % 2) + [("4019", 9)] * (number % 3 == 0 and in_train[number])
+        for number, dies in enumerate(ends.tolist())
+    ]
+    codes[0].append(("E8788", 9))  # in one stay alone
+    lists = pa.array([[{"code": code, "version": version} for code, version in each] for each in codes])
+    file = folder / "cohort/characteristics.parquet"
+    write_parquet(file, pq.read_table(file).append_column("diagnoses", lists))
+    return folder
+
+
 def write_bert(folder: Path) -> Path:
     """A random BERT whose pieces are of the sentences above, and of parts of their words."""
     folder.mkdir(parents=True, exist_ok=True)

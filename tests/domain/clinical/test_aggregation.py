@@ -85,8 +85,8 @@ def test_many_chunks_move_from_the_largest_towards_the_mean():
 def test_c_is_the_one_that_scores_best_and_the_papers_where_none_does():
     probabilities, owners = scattered(4)
     wanted = aggregate(probabilities, owners, 60, c=8.0)
-    assert choose_c(probabilities, owners, 60, lambda found: -float(np.abs(found - wanted).sum())) == 8.0
-    assert choose_c(probabilities, owners, 60, lambda _: None) == CHOICES_OF_C[0] == 2.0
+    assert choose_c(lambda c: -float(np.abs(aggregate(probabilities, owners, 60, c=c) - wanted).sum())) == 8.0
+    assert choose_c(lambda _: None) == CHOICES_OF_C[0] == 2.0
 
 
 def test_a_c_of_nothing_is_told():

@@ -6,10 +6,10 @@ from transformers import AutoModelForSequenceClassification
 
 from bertrelay.errors import RequestError
 from domain.clinical.outcomes.classifier import load_model, save_model, start_model
-from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 
 TEXTS = ["The wound is dry.", "The failing heart came back again.", "Slept well."] * 3
-HOW = ReadmissionModelSettings.model_validate({"chunking": {"max_tokens": 16}, "c": 4.0, "threshold": 0.25})
+HOW = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 16}, "c": 4.0, "threshold": 0.25})
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def log_odds(model):
 def test_any_bert_learns_with_all_its_weights_and_is_read_again_as_it_was(base, tmp_path, kind):
     model = start_model(base(kind), HOW, seed=3)
     found = log_odds(model)
-    assert found.shape == (2,) and found.dtype == torch.float32 and found[0] != found[1]
+    assert found.shape == (2, 1) and found.dtype == torch.float32 and found[0] != found[1]
     found.sum().backward()
     lacking = [name for name, each in model.network.named_parameters() if each.requires_grad and each.grad is None]
     assert lacking == []
@@ -43,7 +43,7 @@ def test_any_bert_learns_with_all_its_weights_and_is_read_again_as_it_was(base, 
     assert torch.allclose(log_odds(again), found, atol=1e-6)
     plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
     ids = torch.tensor([[5, 6, 7, 8]])
-    assert torch.allclose(plain(ids, torch.ones_like(ids)).logits[0], found[:1], atol=1e-5)
+    assert torch.allclose(plain(ids, torch.ones_like(ids)).logits, found[:1], atol=1e-5)
 
 
 def test_a_seed_gives_the_same_head_and_another_one_another(base):
@@ -75,7 +75,7 @@ def test_a_pooler_of_zeros_starts_fresh(base):
 
 
 def test_chunks_longer_than_the_positions_are_told(base):
-    how = ReadmissionModelSettings.model_validate({"chunking": {"max_tokens": 64}})
+    how = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 64}})
     with pytest.raises(RequestError, match=r"chunking\.max_tokens: the base has 40 positions, and 64 are asked for"):
         start_model(base("bert"), how)
 

@@ -21,6 +21,8 @@ COLUMNS = [
     "readmitted",
     "split",
 ]
+STAY_COLUMNS = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "died_at", "died_in_hospital"]
+STAY_COLUMNS += ["length_of_stay_days", "split"]
 
 
 @pytest.fixture
@@ -251,6 +253,32 @@ def test_without_a_table_of_diagnoses_they_are_unknown(cohort_of, context, capsy
     assert "no table diagnoses_icd" in capsys.readouterr().err
 
 
+def test_all_stays_are_those_that_end_in_death_too_under_the_same_splits(cohort_of, context):
+    stays = [
+        *[stay(subject, 10 * subject, 0, 4 + subject / 10) for subject in range(1, 40)],
+        *[stay(subject, 10 * subject + 1, 9, 12, death=11.5) for subject in range(1, 40)],
+        stay(50, 500, 0, 4, "NEWBORN"),
+        stay(51, 510, 4, 1),
+    ]
+    cohort = cohort_of(stays, test_share=0.3, validation_share=0.3, balance_train=True)
+    found = written(context, "stays")
+    assert list(found.columns) == STAY_COLUMNS
+    assert len(found) == 78 and set(cohort["hadm_id"]) < set(found["hadm_id"])
+    assert dict(cohort["split"]) == dict(found.loc[cohort["hadm_id"], "split"]) and found["split"].nunique() == 3
+    assert set(found.loc[found["died_in_hospital"], "hadm_id"]) == {str(10 * subject + 1) for subject in range(1, 40)}
+    dead = found.loc["11"]
+    assert (str(dead["died_at"]), dead["length_of_stay_days"]) == (day(11.5), 3.0)
+    assert pd.isna(found.loc["10", "died_at"])
+    assert list(written(context, "characteristics")["hadm_id"]) == list(found["hadm_id"])
+    assert list(written(context, "characteristics")["died_in_hospital"]) == list(found["died_in_hospital"])
+    assert set(written(context, "members")["hadm_id"]) == set(found["hadm_id"])
+
+
+def test_all_stays_of_the_published_rules_have_the_deaths_too(cohort_of, context):
+    cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, death=12), stay(2, 21, 0, 4, "NEWBORN")], rules="huang2019")
+    assert dict(written(context, "stays")["died_in_hospital"]) == {"11": False, "12": True}
+
+
 def test_a_second_row_with_one_hadm_id_is_counted_and_left_out(cohort_of, context, capsys):
     cohort = cohort_of([stay(1, 11, 0, 4), stay(2, 11, 50, 51), stay(1, 12, 10, 12)])
     assert labels(cohort) == {"11": True, "12": False}
@@ -271,7 +299,7 @@ def test_dates_that_are_all_wrong_are_told_and_not_the_empty_cohort_they_leave(c
 
 
 def test_an_empty_cohort_is_told_with_the_counts_of_every_step(cohort_of):
-    with pytest.raises(RequestError, match=r"the cohort is empty.* 2 not newborn; 0 discharged alive; .*minimum_age"):
+    with pytest.raises(RequestError, match=r"is empty.* 2 not newborn; .*; 0 discharged alive. Look at .*minimum_age"):
         cohort_of([stay(1, 11, 0, 4, death=4), stay(2, 21, 0, 4, death=4)])
 
 
@@ -287,7 +315,7 @@ def test_the_flow_table_counts_admissions_and_subjects_at_every_step(cohort_of, 
     ]
     cohort_of(stays, test_share=0, validation_share=0)
     assert list(flow(context).values()) == [
-        *[(7, 4), (6, 4), (6, 4), (5, 4), (4, 3), (3, 2), (3, 2), (3, 2)],
+        *[(7, 4), (6, 4), (6, 4), (5, 4), (4, 3), (4, 3), (4, 3), (3, 2)],
         *[(3, 2), (1, 1), (0, 0), (0, 0), (0, 0), (0, 0)],
     ]
     assert list(flow(context))[-6:] == [

@@ -282,6 +282,30 @@ def test_early_notes_are_of_stays_still_open_at_the_cut_off_in_every_split(hospi
     assert (metrics["stays/train"], metrics["stays/test"]) == (3, 3)
 
 
+def test_of_who_dies_there_are_early_notes_only_where_death_came_later(hospital, context, tmp_path):
+    died_after = {"100": None, "200": 60.0, "300": 40.0, "400": 40.0}  # hours; of 400 papers came days later
+    stays = [stay("100", "1"), stay("200", "2", 60), stay("300", "3", 40), stay("400", "4", 200)]
+    for one in stays:
+        hours = died_after[one["hadm_id"]]
+        one["died_at"] = hours and ADMITTED + timedelta(hours=hours)
+    rows = [note(f"Of {n}00.", f"{n}00", time="2101-01-02 11:00:00", SUBJECT_ID=n) for n in range(1, 5)]
+    rows.append(report("He died.", HADM_ID="200", SUBJECT_ID=2))
+    settings = hospital(rows, stays[:1], {hadm_id: hadm_id for hadm_id in died_after}, **EARLY)
+    pq.write_table(pa.Table.from_pylist(stays), tmp_path / "cohort/stays.parquet")
+    metrics = notes.run(settings.model_copy(update={"stays": "all"}), context)
+    assert texts(context) == {"100": ["Of 100."], "200": ["Of 200."]}
+    assert left_out(metrics) == {ENDED: 2, DISCHARGE: 1}
+    assert json.loads((context.output / "notes.json").read_text()) == {"input": "early", "stays": "all"}
+
+
+def test_notes_of_the_cohort_leave_out_who_died(hospital, context, tmp_path):
+    rows = [note("Of 100.", time="2101-01-02 11:00:00"), note("Of 200.", "200", time="2101-01-02 11:00:00")]
+    settings = hospital(rows, [stay()], {"100": "100", "200": "200"}, **EARLY)
+    pq.write_table(pa.Table.from_pylist([stay(), stay("200")]), tmp_path / "cohort/stays.parquet")
+    assert left_out(notes.run(settings, context)) == {OUTSIDE: 1}
+    assert json.loads((context.output / "notes.json").read_text()) == {"input": "early", "stays": "cohort"}
+
+
 def test_the_cut_off_is_a_setting(hospital, context):
     settings = hospital([note("Day three.", time="2101-01-03 20:00:00")], hours=72, **EARLY)
     notes.run(settings, context)
@@ -320,7 +344,7 @@ def test_mimic_iv_has_no_early_notes_and_that_is_told(hospital, context):
 
 
 def test_settings_without_effect_are_refused():
-    for settings in ({"hours": 72}, {"input": "early", "radiology": True}):
+    for settings in ({"hours": 72}, {"stays": "all"}, {"input": "early", "radiology": True}):
         with pytest.raises(ValidationError, match="without effect"):
             NotesSettings(mimic="@hospital", cohort="@cohort", **settings)
 

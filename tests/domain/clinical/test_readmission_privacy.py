@@ -1,11 +1,12 @@
-"""Marks stand in every column that the readmission stage reads, and in nothing it tells or writes but its scores."""
+"""Marks stand in every column that the stages of outcomes read, and in nothing they tell or write but their scores."""
 
 import re
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from noted_patients import stays, write_bert, write_stays
+from noted_patients import stays, write_bert, write_early_stays
 
 from pipelines.cli import _exit_code
 
@@ -13,17 +14,16 @@ MARK = re.compile(rb"qzx", re.IGNORECASE)
 
 RECIPE = """
 name = "private"
-[readmission]
-uses = "domain.readmission"
+[told]
+{uses}
 base = "./bert"
 notes = "clinic/notes"
 cohort = "clinic/cohort"
-risk = "clinic/risk.csv"
 chunking = {{ max_tokens = 24 }}
 batch_items = 32
 epochs = 1
-{more}
 """
+READMISSION = 'uses = "domain.readmission"\nrisk = "clinic/risk.csv"'
 
 
 @pytest.fixture
@@ -36,11 +36,14 @@ def run(tmp_path, capfd, monkeypatch):
         subject_id="qzxS" + table["subject_id"],
         text="QZXNAME OF IT:\nQzxword. " + table["text"],
     )
-    write_stays(tmp_path / "clinic", marked)
+    write_early_stays(tmp_path / "clinic", marked)
+    known = pd.read_parquet(characteristics := tmp_path / "clinic/cohort/characteristics.parquet")
+    codes = [[*of_stay, {"code": "QZX", "version": 9}] for of_stay in known["diagnoses"]]
+    known.assign(diagnoses=codes).to_parquet(characteristics)
     write_bert(tmp_path / "bert")
 
-    def run_once(more: str = "") -> tuple[int, str]:
-        Path("private.toml").write_text(RECIPE.format(more=more))
+    def run_once(uses: str = READMISSION) -> tuple[int, str]:
+        Path("private.toml").write_text(RECIPE.format(uses=uses))
         code = _exit_code(["run", "private.toml", "--runs", "runs"], debug=False)
         printed = "".join(capfd.readouterr())
         assert not MARK.search(printed.encode())
@@ -51,13 +54,22 @@ def run(tmp_path, capfd, monkeypatch):
     return run_once
 
 
-def test_marks_are_in_the_scores_and_nowhere_else(run):
-    code, printed = run()
+@pytest.mark.parametrize("task", ["readmission", "mortality", "length-of-stay", "diagnoses"])
+def test_marks_are_in_the_scores_and_nowhere_else(run, task):
+    code, printed = run(READMISSION if task == "readmission" else f'uses = "domain.outcome"\ntask = "{task}"')
     assert code == 0, printed
-    (scores,) = Path("runs/private/readmission/latest").resolve().glob("scores.parquet")
+    (scores,) = Path("runs/private/told/latest").resolve().glob("scores.parquet")
     assert all(name.startswith("qzxH") for name in pq.read_table(scores)["hadm_id"].to_pylist())
     report = Path("runs/private/report.html").read_text()
-    assert "Who comes back" in report and "small groups, not shown" in report
+    assert "What becomes of patients" in report
+    if task in ("readmission", "mortality"):
+        assert "small groups, not shown" in report
+
+
+def test_refused_notes_tell_no_mark(run):
+    Path("clinic/notes/notes.json").write_text('{"input": "discharge", "stays": "cohort"}')
+    code, printed = run('uses = "domain.outcome"\ntask = "mortality"')
+    assert code == 2 and "as a discharge summary gives it away" in printed
 
 
 def cut_off(path: Path) -> None:

@@ -10,9 +10,9 @@ from bertrelay.errors import RequestError
 from domain.clinical.notes.chunks import Chunker
 from domain.clinical.outcomes.aggregation import aggregate
 from domain.clinical.outcomes.classifier import save_model, start_model
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.clinical.outcomes.page import page
 from domain.clinical.outcomes.prediction import chunk_log_odds
-from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings
 from domain.clinical.outcomes.scorer import FLAT, ReadmissionScorer, joined
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
@@ -22,7 +22,7 @@ SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "thres
 def model_folder(tmp_path_factory):
     """A random model whose log-odds differ well from chunk to chunk."""
     folder = tmp_path_factory.mktemp("model")
-    model = start_model(write_bert(folder / "bert"), ReadmissionModelSettings.model_validate(SETTINGS), seed=1)
+    model = start_model(write_bert(folder / "bert"), OutcomeModelSettings.model_validate(SETTINGS), seed=1)
     model.network.network.classifier.weight.data *= 60
     save_model(model, folder / "model")
     return folder / "model"
@@ -39,7 +39,7 @@ def by_hand(scorer: ReadmissionScorer, text: str) -> float:
     from domain.clinical.notes.chunk_tokens import chunk_tokens
 
     tokens = chunk_tokens([text], Chunker(model.tokenizer, model.settings.chunking))
-    alone = [float(expit(chunk_log_odds(model, tokens, np.array([n]), "fp32")[0])) for n in range(len(chunks))]
+    alone = [float(expit(chunk_log_odds(model, tokens, np.array([n]), "fp32")[0, 0])) for n in range(len(chunks))]
     n, c = len(alone), 3.0
     return (max(alone) + sum(alone) / n * n / c) / (1 + n / c)
 
@@ -122,7 +122,7 @@ def _alone(scorer, ids):
 
     with torch.inference_mode():
         given = torch.from_numpy(np.array(ids)[None])
-        return float(scorer.model.network.eval()(given, torch.ones_like(given))[0])
+        return float(scorer.model.network.eval()(given, torch.ones_like(given))[0, 0])
 
 
 def _words(text):

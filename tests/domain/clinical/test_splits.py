@@ -6,7 +6,8 @@ from pydantic import ValidationError
 
 from domain.clinical.cohorts.cohort import run
 from domain.clinical.cohorts.cohort_settings import CohortSettings
-from domain.clinical.cohorts.splits import balanced, place, split_of
+from domain.clinical.cohorts.splits import balanced, split_of
+from domain.places import place
 
 
 def cohort_of(folder, subjects, context, **settings):

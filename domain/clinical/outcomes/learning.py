@@ -1,6 +1,8 @@
-"""The stage `domain.readmission`: a BERT learns from notes who comes back, and is judged admission by admission.
+"""The stages `domain.readmission` and `domain.outcome`: a BERT learns from notes what becomes of a patient, and is
+judged admission by admission.
 
-Writes `model/`, `scores.parquet` (validation and test), `curves.json`, `slices.json` and `flow.csv`.
+They write `model/`, `scores.parquet` (validation and test), `slices.json`, `flow.csv`, and of a task that is true or
+not `curves.json`, of one with classes `confusion.json`.
 """
 
 from pathlib import Path
@@ -17,11 +19,17 @@ from domain.clinical.ids import canonical_id
 from domain.clinical.notes.chunk_tokens import stored_chunk_tokens
 from domain.clinical.notes.chunks import Chunker
 from domain.clinical.outcomes.classifier import start_model
-from domain.clinical.outcomes.judgement import Judgement
+from domain.clinical.outcomes.judgement import judge
 from domain.clinical.outcomes.labelled_notes import LabelledNotes, read_labelled_notes
 from domain.clinical.outcomes.measures import Floats
-from domain.clinical.outcomes.readmission_settings import ReadmissionModelSettings, ReadmissionSettings
-from domain.clinical.outcomes.readmission_task import ReadmissionTask
+from domain.clinical.outcomes.outcome import OUTCOMES
+from domain.clinical.outcomes.outcome_settings import (
+    LearningSettings,
+    OutcomeModelSettings,
+    OutcomeSettings,
+    ReadmissionSettings,
+)
+from domain.clinical.outcomes.outcome_task import OutcomeTask
 from domain.pretraining.vocabulary import plain_rules
 
 PAPERS_C = 2.0
@@ -29,24 +37,45 @@ PAPERS_C = 2.0
 
 
 def run(settings: ReadmissionSettings, context: StageContext) -> Metrics:
-    """Trains a model, settles c, temperature and threshold on the validation admissions, and judges it on the others.
+    """Who comes back: trains a model, settles c, temperature and threshold on the validation admissions, and judges it.
 
     Raises RequestError for notes and cohorts that cannot be learnt from, and for a base that cannot learn it.
     """
     notes = read_labelled_notes(Path(settings.notes), Path(settings.cohort))
+    risks = None if settings.risk is None else _true_risks(notes, Path(settings.risk))
+    return _learnt(notes, settings, context, risks)
+
+
+def run_outcome(settings: OutcomeSettings, context: StageContext) -> Metrics:
+    """The other tasks, from early notes: the same training, and the figures of their kind.
+
+    Raises RequestError as `run` does, and for notes that give the outcome away.
+    """
+    outcome = OUTCOMES[settings.task]
+    notes = read_labelled_notes(Path(settings.notes), Path(settings.cohort), outcome, settings.groups)
+    return _learnt(notes, settings, context)
+
+
+def _learnt(
+    notes: LabelledNotes, settings: LearningSettings, context: StageContext, risks: Floats | None = None
+) -> Metrics:
     if settings.control == "shuffled_labels":
         notes = notes.with_shuffled_labels(settings.seed)
-    risks = None if settings.risk is None else _true_risks(notes, Path(settings.risk))
     task = _task(settings, notes, context)
     metrics = train(task, settings, context.output, context.work)
     if not context.world.is_main:
         return {}
-    return metrics | Judgement(task, settings, context.output, risks).of_all()
+    return metrics | judge(task, settings, context.output, risks)
 
 
-def _task(settings: ReadmissionSettings, notes: LabelledNotes, context: StageContext) -> ReadmissionTask:
-    c = PAPERS_C if settings.c == "chosen" else settings.c
-    how = ReadmissionModelSettings(chunking=settings.chunking, aggregation=settings.aggregation, c=c)
+def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContext) -> OutcomeTask:
+    how = OutcomeModelSettings(
+        task=notes.outcome.name,
+        labels=list(notes.names),
+        chunking=settings.chunking,
+        aggregation=settings.aggregation,
+        c=PAPERS_C if settings.c == "chosen" else settings.c,
+    )
     model = start_model(
         settings.base, how, dropout=settings.dropout, seed=settings.seed, cache_dir=context.cache / "hub"
     )
@@ -55,7 +84,7 @@ def _task(settings: ReadmissionSettings, notes: LabelledNotes, context: StageCon
     parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
     folder = context.cache / "chunks" / fingerprint(parts)[:32]
     tokens = stored_chunk_tokens(notes.texts(), len(notes), Chunker(model.tokenizer, settings.chunking), folder)
-    return ReadmissionTask(model, settings, notes, tokens)
+    return OutcomeTask(model, settings, notes, tokens)
 
 
 def _true_risks(notes: LabelledNotes, file: Path) -> Floats:

@@ -1,4 +1,4 @@
-"""The settings of learning who comes back, and of telling it; free of torch."""
+"""The settings of learning what becomes of a patient, and of telling it; free of torch."""
 
 from typing import Annotated, Literal, Self
 
@@ -7,12 +7,14 @@ from pydantic import Field, model_validator
 from bertrelay.settings import InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training_settings import TrainingSettings
 from domain.clinical.notes.chunk_settings import ChunkSettings
+from domain.clinical.outcomes.outcome import OUTCOMES, READMISSION, Outcome, OutcomeName
 
 AggregationName = Literal["max_and_mean", "max", "mean"]
+GROUPS = 50
 
 
-class ReadmissionSettings(TrainingSettings):
-    """A BERT that learns from notes who comes back unplanned, chunk by chunk, and is judged admission by admission.
+class LearningSettings(TrainingSettings):
+    """A BERT that learns from notes, chunk by chunk, and is judged admission by admission, whatever it is to tell.
 
     base: any BERT: a model of the hub, a folder that a pretraining wrote, a sentence encoder.
     notes, cohort: the folders that their stages wrote, as in `@notes` and `@cohort`.
@@ -23,7 +25,6 @@ class ReadmissionSettings(TrainingSettings):
     dropout: before the head; that of the base when left out.
     control: `shuffled_labels` deals out the labels of train and validation anew. What is learnt from them is nothing,
         so an AUROC other than 0.5 on the test admissions tells of a leak.
-    risk: a table with `hadm_id` and `true_risk`, which only a made-up hospital has; it gives `best_auroc`.
     """
 
     base: ModelSource
@@ -35,7 +36,6 @@ class ReadmissionSettings(TrainingSettings):
     share_weight: bool = True
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     control: Literal["none", "shuffled_labels"] = "none"
-    risk: InputFile | None = None
     epochs: Positive = 3
     batch_items: Positive | None = 32
 
@@ -46,16 +46,51 @@ class ReadmissionSettings(TrainingSettings):
         return self
 
 
-class ReadmissionModelSettings(Settings):
-    """What `readmission.json` in a model folder says: all that scoring needs beside the network.
+class ReadmissionSettings(LearningSettings):
+    """Who comes back unplanned.
 
-    temperature: what the log-odds of P are divided by, so that it is a good probability.
-    threshold: P from which on an alarm had a precision of 0.8 on the validation admissions; None where none had.
+    risk: a table with `hadm_id` and `true_risk`, which only a made-up hospital has; it gives `best_auroc`.
     """
 
-    task: Literal["readmission"] = "readmission"
+    risk: InputFile | None = None
+
+
+class OutcomeSettings(LearningSettings):
+    """What becomes of a patient, told from the first hours' notes of a stay: discharge summaries give it away.
+
+    notes: of `input = "early"` and `stays = "all"`.
+    task: `mortality` in hospital; `length-of-stay`, under 3 days, 3 to 7, over 7, for which notes of the first 72 hours
+        are too late; `diagnoses`, by groups of ICD codes.
+    groups: of diagnoses, the commonest of the train split, at least ten stays each.
+    """
+
+    task: Literal["mortality", "length-of-stay", "diagnoses"]
+    groups: Positive = GROUPS
+
+    @model_validator(mode="after")
+    def _groups_are_of_diagnoses(self) -> Self:
+        if self.task != "diagnoses":
+            refuse_idle(self, "groups", because=f"the task is {self.task!r}")
+        return self
+
+
+class OutcomeModelSettings(Settings):
+    """What `outcome.json` in a model folder says: all that scoring needs beside the network.
+
+    labels: what the network's classes are called, in their order.
+    temperature: of a binary task, what the log-odds of P are divided by, so that it is a good probability.
+    threshold: of a binary task, P from which on an alarm had a precision of 0.8 on the validation admissions; None
+        where none had.
+    """
+
+    task: OutcomeName = READMISSION.name
+    labels: list[str] = list(READMISSION.labels)
     chunking: ChunkSettings = ChunkSettings()
     aggregation: AggregationName = "max_and_mean"
     c: Annotated[float, Field(gt=0)] = 2.0
     temperature: Annotated[float, Field(gt=0)] = 1.0
     threshold: float | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        return OUTCOMES[self.task]

@@ -1,0 +1,1 @@
+"""Questions whose answer stands in a text: read, learnt from, scored and answered."""

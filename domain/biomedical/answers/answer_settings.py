@@ -1,0 +1,34 @@
+"""The settings of answering questions; free of torch."""
+
+from typing import Annotated, Literal
+
+from bertrelay.settings import RUN_ONLY, InputFile, ModelSource, Positive, Settings
+from domain.biomedical.answers.questions_settings import Share
+
+InputFormat = Literal["csv", "tsv", "jsonl", "parquet", "squad", "bioasq"]
+OutputFormat = Literal["jsonl", "csv", "parquet"]
+
+
+class AnswerSettings(Settings):
+    """Questions that a model answers from the contexts beside them.
+
+    questions: a table with a row for each question, or SQuAD's or BioASQ's JSON; `format` when its name does not tell.
+    id, question, context: columns of a table; without `id` its column `id`, or else the lines count.
+    output: the format that is written. page: whether an HTML page of contexts with their answers is written as well.
+    top: the most candidates told of a question.
+    max_rejects: the share of questions that may be unusable.
+    batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    """
+
+    model: ModelSource
+    questions: InputFile
+    format: InputFormat | None = None
+    id: str | None = None
+    question: str = "question"
+    context: str = "context"
+    output: OutputFormat = "jsonl"
+    page: bool = False
+    top: Positive = 5
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    max_rejects: Share = 0.01
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

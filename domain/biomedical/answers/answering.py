@@ -1,0 +1,203 @@
+"""The answers to many questions, from a file to a file, in blocks that survive a kill, and on a page."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bertrelay.backbone import model_folder
+from bertrelay.files import write_text
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.hardware import resolve_precision
+from bertrelay.parts import Parts, Stretch, fill, taken
+from bertrelay.progress import Bar, say
+from bertrelay.rejects import Rejects
+from bertrelay.stage import Metrics, StageContext, World
+from bertrelay.together import from_main, wait_for_all
+from bertrelay.vector_outputs import held
+from bertrelay.vectors import not_written
+from domain.biomedical.answers.answer_files import (
+    BLOCK_CHARACTERS,
+    Row,
+    Source,
+    Survey,
+    answered_rows,
+    check_output,
+    line_of,
+    survey,
+    write_answers,
+)
+from domain.biomedical.answers.answer_settings import AnswerSettings, InputFormat
+from domain.biomedical.answers.answerer import TOP, Candidate, QuestionAnswerer, Reply
+from domain.biomedical.answers.finding import Asked, too_long
+from domain.biomedical.answers.items import told_id
+from domain.biomedical.answers.questions import Question
+
+ALONE = World()
+REFUSED: Row = {"answer": "", "start": None, "end": None, "probability": None}
+DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
+MAX_REJECTS = 0.01
+
+
+class AnsweredFile(NamedTuple):
+    """What `answer_file` did.
+
+    without_answer: questions that their contexts are held not to answer. too_long: those that leave their contexts no
+        room in a window, and so have no candidate. rejected: those that could not be read.
+    questions_per_second: of what was computed now; None where that is nothing.
+    """
+
+    questions: int
+    without_answer: int
+    too_long: int
+    rejected: int
+    questions_per_second: float | None
+
+
+def answer_file(
+    model: str | Path,
+    questions: str | Path,
+    output: str | Path,
+    *,
+    source_format: InputFormat | None = None,
+    id_column: str | None = None,
+    question_column: str = "question",
+    context_column: str = "context",
+    page: str | Path | None = None,
+    top: int = TOP,
+    max_rejects: float = MAX_REJECTS,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    cache: Path | None = None,
+    world: World = ALONE,
+) -> AnsweredFile:
+    """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
+
+    questions: CSV, TSV, JSONL or Parquet with a row for each question and its context, or SQuAD's or BioASQ's JSON, of
+        which every snippet is a context; source_format when its name does not tell which.
+    output: `.jsonl`, `.csv` or `.parquet`; the last two have the best candidate alone.
+    page: takes an HTML page of all contexts with their answers marked.
+    top: the most candidates told of a question.
+    max_rejects: the share of questions that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
+    cache: where a model of the hub is kept.
+    world: of several processes each computes its share; they need torch.distributed, to wait for one another.
+
+    Killed and called again, with as many processes or others, it goes on at the first block that is not done.
+    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
+    WorkError when too many questions are left out.
+    """
+    source, output = Source(Path(questions), source_format, id_column, question_column, context_column), Path(output)
+    check_output(output, source.path)
+    if page is not None:
+        check_output(Path(page), option="page")
+    with held(output) if world.is_main else nullcontext():
+        folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
+        surveyed = from_main(_surveyed(source, output, max_rejects) if world.is_main else None, world)
+        parts = Parts(output, surveyed.blocks)
+        if world.is_main:
+            parts.begin(_holds(folder, surveyed, top, precision))
+        wait_for_all(world)
+        answerer, started = QuestionAnswerer.load(folder), time.monotonic()
+        lines = partial(_lines, answerer, source, top, precision, batch_tokens)
+        computed = fill(parts, lines, "answering", "questions", world)
+        wait_for_all(world)
+        seconds = time.monotonic() - started
+        without_answer, refused = 0, list[str]()
+        if world.is_main:
+            write_answers(parts, output)
+            if page is not None:
+                write_page(source, parts, Path(page))
+            without_answer, refused = _count(parts)
+            parts.remove()
+        wait_for_all(world)
+    if refused:
+        told = f"{len(refused):,} questions are left without an answer, {told_id(refused[0])!r} the first"
+        say(f"{told}: {too_long(answerer.model)}")
+    rate = computed / seconds if computed else None
+    return AnsweredFile(surveyed.questions, without_answer, len(refused), surveyed.rejected, rate)
+
+
+def run(settings: AnswerSettings, context: StageContext) -> Metrics:
+    """The stage `domain.qa-answer`: `answers` with the suffix of the format, and perhaps `answers.html`."""
+    answered = answer_file(
+        settings.model,
+        settings.questions,
+        context.output / f"answers.{settings.output}",
+        source_format=settings.format,
+        id_column=settings.id,
+        question_column=settings.question,
+        context_column=settings.context,
+        page=context.output / "answers.html" if settings.page else None,
+        top=settings.top,
+        max_rejects=settings.max_rejects,
+        precision=settings.precision,
+        batch_tokens=settings.batch_tokens,
+        cache=context.cache,
+        world=context.world,
+    )
+    return dict(answered._asdict())
+
+
+def _surveyed(source: Source, output: Path, max_rejects: float) -> Survey:
+    return survey(source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects)
+
+
+def _holds(folder: Path, surveyed: Survey, top: int, precision: str) -> dict[str, object]:
+    """What decides the content of the blocks."""
+    key = fingerprint({"model": Digests().of_folder(folder), "questions": surveyed.digest, "top": top})
+    return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_CHARACTERS}
+
+
+def _lines(
+    answerer: QuestionAnswerer,
+    source: Source,
+    top: int,
+    precision: str,
+    batch_tokens: int | None,
+    wanted: Sequence[Stretch],
+    bar: Bar,
+) -> Iterator[Iterator[str]]:
+    """The lines of each block of answered questions."""
+    for block in taken(source.questions(Rejects(None, limit=1)), wanted, source.path):
+        questions = list(block)
+        asked = (Asked(question.question, question.context, question.id) for question in questions)
+        replies = answerer.replies(
+            asked, top=top, precision=precision, batch_tokens=batch_tokens, refused=lambda _: None
+        )  # a question that is refused has no candidate, by which it is known in the end
+        yield map(line_of, _rows(questions, replies, bar))
+
+
+def _rows(questions: Sequence[Question], replies: Iterator[Reply | None], bar: Bar) -> Iterator[Row]:
+    for question, reply in zip(questions, replies, strict=True):
+        nbest = [_row(candidate) for candidate in reply.nbest] if reply else []
+        sentence = reply.sentence if reply else ""
+        yield {"id": question.id, **(nbest[0] if nbest else REFUSED), "sentence": sentence, "nbest": nbest}
+        bar.advance()
+
+
+def _row(candidate: Candidate) -> Row:
+    text, start, end, probability = candidate
+    return {"answer": text, "start": start, "end": end, "probability": round(probability, DIGITS)}
+
+
+def _count(parts: Parts[Stretch]) -> tuple[int, list[str]]:
+    """How many questions have no answer in their contexts, and the ids of those that were refused."""
+    without_answer, refused = 0, list[str]()
+    for row in answered_rows(parts):
+        without_answer += bool(row["nbest"] and not row["answer"])
+        if not row["nbest"]:
+            refused.append(row["id"])
+    return without_answer, refused
+
+
+def write_page(source: Source, parts: Parts[Stretch], path: Path) -> None:
+    """Writes the page of all contexts with the answers to their questions."""
+    from domain.biomedical.answers.page import page
+
+    asked = zip(source.questions(Rejects(None, limit=1)), answered_rows(parts), strict=True)
+    try:
+        write_text(path, page(asked, f"Answers from {source.path.name}"))
+    except OSError as error:
+        raise not_written(path, error) from error

@@ -1,0 +1,280 @@
+"""A look at questions before training on them: what is good, what is doubtful, and what will not do.
+
+Each file is read as a stream; of a question or a context only a number remains, by which equal ones are known.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, islice
+from pathlib import Path
+from typing import Literal
+
+from bertrelay.errors import RequestError
+from bertrelay.tables import Unusable
+from domain.biomedical.answers.items import DUPLICATE, NOWHERE
+from domain.biomedical.answers.placing import ALIGNMENTS
+from domain.biomedical.answers.question_files import (
+    QuestionFormat,
+    once,
+    question_format_of,
+    question_items,
+    told,
+)
+from domain.biomedical.answers.questions import Question
+from domain.biomedical.checking import (
+    AT_ONCE,
+    MOST_LEAKED,
+    MOST_UNUSABLE,
+    VERDICTS,
+    Finding,
+    Measure,
+    Split,
+    Verdict,
+    by_share,
+    piece_measure,
+    spread,
+)
+
+Part = Literal["question", "answer", "context"]
+PARTS: tuple[Part, ...] = ("question", "answer", "context")
+
+MOST_NOT_FOUND = 0.5  # of the answers, in the snippets that should have them
+LONG: dict[Part, int] = {"question": 64, "answer": 30}  # words
+TOO_LONG: dict[Part, str] = {
+    "question": "a question is never cut, and takes its room from the context",
+    "answer": "given whole only with a larger `max_answer_tokens`",
+}
+SUFFIXES = (".json", ".jsonl", ".ndjson")
+
+
+def _lengths() -> "dict[Part, array[int]]":
+    return {part: array("Q") for part in PARTS}
+
+
+@dataclass
+class Survey:
+    """What is known of a file after one walk through it; contexts are counted and measured once each."""
+
+    name: str
+    questions: int = 0
+    impossible: int = 0
+    unlabelled: int = 0
+    repeated: int = 0
+    notes: Counter[str] = field(default_factory=Counter)
+    unusable: list[Unusable] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    words: "dict[Part, array[int]]" = field(default_factory=_lengths)
+    pieces: "dict[Part, array[int]]" = field(default_factory=_lengths)
+    asked: set[int] = field(default_factory=set)
+    contexts: set[int] = field(default_factory=set)
+    articles: set[int] = field(default_factory=set)
+    pools: set[int] = field(default_factory=set)
+
+    def of(self, reason: str) -> list[Unusable]:
+        """What cannot be used for this reason."""
+        return [row for row in self.unusable if row.reason == reason]
+
+
+Surveys = Mapping[Split, Survey]
+
+
+def are_questions(files: Mapping[Split, Path]) -> bool:
+    """Whether files hold questions, by their first keys. Raises RequestError where some do and others do not."""
+    json_files = {path: "".join(path.suffixes[-2:]).removesuffix(".gz").endswith(SUFFIXES) for path in files.values()}
+    found = {path: json_files[path] and path.is_file() and question_format_of(path) for path in files.values()}
+    if any(found.values()) and not all(found.values()):
+        names = ", ".join(str(path) for path, name in found.items() if name)
+        raise RequestError(f"{names}: expected files of one kind, found questions here alone. Check them apart.")
+    return all(found.values())
+
+
+def check_questions(
+    files: Mapping[Split, Path], format_name: QuestionFormat | None = None, model: str | None = None
+) -> list[Finding]:
+    """Looks at the files of one to three splits and tells what it finds, check by check.
+
+    model: a folder or a hub id; measures lengths in the word pieces of its tokenizer as well.
+    Raises RequestError for a file that cannot be read at all, or without a question.
+    """
+    measure, limit = piece_measure(model) if model is not None else (None, None)
+    surveys = {split: survey(path, format_name, measure) for split, path in files.items()}
+    findings = [_records(surveys), _ids(surveys), _offsets(surveys), *_aligned(surveys), _answers(surveys)]
+    findings += [_duplicates(surveys), *_leaks(surveys), *(_words(surveys, part) for part in PARTS)]
+    return [*findings, *(_pieces(surveys, part, limit) for part in PARTS)] if limit is not None else findings
+
+
+# Walking through a file
+
+
+def survey(path: Path, format_name: QuestionFormat | None = None, measure: Measure | None = None) -> Survey:
+    """Walks through a file of any format."""
+    found = Survey(str(path))
+    walked = _questions(path, format_name, found)
+    while questions := list(islice(walked, AT_ONCE)):
+        texts = [each for question in questions for each in _count(question, found)]
+        if measure is not None:
+            for (part, _), pieces in zip(texts, measure([text.split() for _, text in texts]), strict=True):
+                found.pieces[part].append(pieces)
+    if not found.questions and not found.unusable:
+        raise RequestError(f"{path}: expected questions that can be asked of a text, found none. Is it the right file?")
+    return found
+
+
+def _questions(path: Path, format_name: QuestionFormat | None, found: Survey) -> Iterator[Question]:
+    for item in once(question_items(path, format_name)):
+        if isinstance(item, Question):
+            yield item
+        elif isinstance(item, Unusable):
+            found.unusable.append(item)
+        else:
+            found.left_out[item.reason] += 1
+
+
+def _count(question: Question, found: Survey) -> list[tuple[Part, str]]:
+    """Counts a question; returns its texts that were not measured before."""
+    context, asked = hash(question.context), hash((question.question, question.context))
+    texts: list[tuple[Part, str]] = [("question", question.question)]
+    texts += [("answer", answer.text) for answer in question.answers]
+    texts += [("context", question.context)] if context not in found.contexts else []
+    for part, text in texts:
+        found.words[part].append(len(text.split()))
+    found.questions += 1
+    found.impossible += question.impossible
+    found.unlabelled += not question.answers and not question.impossible
+    found.repeated += asked in found.asked
+    found.notes.update(question.notes)
+    found.asked.add(asked)
+    found.contexts.add(context)
+    found.articles.add(hash(question.document))
+    found.pools |= {hash(question.pool)} if question.pool else set()
+    return texts
+
+
+# Findings
+
+
+def _records(surveys: Surveys) -> Finding:
+    """What the readers cannot use, but for ids and offsets."""
+    rows = [row for found in surveys.values() for row in found.unusable if row.reason not in (DUPLICATE, NOWHERE)]
+    whole = _whole(surveys)
+    words = f"{len(rows):,} of {whole:,} questions cannot be used: {_reasons(rows)}" if rows else f"{whole:,} read"
+    left_out = sum((found.left_out for found in surveys.values()), Counter[str]())
+    words += "".join(f"; read over: {count:,} × {reason}" for reason, count in left_out.most_common())
+    return Finding("records", by_share(len(rows), whole, MOST_UNUSABLE), words, {"unusable": len(rows)})
+
+
+def _ids(surveys: Surveys) -> Finding:
+    rows = [row for found in surveys.values() for row in found.of(DUPLICATE)]
+    words = f"{len(rows):,} questions: {_reasons(rows)}" if rows else "every question has an id of its own"
+    return Finding("ids", "fail" if rows else "good", words, {"repeated": len(rows)})
+
+
+def _offsets(surveys: Surveys) -> Finding:
+    """Answers that stand beside their offsets, or nowhere."""
+    notes = _notes(surveys)
+    rows = [row for found in surveys.values() for row in found.of(NOWHERE)]
+    lost = len(rows) + notes["nowhere"]
+    words = [f"{len(rows):,} questions cannot be used: {_reasons(rows)}"] if rows else []
+    if notes["mended"]:
+        words.append(f"{notes['mended']:,} answers stand a few characters beside their offsets; reading mends them")
+    if notes["nowhere"]:
+        words.append(f"{notes['nowhere']:,} answers beside others stand nowhere: scored by, and not learnt")
+    verdict: Verdict = by_share(lost, _whole(surveys), MOST_UNUSABLE) if lost else "warn" if words else "good"
+    figures = {"mended": notes["mended"], "nowhere": lost}
+    good = "every answer stands where its offset says" if notes["in place"] else "no answer came with an offset"
+    return Finding("offsets", verdict, "; ".join(words) or good, figures)
+
+
+def _aligned(surveys: Surveys) -> Iterator[Finding]:
+    """How the answers of BioASQ's questions were found in the snippets; nothing in other files."""
+    notes = _notes(surveys)
+    counts: dict[str, float] = {how: notes[how] for how in ALIGNMENTS}
+    if any(counts.values()):
+        missing, whole = counts[ALIGNMENTS[-1]], sum(counts.values())
+        words = "answers in snippets: " + ", ".join(f"{count:,} {how}" for how, count in counts.items())
+        verdict: Verdict = "warn" if missing > MOST_NOT_FOUND * whole else "good"
+        yield Finding("alignment", verdict, words, counts)
+
+
+def _answers(surveys: Surveys) -> Finding:
+    """Questions without an answer: those that have none in the text, and those of which nobody says so."""
+    learnt = surveys.get("train", next(iter(surveys.values())))
+    words = [
+        f"{split}: {len(found.words['answer']):,} answers to {found.questions:,} questions, "
+        f"{found.impossible:,} impossible, {found.unlabelled:,} without an answer"
+        for split, found in surveys.items()
+    ]
+    if not learnt.words["answer"]:
+        words.append("there is no answer to learn")
+    verdict: Verdict = "warn" if any(found.unlabelled for found in surveys.values()) else "good"
+    figures = {f"{split}_without_answer": found.unlabelled for split, found in surveys.items()}
+    return Finding("answers", verdict if learnt.words["answer"] else "fail", "; ".join(words), figures)
+
+
+def _duplicates(surveys: Surveys) -> Finding:
+    """The same question asked of the same context under another id."""
+    counts: dict[str, float] = {split: found.repeated for split, found in surveys.items()}
+    words = ", ".join(f"{split} {found.repeated:,} of {found.questions:,}" for split, found in surveys.items())
+    verdict: Verdict = "warn" if any(counts.values()) else "good"
+    return Finding("duplicates", verdict, f"questions that were asked of their context before: {words}", counts)
+
+
+def _leaks(surveys: Surveys) -> Iterator[Finding]:
+    """Contexts, articles and questions that two splits share."""
+    for first, second in combinations(surveys, 2):
+        one, other = surveys[first], surveys[second]
+        contexts, least = len(one.contexts & other.contexts), min(len(one.contexts), len(other.contexts))
+        articles, pools = len(one.articles & other.articles), len(one.pools & other.pools)
+        words = f"contexts that {first} and {second} share: {contexts:,} of {least:,}"
+        words += f"; articles: {articles:,}; split by article, with domain.questions" if articles else ""
+        words += f"; questions with snippets in both: {pools:,}" if pools else ""
+        verdict: Verdict = "fail" if pools else "warn" if articles else "good"
+        if contexts:
+            verdict = max(verdict, by_share(contexts, least, MOST_LEAKED), key=VERDICTS.index)
+        yield Finding(f"leaks {first}/{second}", verdict, words, {"contexts": contexts, "articles": articles})
+
+
+def _words(surveys: Surveys, part: Part) -> Finding:
+    """Words in questions, answers or contexts."""
+    lengths = [length for found in surveys.values() for length in found.words[part]]
+    words = _spreads({split: found.words[part] for split, found in surveys.items()})
+    long = sum(length > LONG[part] for length in lengths) if part in LONG else 0
+    words += f"; more than {LONG[part]:,} words: {long:,} ({TOO_LONG[part]})" if long else ""
+    figures = {"longest": max(lengths, default=0), "long": long}
+    return Finding(f"words in {_a(part)}", "warn" if long else "good", words, figures)
+
+
+def _pieces(surveys: Surveys, part: Part, limit: int) -> Finding:
+    """Word pieces, against what the model reads at once; a question must leave room for its context."""
+    lengths = [length for found in surveys.values() for length in found.pieces[part]]
+    most = limit // 2 if part == "question" else limit
+    long = sum(length > most for length in lengths)
+    does = {"question": "it would leave no room for the context", "context": "read in windows"}
+    words = _spreads({split: found.pieces[part] for split, found in surveys.items()})
+    words += f"; longer than {most:,}: {long:,} ({does.get(part, 'it never fits a window')})" if long else ""
+    verdict: Verdict = "warn" if long and part != "context" else "good"
+    return Finding(f"tokens in {_a(part)}", verdict, words, {"longest": max(lengths, default=0), "long": long})
+
+
+def _whole(surveys: Surveys) -> int:
+    return sum(found.questions + len(found.unusable) for found in surveys.values())
+
+
+def _notes(surveys: Surveys) -> Counter[str]:
+    return sum((found.notes for found in surveys.values()), Counter[str]())
+
+
+def _reasons(rows: Sequence[Unusable]) -> str:
+    counted = Counter(row.reason for row in rows).most_common()
+    listed = ", ".join(f"{count:,} × {reason}" for reason, count in counted)
+    return f"{listed}; the first is {told(rows[0])}"
+
+
+def _spreads(lengths: Mapping[Split, Sequence[int]]) -> str:
+    return "; ".join(f"{split}: {spread(each)}" for split, each in lengths.items() if each) or "none"
+
+
+def _a(part: Part) -> str:
+    return f"an {part}" if part == "answer" else f"a {part}"

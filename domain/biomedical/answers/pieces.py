@@ -1,0 +1,197 @@
+"""Questions and texts to word pieces, and windows of a text with the question before each.
+
+A text that many questions are asked of is cut once. A window is [CLS] question [SEP] stretch of the text [SEP], or
+whatever the tokenizer puts around a pair.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from bertrelay.errors import RequestError
+from domain.biomedical.windows import Integers, Windows, cut_windows, stretches
+from domain.pretraining.vocabulary import before_sentences, plain_rules
+
+CUT_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The pieces of texts, end to end.
+
+    ids: (pieces,). starts, ends: the characters of its text that each piece stands for, no white space at either end
+        of them, (pieces,). lengths: how many pieces each text has, (texts,).
+    """
+
+    ids: Integers
+    starts: Integers
+    ends: Integers
+    lengths: Integers
+
+    @cached_property
+    def firsts(self) -> Integers:
+        """The place of each text's first piece, (texts,)."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @cached_property
+    def is_solid(self) -> NDArray[np.bool_]:
+        """Whether a piece stands for more than white space, (pieces,)."""
+        return self.ends > self.starts
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Questions and the texts they are asked of, cut.
+
+    contexts: each distinct text once. context_of: which of them each question is asked of, (questions,).
+    specials: how many pieces a window has beside those of question and text.
+    """
+
+    questions: Texts
+    contexts: Texts
+    context_of: Integers
+    specials: int
+
+    @property
+    def to_read(self) -> int:
+        """How many pieces of text are read, those of a text once for each question."""
+        return int(self.contexts.lengths[self.context_of].sum())
+
+    def room(self, max_tokens: int) -> Integers:
+        """How many pieces of its text a window of each question holds, (questions,)."""
+        return max_tokens - self.specials - self.questions.lengths
+
+    def too_long(self, max_tokens: int, stride: int) -> NDArray[np.bool_]:
+        """Which questions leave less room than `stride` in a window, where the text does not fit as a whole."""
+        room = self.room(max_tokens)
+        return (room < stride) & (self.contexts.lengths[self.context_of] > room)
+
+    def windows(self, max_tokens: int, stride: int) -> Windows:
+        """The windows of each question; starts and ends are counted over the pieces of all contexts.
+
+        One window begins `stride` pieces after the one before it, the last one where it ends with the text. A question
+        that is too long, or asked of a text without pieces, has none.
+        """
+        lengths = np.where(self.too_long(max_tokens, stride), 0, self.contexts.lengths[self.context_of])
+        sizes = np.maximum(self.room(max_tokens), stride)  # with less room than a stride the text fits as a whole
+        found = cut_windows(lengths, sizes, sizes - stride)
+        moved = (self.contexts.firsts[self.context_of] - (np.cumsum(lengths) - lengths))[found.sequences]  # (windows,)
+        return Windows(found.sequences, *(each + moved for each in found[1:]))
+
+
+class Cutter:
+    """Cuts questions and texts as the tokenizer would, and frames windows of them.
+
+    Raises RequestError for a tokenizer that cannot frame a pair of texts.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._rules = plain_rules(tokenizer)
+        self._before_text = before_sentences(self._rules)
+        self.before, self.between, self.after = _frame(tokenizer, self._rules)
+        self.pad: int = tokenizer.pad_token_id
+
+    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> Pieces:
+        """The pieces of `questions`, each asked of the text at the same place in `contexts`."""
+        place: dict[str, int] = {}
+        context_of = np.array([place.setdefault(text, len(place)) for text in contexts], dtype=np.int64)
+        specials = len(self.before) + len(self.between) + len(self.after)
+        return Pieces(self._texts(questions), self._texts(list(place)), context_of, specials)
+
+    def _texts(self, texts: Sequence[str]) -> Texts:
+        added = len(self._before_text)
+        cut = [(np.array(each.ids, dtype=np.int64), _trimmed(text, each, added)) for text, each in self._cut(texts)]
+        ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in cut)])
+        starts, ends = np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in cut)]).T
+        return Texts(ids, starts, ends, np.array([len(ids) for ids, _ in cut], dtype=np.int64))
+
+    def _cut(self, texts: Sequence[str]) -> Iterator[tuple[str, Encoding]]:
+        """Each text with its pieces; some at once, as an encoding holds much more than is kept of it."""
+        for start in range(0, len(texts), CUT_AT_ONCE):
+            block = texts[start : start + CUT_AT_ONCE]
+            marked = [self._before_text + text for text in block]
+            yield from zip(block, self._rules.encode_batch(marked, add_special_tokens=False), strict=True)
+
+    def begins(self, pieces: Pieces, windows: Windows) -> Integers:
+        """The column at which the text begins in each window, (windows,)."""
+        return len(self.before) + len(self.between) + pieces.questions.lengths[windows.sequences]
+
+    def lengths(self, pieces: Pieces, windows: Windows) -> Integers:
+        """The pieces of each window, question and special ones among them, (windows,)."""
+        return self.begins(pieces, windows) + windows.lengths + len(self.after)
+
+    def batch(self, pieces: Pieces, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
+        """What the network reads of `windows`, all (height, width); rows beyond them repeat the last one.
+
+        choices: where an answer may begin or end: in the text, but for white space, or on the first piece, which stands
+        for no answer.
+        """
+        windows = windows.chosen(np.pad(np.arange(len(windows.starts)), (0, height - len(windows.starts)), "edge"))
+        asked, begins = windows.sequences, self.begins(pieces, windows)
+        zeros, question_lengths = np.zeros_like(begins), pieces.questions.lengths[asked]
+        ids = np.full((height, width), self.pad, np.int64)
+        _put(ids, zeros, self.before, zeros, zeros + len(self.before))
+        _put(ids, zeros + len(self.before), pieces.questions.ids, pieces.questions.firsts[asked], question_lengths)
+        _put(ids, begins, pieces.contexts.ids, windows.starts, windows.lengths)
+        _put(ids, begins - len(self.between), self.between, zeros, zeros + len(self.between))
+        _put(ids, begins + windows.lengths, self.after, zeros, zeros + len(self.after))
+        choices = np.zeros((height, width), bool)
+        _put(choices, begins, pieces.contexts.is_solid, windows.starts, windows.lengths)
+        choices[:, 0] = True
+        columns = np.arange(width)
+        mask = columns < (begins + windows.lengths + len(self.after))[:, None]
+        in_text = columns >= begins[:, None]
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+            "token_type_ids": torch.from_numpy((mask & in_text).astype(np.int64)),
+            "choices": torch.from_numpy(choices),
+        }
+
+
+def _put(rows: NDArray[Any], columns: Integers, values: NDArray[Any], starts: Integers, lengths: Integers) -> None:
+    """Writes the stretch of `values` that begins at `starts` into each of `rows`, from its column on."""
+    places = np.arange(rows.shape[1])
+    where = (places >= columns[:, None]) & (places < (columns + lengths)[:, None])
+    rows[where] = values[stretches(starts, lengths)]
+
+
+def _frame(tokenizer: PreTrainedTokenizerFast, rules: Tokenizer) -> tuple[Integers, Integers, Integers]:
+    """What stands before, between and after a pair of texts."""
+    pair = rules.encode("a", "a")
+    ids, of = np.array(pair.ids, dtype=np.int64), [-1 if text is None else text for text in pair.sequence_ids]
+    first, second = of.index(0), of.index(1)
+    ends = [len(of) - of[::-1].index(text) for text in (0, 1)]
+    frame = ids[:first], ids[ends[0] : second], ids[ends[1] :]
+    if not all(map(len, frame)) or ids[0] != tokenizer.cls_token_id or tokenizer.pad_token_id is None:
+        raise RequestError(
+            "model: answering questions needs a tokenizer that frames a pair of texts as [CLS] a [SEP] b [SEP] and has "
+            "a pad_token, and this one does not; take that of a BERT"
+        )
+    return frame
+
+
+def _trimmed(text: str, cut: Encoding, added: int) -> Integers:
+    """Where the pieces of a text begin and end, white space at their ends left out, (pieces, 2).
+
+    added: characters before the text that are not its own. A piece of white space alone has no character.
+    """
+    spans = np.asarray(cut.offsets, dtype=np.int64).reshape(-1, 2) - added
+    characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    solid = np.flatnonzero(~np.isin(characters, _SPACES))  # places of all else
+    starts, ends = spans.clip(min=0).T
+    first, beyond = np.searchsorted(solid, starts), np.searchsorted(solid, ends)  # of what is solid in each piece
+    known = np.append(solid, len(text))
+    is_empty = first == beyond
+    return np.stack([np.where(is_empty, starts, known[first]), np.where(is_empty, starts, known[beyond - 1] + 1)], 1)
+
+
+_SPACES = np.array([number for number in range(0x3001) if chr(number).isspace()], np.uint32)

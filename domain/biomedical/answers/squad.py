@@ -1,0 +1,137 @@
+"""SQuAD's JSON, 1.1 and 2.0: `data`, a list of articles with paragraphs, each a context and its questions.
+
+An article without a title is named by its paragraphs' `document_id`, as in COVID-QA, else after its text.
+Plausible answers of impossible questions are read over.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bertrelay.errors import RequestError
+from bertrelay.files import whole_file
+from bertrelay.tables import Unusable
+from domain.biomedical.annotations import Unfit
+from domain.biomedical.answers.items import (
+    NO_CONTEXT,
+    Item,
+    checked,
+    json_window,
+    name_of,
+    placed_answers,
+    told_id,
+)
+from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.formats.shapes import Shape, fitted
+
+ARTICLES = "data"
+
+
+class _Article(Shape):
+    title: str | None = None
+    paragraphs: list[Any]
+
+
+class _Paragraph(Shape):
+    context: str | None = None
+    document_id: str | int | None = None
+    qas: list[Any]
+
+
+class _Answer(Shape):
+    text: str
+    answer_start: int
+
+
+class _Asked(Shape):
+    id: str | int
+    question: str
+    answers: list[_Answer] | None = None
+    is_impossible: bool = False
+
+
+# Reading
+
+
+def read(path: Path) -> Iterator[Item]:
+    """Streams the questions of a file; memory holds one article at a time."""
+    with json_window(path) as window:
+        for key in window.members():
+            if key == ARTICLES:
+                for line, text in window.elements():
+                    yield from _of_article(text, str(path), line)
+            else:
+                window.value()
+
+
+def _of_article(text: str, file: str, line: int) -> Iterator[Item]:
+    try:
+        article = fitted(_Article, json.loads(text))
+    except Unfit as fault:
+        yield Unusable(file, line, fault.reason, f"expected an article with `paragraphs`: {fault.detail}")
+        return
+    paragraphs = list[_Paragraph]()
+    for number, value in enumerate(article.paragraphs, 1):
+        try:
+            paragraphs.append(fitted(_Paragraph, value))
+        except Unfit as fault:
+            told = f"paragraph {number:,}: expected `context` and `qas`: {fault.detail}"
+            yield Unusable(file, line, fault.reason, told)
+    document = article.title or _name(paragraphs)
+    for paragraph in paragraphs:
+        for value in paragraph.qas:
+            yield _question(value, paragraph.context, document, file, line)
+
+
+def _name(paragraphs: list[_Paragraph]) -> str:
+    ids = [str(paragraph.document_id) for paragraph in paragraphs if paragraph.document_id is not None]
+    return ids[0] if ids else name_of(paragraph.context or "" for paragraph in paragraphs)
+
+
+def _question(value: object, context: str | None, document: str, file: str, line: int) -> Question | Unusable:
+    try:
+        asked = fitted(_Asked, value)
+        if context is None:
+            raise Unfit(NO_CONTEXT, "its paragraph has no `context`; give the text that it is asked of")
+        told = [Answer(answer.text, answer.answer_start) for answer in asked.answers or ()]
+        answers, golds, notes = placed_answers(context, told)
+        read = Question(str(asked.id), asked.question, context, answers, golds, asked.is_impossible, document)
+        return checked(replace(read, file=file, line=line, notes=notes))
+    except Unfit as fault:
+        name = told_id(value.get("id")) if isinstance(value, dict) else ""
+        return Unusable(file, line, fault.reason, fault.detail, name)
+
+
+# Writing
+
+
+def write(path: Path, questions: Iterable[Question]) -> None:
+    """Writes a file, which is whole or not there; questions that follow one another share an article and a context.
+
+    Raises RequestError for a question that the format cannot hold.
+    """
+    with whole_file(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
+        file.write('{"version": "v2.0", "data": [')
+        between = "\n"
+        for title, article in groupby(questions, key=lambda question: question.document):
+            paragraphs = [
+                {"context": context, "qas": [_qas(question) for question in asked]}
+                for context, asked in groupby(article, key=lambda question: question.context)
+            ]
+            file.write(between + json.dumps({"title": title, "paragraphs": paragraphs}, ensure_ascii=False))
+            between = ",\n"
+        file.write("\n]}\n")
+
+
+def _qas(question: Question) -> dict[str, Any]:
+    if question.golds or question.pool or question.synonyms:
+        raise RequestError(
+            f"question {told_id(question.id)!r}: SQuAD's JSON holds neither answers that stand nowhere in the "
+            "context nor snippets that are pooled. Write JSONL."
+        )
+    answers = [{"text": answer.text, "answer_start": answer.start} for answer in question.answers]
+    value = {"id": question.id, "question": question.question, "answers": answers}
+    return {**value, "is_impossible": question.impossible}

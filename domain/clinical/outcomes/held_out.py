@@ -1,0 +1,108 @@
+"""The validation and test admissions as a model reads them, and what the validation admissions settle."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from bertrelay.progress import progress
+from bertrelay.stage import Metrics
+from domain.clinical.cohorts.splits import SPLITS
+from domain.clinical.outcomes.aggregation import aggregate_labels, choose_c
+from domain.clinical.outcomes.baselines import baselines
+from domain.clinical.outcomes.evaluation import best_temperature, calibrated
+from domain.clinical.outcomes.measures import Floats, auroc_of, mean_of_known, threshold_at_precision
+from domain.clinical.outcomes.outcome_settings import LearningSettings, OutcomeModelSettings
+from domain.clinical.outcomes.outcome_task import OutcomeTask, Split
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The validation and test admissions as the model reads them, their chunks read once.
+
+    how: what the validation admissions settled.
+    before, found: P of the validation admissions and of the test admissions, (admissions, labels).
+    of_test: the probabilities of the test admissions' chunks, (chunks, labels).
+    """
+
+    task: OutcomeTask
+    how: OutcomeModelSettings
+    validation: Split
+    test: Split
+    before: Floats
+    found: Floats
+    of_test: Floats
+
+    def column(self, name: str) -> "pd.Series[Any]":
+        """Of the test admissions."""
+        notes = self.task.notes
+        return notes.table.loc[notes.is_in("test"), name]
+
+    @property
+    def subjects(self) -> NDArray[Any]:
+        """Whose each test admission is."""
+        return self.column("subject_id").to_numpy()
+
+    def scores(self, name: str) -> pd.DataFrame:
+        """The probabilities of a split beside what came of its admissions."""
+        notes, how = self.task.notes, self.how
+        split, found = (self.test, self.found) if name == "test" else (self.validation, self.before)
+        columns: dict[str, Any] = {"hadm_id": notes.table.loc[notes.is_in(name), "hadm_id"].to_numpy()}
+        if how.outcome.kind == "binary":
+            columns |= {"probability": found[:, 0], "calibrated": calibrated(found[:, 0], how.temperature)}
+        else:
+            columns |= {f"probability/{label}": found[:, place] for place, label in enumerate(how.labels)}
+        columns["n_chunks"] = np.bincount(split.admissions, minlength=split.count).astype(np.int32)
+        columns |= {label: split.labels[:, place] for place, label in enumerate(how.labels)}
+        return pd.DataFrame(columns | {"split": name})
+
+    def counts(self) -> Metrics:
+        """How many admissions and chunks there are, and what was settled."""
+        notes, tokens, how = self.task.notes, self.task.tokens, self.how
+        splits = {f"admissions/{name}": float(notes.is_in(name).sum()) for name in SPLITS}
+        settled: Metrics = {"c": how.c}
+        if how.outcome.kind == "binary":
+            settled |= {"temperature": how.temperature, "threshold": how.threshold}
+        return {**splits, "chunks": float(len(tokens)), "lost_chunks": float(tokens.lost_chunks), **settled}
+
+    def baselines(self) -> Iterator[tuple[str, Floats, Floats]]:
+        """The name of each baseline, and what it tells of the validation admissions and of the test admissions."""
+        notes = self.task.notes
+        validation, test = notes.is_in("validation"), notes.is_in("test")
+        is_test = test[validation | test]
+        for name, found in baselines(notes, validation | test):
+            yield name, found[~is_test], found[is_test]
+
+
+def read_held_out(task: OutcomeTask, settings: LearningSettings) -> HeldOut:
+    """Reads the chunks of both splits once, and settles c, temperature and threshold on validation."""
+    validation, test = task.of_split("validation"), task.of_split("test")
+    with progress("reading chunks", len(validation.chunks) + len(test.chunks), "chunks") as bar:
+        of_validation, of_test = (task.probabilities(each, bar) for each in (validation, test))
+    how = _settled(task.outcome_model.settings, settings, validation, of_validation)
+    before = aggregate_labels(of_validation, validation.admissions, validation.count, how)
+    found = aggregate_labels(of_test, test.admissions, test.count, how)
+    return HeldOut(task, how, validation, test, before, found, of_test)
+
+
+def _settled(
+    how: OutcomeModelSettings, settings: LearningSettings, split: Split, of_chunks: Floats
+) -> OutcomeModelSettings:
+    """c, and of a task that is true or not temperature and threshold, all from validation."""
+
+    def found(c: float) -> Floats:
+        return aggregate_labels(of_chunks, split.admissions, split.count, how.model_copy(update={"c": c}))
+
+    if settings.c == "chosen":
+        how = how.model_copy(update={"c": choose_c(lambda c: mean_of_known(auroc_of, found(c), split.labels))})
+    if how.outcome.kind != "binary":
+        return how
+    probability, outcomes = found(how.c)[:, 0], split.labels[:, 0]
+    settled = {
+        "temperature": best_temperature(probability, outcomes),
+        "threshold": threshold_at_precision(probability, outcomes),
+    }
+    return how.model_copy(update=settled)

@@ -1,0 +1,114 @@
+"""Lists of terms, and what people say of how alike two terms are: read, each counted once, nothing dropped unsaid."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertrelay.errors import RequestError
+from bertrelay.progress import say
+from bertrelay.records import Record, Rejects, Table, rows
+from domain.terms.terms_settings import RATING, term_columns
+
+LEAST_RATINGS = 3  # through two points there is always a line
+
+
+class Term(NamedTuple):
+    """A term, its group (empty: none), and where it stands."""
+
+    text: str
+    group: str
+    file: str
+    line: int
+
+
+class RatedPairs(NamedTuple):
+    """Rows of two terms with the score of the pair, and what became of the other ratings."""
+
+    pairs: list[tuple[int, int]]
+    scores: list[float]
+    missing: int
+    repeated: int
+
+
+def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> list[Term]:
+    """The terms of `table` without blanks around them, each where it first stands.
+
+    cache: where a data set of the hub is kept.
+    Raises RequestError for a table that is not there, is empty, or lacks a column.
+    """
+    found: dict[str, Term] = {}
+    columns = term_columns(table, cache)
+    named = table.model_copy(update={"columns": columns}) if table.columns else table
+    for row in rows(named, columns, cache):
+        values, fault = _usable(row, [0])
+        text, group = values[0], str(values[1] or "").strip() if len(values) > 1 else ""
+        if fault is None and text in found:
+            same = found[text].group == group
+            fault = "a term that stands there already" + ("" if same else ", in another group")
+        if fault is None:
+            found[text] = Term(text, group, row.file, row.line)
+        else:
+            rejects.add(row.file, row.line, fault)
+    return list(found.values())
+
+
+def read_ratings(table: Table, row_of: Mapping[str, int], rejects: Rejects, cache: Path | None = None) -> RatedPairs:
+    """The pairs of `table` whose terms both have a row; a pair that is rated more than once has the mean score.
+
+    Says how many pairs have a term without a row, and how many ratings were of a pair that had one.
+    Raises RequestError for fewer than three pairs, and as `read_terms` does.
+    """
+    scores: dict[tuple[int, int], list[float]] = {}
+    missing, absent = 0, set[str]()
+    for row in rows(table, RATING, cache):
+        values, fault = _usable(row, [0, 1])
+        score = _number(values[2]) if fault is None else None
+        if fault or score is None:
+            rejects.add(row.file, row.line, fault or "no score")
+        elif unknown := {text for text in values[:2] if text not in row_of}:
+            missing += 1
+            absent |= unknown
+        else:
+            first, second = sorted(row_of[text] for text in values[:2])
+            scores.setdefault((first, second), []).append(score)
+    used = sum(map(len, scores.values()))
+    rejects.used(used + missing)
+    if missing:
+        say(f"{table.name}: {missing:,} of {used + missing:,} ratings are of {len(absent):,} terms that are not listed")
+    _check_enough(table, len(scores), missing)
+    if repeated := used - len(scores):
+        say(f"{table.name}: {repeated:,} ratings are of a pair that is rated already; such a pair has the mean score")
+    means = [sum(each) / len(each) for each in scores.values()]
+    return RatedPairs(list(scores), means, missing, repeated)
+
+
+def _check_enough(table: Table, pairs: int, missing: int) -> None:
+    if pairs < LEAST_RATINGS:
+        raise RequestError(
+            f"ratings: expected at least {LEAST_RATINGS} pairs of terms that are listed, found {pairs:,} in "
+            f"{table.name}, and {missing:,} ratings of other terms. Terms must be spelt alike in both files, capitals "
+            "too; list the rated terms, or give the ratings of these"
+        )
+
+
+def _usable(row: Any, texts: list[int]) -> tuple[list[Any], str | None]:
+    """The values of a row, those at `texts` without blanks around them; and why it cannot be used, if it cannot."""
+    if not isinstance(row, Record):
+        return [""], row.reason
+    values = list(row.values)
+    for place in texts:
+        if not isinstance(values[place], str):
+            return values, "a term that is no text"
+        values[place] = values[place].strip()
+        if not values[place]:
+            return values, "an empty term"
+    return values, None
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,195 @@
+"""The stage `domain.terms`: what a model holds medical terms for, in vectors, neighbours, ratings and a picture."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bertrelay.drawing import write_picture
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.files import whole_file, write_json
+from bertrelay.progress import say
+from bertrelay.records import Rejects
+from bertrelay.similarity import pairwise
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.statistics import pearson, spearman, with_interval
+from bertrelay.vector_outputs import filling_of, finish
+from bertrelay.vectors import create_vectors, not_written, write_rows
+from domain.terms.neighbours import group_metrics, nearest_terms, neighbour_rows
+from domain.terms.picture import LEAST_TERMS, MOST_TERMS, Map, draw_terms, place_terms
+from domain.terms.term_lists import RatedPairs, Term, read_ratings, read_terms
+from domain.terms.terms_settings import TermsSettings, check_files
+from domain.terms.vectors import TermTokens, Vectors, layers_summed, load_encoder, term_tokens, vectors_of_tokens
+
+METRICS, REJECTS, TERMS, NEIGHBOURS = "metrics.json", "rejects.jsonl", "terms.csv", "neighbours.csv"
+PICTURES = ("tsne.svg", "tsne.png")
+VECTORS = ("vectors.npy", "vectors.parquet")
+
+
+def run(settings: TermsSettings, context: StageContext) -> Metrics:
+    """See `describe_terms`; one process does it."""
+    return describe_terms(settings, context.output, context.cache) if context.world.is_main else {}
+
+
+def describe_terms(settings: TermsSettings, output: Path, cache: Path | None = None) -> Metrics:
+    """Writes into the folder `output` what the model makes of the terms, and returns the figures.
+
+    `vectors.npy` or `.parquet`, row i for line i + 1 of `terms.csv` below its header; `neighbours.csv`; `tsne.svg` and
+    `tsne.png`; `metrics.json`; and `rejects.jsonl` with what was left out, by file, line and reason.
+    cache: where a model or data set of the hub is kept.
+    Raises RequestError for files that cannot be what they should be, for an output that is one of them, and for fewer
+    than two terms.
+    """
+    check_files(settings, cache)
+    _check_output(settings, output)
+    try:
+        return _describe(settings, output, cache)
+    except OSError as error:
+        raise not_written(output, error) from error
+
+
+def _check_output(settings: TermsSettings, output: Path) -> None:
+    if output.exists() and not output.is_dir():
+        raise RequestError(f"output: expected a folder to write into, found the file {output}; name another")
+    written = [(output / name).resolve() for name in (TERMS, NEIGHBOURS, METRICS, REJECTS)]
+    for table in filter(None, (settings.terms, settings.ratings)):
+        if table.path and Path(table.path).resolve() in written:
+            raise RequestError(f"output: {table.path} is an input and would be written over; name another folder")
+
+
+def _describe(settings: TermsSettings, output: Path, cache: Path | None) -> Metrics:
+    output.mkdir(parents=True, exist_ok=True)
+    encoder = load_encoder(settings.model, cache and cache / "hub")
+    with Rejects(output / REJECTS, settings.max_rejects) as rejects:
+        terms, tokens = _usable_terms(settings, encoder, rejects, cache)
+        rated = _rated(settings, terms, rejects, cache)
+    vectors = vectors_of_tokens(encoder, tokens, settings.layers, settings.precision, settings.batch_tokens)
+    placed = _placed(vectors, settings)
+    for earlier in (*VECTORS, *PICTURES):  # this run may write other ones
+        (output / earlier).unlink(missing_ok=True)
+    _write_vectors(output / f"vectors.{settings.output}", vectors, terms)
+    _write_csv(output / TERMS, _term_rows(terms, tokens, placed))
+    metrics: Metrics = {
+        **_agreement(vectors, rated, settings.seed),
+        **_write_neighbours(output, terms, vectors, settings),
+        **_write_pictures(output, terms, placed),
+        "terms/count": len(terms),
+        "terms/dim": vectors.shape[1],
+        "terms/layers": layers_summed(encoder, settings.layers),
+        "terms/perplexity": placed.perplexity if placed else None,
+        "terms/rejected": rejects.counts.total(),
+        "terms/unknown": int((tokens.known == 0).sum()),
+    }
+    write_json(output / METRICS, metrics)
+    return metrics
+
+
+def _usable_terms(
+    settings: TermsSettings, encoder: SentenceEncoder, rejects: Rejects, cache: Path | None
+) -> tuple[list[Term], TermTokens]:
+    """The terms that the model can read, and their tokens."""
+    listed = read_terms(settings.terms, rejects, cache)
+    tokens = term_tokens(encoder, [term.text for term in listed])
+    faults = [tokens.fault(place, encoder.max_tokens) for place in range(len(listed))]
+    for term, fault in zip(listed, faults, strict=True):
+        if fault:
+            rejects.add(term.file, term.line, fault)
+    kept = [place for place, fault in enumerate(faults) if fault is None]
+    rejects.used(len(kept))
+    if len(kept) < 2:
+        left_out = f"; left out were {told}" if (told := rejects.told()) else ""
+        raise RequestError(
+            f"{settings.terms.name}: expected two terms at least, to be compared, found {len(kept)}{left_out}"
+        )
+    tokens = tokens.take(kept)
+    if unknown := int((tokens.known == 0).sum()):
+        say(
+            f"{unknown:,} of {len(kept):,} terms have no piece that the model's vocabulary knows; their vectors tell "
+            "nothing about them. Take a model that was made for their language"
+        )
+    return [listed[place] for place in kept], tokens
+
+
+def _rated(settings: TermsSettings, terms: Sequence[Term], rejects: Rejects, cache: Path | None) -> RatedPairs | None:
+    if settings.ratings is None:
+        return None
+    return read_ratings(settings.ratings, {term.text: row for row, term in enumerate(terms)}, rejects, cache)
+
+
+def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
+    """Where the terms stand on the picture; None, with a word, where there is nothing to be seen."""
+    if np.ptp(vectors, axis=0).max() == 0:
+        raise RequestError(
+            "terms: expected terms that the model tells apart, found the same vector for all. Its vocabulary knows "
+            "none of them: take a model that was made for their language"
+        )
+    shown = min(len(vectors), MOST_TERMS)
+    if shown < LEAST_TERMS:
+        say(f"no picture: t-SNE needs {LEAST_TERMS} terms at least, and there are {shown}")
+        return None
+    if settings.perplexity and settings.perplexity >= shown:
+        raise RequestError(
+            f"perplexity: expected less than the {shown} terms of the picture, found {settings.perplexity:g}; "
+            "without one it is fitted to their number"
+        )
+    if shown < len(vectors):
+        say(f"the picture shows {shown:,} of {len(vectors):,} terms, drawn at random; the tables have all")
+    placed = place_terms(vectors, settings.seed, settings.perplexity)
+    say(f"t-SNE of {shown:,} terms: perplexity {placed.perplexity:.3g}")
+    return placed
+
+
+def _write_vectors(path: Path, vectors: Vectors, terms: Sequence[Term]) -> None:
+    filling = filling_of(path)
+    create_vectors(filling, *vectors.shape)
+    write_rows(filling, 0, vectors)
+    finish(path, lambda first, end: [term.text for term in terms[first:end]])
+
+
+def _write_neighbours(output: Path, terms: Sequence[Term], vectors: Vectors, settings: TermsSettings) -> Metrics:
+    found, groups = nearest_terms(vectors, settings.k), [term.group for term in terms]
+    _write_csv(output / NEIGHBOURS, neighbour_rows([term.text for term in terms], groups, found))
+    return group_metrics(groups, found, settings.seed)
+
+
+def _write_pictures(output: Path, terms: Sequence[Term], placed: Map | None) -> Metrics:
+    if placed is None:
+        return {}
+    drawn = draw_terms([term.text for term in terms], [term.group for term in terms], placed)
+    for name in PICTURES:
+        write_picture(output / name, drawn.drawing)
+    if drawn.unlabelled:
+        say(f"{drawn.unlabelled:,} terms have no label on the picture, for want of room; the SVG has them as hints")
+    return {"terms/unlabelled": drawn.unlabelled}
+
+
+def _term_rows(terms: Sequence[Term], tokens: TermTokens, placed: Map | None) -> Iterable[tuple[object, ...]]:
+    """The table of terms, its header first: pieces, those of them that the vocabulary has, and place on the picture."""
+    yield "term", "group", "pieces", "known_pieces", "x", "y"
+    positions = dict(zip(placed.rows.tolist(), placed.positions.tolist(), strict=True)) if placed else {}
+    for row, (term, pieces, known) in enumerate(zip(terms, tokens.pieces, tokens.known, strict=True)):
+        x, y = (f"{value:.4f}" for value in positions[row]) if row in positions else ("", "")
+        yield term.text, term.group, int(pieces), int(known), x, y
+
+
+def _write_csv(path: Path, rows: Iterable[tuple[object, ...]]) -> None:
+    with whole_file(path) as writing, writing.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def _agreement(vectors: Vectors, rated: RatedPairs | None, seed: int) -> Metrics:
+    """How the cosines of rated pairs agree with their scores; intervals resample pairs."""
+    if rated is None:
+        return {}
+    first, second = np.array(rated.pairs).T
+    cosines = pairwise(vectors[first], vectors[second]).astype(np.float64)  # (pairs,)
+    scores = np.array(rated.scores)
+    return {
+        **with_interval("terms/pearson_cosine", pearson, cosines, scores, seed=seed),
+        **with_interval("terms/spearman_cosine", spearman, cosines, scores, seed=seed),
+        "terms/rated_pairs": len(rated.pairs),
+        "terms/ratings_missing": rated.missing,
+        "terms/ratings_repeated": rated.repeated,
+    }

@@ -1,0 +1,150 @@
+"""Terms to vectors, as Huang, Altosaar & Ranganath (2019) make them: the last layers' sum, its mean over the pieces."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.inference import best_batch_tokens, computing, pack_for
+from bertrelay.linear import using
+from bertrelay.padding import batch_shape, padded
+from bertrelay.pooling import Pooling
+from bertrelay.progress import say
+from domain.terms.terms_settings import Layers
+
+LAYERS: dict[Layers, int] = {"last_four": 4, "last": 1}
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TermTokens:
+    """The tokens of terms, end to end.
+
+    ids, is_piece: (all tokens,); special tokens around a term are no pieces of it. starts, lengths: (terms,), as are
+    pieces and known, which count a term's pieces and those of them that the vocabulary has.
+    """
+
+    ids: NDArray[np.int64]
+    is_piece: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    pieces: NDArray[np.int64]
+    known: NDArray[np.int64]
+
+    def take(self, terms: Sequence[int]) -> "TermTokens":
+        """The tokens of these terms alone."""
+        columns = (column[list(terms)] for column in (self.starts, self.lengths, self.pieces, self.known))
+        return TermTokens(self.ids, self.is_piece, *columns)
+
+    def fault(self, term: int, max_tokens: int) -> str | None:
+        """Why the term has no vector, if it has none."""
+        if self.lengths[term] > max_tokens:
+            return f"a term of more than the {max_tokens} tokens that the model reads"
+        return None if self.pieces[term] else "a term without a piece in the model's vocabulary"
+
+    def batch(self, rows: NDArray[np.int64], width: int, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, mask and which tokens are pieces, of the terms `rows`; all (rows, width)."""
+        where = self.starts[rows], self.lengths[rows], width
+        ids, mask = padded(self.ids, *where, pad_id)
+        pieces, _ = padded(self.is_piece, *where, 0)
+        return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)), torch.from_numpy(pieces)
+
+
+def term_vectors(
+    model: SentenceEncoder | str | Path,
+    terms: Sequence[str],
+    *,
+    layers: Layers = "last_four",
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    cache_dir: Path | None = None,
+) -> Vectors:
+    """Vectors of `terms`, float32 (terms, dim), row i for term i: the mean of a layer's token vectors over its pieces.
+
+    model: any BERT: a plain folder, a sentence encoder's, a classifier's, or a hub id. Its own pooling, projection and
+        prompts do not count here, nor do [CLS] and [SEP].
+    layers: `last_four` is the sum of the last four layers, and of all where there are fewer, which is told; `last` the
+        last one alone.
+    Raises RequestError for a term without pieces, and for one that is longer than the model reads.
+    """
+    encoder = load_encoder(model, cache_dir)
+    tokens = term_tokens(encoder, terms)
+    for place in range(len(terms)):
+        if fault := tokens.fault(place, encoder.max_tokens):
+            raise RequestError(f"terms: expected terms that the model can read, found {fault} at position {place:,}")
+    return vectors_of_tokens(encoder, tokens, layers, precision, batch_tokens)
+
+
+def load_encoder(model: SentenceEncoder | str | Path, cache_dir: Path | None = None) -> SentenceEncoder:
+    """The model and its tokenizer, on the GPU where there is one."""
+    if isinstance(model, SentenceEncoder):
+        return model
+    return SentenceEncoder.load(model, cache_dir=cache_dir).to(accelerator().device)
+
+
+def layers_summed(encoder: SentenceEncoder, layers: Layers) -> int:
+    """How many layers a vector is the sum of: as many as `layers` says, or all where there are fewer."""
+    return min(LAYERS[layers], int(encoder.backbone.config.num_hidden_layers))
+
+
+def term_tokens(encoder: SentenceEncoder, terms: Sequence[str]) -> TermTokens:
+    """The tokens of each term, special ones included; nothing is cut."""
+    if isinstance(terms, str):
+        raise RequestError("terms: expected a list of terms, found one string; write [term]")
+    rules: Any = encoder.tokenizer
+    found = rules(list(terms), return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
+    ids, special = found["input_ids"], found["special_tokens_mask"]
+    lengths = np.array([len(each) for each in ids], np.int64)  # (terms,)
+    flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))  # (all tokens,)
+    is_piece = 1 - np.fromiter(chain.from_iterable(special), np.int64, len(flat))  # (all tokens,)
+    is_known = is_piece * (flat != (-1 if rules.unk_token_id is None else rules.unk_token_id))  # (all tokens,)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    pieces, known = (np.concatenate([[0], np.cumsum(each)]) for each in (is_piece, is_known))
+    return TermTokens(flat, is_piece, starts, lengths, pieces[ends] - pieces[starts], known[ends] - known[starts])
+
+
+def vectors_of_tokens(
+    encoder: SentenceEncoder,
+    tokens: TermTokens,
+    layers: Layers = "last_four",
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+) -> Vectors:
+    """`term_vectors` of terms that are tokens already: terms of like length stand in one batch."""
+    summed = layers_summed(encoder, layers)
+    if summed < LAYERS[layers]:
+        say(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
+    precision, size = resolve_precision(precision), batch_tokens or best_batch_tokens(encoder.device)
+    order = np.argsort(-tokens.lengths, kind="stable")  # longest first: if memory is short, it shows at once
+    parts, start = [torch.zeros(0, encoder.backbone.config.hidden_size)], 0
+    packed = pack_for(len(tokens.ids), encoder.backbone, precision, size)
+    with computing(encoder, precision), using(packed):
+        while start < len(order):
+            longest = int(tokens.lengths[order[start]])
+            width, height = batch_shape(longest, len(order) - start, size, encoder.max_tokens)
+            rows = order[start : start + height]
+            batch = tokens.batch(np.pad(rows, (0, height - len(rows)), mode="edge"), width, encoder.pad_id)
+            parts.append(_pooled(encoder, summed, *(each.to(encoder.device) for each in batch))[: len(rows)].cpu())
+            start += len(rows)
+    vectors = np.empty((len(order), parts[0].shape[1]), np.float32)
+    vectors[order] = torch.cat(parts).numpy()
+    return vectors
+
+
+def _pooled(encoder: SentenceEncoder, summed: int, ids: Tensor, mask: Tensor, pieces: Tensor) -> Tensor:
+    """(batch, tokens) ids, mask and pieces -> (batch, dim)."""
+    states = encoder.backbone(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    last = torch.stack([state.float() for state in states[-summed:]])  # (layers, batch, tokens, dim)
+    with torch.autocast(ids.device.type, enabled=False):
+        pooled: Tensor = Pooling(["mean"])(last.sum(dim=0), pieces)  # (batch, dim)
+    return pooled

@@ -1,0 +1,125 @@
+"""What a scoring of answers left behind, to what a report shows: scores by length and place, answers in their texts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertrelay.files import read_json
+from pipelines.curves import COLOURS, Curve, picture, plain
+from pipelines.scores import ANSWER_MEASURES, Figure
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.axes import Axes
+
+SLICES, EXAMPLES = "slices.json", "examples.json"
+WAYS = {
+    "answer_words": "By the length of the right answer",
+    "position": "By its place in the text",
+}
+MARKERS = ("o", "s")
+"""One for each measure beside its colour, for the colour-blind and for paper."""
+
+Slice = tuple[str, str, list[Figure]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question, what was answered and how sure it was, what is right, and the text around both."""
+
+    question: str
+    answer: str
+    probability: str
+    golds: str
+    passages: list["Markup"]
+
+
+@dataclass(frozen=True)
+class AnswerPictures:
+    """tables: (caption, slices), each slice its name, its questions, and its figures in the order of `measures`."""
+
+    measures: list[str]
+    curves: list[Curve]
+    tables: list[tuple[str, list[Slice]]]
+    wrong: list[Example]
+    right: list[Example]
+
+
+def answer_pictures(folder: Path) -> AnswerPictures | None:
+    """What is to be shown of the stage in `folder`, if it scored answers."""
+    slices, examples = read_json(folder / SLICES), read_json(folder / EXAMPLES)
+    if slices is None or examples is None or "answer_words" not in slices:
+        return None
+    told = {caption: slices[way] for way, caption in WAYS.items() if slices[way]}
+    return AnswerPictures(
+        [ANSWER_MEASURES[name] for name in ("exact_match", "f1")],
+        [Curve(caption, _drawn(listed)) for caption, listed in told.items()],
+        [(caption, [_slice(each) for each in listed]) for caption, listed in told.items()],
+        [_example(each, is_right=False) for each in examples["wrong"]],
+        [_example(each, is_right=True) for each in examples["right"]],
+    )
+
+
+def _slice(told: Mapping[str, Any]) -> Slice:
+    figures = [Figure(told[name], told.get(f"{name}_low"), told.get(f"{name}_high")) for name in ("exact_match", "f1")]
+    return told["name"], f"{told['questions']:,}", figures
+
+
+def _drawn(listed: Sequence[Mapping[str, Any]]) -> str:
+    return picture(lambda axes: _plot(axes, listed))
+
+
+def _plot(axes: "Axes", listed: Sequence[Mapping[str, Any]]) -> None:
+    """A point with its interval for each slice and measure."""
+    for number, name in enumerate(("exact_match", "f1")):
+        values = [each[name] for each in listed]
+        below = [value - each.get(f"{name}_low", value) for value, each in zip(values, listed, strict=True)]
+        above = [each.get(f"{name}_high", value) - value for value, each in zip(values, listed, strict=True)]
+        axes.errorbar(
+            [place + 0.16 * (number - 0.5) for place in range(len(listed))],
+            values,
+            [below, above],
+            color=COLOURS[number],
+            fmt=MARKERS[number],
+            markersize=4,
+            elinewidth=1.2,
+            label=ANSWER_MEASURES[name],
+        )
+    plain(axes)
+    names = [each["name"].removesuffix(" words").removesuffix(" word").removesuffix(" %") for each in listed]
+    axes.set_xticks(range(len(listed)), names)
+    axes.set_xlabel("words" if "word" in listed[0]["name"] else "% of the text")
+    axes.set_ylim(-0.03, 1.03)
+    axes.legend(frameon=False, fontsize=7)
+
+
+def _example(told: Mapping[str, Any], is_right: bool) -> Example:
+    from domain.biomedical.answers.page import marked, percent
+
+    passages = [marked(passage["text"], _marks(passage["marks"], is_right)) for passage in told["passages"]]
+    golds = " / ".join(dict.fromkeys(gold for gold in told["golds"] if gold))
+    return Example(told["question"], told["answer"], percent(told["probability"]), golds, passages)
+
+
+def _marks(listed: Sequence[Mapping[str, Any]], is_right: bool) -> list[Any]:
+    """The answer, and the right ones that stand elsewhere or are longer or shorter."""
+    from domain.biomedical.answers.page import Mark
+
+    answers = [(each["start"], each["end"]) for each in listed if each["kind"] == "answer"]
+    golds = _joined((each["start"], each["end"]) for each in listed if each["kind"] == "gold")
+    told = ("right hue-2", "✓") if is_right else ("wrong hue-6", "✗")
+    found = [Mark(start, end, *told, "answered") for start, end in answers]
+    if is_right and found:
+        return found
+    return [*found, *(Mark(start, end, "gold hue-0", "gold", "right") for start, end in golds)]
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans that overlap as one: two golds of one place are the same answer in more and in fewer words."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start < joined[-1][1]:
+            start, end = joined[-1][0], max(end, joined.pop()[1])
+        joined.append((start, end))
+    return joined

@@ -1,0 +1,289 @@
+"""What scoring pairs reads and writes: pairs of sentences, or queries with the candidates that a search has found.
+
+This room loads neither torch nor transformers, so that a wrong request is told of at once.
+"""
+
+import csv
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from bertrelay.errors import RequestError
+from bertrelay.files import whole_file
+from bertrelay.parts import Parts, Stretch
+from bertrelay.records import read, rows
+from bertrelay.tables import Record, Table
+from bertrelay.vectors import not_written
+
+SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
+BLOCK_PAIRS = 4_096
+"""So many pairs are scored before they are on the disk, the most that a kill costs."""
+DIGITS = 6  # of a score; those behind them depend on the threads of a machine
+
+PAIR: tuple[str, str] = ("sentence1", "sentence2")
+ANSWER = ("query_line", "query", "similarity", "line", "text")
+"""The columns of `bertrelay search --output answers.csv`, but for the rank, which is found anew."""
+PAIR_COLUMNS = {"line": "int64", **dict.fromkeys(PAIR, "string"), "score": "double"}
+HIT_COLUMNS = {
+    "query_line": "int64",
+    "query": "string",
+    "rank": "int32",
+    "score": "double",
+    "similarity": "double",
+    "line": "int64",
+    "text": "string",
+}
+
+
+class Candidate(NamedTuple):
+    """What may answer a query: its text, the line it has in its file, and what a search has found it by."""
+
+    text: str
+    line: int
+    similarity: float | None = None
+
+
+class Question(NamedTuple):
+    """A query and its candidates; of a pair, its two sentences. line: where it stands, None for one of no file."""
+
+    text: str
+    line: int | None
+    candidates: list[Candidate]
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """Where pairs come from.
+
+    kind: `pairs` are scored as they stand. `candidates` are pairs too, those of a query one below the other, and are
+        ranked; so are the `answers` of a search.
+    top: how many candidates of each query are kept; all without it.
+    """
+
+    table: Table
+    kind: Literal["pairs", "candidates", "answers"]
+    top: int | None = None
+
+    @classmethod
+    def of(cls, table: Table, top: int | None = None) -> "PairSource":
+        """Tells answers by their columns, and candidates by `top`. Raises RequestError for other than two columns."""
+        if table.columns is not None and len(table.columns) != len(PAIR):
+            raise RequestError(
+                f"{table.name}: expected two columns, those of the two sentences, found {len(table.columns)} named"
+            )
+        return cls(table, "answers" if _holds_answers(table) else "pairs" if top is None else "candidates", top)
+
+    @property
+    def ranks(self) -> bool:
+        return self.kind != "pairs"
+
+    def questions(self, cache: Path | None = None) -> Iterator[Question]:
+        """Streams the queries with their candidates. Raises RequestError, with file and line, for what is none."""
+        if self.kind == "answers":
+            return _answers(self.table)
+        columns = PAIR if self.table.header else (0, 1)
+        pairs = map(_pair, read(self.table, columns, cache))
+        return pairs if self.kind == "pairs" else _joined(pairs, by_line=False)
+
+
+def _holds_answers(table: Table) -> bool:
+    columns = {"jsonl": ("query", "hits"), "csv": ANSWER, "tsv": ANSWER}.get(table.file_format)
+    if table.path is None or table.columns or columns is None or not table.header:
+        return False
+    try:
+        return next(rows(table, columns), None) is not None
+    except RequestError:  # no such columns; what else is wrong is told by whoever reads it
+        return False
+
+
+def _pair(record: Record) -> Question:
+    first, second = (_text(value, record) for value in record.values)
+    return Question(first, record.line, [Candidate(second, record.line)])
+
+
+def _answers(table: Table) -> Iterator[Question]:
+    if table.file_format == "jsonl":
+        lines = Table.model_validate({"path": table.path, "format": "lines"})
+        return (_answer(record) for record in read(lines, [0]) if record.values[0].strip())
+    return _joined(map(_hit, read(table, ANSWER)), by_line=True)
+
+
+def _answer(record: Record) -> Question:
+    """An answer of a search as its JSONL has it; one without hits too."""
+    try:
+        found = json.loads(record.values[0])
+        line = found.get("line")
+        hits = [_candidate(hit, record) for hit in found["hits"]]
+        return Question(_text(found["query"], record), None if line is None else int(line), hits)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise _no_answer(record, "a query and its hits, each with its line and text") from None
+
+
+def _candidate(hit: dict[str, Any], record: Record) -> Candidate:
+    similarity = hit.get("similarity")
+    return Candidate(_text(hit["text"], record), int(hit["line"]), None if similarity is None else float(similarity))
+
+
+def _hit(record: Record) -> Question:
+    query_line, query, similarity, line, text = record.values
+    try:
+        candidate = Candidate(text, int(line), float(similarity))
+        return Question(query, int(query_line) if query_line else None, [candidate])
+    except ValueError:
+        raise _no_answer(record, "whole numbers in query_line and line, and a number in similarity") from None
+
+
+def _no_answer(record: Record, expected: str) -> RequestError:
+    return RequestError(
+        f"{record.file}, line {record.line:,}: expected {expected}, as `bertrelay search --output` writes them, found "
+        "others. Write the answers again, or name two columns of text."
+    )
+
+
+def _joined(pairs: Iterator[Question], by_line: bool) -> Iterator[Question]:
+    """The candidates of one query after another.
+
+    by_line: whether pairs say where their query stands, so that equal ones in different places stay apart.
+    """
+    for _, run in groupby(pairs, lambda pair: (pair.text, pair.line if by_line else None)):
+        first, *others = run
+        yield first._replace(candidates=[*first.candidates, *(each.candidates[0] for each in others)])
+
+
+def _text(value: Any, record: Record) -> str:
+    if not isinstance(value, str):
+        found = type(value).__name__
+        raise RequestError(
+            f"{record.file}, line {record.line:,}: expected text, found {found}; name two columns of text"
+        )
+    value.encode()  # raises ValueError for half of a surrogate pair, which JSON can escape and no file can hold
+    return value
+
+
+# In blocks
+
+
+class Survey(NamedTuple):
+    """What reading the source through has shown: its queries in blocks of pairs, and the sha256 of all."""
+
+    blocks: list[Stretch]
+    digest: str
+
+    @property
+    def questions(self) -> int:
+        return self.blocks[-1].end
+
+    @property
+    def pairs(self) -> int:
+        return sum(block.size for block in self.blocks)
+
+
+def survey(source: PairSource, cache: Path | None = None) -> Survey:
+    """Reads `source` through. Raises RequestError, with file and line, at the first record that cannot be used."""
+    blocks, digest = list[Stretch](), hashlib.sha256()
+    first = end = pairs = 0
+    for question in source.questions(cache):
+        digest.update(json.dumps(question).encode())
+        end, pairs = end + 1, pairs + len(question.candidates)
+        if pairs >= BLOCK_PAIRS:
+            blocks.append(Stretch(first, end, pairs))
+            first, pairs = end, 0
+    if first < end:
+        blocks.append(Stretch(first, end, pairs))
+    return Survey(blocks, digest.hexdigest())
+
+
+# Written
+
+
+def check_ranking(source: PairSource, output: Path) -> None:
+    """Raises RequestError for ranked candidates in a file of scores alone."""
+    if source.ranks and output.suffix == ".txt":
+        raise RequestError(
+            f"output: a .txt file has the scores alone, and ranked candidates are more; found {output}. "
+            "Name a .csv, .jsonl or .parquet file."
+        )
+
+
+def line_of(question: Question, scores: Sequence[float], source: PairSource) -> str:
+    """A pair and its score, or a query and its candidates from the best one on, as it stands in a part."""
+    rounded = [round(score, DIGITS) for score in scores]
+    if not source.ranks:
+        sentences = dict(zip(PAIR, (question.text, question.candidates[0].text), strict=True))
+        return _json_line({"line": question.line, **sentences, "score": rounded[0]})
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])[: source.top]
+    hits = []
+    for rank, place in enumerate(order, 1):
+        candidate = question.candidates[place]
+        similarity = {} if candidate.similarity is None else {"similarity": candidate.similarity}
+        found = {"rank": rank, "score": rounded[place], **similarity, "line": candidate.line, "text": candidate.text}
+        hits.append(found)
+    line = {} if question.line is None else {"line": question.line}
+    return _json_line({"query": question.text, **line, "hits": hits})
+
+
+def _json_line(document: dict[str, Any]) -> str:
+    return json.dumps(document, ensure_ascii=False) + "\n"
+
+
+def put_together(parts: Parts[Stretch], source: PairSource, output: Path) -> None:
+    """Writes `output` from the parts: a row for each pair or candidate; in JSONL a line for each query."""
+    columns = HIT_COLUMNS if source.ranks else PAIR_COLUMNS
+    try:
+        with whole_file(output) as building:
+            match output.suffix:
+                case ".csv":
+                    _write_csv(parts, columns, building)
+                case ".parquet":
+                    _write_parquet(parts, columns, building)
+                case ".jsonl":
+                    _write_jsonl(parts, building)
+                case _:
+                    _write_scores(parts, building)
+    except OSError as error:
+        raise not_written(output, error) from error
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as lines:
+        for document in map(json.loads, lines):
+            if "hits" not in document:
+                yield document
+            for hit in document.get("hits", ()):
+                yield {"query_line": document.get("line"), "query": document["query"], **hit}
+
+
+def _write_jsonl(parts: Parts[Stretch], path: Path) -> None:
+    with path.open("wb") as file:
+        for part in parts.paths:
+            with part.open("rb") as lines:
+                shutil.copyfileobj(lines, file)
+
+
+def _write_csv(parts: Parts[Stretch], columns: dict[str, str], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        for part in parts.paths:
+            writer.writerows(_rows(part))
+
+
+def _write_scores(parts: Parts[Stretch], path: Path) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for part in parts.paths:
+            file.writelines(f"{row['score']:.{DIGITS}f}\n" for row in _rows(part))
+
+
+def _write_parquet(parts: Parts[Stretch], columns: dict[str, str], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+    with pq.ParquetWriter(path, schema) as writer:
+        for part in parts.paths:
+            writer.write_table(pa.Table.from_pylist(list(_rows(part)), schema))

@@ -1,0 +1,140 @@
+"""Pairs of sentences in files of any size, scored in blocks that survive a kill; what a search found, ranked anew."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from bertrelay.backbone import model_folder
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.parts import Parts, Stretch, fill, taken
+from bertrelay.progress import Bar
+from bertrelay.sentence_files import as_table
+from bertrelay.stage import Metrics, StageContext, World
+from bertrelay.tables import Table
+from bertrelay.together import from_main, wait_for_all
+from bertrelay.vector_outputs import check_output, held
+from teachers.baselines.cross_encoder import CrossEncoder
+from teachers.baselines.pair_files import (
+    BLOCK_PAIRS,
+    SUFFIXES,
+    PairSource,
+    Survey,
+    check_ranking,
+    line_of,
+    put_together,
+    survey,
+)
+from teachers.baselines.poly_encoder import PolyEncoder, holds_poly_encoder
+from teachers.baselines.settings import RerankSettings
+
+ALONE = World()
+Scorer = CrossEncoder | PolyEncoder
+
+
+class RerankedFile(NamedTuple):
+    """What `rerank_file` did.
+
+    queries: None where pairs were scored as they stand.
+    pairs_per_second: of what was computed now; None where that is nothing.
+    """
+
+    pairs: int
+    queries: int | None
+    pairs_per_second: float | None
+
+
+def load_scorer(model: str | Path, cache: Path | None = None) -> Scorer:
+    """The cross-encoder or poly-encoder of a folder or hub id. Raises RequestError where there is neither."""
+    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    return PolyEncoder.load(folder) if holds_poly_encoder(folder) else CrossEncoder.load(folder)
+
+
+def rerank_file(
+    model: str | Path,
+    pairs: Table | str | Path,
+    output: str | Path,
+    *,
+    top: int | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    cache: Path | None = None,
+    world: World = ALONE,
+) -> RerankedFile:
+    """Writes how alike the sentences of each of `pairs` are, from 0 to 1, to `output`.
+
+    pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search, whose
+        candidates are ranked anew.
+    output: `.csv`, `.jsonl` or `.parquet`, a row for each pair or candidate; `.txt` has a score in each line.
+    top: ranks the pairs whose first sentence is the same and that stand one below the other, and keeps so many.
+    cache: where a model or data set of the hub is kept.
+    world: of several processes each computes its share; they need torch.distributed, to wait for one another.
+
+    Killed and called again, with as many processes or others, it goes on at the first block that is not done.
+    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
+    """
+    source, output = PairSource.of(as_table(pairs), top), Path(output)
+    check_output(output, source.table.path, SUFFIXES)
+    check_ranking(source, output)
+    with held(output) if world.is_main else nullcontext():
+        folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
+        surveyed = from_main(survey(source, cache) if world.is_main else None, world)
+        parts = Parts(output, surveyed.blocks)
+        if world.is_main:
+            parts.begin(_holds(folder, surveyed, source, precision))
+        wait_for_all(world)
+        scorer, started = load_scorer(folder).to(accelerator().device), time.monotonic()
+        computed = fill(
+            parts, partial(_lines, scorer, source, precision, batch_tokens, cache), "scoring", "pairs", world
+        )
+        wait_for_all(world)
+        seconds = time.monotonic() - started
+        if world.is_main:
+            put_together(parts, source, output)
+            parts.remove()
+        wait_for_all(world)
+    queries = surveyed.questions if source.ranks else None
+    return RerankedFile(surveyed.pairs, queries, computed / seconds if computed else None)
+
+
+def run(settings: RerankSettings, context: StageContext) -> Metrics:
+    """The stage `teachers.rerank`: the scores of a table's pairs, in `scores` with the suffix of the format."""
+    reranked = rerank_file(
+        settings.model,
+        settings.pairs,
+        context.output / f"scores.{settings.output}",
+        top=settings.top,
+        precision=settings.precision,
+        batch_tokens=settings.batch_tokens,
+        cache=context.cache,
+        world=context.world,
+    )
+    return {name: value for name, value in reranked._asdict().items() if name != "queries" or value is not None}
+
+
+def _holds(folder: Path, surveyed: Survey, source: PairSource, precision: str) -> dict[str, object]:
+    """What decides the content of the blocks."""
+    how = {"kind": source.kind, "top": source.top}
+    key = fingerprint({"model": Digests().of_folder(folder), "pairs": surveyed.digest, **how})
+    return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_PAIRS}
+
+
+def _lines(
+    scorer: Scorer,
+    source: PairSource,
+    precision: str,
+    batch_tokens: int | None,
+    cache: Path | None,
+    blocks: Sequence[Stretch],
+    bar: Bar,
+) -> Iterator[list[str]]:
+    """Of each of `blocks` the lines of its queries."""
+    for questions in map(list, taken(source.questions(cache), blocks, Path(source.table.name))):
+        pairs = [(question.text, candidate.text) for question in questions for candidate in question.candidates]
+        scores = iter(scorer.score(pairs, precision=precision, batch_tokens=batch_tokens).tolist())
+        yield [line_of(each, list(islice(scores, len(each.candidates))), source) for each in questions]
+        bar.advance(len(pairs))

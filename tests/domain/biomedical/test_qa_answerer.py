@@ -1,0 +1,125 @@
+"""`QuestionAnswerer`: answers in Python, and the sentence around each."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+from bertrelay.errors import RequestError
+from domain.biomedical import QuestionAnswerer
+from domain.biomedical.answers.network import save_model, start_model
+
+CONTEXT = "The patient had mild asthma. After a course of insulin no flu was seen.\n\nGout and migraine in the patient."
+LONG = " ".join([CONTEXT] * 12)
+QUESTIONS = ["Was gout seen?", "What had the patient?", "after what?"]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_bert, tmp_path_factory):
+    path = tmp_path_factory.mktemp("answers")
+    model = start_model(tiny_bert, max_tokens=40, stride=10, max_answer_tokens=6, seed=3)
+    torch.nn.init.normal_(model.network.network.qa_outputs.weight, std=0.5)
+    save_model(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def answerer(folder):
+    return QuestionAnswerer.load(folder)
+
+
+def told(replies):
+    return [[candidate[:3] for candidate in reply.nbest] for reply in replies]
+
+
+def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answerer):
+    for question in QUESTIONS:
+        reply = answerer.answer(question, LONG, precision="fp32")
+        assert reply.answer == LONG[reply.start : reply.end] != ""
+        assert reply.answer in reply.sentence in LONG
+        assert len(reply.nbest) == 5
+        assert sorted((each.probability for each in reply.nbest), reverse=True) == [c.probability for c in reply.nbest]
+        assert 0 < reply.probability <= 1
+
+
+def test_the_best_span_is_the_one_that_transformers_scores_highest(answerer, folder):
+    network, tokenizer = (
+        AutoModelForQuestionAnswering.from_pretrained(folder).eval(),
+        AutoTokenizer.from_pretrained(folder),
+    )
+    context = "After a course of insulin no flu was seen."
+    cut = tokenizer("Was gout seen?", context, return_tensors="pt", return_offsets_mapping=True)
+    spans, texts = cut.pop("offset_mapping")[0].tolist(), cut.sequence_ids(0)
+    with torch.inference_mode():
+        scores = network(**cut)
+    best = max(
+        (float(scores.start_logits[0, a] + scores.end_logits[0, b]), spans[a][0], spans[b][1])
+        for a in range(len(spans))
+        for b in range(a, min(a + 6, len(spans)))
+        if texts[a] == texts[b] == 1
+    )
+    reply = answerer.answer("Was gout seen?", context, precision="fp32")
+    assert (reply.start, reply.end) == best[1:]
+
+
+def test_many_are_answered_as_each_alone(answerer):
+    asked = [(question, context) for context in (CONTEXT, LONG, "gout") for question in QUESTIONS]
+    together = list(answerer.answer_many(iter(asked), precision="fp32"))
+    alone = [answerer.answer(*each, precision="fp32") for each in asked]
+    assert told(together) == told(alone)
+    assert [reply.sentence for reply in together] == [reply.sentence for reply in alone]
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        ((4, 11), "The patient had mild asthma."),
+        ((16, 28), "The patient had mild asthma."),
+        ((21, 34), "The patient had mild asthma. After a course of insulin no flu was seen."),
+        ((73, 77), "Gout and migraine in the patient."),
+    ],
+)
+def test_the_sentence_is_all_that_the_answer_stands_in(answerer, monkeypatch, found, sentence):
+    from domain.biomedical.answers import answerer as room
+    from domain.biomedical.answers.finding import Found
+
+    def find_answers(_model, questions, **_options):
+        for _ in questions:
+            yield [Found(*found, 1.0, 0.5)]
+
+    monkeypatch.setattr(room, "find_answers", find_answers)
+    assert answerer.answer("?", CONTEXT).sentence == sentence
+
+
+def test_no_answer_has_neither_text_nor_place(answerer):
+    model = replace(answerer.model, threshold=-1e6)
+    reply = QuestionAnswerer(model).answer("Was gout seen?", CONTEXT, top=3)
+    assert (reply.answer, reply.start, reply.end, reply.sentence) == ("", None, None, "")
+    assert reply.probability > 0.99
+    assert len(reply.nbest) == 3
+    assert all(other.text == CONTEXT[other.start : other.end] != "" for other in reply.nbest[1:])
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ([("gout?", "gout"), (" ", "gout")], "expected a question, found an empty one at position 1"),
+        ([("gout?", "\n")], "expected a context, found an empty one at position 0"),
+        ([("gout?", None)], "expected a context, found NoneType at position 0"),
+        ([("was the patient given insulin " * 9, LONG)], "'0'.*too long.*[Ss]horten it"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_with_its_position(answerer, asked, message):
+    with pytest.raises(RequestError, match=message):
+        list(answerer.answer_many(asked))
+
+
+def test_no_candidates_at_all_are_no_request(answerer):
+    with pytest.raises(RequestError, match="top: expected at least 1, found 0"):
+        answerer.answer("gout?", "gout", top=0)
+
+
+def test_a_bert_without_a_head_for_answers_is_told(tiny_bert):
+    with pytest.raises(RequestError, match=r"expected one that answers questions, found none in .*domain\.qa"):
+        QuestionAnswerer.load(tiny_bert)

@@ -1,0 +1,221 @@
+"""A look at questions: what is good, what is doubtful and what will not do; on the command line too."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from bertrelay.errors import RequestError
+from domain.biomedical.answers.checking import are_questions, check_questions
+from domain.biomedical.answers.question_files import write_questions
+from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.checking import worst
+from pipelines.cli.app import app
+
+
+def good(name, count=5):
+    """Questions of one context each; every one has an article of its own."""
+    return [
+        Question(f"{name}{n}", f"Which {n}?", f"{name} {n} is", (Answer(str(n), len(name) + 1),), document=f"{name}{n}")
+        for n in range(count)
+    ]
+
+
+def file_of(path, questions):
+    write_questions(path, questions)
+    return path
+
+
+def squad(path, *qas, context="a fever, a rash", title="t"):
+    articles = [{"title": title, "paragraphs": [{"context": context, "qas": list(qas)}]}]
+    path.write_text(json.dumps({"data": articles}))
+    return path
+
+
+def asked(name, *answers, **more):
+    told = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": f"What of {name}?", "answers": told, **more}
+
+
+def finding(findings, name):
+    return next(each for each in findings if each.check == name)
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, ["data", "check", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_good_questions_are_good(tmp_path):
+    splits = ("train", "dev", "test")
+    findings = check_questions({split: file_of(tmp_path / f"{split}.jsonl", good(split)) for split in splits})
+    assert {each.check: each.told for each in findings if each.verdict != "good"} == {}
+    assert [each.check for each in findings if each.check.startswith("leaks")] == [
+        "leaks train/dev",
+        "leaks train/test",
+        "leaks dev/test",
+    ]
+
+
+def test_wrong_offsets_are_a_warning_and_answers_that_stand_nowhere_a_failure(tmp_path):
+    mended = squad(tmp_path / "a.json", asked("1", ("fever", 1)), asked("2", ("rash", 11), ("x", 0)))
+    found = finding(check_questions({"train": mended}), "offsets")
+    assert (found.verdict, found.figures) == ("fail", {"mended": 1, "nowhere": 1})
+    alone = squad(tmp_path / "b.json", asked("1", ("fever", 1)), asked("2", ("rash", 11)))
+    assert finding(check_questions({"train": alone}), "offsets").verdict == "warn"
+    lost = squad(tmp_path / "c.json", asked("1", ("fever", 2)), asked("q9", ("chill", 2)))
+    found = finding(check_questions({"train": lost}), "offsets")
+    assert (found.verdict, found.figures["nowhere"]) == ("fail", 1)
+    assert f"the first is {tmp_path / 'c.json'}, line 1, question q9" in found.told
+
+
+def test_few_lost_answers_among_many_are_a_warning(tmp_path):
+    many = [asked(str(number), ("fever", 2)) for number in range(200)]
+    path = squad(tmp_path / "a.json", *many, asked("q9", ("chill", 2)))
+    assert finding(check_questions({"train": path}), "offsets").verdict == "warn"
+
+
+def test_ids_given_twice_fail(tmp_path):
+    path = squad(tmp_path / "a.json", asked("q1", ("fever", 2)), asked("q1", ("rash", 11)))
+    found = finding(check_questions({"train": path}), "ids")
+    assert (found.verdict, found.figures) == ("fail", {"repeated": 1})
+    assert "question q1: an id that another question has" in found.told
+
+
+def test_what_the_readers_cannot_use_is_told_with_its_id(tmp_path):
+    path = squad(tmp_path / "a.json", asked("1", ("fever", 2)), asked("q2", ("fever", 2), is_impossible=True))
+    found = finding(check_questions({"train": path}), "records")
+    assert (found.verdict, found.figures) == ("fail", {"unusable": 1})
+    assert "question q2" in found.told
+
+
+def test_equal_questions_of_one_context_are_told_and_equal_ones_of_two_are_not(tmp_path):
+    first, second = Question("1", "q", "c", document="d"), Question("2", "q", "c", document="d")
+    elsewhere = Question("3", "q", "other", document="d")
+    path = file_of(tmp_path / "a.jsonl", [*good("x"), first, second, elsewhere])
+    found = finding(check_questions({"train": path}), "duplicates")
+    assert (found.verdict, found.figures) == ("warn", {"train": 1})
+
+
+def test_contexts_in_two_splits_are_leaks(tmp_path):
+    train = file_of(tmp_path / "train.jsonl", good("x", 300))
+    copied = [Question(f"d{each.id}", each.question, each.context, document="d") for each in good("x", 2)]
+    dev = file_of(tmp_path / "dev.jsonl", [*good("y", 300), *copied])
+    found = finding(check_questions({"train": train, "dev": dev}), "leaks train/dev")
+    assert (found.verdict, found.figures) == ("warn", {"contexts": 2, "articles": 0})
+    found = finding(check_questions({"train": train, "dev": file_of(tmp_path / "c.jsonl", copied)}), "leaks train/dev")
+    assert (found.verdict, found.figures["contexts"]) == ("fail", 2)
+
+
+def test_an_article_in_two_splits_is_told_and_snippets_of_one_question_fail(tmp_path):
+    one = file_of(tmp_path / "a.jsonl", [Question("1", "q", "c", document="d"), *good("x")])
+    other = file_of(tmp_path / "b.jsonl", [Question("2", "q", "e", document="d"), *good("y")])
+    found = finding(check_questions({"train": one, "dev": other}), "leaks train/dev")
+    assert (found.verdict, found.figures) == ("warn", {"contexts": 0, "articles": 1})
+    assert "domain.questions" in found.told
+    pooled = [file_of(tmp_path / f"{n}.jsonl", [Question(n, "q", n, document=n, pool="p")]) for n in "12"]
+    found = finding(check_questions({"train": pooled[0], "test": pooled[1]}), "leaks train/test")
+    assert found.verdict == "fail"
+
+
+def test_questions_without_an_answer_are_counted_apart(tmp_path):
+    impossible = asked("2", is_impossible=True)
+    path = squad(tmp_path / "a.json", asked("1", ("fever", 2)), impossible)
+    found = finding(check_questions({"train": path}), "answers")
+    assert (found.verdict, "1 impossible, 0 without" in found.told) == ("good", True)
+    path = squad(tmp_path / "b.json", asked("1", ("fever", 2)), asked("2"))
+    found = finding(check_questions({"train": path}), "answers")
+    assert (found.verdict, found.figures) == ("warn", {"train_without_answer": 1})
+    found = finding(check_questions({"train": squad(tmp_path / "c.json", asked("2"))}), "answers")
+    assert (found.verdict, "there is no answer to learn" in found.told) == ("fail", True)
+
+
+def test_lengths_are_told_and_long_ones_warned_of(tmp_path):
+    long_answer = " ".join(["word"] * 31)
+    questions = [
+        Question("1", "why " * 65, "c", document="d"),
+        Question("2", "q", long_answer, (Answer(long_answer, 0),), document="e"),
+        Question("3", "p", long_answer, (Answer("word", 0),), document="e"),
+    ]
+    findings = check_questions({"train": file_of(tmp_path / "a.jsonl", questions)})
+    assert finding(findings, "words in a question").figures == {"longest": 65, "long": 1}
+    found = finding(findings, "words in an answer")
+    assert (found.verdict, found.figures) == ("warn", {"longest": 31, "long": 1})
+    assert "max_answer_tokens" in found.told
+    found = finding(findings, "words in a context")
+    assert (found.verdict, found.told) == ("good", "train: median 1, 95 % up to 1, longest 31")  # contexts count once
+
+
+def test_lengths_are_measured_in_a_models_word_pieces(tmp_path, tiny_encoder):
+    tiny_encoder("bert", ["What is this a fever of many words"]).save(tmp_path / "model")
+    long = Question("1", "What " * 30, "fever " * 500, (Answer("fever", 0),), document="d")
+    path = file_of(tmp_path / "a.jsonl", [long, *good("x")])
+    findings = check_questions({"train": path}, model=str(tmp_path / "model"))
+    question, context = finding(findings, "tokens in a question"), finding(findings, "tokens in a context")
+    assert (question.verdict, question.figures["long"]) == ("warn", 1)
+    assert "no room for the context" in question.told
+    assert (context.verdict, context.figures["long"], context.figures["longest"] >= 500) == ("good", 1, True)
+    assert "read in windows" in context.told
+
+
+def test_the_alignment_of_snippets_is_told(tmp_path):
+    snippets = [{"text": text, "document": text} for text in ("fever", "Fever", "pyrexia", "x", "y", "z", "u")]
+    value = {"id": "1", "body": "q", "type": "factoid", "exact_answer": [["fever", "pyrexia"]], "snippets": snippets}
+    (tmp_path / "a.json").write_text(json.dumps({"questions": [value, {**value, "id": "2", "type": "yesno"}]}))
+    findings = check_questions({"train": tmp_path / "a.json"})
+    assert finding(findings, "records").told == "7 read; read over: 1 × a question of the type yesno"
+    assert finding(findings, "offsets").told == "no answer came with an offset"
+    found = finding(findings, "alignment")
+    assert found.verdict == "warn"
+    assert found.figures == {"exactly": 1, "by case": 1, "in a synonym": 1, "not found": 4}
+
+
+def test_files_of_questions_are_told_from_others(tmp_path):
+    questions = file_of(tmp_path / "a.jsonl", good("x"))
+    (tmp_path / "b.jsonl").write_text('{"id": "1", "text": "t", "entities": []}\n')
+    (tmp_path / "c.json").write_text('{"source": "s", "documents": [{"id": "1", "passages": []}]}')
+    (tmp_path / "d.tsv").write_text("a\tO\n")
+    assert are_questions({"train": questions, "dev": squad(tmp_path / "e.json", asked("1"))})
+    for name in ("b.jsonl", "c.json", "d.tsv", "missing.json"):
+        assert not are_questions({"train": tmp_path / name})
+    with pytest.raises(RequestError, match=r"a\.jsonl: expected files of one kind"):
+        are_questions({"train": questions, "dev": tmp_path / "b.jsonl"})
+
+
+def test_nothing_to_ask_is_told(tmp_path):
+    value = {"id": "1", "body": "q", "type": "yesno", "exact_answer": "yes", "snippets": []}
+    (tmp_path / "a.json").write_text(json.dumps({"questions": [value]}))
+    with pytest.raises(RequestError, match="found none"):
+        check_questions({"train": tmp_path / "a.json"})
+
+
+def test_no_text_of_a_question_is_told(tmp_path):
+    secret = "Xanthippe"
+    broken = [asked("1", (secret, 0)), asked("2", question=secret, is_impossible=secret), asked("1")]
+    path = squad(tmp_path / "a.json", asked("0", ("fever", 1)), *broken, context=f"a fever {secret}s", title=secret)
+    assert secret not in json.dumps([each._asdict() for each in check_questions({"train": path, "dev": path})])
+
+
+def test_the_command_knows_questions(tmp_path):
+    train, dev = (file_of(tmp_path / f"{split}.jsonl", good(split)) for split in ("train", "dev"))
+    result = call(train, dev, "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert (document["verdict"], document["files"]) == ("good", {"train": str(train), "dev": str(dev)})
+    assert "offsets" in [each["check"] for each in document["checks"]]
+
+
+def test_the_command_ends_with_1_for_questions_that_will_not_do(tmp_path):
+    result = call(squad(tmp_path / "a.json", asked("q9", ("chill", 2))), "--format", "squad")
+    assert result.exit_code == 1
+    assert "fail  offsets" in result.stdout
+    assert "question q9" in result.stdout
+
+
+def test_a_format_that_the_file_has_not_is_told(tmp_path):
+    squad(tmp_path / "a.json", asked("1"))
+    with pytest.raises(RequestError, match=r"expected questions \(bioasq\), found none"):
+        call(tmp_path / "a.json", "--format", "bioasq")
+
+
+def test_the_verdict_is_the_worst_of_all(tmp_path):
+    assert worst(check_questions({"train": file_of(tmp_path / "a.jsonl", good("x"))})) == "good"

@@ -1,0 +1,202 @@
+"""What is written of a model's answers and how they are scored, beside a count by hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asked_texts import many, write
+
+from bertrelay.stage import StageContext
+from domain.biomedical.answers import qa_evaluation
+from domain.biomedical.answers.decoding import with_no_answer
+from domain.biomedical.answers.finding import Asked, find_answers
+from domain.biomedical.answers.network import AnswerModel, save_model, start_model
+from domain.biomedical.answers.pieces import Cutter
+from domain.biomedical.answers.qa_evaluation import AROUND, passages
+from domain.biomedical.answers.qa_settings import QaEvaluateSettings
+from domain.biomedical.answers.qa_train import Dev
+from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.answers.scoring import Pools, scores_at
+from domain.biomedical.answers.slices import slices
+from domain.biomedical.answers.squad_metrics import Score
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bert: Path) -> AnswerModel:
+    found = start_model(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=2)
+    torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
+    found.network.eval()
+    return replace(found, threshold=0.0, temperature=2.0)
+
+
+def evaluate(folder: Path, model: AnswerModel, questions: list[Question], **more: Any) -> dict[str, Any]:
+    save_model(model, folder / "model")
+    (folder / "scores").mkdir(exist_ok=True)
+    given = {"model": str(folder / "model"), "precision": "fp32", "test": [write(folder / "test.jsonl", questions)]}
+    settings = QaEvaluateSettings.model_validate({**given, **more})
+    return qa_evaluation.run(settings, StageContext(folder / "scores", folder / "cache"))
+
+
+def bare(text: str) -> str:
+    """A text of small letters as SQuAD compares it."""
+    return " ".join(word for word in text.split() if word not in {"a", "an", "the"})
+
+
+def read_nbest(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    lines = (folder / "scores" / "nbest.jsonl").read_text().splitlines()
+    return {told["id"]: told["nbest"] for told in map(json.loads, lines)}
+
+
+def test_answers_are_written_and_scored_as_they_are_given(model: AnswerModel, tmp_path: Path) -> None:
+    questions = many(30, 4, words=12)
+    found = list(find_answers(model, [Asked(q.question, q.context) for q in questions], top=21, precision="fp32"))
+    answers = {
+        q.id: q.context[best.start : best.end] if best.start >= 0 else ""
+        for q, (best, *_) in zip(questions, found, strict=True)
+    }
+    right = next(q for q in questions if answers[q.id] and not q.impossible)  # at least one is
+    start = right.context.index(answers[right.id])
+    questions[questions.index(right)] = replace(right, answers=(Answer(answers[right.id], start),))
+    metrics = evaluate(tmp_path, model, questions)
+    assert json.loads((tmp_path / "scores" / "predictions.json").read_text()) == answers
+    golds = {q.id: [answer.text for answer in q.answers] or [""] for q in questions}
+    exact = [float(bare(answers[name]) in map(bare, texts)) for name, texts in golds.items()]
+    assert metrics["exact_match"] == pytest.approx(np.mean(exact))
+    assert metrics["exact_match_low"] <= metrics["exact_match"] <= metrics["exact_match_high"]
+    none = [each for each, texts in zip(exact, golds.values(), strict=True) if texts == [""]]
+    assert metrics["no_answer/exact_match"] == pytest.approx(np.mean(none))
+    assert metrics["questions"] == 30
+    assert metrics["answered"] == sum(answer != "" for answer in answers.values())
+    for q, expected in zip(questions, found, strict=True):
+        told = read_nbest(tmp_path)[q.id]
+        assert [(each["start"], each["end"]) for each in told] == [each[:2] for each in expected]
+        assert [each["probability"] for each in told] == pytest.approx(
+            [each.probability for each in expected], abs=1e-5
+        )
+        assert all(
+            each["text"] == (q.context[each["start"] : each["end"]] if each["start"] >= 0 else "") for each in told
+        )
+    kept = json.loads((tmp_path / "scores" / "examples.json").read_text())
+    assert kept["right"]
+    for example in [*kept["right"], *kept["wrong"]]:
+        marked = [
+            p["text"][m["start"] : m["end"]] for p in example["passages"] for m in p["marks"] if m["kind"] == "answer"
+        ]
+        assert marked == ([example["answer"]] if example["answer"] else [])
+
+
+def test_the_first_sentence_stands_beside_it(model: AnswerModel, tmp_path: Path) -> None:
+    text = "He has gout. It was seen by the patient."
+    questions = [
+        Question("1", "mild", text, (Answer("gout", 7),)),
+        Question("2", "given", text, (Answer("He has gout.", 0),)),
+    ]
+    metrics = evaluate(tmp_path, model, questions)
+    assert metrics["first_sentence/exact_match"] == 0.5
+    assert metrics["first_sentence/f1"] == pytest.approx((2 * (1 / 3) / (1 / 3 + 1) + 1) / 2)
+
+
+def test_snippets_of_a_question_are_pooled_by_their_scores(model: AnswerModel, tmp_path: Path) -> None:
+    texts = ["the patient of gout", "no sign of flu in the patient", "gout and flu seen after a course"]
+    found = list(
+        find_answers(replace(model, threshold=None), [Asked("mild", text) for text in texts], top=20, precision="fp32")
+    )
+    ranked = sorted(
+        (-each.score, text[each.start : each.end]) for text, spans in zip(texts, found, strict=True) for each in spans
+    )
+    answers = list(dict.fromkeys(text for _, text in ranked))[:5]
+    golds = ((answers[1].upper(), "no such word"),)
+    questions = [
+        Question(f"q_{n}", "mild", text, golds=golds[0], pool="q", synonyms=golds) for n, text in enumerate(texts)
+    ]
+    metrics = evaluate(tmp_path, replace(model, threshold=None), questions)
+    assert list(json.loads((tmp_path / "scores" / "predictions.json").read_text()).items()) == [("q", answers[0])]
+    assert (metrics["strict_accuracy"], metrics["lenient_accuracy"], metrics["mrr"]) == (0.0, 1.0, 0.5)
+    assert metrics["questions"] == 1
+    told = read_nbest(tmp_path)["q"]
+    assert [each["text"] for each in told] == [text for _, text in ranked[:20]]
+    assert all(texts[int(each["context"][-1])][each["start"] : each["end"]] == each["text"] for each in told)
+
+
+def test_right_answers_that_the_model_would_never_give_are_counted(
+    model: AnswerModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "the patient of gout and angina pectoris"
+    questions = [
+        Question("short", "mild", text, (Answer("patient of gout", 4), Answer("gout", 15))),
+        Question("long", "mild", text, (Answer("gout and angina pectoris", 15),)),
+        Question("too", "mild given " * 12, " ".join([text] * 5), (Answer("gout", 15),)),
+    ]
+    metrics = evaluate(tmp_path, model, questions)
+    assert metrics["beyond_max_answer_tokens"] == 1
+    told = capsys.readouterr().err
+    assert "no right answer to 1 of 3 questions, long the first, has 2 pieces or fewer" in told
+    assert "too the first: too long" in told
+    assert metrics["questions"] == 3
+    assert json.loads((tmp_path / "scores" / "predictions.json").read_text())["too"] == ""
+
+
+def test_slices_are_by_words_and_by_fifths() -> None:
+    context = "0123456789 " * 10
+    cases = {
+        "a": (0, "0123", 1.0),
+        "b": (21, " 0123456789 01", 0.0),
+        "c": (22, "0123456789 0123456789", 1.0),
+        "d": (100, "123", 0.5),
+    }
+    questions = [Question(name, "?", context, (Answer(text, start),)) for name, (start, text, _) in cases.items()]
+    score_of = {name: Score(float(f1 == 1), f1) for name, (_, _, f1) in cases.items()}
+    found = slices([*questions, Question("e", "?", context, impossible=True)], {**score_of, "e": Score(1, 1)})
+    short = [
+        [(each["name"], each["questions"], each["f1"]) for each in found[way]] for way in ("answer_words", "position")
+    ]
+    assert short[0] == [("1 word", 2, 0.75), ("2–3 words", 2, 0.5)]
+    assert short[1] == [("0–20 %", 2, 0.5), ("20–40 %", 1, 1.0), ("80–100 %", 1, 0.5)]
+
+
+def test_passages_that_touch_are_one_and_far_ones_are_two() -> None:
+    text = "x" * 5000
+    (both,) = passages(text, [(2000, 2010, "gold"), (1500, 1505, "answer")])
+    assert both["start"] == 1500 - AROUND
+    assert [mark["kind"] for mark in both["marks"]] == ["answer", "gold"]
+    assert len(passages(text, [(0, 5, "gold"), (4000, 4005, "answer")])) == 2
+    assert passages(text, [])[0]["text"] == text[:AROUND]
+
+
+def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model: AnswerModel) -> None:
+    questions = many(80, 6, words=10, impossible=0.5)
+    dev = Dev(questions, Cutter(model.tokenizer), "fp32")
+    nbest, tuned = dev._nbest(model), dev.tuned(model)
+
+    def mean_f1(threshold: float | None) -> float:
+        return float(np.mean([each.f1 for each in scores_at(dev.pools, nbest, threshold).values()]))
+
+    others = [None, -np.inf, *np.quantile(nbest.gaps, np.linspace(0, 1, 30))]
+    assert mean_f1(tuned.threshold) == pytest.approx(max(mean_f1(tuned.threshold), *map(mean_f1, others)))
+    is_right = [each.exact_match == 1 for each in scores_at(dev.pools, nbest, tuned.threshold).values()]
+    choices = with_no_answer(nbest, tuned.threshold)
+
+    def likelihood(temperature: float) -> float:
+        best = choices.probabilities(temperature)[:, 0].clip(1e-6, 1 - 1e-6)
+        return float(np.log(np.where(is_right, best, 1 - best)).mean())
+
+    assert 0 < np.mean(is_right) < 1
+    assert all(likelihood(tuned.temperature) >= likelihood(other) - 1e-4 for other in (0.5, 1.0, 2.0, 4.0))
+    assert dev.figures(model)["dev/f1"] == pytest.approx(mean_f1(tuned.threshold))
+
+
+def test_a_pool_is_right_by_any_of_its_texts_and_impossible_only_as_a_whole() -> None:
+    answered = Question("q_1", "mild", "of gout", (Answer("gout", 3),), pool="q")
+    impossible, alone = Question("q_2", "mild", "of flu", impossible=True, pool="q"), Question("p", "mild", "seen")
+    pools = Pools.of([answered, alone, impossible])
+    assert [(each.id, each.gold_texts, each.impossible) for each in pools.scored] == [
+        ("q", ("gout",), False),
+        ("p", ("",), False),
+    ]
+    assert pools.pool_of.tolist() == [0, 1, 0]
+    assert pools.known.tolist() == [0]
+    assert Pools.of([impossible]).scored[0].impossible

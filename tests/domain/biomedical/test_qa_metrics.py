@@ -1,0 +1,262 @@
+"""SQuAD's scores against a slow implementation of its rules, and BioASQ's against cases worked by hand."""
+
+import json
+import random
+from fractions import Fraction
+
+import pytest
+
+from domain.biomedical.answers.bioasq_metrics import (
+    Candidate,
+    factoid_figures,
+    factoid_score,
+    factoid_scores,
+    golds_by_pool,
+    pooled,
+    submitted,
+)
+from domain.biomedical.answers.question_files import read_questions
+from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.answers.squad_metrics import figures, mean, normalised, score, scores
+
+PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+PARTS = [
+    *("a", "an", "the", "The", "AN", "A.", "a-", "-the-", "“the”", "the_the", "an_", "_a_", "the\u200b"),
+    *("’", "'", "—", ".", ",", "?!", "。", "%", "％", "|", "\u00a0", "\u2009", "\t", "\n"),
+    *("ß", "SS", "İ", "i\u0307", "é", "e\u0301", "a\u0301", "ﬁ", "fi", "𝟜", "4", "ａ", "α", "Σας", "ΣΑΣ"),
+    *("cat", "cat's", "cats", "dog", "DOG", "42", "4.2", "theory", "anthem", "a1"),
+]
+
+
+# The rules, slowly: character by character, without a regular expression, a counter or a translation
+
+
+def slow_words(text):
+    kept = "".join(character for character in text.lower() if character not in PUNCTUATION)
+    runs, words = [""], []
+    for character in kept:
+        inside = bool(runs[-1]) and (runs[-1][-1].isalnum() or runs[-1][-1] == "_")
+        if (character.isalnum() or character == "_") == inside:
+            runs[-1] += character
+        else:
+            runs.append(character)
+    word = ""
+    for character in "".join(" " if run in ("a", "an", "the") else run for run in runs) + " ":
+        if character.isspace():
+            words += [word] if word else []
+            word = ""
+        else:
+            word += character
+    return words
+
+
+def slow_exact(answer, gold):
+    return 1 if slow_words(answer) == slow_words(gold) else 0
+
+
+def slow_f1(answer, gold, version):
+    words, left = slow_words(answer), slow_words(gold)
+    length, shared = len(left), 0
+    if version == "2.0" and (not words or not left):
+        return 1 if words == left else 0
+    for word in words:
+        if word in left:
+            left.remove(word)
+            shared += 1
+    if shared == 0:
+        return 0
+    precision, recall = shared / len(words), shared / length
+    assert Fraction(2 * shared, len(words) + length) == pytest.approx(2 * precision * recall / (precision + recall))
+    return (2 * precision * recall) / (precision + recall)
+
+
+def slow_figures(articles, answers, version):
+    """What the published script of a version prints, as shares."""
+    found = []
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for asked in paragraph["qas"]:
+                golds, has_answer = [gold["text"] for gold in asked["answers"]], bool(asked["answers"])
+                if version == "2.0":
+                    golds = [gold for gold in golds if slow_words(gold)] or [""]
+                if asked["id"] not in answers:
+                    if version == "1.1":
+                        found.append((has_answer, 0, 0))
+                    continue
+                answer = answers[asked["id"]]
+                best = max(slow_exact(answer, gold) for gold in golds)
+                found.append((has_answer, best, max(slow_f1(answer, gold, version) for gold in golds)))
+    parts = {"": found}
+    if version == "2.0":
+        parts |= {
+            "has_answer/": [each for each in found if each[0]],
+            "no_answer/": [each for each in found if not each[0]],
+        }
+    return {
+        prefix + name: sum(each[place] for each in part) / len(part)
+        for prefix, part in parts.items()
+        for place, name in ((1, "exact_match"), (2, "f1"))
+    }
+
+
+def adversarial(generator):
+    return generator.choice(["", " "]).join(generator.choice(PARTS) for _ in range(generator.randint(0, 6)))
+
+
+@pytest.mark.parametrize("version", ["1.1", "2.0"])
+def test_scores_are_those_of_a_slow_implementation_to_the_last_digit(version):
+    generator = random.Random(7)
+    seen = set()
+    for _ in range(4000):
+        answer, golds = adversarial(generator), [adversarial(generator) for _ in range(generator.randint(1, 4))]
+        if generator.random() < 0.5:
+            answer = generator.choice(golds) + generator.choice(PARTS)
+        kept = [gold for gold in golds if slow_words(gold)] or [""] if version == "2.0" else golds
+        expected = (
+            max(slow_exact(answer, gold) for gold in kept),
+            max(slow_f1(answer, gold, version) for gold in kept),
+        )
+        assert score(answer, golds, version) == expected, (answer, golds)
+        seen.add(expected)
+    assert len(seen) > 20
+
+
+@pytest.mark.parametrize("version", ["1.1", "2.0"])
+def test_figures_of_a_file_are_those_of_the_published_scripts_to_the_last_digit(version, tmp_path):
+    generator = random.Random(11)
+    articles, answers = [], {}
+    for number in range(150):
+        golds = [text for text in (adversarial(generator) for _ in range(generator.randint(1, 4))) if text.strip()]
+        impossible = version == "2.0" and generator.random() < 0.3
+        golds = [] if impossible else golds or ["the"]
+        context = "".join(f"{gold}|" for gold in golds) or "nothing"
+        starts = [len("".join(f"{gold}|" for gold in golds[:place])) for place in range(len(golds))]
+        told = [{"text": gold, "answer_start": start} for gold, start in zip(golds, starts, strict=True)]
+        asked = {"id": f"q{number}", "question": "q", "answers": told, "is_impossible": impossible}
+        articles.append({"title": f"t{number}", "paragraphs": [{"context": context, "qas": [asked]}]})
+        if number % 10:
+            guess = generator.choice([*golds, "", adversarial(generator), "the"])
+            answers[f"q{number}"] = guess + generator.choice(["", ".", " the", "!"])
+    (tmp_path / "q.json").write_text(json.dumps({"version": version, "data": articles}))
+    questions = list(read_questions(tmp_path / "q.json"))
+    assert len(questions) == 150
+    found = scores(answers, questions, version)
+    assert figures(found, questions) == slow_figures(articles, answers, version)
+    assert len(found) == (150 if version == "1.1" else 135)
+
+
+def test_the_version_is_told_by_impossible_questions():
+    impossible = Question("2", "q", "c", impossible=True)
+    questions = [Question("1", "q", "the c", (Answer("the", 0),)), impossible]
+    assert scores({"1": "", "2": ""}, questions) == {"1": (1, 1), "2": (1, 1)}
+    assert scores({"1": "", "2": "c"}, questions[:1]) == {"1": (1, 0)}
+
+
+def test_what_nobody_knows_the_answer_of_has_no_score():
+    assert scores({"1": "c"}, [Question("1", "q", "c")]) == {}
+    assert figures({}, []) == {"exact_match": None, "f1": None}
+
+
+def test_a_gold_that_stands_nowhere_counts():
+    assert score("b", Question("1", "q", "a", (Answer("a", 0),), ("b",)).gold_texts) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The U.S.A.", "usa"),
+        ("an apple-a-day", "appleaday"),
+        ("a  b\u00a0the\tc", "b c"),
+        ("Theory of the thé", "theory of thé"),
+        ("A", ""),
+    ],
+)
+def test_texts_are_compared_as_the_rules_say(text, expected):
+    assert normalised(text) == expected
+
+
+def test_f1_by_hand():
+    # 2 of 3 words against 2 of 4: 2 · 2/3 · 2/4 / (2/3 + 2/4) = 4/7
+    assert score("red blood cells", ["blood cells are small"]).f1 == pytest.approx(4 / 7)
+    # "to to" shares one of its two words with "to": 2 · 1/2 · 1 / (3/2) = 2/3
+    assert score("to to", ["to"]).f1 == pytest.approx(2 / 3)
+
+
+def test_the_mean_adds_up_in_order():
+    values = [1e16, 1.0, -1e16, 1.0]
+    assert mean(values) == 0.25
+    assert mean([]) is None
+
+
+# BioASQ
+
+
+GOLD = (("Dupilumab", "DUPIXENT"), ("omalizumab",))
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (["Dupilumab"], (1, 1, 1)),
+        (["dupiXent", "x"], (1, 1, 1)),  # a synonym, in other cases
+        (["x", "Omalizumab"], (0, 1, 1 / 2)),  # another gold answer
+        (["x", "y", "z", "u", "dupilumab"], (0, 1, 1 / 5)),
+        (["x", "y", "z", "u", "v", "dupilumab"], (0, 1, 1 / 6)),  # the evaluator does not cut at five
+        (["dupilumab, dupixent"], (0, 0, 0)),  # equality, not overlap
+        (["the dupilumab"], (0, 0, 0)),  # articles are not taken away, as SQuAD does
+        ([" dupilumab"], (0, 0, 0)),  # nor spaces
+        (["dupilumab."], (0, 0, 0)),  # nor punctuation
+        (["x", "dupixent", "omalizumab"], (0, 1, 1 / 2)),  # the first right one counts
+        ([], (0, 0, 0)),  # there, and empty: wrong
+        ([""], (0, 0, 0)),
+    ],
+)
+def test_factoid_scores_by_hand(answers, expected):
+    assert factoid_score(answers, GOLD) == expected
+
+
+def test_of_an_answer_with_synonyms_the_first_one_counts():
+    assert submitted([["x", "dupilumab"], ["omalizumab"]]) == ["x", "omalizumab"]
+    assert factoid_score(submitted([["x", "dupilumab"], ["omalizumab"]]), GOLD) == (0, 1, 1 / 2)
+    assert submitted(["a", "b"]) == ["a", "b"]
+    assert factoid_score(submitted([[], ["dupilumab"]]), GOLD) == (0, 1, 1 / 2)  # an empty one keeps its rank
+
+
+def test_unanswered_questions_are_skipped_and_counted_as_wrong():
+    golds = {"1": GOLD, "2": GOLD, "3": GOLD, "4": GOLD}
+    found = factoid_scores({"1": ["dupixent"], "2": ["x", "dupixent"], "3": []}, golds)
+    assert found["4"] is None
+    assert factoid_figures(found) == {
+        "strict_accuracy": 1 / 3,
+        "lenient_accuracy": 2 / 3,
+        "mrr": 1.5 / 3,
+        "with_unanswered/strict_accuracy": 1 / 4,
+        "with_unanswered/lenient_accuracy": 2 / 4,
+        "with_unanswered/mrr": 1.5 / 4,
+        "unanswered": 1,
+    }
+
+
+def test_where_nothing_was_answered_there_is_no_figure():
+    found = factoid_figures({"1": None})
+    assert (found["mrr"], found["with_unanswered/mrr"]) == (None, 0)
+    assert factoid_figures({})["with_unanswered/mrr"] is None
+
+
+def test_snippets_are_pooled_by_logits():
+    first, second = [Candidate("b", 3.0), Candidate("a", 1.0)], [Candidate("A", 2.5), Candidate("c", -4.0)]
+    assert pooled([*first, *second]) == ["b", "A", "c"]
+    assert pooled([*second, *first]) == ["b", "A", "c"]
+
+
+def test_at_most_five_answers_are_given_and_none_is_empty():
+    assert pooled([Candidate(str(number), -number) for number in range(9)]) == ["0", "1", "2", "3", "4"]
+    assert pooled([Candidate("", 9.0), Candidate("x", 1.0)]) == ["x"]
+    assert pooled([]) == []
+    assert pooled([Candidate("first", 1.0), Candidate("second", 1.0)]) == ["first", "second"]
+
+
+def test_golds_are_those_of_the_question_that_snippets_share():
+    questions = [Question(f"7_{number}", "q", "c", pool="7", synonyms=GOLD) for number in (1, 2)]
+    assert golds_by_pool([*questions, Question("8_1", "q", "c", pool="8")]) == {"7": GOLD}

@@ -1,0 +1,111 @@
+"""The folder of a model that answers: what transformers makes of it, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaConfig, RobertaForQuestionAnswering
+
+from bertrelay.backbone import load_tokenizer, save_tokenizer
+from bertrelay.errors import RequestError
+from bertrelay.vocabulary import train_unigram
+from domain.biomedical.answers.finding import Asked, find_answers
+from domain.biomedical.answers.network import HEADS, KIND, AnswerModel, load_model, save_model, start_model
+from domain.biomedical.answers.pieces import Cutter
+from domain.biomedical.networks import refuse_other_heads
+
+QUESTION, CONTEXT = "mild", "the patient of gout and angina pectoris"
+
+
+def started(tiny_bert: Path, **more: object) -> AnswerModel:
+    model = start_model(tiny_bert, max_tokens=40, stride=14, **more)
+    return AnswerModel(model.network.eval(), model.tokenizer, 40, 14, 5, threshold=-0.5, temperature=1.7)
+
+
+def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path, tmp_path: Path) -> None:
+    model = started(tiny_bert)
+    save_model(model, tmp_path)
+    theirs = AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
+    encoded = AutoTokenizer.from_pretrained(tmp_path)(QUESTION, CONTEXT, return_tensors="pt")
+    cutter = Cutter(model.tokenizer)
+    pieces = cutter([QUESTION], [CONTEXT])
+    width = encoded["input_ids"].shape[1]
+    batch = cutter.batch(pieces, pieces.windows(40, 14), width + 3, 2)  # padding in both directions
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        assert batch[name][:, :width].tolist() == encoded[name].tolist() * 2
+        assert not batch[name][:, width:].any()
+    with torch.inference_mode():
+        ours, expected = model.network(**batch), theirs(**encoded)
+    choices = [0, *range(3, width - 1)]
+    for side, logits in enumerate((expected.start_logits, expected.end_logits)):
+        torch.testing.assert_close(ours[0, choices, side], logits[0, choices], rtol=1e-5, atol=1e-5)
+    assert ours.isinf().sum() == 2 * 2 * (width + 3 - len(choices))
+
+
+def test_a_model_comes_back_as_it_was(tiny_bert: Path, tmp_path: Path) -> None:
+    model = started(tiny_bert)
+    save_model(model, tmp_path)
+    back = load_model(tmp_path)
+    for name in ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature"):
+        assert getattr(back, name) == getattr(model, name)
+    expected = model.network.state_dict()
+    for name, tensor in back.network.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name])
+
+
+def test_a_model_that_answers_already_begins_with_its_head(tiny_bert: Path, tmp_path: Path) -> None:
+    model = started(tiny_bert)
+    save_model(model, tmp_path)
+    again = start_model(tmp_path, stride=10, seed=99)
+    for name, tensor in model.network.state_dict().items():
+        torch.testing.assert_close(again.network.state_dict()[name], tensor)
+    assert (again.stride, again.threshold, again.temperature) == (10, None, 1.0)
+
+
+def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokenizer_frames_them(tmp_path: Path) -> None:
+    tokenizer = train_unigram([QUESTION, CONTEXT] * 3, 60, 64)
+    config = RobertaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=66, type_vocab_size=1, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    RobertaForQuestionAnswering(config).save_pretrained(tmp_path)
+    save_tokenizer(tokenizer, tmp_path, 64, has_types=False)
+    model = load_model(tmp_path)
+    assert (model.max_tokens, model.stride, model.max_answer_tokens, model.threshold) == (64, 21, 30, None)
+    cutter = Cutter(model.tokenizer)
+    pieces = cutter([QUESTION], [CONTEXT])
+    windows = pieces.windows(64, 21)
+    expected = load_tokenizer(tmp_path)(QUESTION, CONTEXT)["input_ids"]
+    assert cutter.batch(pieces, windows, len(expected), 1)["input_ids"][0].tolist() == expected
+    for found in next(find_answers(model, [Asked(QUESTION, CONTEXT)], top=20, precision="fp32")):
+        answer = CONTEXT[found.start : found.end]
+        assert answer
+        assert answer == answer.strip()  # though its pieces begin with the space before them
+
+
+def test_a_bert_without_such_a_head_is_refused(tiny_bert: Path) -> None:
+    with pytest.raises(RequestError, match=r"expected one that answers questions.*train it with domain\.qa"):
+        load_model(tiny_bert)
+
+
+def test_other_heads_are_refused(tiny_bert: Path) -> None:
+    network = start_model(tiny_bert).network.network
+    network.start_logits = torch.nn.Linear(2, 1)
+    with pytest.raises(RequestError, match=r"linear map on a BERT, found 'bert', which has qa_outputs, start_logits"):
+        refuse_other_heads(network, HEADS, KIND)
+
+
+def test_more_tokens_than_positions_are_refused(tiny_bert: Path) -> None:
+    with pytest.raises(RequestError, match="max_tokens: the base has 40 positions, and 41"):
+        start_model(tiny_bert, max_tokens=41)
+
+
+def test_windows_that_hardly_overlap_are_refused(tiny_bert: Path) -> None:
+    with pytest.raises(RequestError, match="stride: expected at most half of max_tokens, which is 40, found 21"):
+        start_model(tiny_bert, stride=21)
+
+
+def test_the_head_is_drawn_from_the_seed(tiny_bert: Path) -> None:
+    heads = [start_model(tiny_bert, seed=seed).network.network.qa_outputs for seed in (1, 1, 2)]
+    torch.testing.assert_close(heads[0].weight, heads[1].weight)
+    assert not torch.equal(heads[0].weight, heads[2].weight)

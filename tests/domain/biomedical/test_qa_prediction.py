@@ -1,0 +1,169 @@
+"""Streams of questions beside one question at a time, and beside transformers' own network window by window."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from asked_texts import many
+
+from bertrelay.errors import RequestError
+from domain.biomedical.answers import finding
+from domain.biomedical.answers.finding import Asked, Found, find_answers
+from domain.biomedical.answers.network import AnswerModel, start_model
+from domain.biomedical.answers.pieces import Cutter
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bert: Path) -> AnswerModel:
+    found = start_model(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=4)
+    torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
+    found.network.eval()
+    return replace(found, threshold=0.5, temperature=2.0)
+
+
+def asked(count: int, seed: int = 0) -> list[Asked]:
+    """Questions to texts of many lengths, several of which are asked of one text."""
+    drawn = [each for words in (0, 5, 20, 60) for each in many(count // 4, seed + words, words=words)]
+    return [Asked(each.question, drawn[number - number % 2].context, each.id) for number, each in enumerate(drawn)]
+
+
+def near(one: list[Found], other: list[Found]) -> bool:
+    places = [[each[:2] for each in found] for found in (one, other)]
+    numbers = [np.array([each[2:] for each in found]) for found in (one, other)]
+    return places[0] == places[1] and np.allclose(*numbers, rtol=1e-4, atol=1e-4)
+
+
+def test_a_stream_gives_what_each_question_gives_alone(model: AnswerModel) -> None:
+    questions = asked(24)
+    together = list(find_answers(model, iter(questions), precision="fp32"))
+    in_blocks = list(find_answers(model, questions, precision="fp32", block_characters=300, batch_tokens=64))
+    assert len(together) == len(in_blocks) == len(questions)
+    assert len({found[0][:2] for found in together}) > 5
+    for question, found, other in zip(questions, together, in_blocks, strict=True):
+        (alone,) = find_answers(model, [question], precision="fp32")
+        assert near(found, alone)
+        assert near(found, other)
+
+
+def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(model: AnswerModel) -> None:
+    question = max(asked(24), key=lambda each: len(each.context))
+    theirs = model.network.network
+    encoded = model.tokenizer(question.context, add_special_tokens=False, return_offsets_mapping=True)
+    ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+    asked_ids = model.tokenizer(question.question, add_special_tokens=False)["input_ids"]
+    room, cls, sep = 24 - 3 - len(asked_ids), model.tokenizer.cls_token_id, model.tokenizer.sep_token_id
+    starts = [start for start in range(0, len(ids), 8) if start < len(ids) - room] + [len(ids) - room]
+    scores: dict[tuple[int, int], float] = {}
+    nulls = []
+    for start in starts:
+        before = [cls, *asked_ids, sep]
+        row = torch.tensor([[*before, *ids[start : start + room], sep]])
+        types = torch.tensor([[0] * len(before) + [1] * (room + 1)])
+        with torch.inference_mode():
+            out = theirs(input_ids=row, token_type_ids=types)
+        first, last = out.start_logits[0].tolist(), out.end_logits[0].tolist()
+        nulls.append(first[0] + last[0])
+        for begin in range(room):
+            for end in range(begin, min(begin + 4, room)):
+                place = (offsets[start + begin][0], offsets[start + end][1])
+                total = first[len(before) + begin] + last[len(before) + end]
+                scores[place] = max(total, scores.get(place, -np.inf))
+    ranked = sorted([*((score, *place) for place, score in scores.items())], reverse=True)[:20]
+    ranked = sorted([*ranked, (min(nulls) - 0.5, -1, -1)], reverse=True)
+    weights = np.exp([score / 2.0 for score, _, _ in ranked])
+    (found,) = find_answers(model, [question], top=21, precision="fp32")
+    expected = [
+        Found(start, end, score, weight)
+        for (score, start, end), weight in zip(ranked, weights / weights.sum(), strict=True)
+    ]
+    assert near(found, expected)
+    assert len(starts) > 3
+
+
+def test_fewer_told_are_the_first_of_more_with_the_same_probabilities(model: AnswerModel) -> None:
+    questions = asked(8, seed=3)
+    more, fewer = (list(find_answers(model, questions, top=top, precision="fp32")) for top in (15, 2))
+    assert [found[:2] for found in more] == fewer
+    assert all(sum(each.probability for each in found) <= 1 + 1e-9 for found in more)
+    assert all(each.probability >= other.probability for found in more for each, other in pairwise(found))
+
+
+def test_a_text_of_many_questions_is_cut_once(model: AnswerModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: list[str] = []
+    texts = Cutter._texts
+
+    def noted(self: Cutter, given: list[str]) -> object:
+        cut.extend(given)
+        return texts(self, given)
+
+    monkeypatch.setattr(Cutter, "_texts", noted)
+    context = many(1, 1)[0].context
+    list(find_answers(model, [Asked(str(number), context) for number in range(14)], precision="fp32"))
+    assert cut.count(context) == 1
+
+
+@pytest.mark.parametrize("context", ["", " \t\n", "\x01"])
+def test_a_text_without_a_piece_has_no_answer(model: AnswerModel, context: str) -> None:
+    assert next(find_answers(model, [Asked("mild", context)], precision="fp32")) == [Found(-1, -1, 0.0, 1.0)]
+
+
+def test_characters_are_those_of_the_text_whatever_it_holds(
+    model: AnswerModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "CHOICES", 200)
+    context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
+    (found,) = find_answers(model, [Asked("mild", context)], top=200, precision="fp32")
+    spans = {(each.start, each.end) for each in found if each.start >= 0}
+    for word in ("the", "patient", "gout", "flu", "sign"):
+        start = context.index(word)
+        assert any(span == (start, start + len(word)) for span in spans)
+    for start, end in spans:
+        assert 0 <= start < end <= len(context)
+        assert context[start:end] == context[start:end].strip()
+
+
+def test_a_question_that_leaves_no_room_is_told_with_its_id(model: AnswerModel) -> None:
+    usual, long = asked(8)[-1], Asked("mild given " * 10, "the patient " * 20, "q17")
+    with pytest.raises(RequestError, match=r"question 'q17': too long: a window of 24 pieces .* 8 of the text"):
+        list(find_answers(model, [usual, long], precision="fp32"))
+    refused: list[Asked] = []
+    found = list(find_answers(model, [usual, long, usual], precision="fp32", refused=refused.append))
+    assert refused == [long]
+    assert found[1] == []
+    assert near(found[0], found[2])
+    assert found[0]
+
+
+def test_only_a_block_ahead_is_read(model: AnswerModel) -> None:
+    read = 0
+
+    def endless() -> Iterator[Asked]:
+        nonlocal read
+        while True:
+            read += 1
+            yield Asked("mild", "the patient of gout " * 5)
+
+    found = find_answers(model, endless(), precision="fp32", block_characters=500)
+    for _ in range(20):
+        next(found)
+    assert read <= 20 + 3 * 5
+
+
+def test_a_text_of_ten_thousand_words_is_read_to_its_end(model: AnswerModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = 0
+    windows = finding.spans_in_windows
+
+    def counted(scores: torch.Tensor, longest: int, top: int) -> object:
+        nonlocal seen
+        seen += len(scores)
+        return windows(scores, longest, top)
+
+    monkeypatch.setattr(finding, "spans_in_windows", counted)
+    context = "the patient of gout was seen " * 1667
+    (found,) = find_answers(model, [Asked("mild", context)], precision="fp32")
+    assert seen == 1 + -(-(6 * 1667 - 20) // 8)
+    assert found

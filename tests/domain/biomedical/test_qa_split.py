@@ -1,0 +1,207 @@
+"""The stage `domain.questions`: splits by article, what it tells, and that nobody moves."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from bertrelay.errors import RequestError, WorkError
+from domain.biomedical.answers.groups import Groups
+from domain.biomedical.answers.question_files import read_questions, write_questions
+from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.answers.questions_settings import QuestionsSettings, SplitShares
+from domain.biomedical.answers.splitting import SPLITS, run, split_of
+from pipelines.registry import REGISTRY
+
+COVID = Path(__file__).resolve().parents[4] / "shared/data/qa/covidqa-200423.json.gz"
+
+
+def questions_of(articles, per_article=3):
+    return [
+        Question(f"{name}-{number}", "q?", f"{name} is {number}", (Answer(str(number), len(name) + 4),), document=name)
+        for name in articles
+        for number in range(per_article)
+    ]
+
+
+def split(context, questions, tmp_path, **settings):
+    write_questions(tmp_path / "in.jsonl", questions)
+    return run(QuestionsSettings(files=[{"path": str(tmp_path / "in.jsonl")}], **settings), context)
+
+
+def written(context):
+    empty = [name for name in SPLITS if not (context.output / f"{name}.jsonl").stat().st_size]
+    return {name: [] if name in empty else list(read_questions(context.output / f"{name}.jsonl")) for name in SPLITS}
+
+
+ARTICLES = [f"article {number}" for number in range(200)]
+
+
+def test_every_question_of_an_article_is_in_one_split_and_none_is_lost(context, tmp_path):
+    questions = questions_of(ARTICLES)
+    random.Random(0).shuffle(questions)
+    figures = split(context, questions, tmp_path)
+    found = written(context)
+    assert sorted(each.id for part in found.values() for each in part) == sorted(each.id for each in questions)
+    articles = {name: {each.document for each in part} for name, part in found.items()}
+    assert articles["train"] | articles["dev"] | articles["test"] == set(ARTICLES)
+    assert sum(map(len, articles.values())) == 200
+    assert {name: figures[f"articles/{name}"] for name in SPLITS} == {name: len(articles[name]) for name in SPLITS}
+    assert {name: figures[f"questions/{name}"] for name in SPLITS} == {name: len(found[name]) for name in SPLITS}
+    assert figures["questions"] == figures["answers"] == 600
+
+
+def test_shares_are_those_of_the_settings():
+    shares = SplitShares(train=0.5, dev=0.2, test=0.3)
+    counts = Counter(split_of(str(number), "7", shares) for number in range(10_000))
+    assert {name: counts[name] / 10_000 for name in SPLITS} == pytest.approx(shares.model_dump(), abs=0.02)
+
+
+def test_no_article_moves_when_others_come_and_another_seed_is_another_split(context, tmp_path):
+    split(context, questions_of(ARTICLES[:100]), tmp_path)
+    before = {each.id: name for name, part in written(context).items() for each in part}
+    split(context, questions_of(ARTICLES), tmp_path)
+    after = {each.id: name for name, part in written(context).items() for each in part}
+    assert before == {name: after[name] for name in before}
+    split(context, questions_of(ARTICLES), tmp_path, seed=2)
+    assert after != {each.id: name for name, part in written(context).items() for each in part}
+
+
+def test_a_share_of_nothing_leaves_an_empty_file(context, tmp_path):
+    split(context, questions_of(ARTICLES[:3]), tmp_path, split={"train": 1.0, "dev": 0, "test": 0})
+    assert {name: len(part) for name, part in written(context).items()} == {"train": 9, "dev": 0, "test": 0}
+
+
+def test_articles_that_share_a_context_or_a_question_stay_together():
+    groups = Groups()
+    questions = [
+        Question("1", "q", "one", document="b"),
+        Question("2", "q", "two", document="a"),
+        Question("3", "q", "three", document="c"),
+        Question("4", "q", "two", document="b"),  # a and b share a context
+        Question("p_1", "q", "four", document="z", pool="p"),
+        Question("p_2", "q", "five", document="c", pool="p"),  # c and z are asked one question
+    ]
+    for question in questions:
+        groups.join(question)
+    assert [groups.name(question) for question in questions] == ["a", "a", "c", "a", "c", "c"]
+    assert len(groups) == 2
+
+
+def test_a_chain_of_shared_articles_is_one_group_whatever_the_order():
+    links = [Question(str(n), "q", f"context {n}", document=f"d{n // 2}", pool=f"p{(n + 1) // 2}") for n in range(400)]
+    for seed in range(3):
+        groups, shuffled = Groups(), random.Random(seed).sample(links, len(links))
+        for question in shuffled:
+            groups.join(question)
+        assert len(groups) == 1
+        assert {groups.name(question) for question in links} == {"d0"}
+
+
+def test_an_article_that_shares_nothing_is_named_by_itself_alone():
+    groups = Groups()
+    for question in questions_of(["m", "a", "z"]):
+        groups.join(question)
+    assert [groups.name(question) for question in questions_of(["m", "a", "z"], 1)] == ["m", "a", "z"]
+
+
+def test_what_was_mended_found_and_left_out_is_counted(context, tmp_path, capsys):
+    qas = [
+        {"id": 1, "question": "q", "answers": [{"text": "fever", "answer_start": 0}]},
+        {"id": 2, "question": "q", "answers": [{"text": "fever", "answer_start": 2}, {"text": "x", "answer_start": 0}]},
+        {"id": 3, "question": "q", "answers": [{"text": "pyrexia", "answer_start": 2}]},
+        {"id": 4, "question": "q", "answers": [], "is_impossible": True},
+        {"id": 5, "question": "q", "answers": []},
+        {"id": 5, "question": "q", "answers": []},
+    ]
+    squad = {"data": [{"title": "t", "paragraphs": [{"context": "fever it was", "qas": qas}]}]}
+    (tmp_path / "a.json").write_text(json.dumps(squad))
+    everything = {"train": 1.0, "dev": 0, "test": 0}
+    settings = QuestionsSettings(files=[{"path": str(tmp_path / "a.json")}], split=everything, max_rejects=0.4)
+    figures = run(settings, context)
+    assert {name: count for name, count in figures.items() if count} == {
+        "questions": 4,
+        "questions/train": 4,
+        "articles/train": 1,
+        "answers": 2,
+        "answers_mended": 1,
+        "answers_nowhere": 1,
+        "impossible": 1,
+        "without_answer": 1,
+        "rejected": 2,
+    }
+    rejects = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
+    assert [each["record"] for each in rejects] == ["3", "5"]
+    told = capsys.readouterr().err
+    assert "mended the offsets of 1 answers" in told
+    assert "1 answers beside others stand nowhere" in told
+    assert not (context.output / "alignment.json").exists()
+    with pytest.raises(WorkError, match=r"2 of 6 .* line 1, record 3"):
+        run(settings.model_copy(update={"max_rejects": 0.01}), context)
+
+
+def test_snippets_are_aligned_and_stay_with_their_question(context, tmp_path):
+    def asked(name, *snippets):
+        listed = [{"text": text, "document": f"{name}/{number}"} for number, text in enumerate(snippets)]
+        gold = [["fever", "pyrexia"]]
+        return {"id": name, "body": "q", "type": "factoid", "exact_answer": gold, "snippets": listed}
+
+    questions = [asked("a", "no fever", "Fever"), asked("b", "x", "pyrexia"), asked("c", "x y", "z")]
+    (tmp_path / "a.json").write_text(json.dumps({"questions": questions}))
+    settings = QuestionsSettings(
+        files=[{"path": str(tmp_path / "a.json")}], split={"train": 0.5, "dev": 0.5, "test": 0}
+    )
+    for seed in range(20):
+        try:
+            figures = run(settings.model_copy(update={"seed": seed}), context)
+        except RequestError:
+            continue
+        found = written(context)
+        assert not {each.pool for each in found["train"]} & {each.pool for each in found["dev"]}
+    assert figures["aligned/exactly"] == figures["aligned/by_case"] == figures["aligned/in_a_synonym"] == 1
+    assert figures["aligned/not_found"] == 3
+    assert json.loads((context.output / "alignment.json").read_text()) == {
+        "snippets": {"exactly": 1, "by case": 1, "in a synonym": 1, "not found": 3},
+        "questions": {"exactly": 1, "by case": 0, "in a synonym": 1, "not found": 1},
+        "not_found": ["c"],
+    }
+
+
+def test_a_split_that_nobody_fell_into_is_told(context, tmp_path):
+    with pytest.raises(RequestError, match=r"no question fell into dev and test; there are 1 groups .* `seed` than 1"):
+        split(context, questions_of(["one"]), tmp_path, split={"train": 0.98, "dev": 0.01, "test": 0.01})
+
+
+def test_ids_are_those_of_all_files_together(context, tmp_path):
+    write_questions(tmp_path / "a.jsonl", questions_of(["x"], 1))
+    write_questions(tmp_path / "b.jsonl", questions_of(["x", "y"], 1))
+    files = [{"path": str(tmp_path / name)} for name in ("a.jsonl", "b.jsonl")]
+    everything = {"train": 1.0, "dev": 0, "test": 0}
+    figures = run(QuestionsSettings(files=files, split=everything, max_rejects=0.5), context)
+    assert (figures["questions"], figures["rejected"]) == (2, 1)
+
+
+@pytest.mark.parametrize("shares", [{"train": 0.9}, {"train": 1.2, "dev": -0.1, "test": -0.1}, {"test": 0.2}])
+def test_shares_must_be_whole(shares):
+    with pytest.raises(ValidationError):
+        SplitShares(**shares)
+
+
+def test_a_recipe_can_use_the_stage():
+    stage = next(each for each in REGISTRY if each.kind == "domain.questions")
+    assert stage.load_settings() is QuestionsSettings
+    assert stage.load_run() is run
+
+
+@pytest.mark.skipif(not COVID.exists(), reason=f"there is no COVID-QA in {COVID}")
+def test_covid_qa_is_split_by_article(context):
+    figures = run(QuestionsSettings(files=[{"path": str(COVID)}]), context)
+    assert figures["questions/train"] + figures["questions/dev"] + figures["questions/test"] == 1380
+    assert figures["articles/train"] + figures["articles/dev"] + figures["articles/test"] == 98
+    assert (figures["answers_mended"], figures["rejected"]) == (234, 0)
+    found = written(context)
+    contexts = [{each.context for each in part} for part in found.values()]
+    assert len(set().union(*contexts)) == sum(map(len, contexts)) == 98

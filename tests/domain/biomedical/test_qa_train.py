@@ -1,0 +1,271 @@
+"""A tiny BERT learns to find answers: in later windows, across their edges, at the end, and that there is none."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asked_texts import WORDS, asked, many, write
+from pydantic import ValidationError
+
+from bertrelay.errors import RequestError, Stopped, WorkError
+from bertrelay.rejects import Rejects
+from bertrelay.stage import StageContext
+from bertrelay.training import Training
+from domain.biomedical.answers import qa_train
+from domain.biomedical.answers.finding import Asked, find_answers
+from domain.biomedical.answers.learning import Golds
+from domain.biomedical.answers.network import AnswerModel, load_model, start_model
+from domain.biomedical.answers.pieces import Cutter
+from domain.biomedical.answers.qa_settings import QaSettings
+from domain.biomedical.answers.qa_train import QaTask
+from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.answers.squad_metrics import score
+
+LEARNING: dict[str, Any] = {
+    "max_tokens": 40,
+    "stride": 14,
+    "max_answer_tokens": 5,
+    "epochs": 8,
+    "batch_tokens": 512,
+    "learning_rate": 5e-3,
+    "precision": "fp32",
+    "seed": 3,
+}
+
+
+def learn(folder: Path, base: Path, **more: Any) -> dict[str, Any]:
+    (folder / "output").mkdir(parents=True, exist_ok=True)
+    settings = QaSettings.model_validate({**LEARNING, "base": str(base), **more})
+    return qa_train.run(settings, StageContext(folder / "output", folder / "cache"))
+
+
+@pytest.fixture(scope="module")
+def learnt(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[AnswerModel, dict[str, Any]]:
+    """A model that has learnt the task, and the figures of its training."""
+    folder = tmp_path_factory.mktemp("learnt")
+    train, dev = write(folder / "train.jsonl", many(400, 1)), write(folder / "dev.jsonl", many(60, 2))
+    metrics = learn(folder, tiny_bert, train=[train], dev=[dev])
+    return load_model(folder / "output" / "model"), metrics
+
+
+def exact_match(model: AnswerModel, questions: list[Question]) -> float:
+    found = find_answers(model, [Asked(each.question, each.context) for each in questions], precision="fp32")
+    answers = [
+        question.context[best.start : best.end] if best.start >= 0 else ""
+        for question, (best, *_) in zip(questions, found, strict=True)
+    ]
+    right = [score(answer, each.gold_texts, "2.0") for answer, each in zip(answers, questions, strict=True)]
+    return float(np.mean([each.exact_match for each in right]))
+
+
+def spans_in_pieces(model: AnswerModel, questions: list[Question]) -> list[tuple[int, int, int]]:
+    """Of each question the first and the last piece of its answer in its text, and where its first window ends."""
+    found = []
+    for each in questions:
+        pieces = Cutter(model.tokenizer)([each.question], [each.context])
+        golds, windows = Golds.of([each], pieces), pieces.windows(model.max_tokens, model.stride)
+        found.append((int(golds.firsts[0]), int(golds.ends[0]) - 1, int(windows.ends[0])))
+    return found
+
+
+@pytest.mark.parametrize("where", ["beyond the first window", "over its edge", "at the very end"])
+def test_answers_are_found_wherever_they_stand(learnt: tuple[AnswerModel, dict[str, Any]], where: str) -> None:
+    model, generator = learnt[0], np.random.default_rng(5)
+    low, high, mention = {
+        "beyond the first window": (45, WORDS, None),
+        "over its edge": (24, 36, "type two diabetes"),
+        "at the very end": (WORDS, WORDS + 1, None),
+    }[where]
+    places = generator.integers(low, high, 300).tolist()
+    drawn = [asked(generator, str(number), place, mention) for number, place in enumerate(places)]
+    spans = spans_in_pieces(model, drawn)
+    wanted = {
+        "beyond the first window": [first >= edge for first, _, edge in spans],
+        "over its edge": [first < edge <= last for first, last, edge in spans],
+        "at the very end": [each.context.endswith(each.answers[0].text) for each in drawn],
+    }[where]
+    questions = [each for each, is_wanted in zip(drawn, wanted, strict=True) if is_wanted][:60]
+    assert len(questions) >= 15
+    assert exact_match(model, questions) >= 0.95
+
+
+def test_that_there_is_no_answer_is_learnt(learnt: tuple[AnswerModel, dict[str, Any]]) -> None:
+    model, metrics = learnt
+    assert exact_match(model, many(60, 7, impossible=1.0)) >= 0.95
+    assert exact_match(model, many(60, 8, impossible=0.0)) >= 0.95
+    assert metrics["dev/no_answer/exact_match"] >= 0.9
+    assert model.threshold == metrics["threshold"]
+    assert model.temperature == metrics["temperature"]
+
+
+def question(context: str, *answers: str, asked: str = "mild", **more: Any) -> Question:
+    """A question with answers where their text first stands."""
+    found = tuple(Answer(text, context.index(text)) for text in answers)
+    return Question("q", asked, context, found, file="q.jsonl", line=1, **more)
+
+
+def task_of(tiny_bert: Path, questions: list[Question], **more: Any) -> QaTask:
+    given = {**LEARNING, "base": str(tiny_bert), "train": [{"path": "none.jsonl"}], **more}
+    settings = QaSettings.model_validate(given)
+    model = start_model(tiny_bert, max_tokens=settings.max_tokens, stride=settings.stride)
+    model.network.eval()
+    return QaTask(model, settings, questions, [], Rejects(None, 1.0))
+
+
+LONG = " ".join(["the patient of"] * 11 + ["gout"] + ["no sign"] * 8 + ["flu"] + ["seen"] * 12)
+
+
+def test_a_window_teaches_each_answer_that_it_holds_and_one_without_any_that_there_is_none(tiny_bert: Path) -> None:
+    task = task_of(tiny_bert, [question(LONG, "gout", "flu")])
+    everything = np.arange(len(task.window_lengths))
+    batch = task.collate(everything, 0)
+    assert batch.counts == {"answer": len(everything)}
+    tokenizer = task.qa_model.tokenizer
+    gout, flu = (tokenizer.convert_tokens_to_ids(word) for word in ("gout", "flu"))
+    for row in everything:
+        ids = batch.inputs["input_ids"][row]
+        there = [int((ids == number).nonzero()[0, 0]) for number in (gout, flu) if number in ids]
+        taught = batch.inputs["firsts"][row][batch.inputs["is_answer"][row]].tolist()
+        assert sorted(taught) == sorted(there or [0])
+        assert taught == batch.inputs["lasts"][row][batch.inputs["is_answer"][row]].tolist()
+    assert {int(row.sum()) for row in batch.inputs["is_answer"]} == {1, 2}
+    assert (batch.inputs["firsts"] == 0).any(dim=1).any()
+
+
+def test_a_loss_is_minus_the_logarithm_of_what_all_right_answers_have_together(tiny_bert: Path) -> None:
+    task = task_of(tiny_bert, [question("the patient of gout and type two diabetes", "gout", "type two diabetes")])
+    batch = task.collate(np.array([0]), 0)
+    network, tokenizer = task.qa_model.network.network, task.qa_model.tokenizer
+    encoded = tokenizer("mild", "the patient of gout and type two diabetes", return_tensors="pt")
+    logits = network(**encoded)
+    choices = [0, *range(3, len(encoded["input_ids"][0]) - 1)]  # not the question, not what frames it
+    starts, ends = (torch.softmax(each[0, choices], 0) for each in (logits.start_logits, logits.end_logits))
+    expected = -torch.log(starts[4] * ends[4] + starts[6] * ends[8])
+    torch.testing.assert_close(task.loss(task.model, batch)["answer"], expected)
+
+
+def test_gradients_do_not_depend_on_how_windows_are_batched(tiny_bert: Path) -> None:
+    task = task_of(tiny_bert, [question(LONG, "gout"), question("the patient of gout", "gout"), *many(3, 5)])
+    everything = np.arange(len(task.window_lengths))
+
+    def gradients(batches: list[np.ndarray]) -> list[torch.Tensor]:
+        task.model.zero_grad()
+        for items in batches:
+            task.loss(task.model, task.collate(items, 0))["answer"].backward()
+        return [weight.grad.clone() for weight in task.model.parameters() if weight.grad is not None]
+
+    for one, other in zip(gradients([everything]), gradients(np.split(everything, len(everything))), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_so_many_windows_without_an_answer_are_drawn_anew_for_each_epoch(tiny_bert: Path) -> None:
+    questions = [question(LONG, "flu"), question(LONG, impossible=True)]
+    everything = task_of(tiny_bert, questions)
+    task = task_of(tiny_bert, questions, empty_windows=1)
+    answered = int(np.sum(everything.held.counts > 0))
+    drawn = {tuple(task._items(epoch).tolist()) for epoch in range(10)}
+    assert len(drawn) > 1
+    assert all(len(items) == answered + 2 for items in drawn)
+    assert all(set(np.flatnonzero(task.held.counts)) <= set(items) for items in drawn)
+    assert task._items(3).tolist() == task_of(tiny_bert, questions, empty_windows=1)._items(3).tolist()
+    assert len(task.lengths(0)) == answered + 2
+    batch = task.collate(np.arange(answered + 2), 0)
+    assert int((batch.inputs["firsts"] == 0).all(dim=1).sum()) == 2
+
+
+def test_characters_of_answers_become_pieces_also_inside_words_and_beyond_the_basic_plane(tiny_bert: Path) -> None:
+    context = "𝒳é the patient of gout, no İ sign\u00a0flu"
+    task = task_of(tiny_bert, [question(context, "gout", "patient of", " sign\u00a0", "out", "flu")])
+    contexts, golds = task.pieces.contexts, task.held
+    told = {context[contexts.starts[first] : contexts.ends[end - 1]] for first, end in zip(*golds[:2], strict=True)}
+    assert told == {"gout", "patient of", "sign", "flu"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (question(LONG, "flu", asked="mild given " * 13), "a question so long"),
+        (question(LONG, LONG[5:230]), "no window holds whole"),
+        (question("\x01\x02 the patient", "\x01\x02"), "of which the tokenizer leaves nothing"),
+    ],
+)
+def test_questions_that_cannot_be_learnt_are_counted_by_id(
+    tiny_bert: Path, tmp_path: Path, asked: Question, reason: str
+) -> None:
+    train = write(tmp_path / "train.jsonl", [*many(20, 1), asked])
+    metrics = learn(tmp_path, tiny_bert, train=[train], epochs=1, max_rejects=0.2)
+    assert metrics["train_questions"] == 21
+    (rejected,) = map(json.loads, (tmp_path / "output" / "rejects.jsonl").read_text().splitlines())
+    assert reason in rejected["reason"]
+    assert rejected["record"] == "q"
+    assert "patient" not in json.dumps(rejected)
+    with pytest.raises(WorkError, match=reason):
+        learn(tmp_path, tiny_bert, train=[train], epochs=1)
+
+
+def test_a_question_that_nobody_knows_the_answer_to_teaches_nothing(
+    tiny_bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, unknown = question("the patient of gout", "gout"), question(LONG)
+    task = task_of(tiny_bert, [known, unknown])
+    assert task.windows.sequences.tolist() == [0]
+    assert "1 of 2 questions" in capsys.readouterr().err
+
+
+def test_a_long_question_to_a_short_text_is_none_too_long(tiny_bert: Path) -> None:
+    task = task_of(tiny_bert, [question("the patient of gout", "gout", asked="mild given " * 15)])
+    assert task.window_lengths.tolist() == [30 + 4 + 3]
+
+
+def test_stopped_and_resumed_it_ends_with_the_same_weights(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "train": [write(tmp_path / "train.jsonl", many(40, 1))],
+        "dev": [write(tmp_path / "dev.jsonl", many(25, 2))],
+    }
+    given = {**files, "epochs": 2, "empty_windows": 1}
+    learn(tmp_path / "whole", tiny_bert, **given)
+    look = Training._look
+
+    def stop_after_first_look(self: Training, criterion: str) -> None:
+        look(self, criterion)
+        self._save()
+        raise Stopped("stopped", 15)
+
+    monkeypatch.setattr(Training, "_look", stop_after_first_look)
+    with pytest.raises(Stopped):
+        learn(tmp_path / "cut", tiny_bert, **given)
+    monkeypatch.undo()
+    learn(tmp_path / "cut", tiny_bert, **given)
+    for name in ("model.safetensors", "qa.json"):
+        whole, cut = (tmp_path / side / "output" / "model" / name for side in ("whole", "cut"))
+        assert whole.read_bytes() == cut.read_bytes()
+
+
+def test_a_model_that_learnt_from_no_impossible_question_always_answers(tiny_bert: Path, tmp_path: Path) -> None:
+    train = write(tmp_path / "train.jsonl", many(10, 1, impossible=0.0))
+    learn(tmp_path, tiny_bert, train=[train], epochs=1)
+    model = load_model(tmp_path / "output" / "model")
+    assert model.threshold is None
+    (found,) = find_answers(model, [Asked("mild", LONG)], precision="fp32")
+    assert all(each.start >= 0 for each in found)
+    empty = next(find_answers(replace(model, threshold=-1e9), [Asked("mild", LONG)], precision="fp32"))
+    assert empty[0].start == -1
+
+
+def test_dev_data_of_which_nobody_knows_what_is_right_is_told(tiny_bert: Path, tmp_path: Path) -> None:
+    train = write(tmp_path / "train.jsonl", many(5, 1))
+    dev = write(tmp_path / "dev.jsonl", [question(LONG)])
+    with pytest.raises(RequestError, match="dev: expected questions with answers"):
+        learn(tmp_path, tiny_bert, train=[train], dev=[dev])
+
+
+def test_settings_without_effect_are_refused() -> None:
+    least = {"base": "/m", "train": [{"path": "t.jsonl"}]}
+    with pytest.raises(ValidationError, match="patience: without effect"):
+        QaSettings.model_validate({**least, "patience": 2})

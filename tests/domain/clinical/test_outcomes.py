@@ -1,0 +1,278 @@
+"""The other tasks: what their labels are, that they are learnt, and from which notes they are not."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from noted_patients import stays, write_bert, write_early_stays
+from pydantic import ValidationError
+from scipy.special import expit, softmax
+from sklearn.metrics import roc_auc_score
+
+from bertrelay.errors import RequestError
+from bertrelay.stage import StageContext
+from domain.clinical.notes.chunk_tokens import chunk_tokens
+from domain.clinical.notes.chunks import Chunker
+from domain.clinical.outcomes.aggregation import aggregate, aggregate_labels
+from domain.clinical.outcomes.classifier import load_model
+from domain.clinical.outcomes.labelled_notes import read_labelled_notes
+from domain.clinical.outcomes.labels import by_length
+from domain.clinical.outcomes.learning import run_outcome
+from domain.clinical.outcomes.outcome import DIAGNOSES, LENGTH_OF_STAY, MORTALITY
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings, OutcomeSettings
+from domain.clinical.outcomes.outcome_task import unlikeliness
+from domain.clinical.outcomes.prediction import against_the_rest, chunk_log_odds
+from domain.clinical.outcomes.scorer import OutcomeScorer, ReadmissionScorer
+
+TRAINING = {"epochs": 8, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
+CLASSES = ["under_3_days", "3_to_7_days", "over_7_days"]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return write_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    return write_early_stays(tmp_path_factory.mktemp("clinic"), stays())
+
+
+def settings(clinic, bert, task, **more):
+    given = {"base": str(bert), "notes": str(clinic / "notes"), "cohort": str(clinic / "cohort"), "task": task}
+    return OutcomeSettings.model_validate({**given, "chunking": {"max_tokens": 24}, **TRAINING, **more})
+
+
+@pytest.fixture(scope="module")
+def learnt(clinic, bert, tmp_path_factory):
+    """The metrics of a task and the folder it wrote, each learnt once."""
+    known = {}
+
+    def learn(task):
+        if task not in known:
+            folder = tmp_path_factory.mktemp(task)
+            metrics = run_outcome(settings(clinic, bert, task, c="chosen"), StageContext(folder, folder / "cache"))
+            known[task] = metrics, folder
+        return known[task]
+
+    return learn
+
+
+# Labels
+
+
+def test_three_days_and_seven_are_in_the_middle():
+    days = np.array([0.5, 2.99, 3.0, 5.0, 7.0, 7.01, 40.0])
+    assert by_length(days).argmax(1).tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert (by_length(days).sum(1) == 1).all()
+
+
+def test_diagnoses_are_the_commonest_groups_of_train(clinic):
+    found = read_labelled_notes(clinic / "notes", clinic / "cohort", DIAGNOSES, 50)
+    train, numbers = found.is_in("train"), np.arange(240)
+    known = {"ICD-9 428": stays()["readmitted"].to_numpy(), "ICD-9 250": numbers % 2 == 1}
+    known["ICD-9 401"] = (numbers % 3 == 0) & train
+    expected = sorted(known, key=lambda name: (-known[name][train].sum(), name))
+    assert list(found.names) == expected  # and E878, which one stay has, is none of them
+    for place, name in enumerate(expected):
+        assert found.labels[:, place].tolist() == known[name].tolist()
+    assert read_labelled_notes(clinic / "notes", clinic / "cohort", DIAGNOSES, 2).names == tuple(expected[:2])
+
+
+def test_shuffled_labels_keep_those_of_a_stay_together(clinic):
+    notes = read_labelled_notes(clinic / "notes", clinic / "cohort", LENGTH_OF_STAY)
+    shuffled = notes.with_shuffled_labels(1)
+    assert (shuffled.labels.sum(1) == 1).all() and (shuffled.labels != notes.labels).any()
+    test = notes.is_in("test")
+    assert (shuffled.labels[test] == notes.labels[test]).all()
+
+
+@pytest.mark.parametrize("outcome", [MORTALITY, LENGTH_OF_STAY, DIAGNOSES], ids=lambda each: each.name)
+def test_discharge_notes_are_refused_with_the_reason(tmp_path, outcome):
+    write_early_stays(tmp_path, stays(40))
+    about = tmp_path / "notes/notes.json"
+    for found, told in (
+        ('{"input": "discharge", "stays": "cohort"}', 'as a discharge summary gives it away; .*input = "early"'),
+        ("", "as a discharge summary gives it away; .*found notes of input none named in notes.json"),
+        ('{"input": "early", "stays": "cohort"}', r'all stays, those that end in death among them; .*stays = "all"'),
+    ):
+        about.write_text(found)
+        with pytest.raises(RequestError, match=f"notes: {outcome.name} is asked of .*{told}"):
+            read_labelled_notes(tmp_path / "notes", tmp_path / "cohort", outcome)
+
+
+def test_what_nothing_can_be_learnt_of_is_told(tmp_path):
+    table = stays(40)
+    write_early_stays(tmp_path, table.assign(readmitted=table["readmitted"] & (table["split"] != "validation")))
+    notes, cohort = tmp_path / "notes", tmp_path / "cohort"
+    with pytest.raises(RequestError, match="with 'died in hospital' and without in validation, found 0 of 10"):
+        read_labelled_notes(notes, cohort, MORTALITY)
+    with pytest.raises(RequestError, match="with 'over 7 days' and without in validation, found 0 of 10"):
+        read_labelled_notes(notes, cohort, LENGTH_OF_STAY)
+    read_labelled_notes(notes, cohort, DIAGNOSES)  # for one label that tells stays apart is enough
+    file = cohort / "characteristics.parquet"
+    known = pd.read_parquet(file)
+    known.assign(diagnoses=[[{"code": "none", "version": 9}]] * 40).to_parquet(file)
+    with pytest.raises(RequestError, match="found none that ten stays of train have"):
+        read_labelled_notes(notes, cohort, DIAGNOSES)
+    known.assign(diagnoses=None).to_parquet(file)
+    with pytest.raises(RequestError, match=r"expected diagnoses in .*found none\. Put the table DIAGNOSES_ICD"):
+        read_labelled_notes(notes, cohort, DIAGNOSES)
+
+
+def test_a_setting_of_another_task_is_refused(clinic, bert):
+    with pytest.raises(ValidationError, match="groups: without effect, because the task is 'mortality'"):
+        settings(clinic, bert, "mortality", groups=7)
+    with pytest.raises(ValidationError, match="task"):
+        settings(clinic, bert, "readmission")
+
+
+# What is learnt
+
+
+def test_the_unlikeliness_is_that_of_each_kind_written_out():
+    logits, labels = torch.tensor([[2.0, -1.0, 0.5]]), torch.tensor([[0.0, 0.0, 1.0]])
+    found = unlikeliness(logits, labels, "multi-class")
+    assert found.tolist() == pytest.approx([-np.log(softmax(logits.numpy())[0, 2])])
+    found = unlikeliness(logits, labels, "multi-label")
+    likelihoods = [1 - expit(2.0), 1 - expit(-1.0), expit(0.5)]
+    assert found.tolist() == pytest.approx([-np.log(likelihoods).sum()])
+
+
+def test_the_logistic_of_a_label_against_the_rest_is_the_softmax():
+    logits = np.random.default_rng(0).normal(size=(50, 3)) * 4
+    assert expit(against_the_rest(logits)) == pytest.approx(softmax(logits, axis=1))
+
+
+def test_p_of_each_label_is_the_formulas_and_those_of_classes_add_up_to_one():
+    generator = np.random.default_rng(0)
+    owners, chunks = generator.integers(0, 9, 80), generator.random((80, 3))
+    labels = OutcomeModelSettings(task="diagnoses", labels=["a", "b", "c"], c=3.0)
+    found = aggregate_labels(chunks, owners, 9, labels)
+    for label in range(3):
+        assert found[:, label] == pytest.approx(aggregate(chunks[:, label], owners, 9, c=3.0))
+    classes = aggregate_labels(chunks, owners, 9, labels.model_copy(update={"task": "length-of-stay"}))
+    assert classes == pytest.approx(found / found.sum(1, keepdims=True))
+
+
+def scores_of(folder, split="test"):
+    scores = pd.read_parquet(folder / "scores.parquet")
+    return scores[scores["split"] == split]
+
+
+def test_who_dies_is_learnt_and_judged_as_a_return_is(learnt):
+    metrics, folder = learnt("mortality")
+    assert metrics["auroc"] > 0.75 and metrics["auroc_low"] < metrics["auroc"] < metrics["auroc_high"]
+    assert {"auprc", "rp80_optimistic", "brier", "calibration_error", "auroc/tfidf"} <= metrics.keys()
+    scores = scores_of(folder)
+    assert metrics["auroc"] == pytest.approx(roc_auc_score(scores["died_in_hospital"], scores["probability"]))
+    drawn = json.loads((folder / "curves.json").read_text())
+    assert drawn["outcome"] == "died_in_hospital" and "died_in_hospital" in drawn["while_reading"][0]
+    assert "test, died in hospital" in (folder / "flow.csv").read_text()
+
+
+def test_length_of_stay_is_judged_by_auroc_and_accuracy(learnt):
+    metrics, folder = learnt("length-of-stay")
+    scores = scores_of(folder)
+    told = scores[[f"probability/{label}" for label in CLASSES]].to_numpy()
+    true = scores[CLASSES].to_numpy().argmax(1)
+    assert told.sum(1) == pytest.approx(np.ones(60))
+    assert metrics["auroc_macro"] == pytest.approx(roc_auc_score(true, told, multi_class="ovr"))
+    assert metrics["accuracy"] == pytest.approx((told.argmax(1) == true).mean())
+    assert metrics["accuracy_low"] < metrics["accuracy"] < metrics["accuracy_high"]
+    assert roc_auc_score(scores["over_7_days"], scores["probability/over_7_days"]) > 0.65  # the others are chance
+    assert {"accuracy/tfidf", "auroc_macro/note_length_low"} <= metrics.keys() and "auroc" not in metrics
+    confusion = json.loads((folder / "confusion.json").read_text())
+    assert confusion["labels"] == CLASSES and len(confusion["rows"]) == 3
+
+
+def test_diagnoses_are_judged_over_those_that_can_be(learnt):
+    metrics, folder = learnt("diagnoses")
+    assert (metrics["labels"], metrics["labels_left_out"]) == (3, 1)  # 401 is in train alone
+    scores = scores_of(folder)
+    known = ["ICD-9 428", "ICD-9 250"]
+    labels, told = scores[known].to_numpy(), scores[[f"probability/{name}" for name in known]].to_numpy()
+    assert metrics["auroc_macro"] == pytest.approx(roc_auc_score(labels, told, average="macro"))
+    assert roc_auc_score(scores["ICD-9 428"], scores["probability/ICD-9 428"]) > 0.65
+    assert metrics["auroc_micro_low"] < metrics["auroc_micro"] < metrics["auroc_micro_high"]
+    listed = json.loads((folder / "slices.json").read_text())["slices"]
+    assert {each["group"] for each in listed} >= {None} and all("401" not in str(each["group"]) for each in listed)
+
+
+def test_the_folder_says_what_it_tells_and_is_plain_for_transformers(learnt):
+    from transformers import AutoModelForSequenceClassification
+
+    for task, problem in (
+        ("length-of-stay", "single_label"),
+        ("diagnoses", "multi_label"),
+    ):
+        _, folder = learnt(task)
+        assert json.loads((folder / "model/outcome.json").read_text())["task"] == task
+        network = AutoModelForSequenceClassification.from_pretrained(folder / "model")
+        assert network.config.problem_type == f"{problem}_classification" and network.config.num_labels == 3
+
+
+# Scoring
+
+
+@pytest.mark.parametrize("task", ["mortality", "length-of-stay", "diagnoses"])
+def test_scores_of_python_are_those_that_the_stage_wrote(learnt, task):
+    _, folder = learnt(task)
+    scores = scores_of(folder).set_index("hadm_id")
+    table = stays().set_index("hadm_id").loc[scores.index].reset_index()
+    found = OutcomeScorer.load(folder / "model").score(table, cleaned=True, precision="fp32").set_index("hadm_id")
+    columns = [name for name in scores if name.startswith("probability")]
+    assert columns and found[columns].to_numpy() == pytest.approx(scores[columns].to_numpy(), abs=1e-4)
+    assert found["n_chunks"].tolist() == scores["n_chunks"].tolist()
+    if task != "mortality":
+        likeliest = scores[columns].idxmax(axis=1).str.removeprefix("probability/")
+        assert found["label"].tolist() == likeliest.tolist() and "alarm" not in found
+
+
+@pytest.mark.parametrize("task", ["length-of-stay", "diagnoses"])
+def test_shares_add_up_to_the_probability_of_the_label_that_is_told(learnt, task):
+    scorer = OutcomeScorer.load(learnt(task)[1] / "model")
+    texts = stays(12)["text"].tolist()
+    for score in scorer.score_texts([*texts, ""], precision="fp32")[:-1]:
+        assert score.probability == max(score.by_label) and score.calibrated is None
+        assert sum(chunk.share for chunk in score.chunks) == pytest.approx(score.probability)
+    assert scorer.score_texts([""]) == [(None, None, None, None, [], None, ())]
+
+
+@pytest.mark.parametrize("task", ["length-of-stay", "diagnoses"])
+def test_a_word_loses_what_its_label_loses_when_it_is_masked(learnt, task):
+    model = load_model(learnt(task)[1] / "model")
+    scorer = OutcomeScorer(model)
+    (text,) = stays(1)["text"]
+    found = scorer.explain(text, precision="fp32")
+    told = int(np.argmax(found.score.by_label))
+    word = max(found.words, key=lambda each: abs(each.log_odds))
+    chunker = Chunker(model.tokenizer, model.settings.chunking)
+    tokens = chunk_tokens([text], chunker)
+    top = found.score.chunks.index(found.score.top)
+    _, numbers, spans = chunker.words(text[found.score.top.start : found.score.top.end])
+    is_word = (numbers >= 0) & (spans[:, 0] + found.score.top.start == word.start)
+    place = tokens.starts[top] + np.flatnonzero(numbers == numbers[is_word][0])
+    before = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32")
+    tokens.ids[place] = model.tokenizer.mask_token_id
+    after = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32")
+    assert word.log_odds == pytest.approx(before[top, told] - after[top, told], abs=1e-3)
+    owners = np.zeros(len(tokens), np.int64)
+    p = [aggregate_labels(expit(each), owners, 1, model.settings)[0, told] for each in (before, after)]
+    assert word.probability == pytest.approx(p[0] - p[1], abs=1e-3)
+
+
+def test_the_page_of_several_labels_tells_the_likeliest(learnt):
+    from domain.clinical.outcomes.page import page
+
+    scorer = OutcomeScorer.load(learnt("length-of-stay")[1] / "model")
+    shown = page(scorer.explain(stays(1)["text"][0]), scorer.model.settings)
+    assert "of how long the stay lasts" in shown and all(label.replace("_", " ") in shown for label in CLASSES)
+    assert "No probability" in page(scorer.explain(""), scorer.model.settings)
+
+
+def test_a_model_of_another_task_tells_no_readmissions(learnt):
+    with pytest.raises(RequestError, match="expected one that tells readmission, found one that tells mortality"):
+        ReadmissionScorer.load(learnt("mortality")[1] / "model")

@@ -1,0 +1,503 @@
+"""Medical terms: vectors against transformers, neighbours against brute force, figures against scipy, pictures."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy import stats
+from transformers import AutoModel, BertForSequenceClassification
+
+from bertrelay.backbone import load_tokenizer, save_backbone, save_tokenizer
+from bertrelay.drawing import PIXELS_PER_INCH, POINTS, Label, Mark
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.fonts import fonts_for
+from bertrelay.rejects import Rejects
+from bertrelay.settings import ModelSource
+from bertrelay.stage import StageContext, World
+from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
+from domain.terms.neighbours import group_metrics
+from domain.terms.picture import (
+    COLOURS,
+    GREY,
+    NO_GROUP,
+    OTHERS,
+    TERM_SIZE,
+    Map,
+    _looks,
+    _shown_groups,
+    draw_terms,
+    perplexity_for,
+)
+from domain.terms.term_lists import read_ratings, read_terms
+from domain.terms.terms import run
+from domain.terms.vectors import load_encoder, term_tokens
+
+TERMS = [
+    "heart failure",
+    "pneumonia",
+    "acute kidney injury",
+    "metoprolol tartrate",
+    "fever",
+    "bleeding of unknown origin",
+    "gout",
+    "atrial fibrillation",
+]
+GROUPS = ["heart", "lungs", "kidney", "medicine", "finding", "finding", "finding", "heart"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_encoder):
+    return tiny_encoder("bert", TERMS, layers=5)
+
+
+@pytest.fixture(scope="module")
+def model(encoder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain")
+    save_backbone(encoder.backbone, folder)
+    save_tokenizer(encoder.tokenizer, folder, encoder.max_tokens, has_types=True)
+    return folder
+
+
+def by_hand(folder, term, layers):
+    """The sum of the last `layers` hidden states, its mean over what stands between the special tokens."""
+    network, tokenizer = AutoModel.from_pretrained(folder).eval(), load_tokenizer(folder)
+    pieces = tokenizer.tokenize(term)
+    ids = torch.tensor([tokenizer(term)["input_ids"]])
+    assert ids.shape[1] == len(pieces) + 2
+    with torch.inference_mode():
+        states = network(ids, output_hidden_states=True).hidden_states
+    return sum(states[-layer][0, 1:-1] for layer in range(1, layers + 1)).mean(dim=0).numpy()
+
+
+def write(path, rows):
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def settings(model, terms, **others):
+    others = {key: {"path": str(value)} if key == "ratings" else value for key, value in others.items()}
+    return TermsSettings.model_validate(
+        {"model": str(model), "terms": {"path": str(terms)}, "precision": "fp32", **others}
+    )
+
+
+@pytest.fixture
+def listed(tmp_path):
+    return write(tmp_path / "terms.csv", [("term", "group"), *zip(TERMS, GROUPS, strict=True)])
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# Vectors
+
+
+@pytest.mark.parametrize(("layers", "summed"), [("last_four", 4), ("last", 1)])
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+def test_vectors_are_the_sum_of_the_last_hidden_states_and_its_mean_over_the_pieces(
+    tiny_encoder, tmp_path, kind, layers, summed
+):
+    tiny_encoder(kind, TERMS, layers=5, pooling=["cls"], normalize=True).save(tmp_path)
+    found = term_vectors(tmp_path, TERMS, layers=layers, precision="fp32", batch_tokens=24)
+    assert found.dtype == np.float32
+    expected = np.stack([by_hand(tmp_path, term, summed) for term in TERMS])
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_bf16_gives_nearly_the_directions_of_fp32(encoder):
+    pairs = zip(*(term_vectors(encoder, TERMS * 40, precision=each) for each in ("fp32", "bf16")), strict=True)
+    assert all(np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b) > 0.99 for a, b in pairs)
+
+
+def test_a_classifier_a_sentence_encoder_and_a_plain_folder_of_one_network_give_the_same_vectors(
+    encoder, model, tmp_path
+):
+    expected = term_vectors(model, TERMS, precision="fp32")
+    encoder.save(tmp_path / "sentences")
+    classifier = BertForSequenceClassification(encoder.backbone.config)
+    classifier.bert.load_state_dict(encoder.backbone.state_dict())
+    classifier.save_pretrained(tmp_path / "classifier")
+    save_tokenizer(encoder.tokenizer, tmp_path / "classifier", 40, has_types=True)
+    for folder in ("sentences", "classifier"):
+        np.testing.assert_allclose(term_vectors(tmp_path / folder, TERMS, precision="fp32"), expected, atol=1e-5)
+
+
+def test_of_fewer_layers_all_are_summed_and_that_is_told(tiny_encoder, tmp_path, capsys):
+    tiny_encoder("bert", TERMS, layers=2).save(tmp_path)
+    found = term_vectors(tmp_path, TERMS[:3], precision="fp32")
+    np.testing.assert_allclose(found, np.stack([by_hand(tmp_path, term, 2) for term in TERMS[:3]]), atol=2e-5)
+    assert "2 layers" in capsys.readouterr().err
+    term_vectors(tmp_path, TERMS[:3], layers="last", precision="fp32")
+    assert "layers" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("odd", "told"), [("\u200b\u200b", "without a piece"), ("gout " * 60, "more than the 32 tok")])
+def test_a_term_without_a_vector_is_refused_by_its_place_and_never_by_its_text(encoder, odd, told):
+    with pytest.raises(RequestError, match=told) as error:
+        term_vectors(encoder, ["fever", odd])
+    assert "position 1" in str(error.value)
+    assert "gout" not in str(error.value)
+
+
+def test_one_string_is_no_list_of_terms(encoder):
+    with pytest.raises(RequestError, match="one string"):
+        term_vectors(encoder, "gout")
+
+
+def test_pieces_are_counted_and_those_that_the_vocabulary_knows(encoder):
+    tokens = term_tokens(encoder, ["gout", "☃ fever", "☃"])
+    counted = [len(encoder.tokenizer.tokenize(term)) for term in ("gout", "☃ fever", "☃")]
+    assert tokens.pieces.tolist() == counted
+    assert (tokens.pieces - tokens.known).tolist() == [0, 1, 1]
+
+
+# Neighbours
+
+
+@pytest.mark.parametrize("cells", [4_000_000, 100])
+def test_neighbours_are_those_of_brute_force(monkeypatch, cells):
+    monkeypatch.setattr("domain.terms.neighbours.BLOCK_CELLS", cells)
+    vectors = np.random.default_rng(1).normal(size=(37, 6)).astype(np.float32)
+    found = nearest_terms(vectors, 4)
+    for row in range(37):
+        cosines = {
+            other: float(vectors[row] @ vectors[other])
+            / math.sqrt(float(vectors[row] @ vectors[row]) * float(vectors[other] @ vectors[other]))
+            for other in range(37)
+            if other != row
+        }
+        best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:4]
+        assert found.rows[row].tolist() == best
+        np.testing.assert_allclose(found.cosines[row], [cosines[other] for other in best], atol=1e-6)
+
+
+def test_there_are_no_more_neighbours_than_others_and_no_term_is_its_own():
+    found = nearest_terms(np.eye(3, dtype=np.float32), 9)
+    assert found.rows.tolist() == [[1, 2], [0, 2], [0, 1]]
+    with pytest.raises(RequestError, match="two vectors"):
+        nearest_terms(np.eye(1, dtype=np.float32))
+
+
+def test_the_share_of_neighbours_of_the_same_group_is_that_by_hand():
+    angles = np.array([0, 0.1, 0.25, 2.0, 2.1, 3.0])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    groups = ["a", "a", "b", "b", "b", ""]
+    told = group_metrics(groups, nearest_terms(vectors, 1), seed=1)
+    assert told["terms/same_group"] == pytest.approx(4 / 5)  # of b, the one at 0.25 has an a beside it
+    assert told["terms/same_group_by_chance"] == pytest.approx((2 * 1 / 5 + 3 * 2 / 5) / 5)
+    assert group_metrics(["a"] * 6, nearest_terms(vectors, 1), seed=1) == {}
+
+
+# Lists
+
+
+def test_a_term_is_read_once_without_blanks_and_what_is_left_out_is_listed_by_line(tmp_path):
+    path = tmp_path / "terms.jsonl"
+    found = [("gout", "a"), (" gout ", "b"), ("", "a"), ("fever", None), (7, "a"), ("cough", "a"), ("fever", None)]
+    path.write_text("".join(json.dumps({"group": group, "term": term}) + "\n" for term, group in found))
+    with Rejects(tmp_path / "rejects.jsonl", limit=1) as rejects:
+        terms = read_terms(settings("/m", path).terms, rejects)
+    assert [(term.text, term.group, term.line) for term in terms] == [
+        ("gout", "a", 1),
+        ("fever", "", 4),
+        ("cough", "a", 6),
+    ]
+    listed = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
+    assert [(each["line"], each["reason"]) for each in listed] == [
+        (2, "a term that stands there already, in another group"),
+        (3, "an empty term"),
+        (5, "a term that is no text"),
+        (7, "a term that stands there already"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "expected"),
+    [
+        ("t.txt", "gout\nfever\n", None, [("gout", ""), ("fever", "")]),
+        ("t.csv", "term\ngout\n", None, [("gout", "")]),
+        ("t.tsv", "group\tterm\nx\tgout\n", None, [("gout", "x")]),
+        ("t.csv", "name,kind,group\ngout,k,g\n", ["name"], [("gout", "g")]),
+        ("t.csv", "name,kind,group\ngout,k,g\n", ["name", "kind"], [("gout", "k")]),
+    ],
+)
+def test_term_and_group_are_found_in_every_file(tmp_path, name, text, columns, expected):
+    (tmp_path / name).write_text(text)
+    table = TermsSettings.model_validate(
+        {"model": "/m", "terms": {"path": str(tmp_path / name), "columns": columns}}
+    ).terms
+    with Rejects(None) as rejects:
+        assert [(term.text, term.group) for term in read_terms(table, rejects)] == expected
+
+
+def test_a_pair_rated_twice_has_the_mean_and_ratings_of_other_terms_are_counted(tmp_path, capsys):
+    rated = [
+        ("a", "b", 1),
+        ("b", "a", 4),
+        ("a", "x", 2),
+        ("b", "c", "3.5"),
+        (" c", "a ", 0),
+        ("y", "x", 1),
+        ("a", "b", "?"),
+    ]
+    path = write(tmp_path / "r.csv", [("term1", "term2", "score"), *rated])
+    with Rejects(None, limit=1) as rejects:
+        found = read_ratings(settings("/m", path, ratings=path).ratings, {"a": 0, "b": 1, "c": 2}, rejects)
+    assert dict(zip(found.pairs, found.scores, strict=True)) == {(0, 1): 2.5, (1, 2): 3.5, (0, 2): 0.0}
+    assert (found.missing, found.repeated, dict(rejects.counts)) == (2, 1, {"no score": 1})
+    told = capsys.readouterr().err
+    assert "2 of 6 ratings are of 2 terms that are not listed" in told
+    assert "1 ratings are of a pair that is rated already" in told
+
+
+def test_ratings_of_other_terms_alone_are_refused_without_their_text(tmp_path):
+    path = write(tmp_path / "r.csv", [("term1", "term2", "score"), ("Gout", "Fever", 1), ("Gout", "gout", 1)])
+    with Rejects(None) as rejects, pytest.raises(RequestError, match=r"found 0 in .* and 2 ratings of other") as error:
+        read_ratings(settings("/m", path, ratings=path).ratings, {"gout": 0, "fever": 1}, rejects)
+    assert "Gout" not in str(error.value)
+
+
+# The picture
+
+
+@pytest.mark.parametrize(("terms", "expected"), [(5, 4 / 3), (20, 19 / 3), (60, 59 / 3), (91, 30), (200, 30)])
+def test_perplexity_is_a_third_of_the_others_and_30_at_most(terms, expected):
+    assert perplexity_for(terms) == pytest.approx(expected)
+    assert perplexity_for(terms) < terms
+
+
+def crowded(count, seed=5):
+    """Terms in tight clusters of some 20, as t-SNE gives them."""
+    generator = np.random.default_rng(seed)
+    positions = generator.normal(size=(count // 20 + 1, 2)).repeat(20, axis=0)[:count] * 30
+    names = ["acute kidney injury", "gout", "심부전", "recurrent swelling of both of the ankles", "COPD"]
+    texts = [f"{names[place % 5]} {place}" for place in range(count)]
+    placed = Map(np.arange(count), positions + generator.normal(size=(count, 2)) * 2, 30.0, 7, count)
+    return draw_terms(texts, [str(place // 20) for place in range(count)], placed)
+
+
+def extents(drawing):
+    """Where matplotlib really puts the terms: left, top, right, bottom, in pixels of the drawing."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(drawing.width / PIXELS_PER_INCH, drawing.height / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    sides = {"start": "left", "middle": "center", "end": "right"}
+    found = []
+    for label in (shape for shape in drawing.shapes if isinstance(shape, Label) and shape.size == TERM_SIZE):
+        text = figure.text(0, 0, label.text, fontsize=label.size * POINTS, family=fonts_for(label.text).families)
+        text.set(horizontalalignment=sides[label.anchor], verticalalignment="baseline", parse_math=False)
+        box = text.get_window_extent(renderer)
+        found.append((label.x + box.x0, label.y - box.y1, label.x + box.x1, label.y - box.y0))
+    return np.array(found)
+
+
+def overlaps(boxes, others, slack=0.5):
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    return (high - low > slack).all(axis=-1)
+
+
+@pytest.mark.parametrize("count", [20, 60, 200])
+def test_no_label_covers_another_or_a_mark_or_leaves_the_frame(count):
+    drawn = crowded(count)
+    boxes = extents(drawn.drawing)
+    assert drawn.unlabelled == 0
+    assert len(boxes) == count
+    assert not np.triu(overlaps(boxes, boxes), 1).any()
+    marks = [np.array(shape.corners) for shape in drawn.drawing.shapes if isinstance(shape, Mark)][:count]
+    covered = overlaps(boxes, np.array([[*mark.min(axis=0), *mark.max(axis=0)] for mark in marks]))
+    assert not covered.any()
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, 2] <= drawn.drawing.width).all()
+
+
+def test_a_label_without_room_is_left_out_and_counted():
+    from domain.terms.placement import place_labels
+
+    places = place_labels(np.full((9, 2), 50.0), np.full((9, 2), (60.0, 30.0)), 100, 100, 5)
+    assert 0 < sum(place is None for place in places) < 9
+
+
+MACHADO = {  # Machado, Oliveira & Fernandes (2009), severity 1
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+LAB = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]])
+
+
+def lab(colour, matrix):
+    """CIE Lab (D65) of `#rrggbb` as it is seen through `matrix`."""
+    srgb = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    seen = LAB @ np.clip(np.array(matrix) @ linear, 0, 1) / (0.95047, 1, 1.08883)
+    root = np.where(seen > 216 / 24389, np.cbrt(seen), (24389 / 27 * seen + 16) / 116)
+    return np.array([116 * root[1] - 16, 500 * (root[0] - root[1]), 200 * (root[1] - root[2])])
+
+
+@pytest.mark.parametrize("sight", [np.eye(3).tolist(), *MACHADO.values()])
+def test_groups_differ_in_shape_or_else_in_a_colour_that_the_colour_blind_tell_apart(sight):
+    looks = list(_looks([*map(str, range(12)), OTHERS, NO_GROUP]).values())
+    assert len(set(looks)) == 14
+    for place, (colour, shape) in enumerate(looks):
+        for other_colour, other_shape in looks[:place]:
+            if shape == other_shape:
+                assert np.linalg.norm(lab(colour, sight) - lab(other_colour, sight)) > 15
+
+
+def test_of_many_groups_the_smallest_are_shown_as_one():
+    groups = [str(place) for place in range(20) for _ in range(20 - place)]
+    shown = _shown_groups([*groups, ""])
+    assert len(set(shown)) == 13
+    assert shown[groups.index("10")] == "10"
+    assert shown[groups.index("11")] == OTHERS
+    assert shown[-1] == NO_GROUP
+    assert {_looks(shown)[name][0] for name in (OTHERS, NO_GROUP)} == {GREY}
+    assert GREY not in COLOURS
+
+
+# The stage
+
+
+def test_the_stage_writes_vectors_tables_pictures_and_figures_that_agree(model, listed, tmp_path):
+    output = tmp_path / "out"
+    metrics = describe_terms(settings(model, listed, k=3), output)
+    vectors = np.load(output / "vectors.npy")
+    np.testing.assert_array_equal(vectors, term_vectors(model, TERMS, precision="fp32"))
+    terms = rows_of(output / "terms.csv")
+    assert [(row["term"], row["group"]) for row in terms] == list(zip(TERMS, GROUPS, strict=True))
+    assert all(float(row["x"]) or float(row["y"]) for row in terms)
+    found = nearest_terms(vectors, 3)
+    near = rows_of(output / "neighbours.csv")
+    assert [row["neighbour"] for row in near] == [TERMS[row] for row in found.rows.ravel()]
+    assert [float(row["cosine"]) for row in near] == pytest.approx(found.cosines.ravel().tolist(), abs=6e-5)
+    assert json.loads((output / "metrics.json").read_text()) == metrics
+    assert metrics["terms/perplexity"] == pytest.approx(7 / 3)
+    assert (metrics["terms/count"], metrics["terms/dim"], metrics["terms/layers"]) == (8, 16, 4)
+    svg = (output / "tsne.svg").read_text()
+    assert all(term in svg or term[:20] in svg for term in TERMS)
+    assert "no meaning" in svg
+    assert "Perplexity 2.33, seed 7" in svg
+    assert (output / "tsne.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in output.iterdir()) == sorted(
+        ["metrics.json", "neighbours.csv", "rejects.jsonl", "terms.csv", "tsne.png", "tsne.svg", "vectors.npy"]
+    )
+
+
+def test_the_same_seed_gives_the_same_picture_and_another_one_another(model, listed, tmp_path):
+    pictures = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        describe_terms(settings(model, listed, seed=seed), tmp_path / name)
+        pictures.append([(tmp_path / name / f"tsne.{kind}").read_bytes() for kind in ("svg", "png")])
+    assert pictures[0] == pictures[1]
+    assert pictures[0][0] != pictures[2][0]
+
+
+def test_correlations_with_ratings_are_those_of_scipy(model, listed, tmp_path):
+    generator = np.random.default_rng(2)
+    pairs = [(first, second) for first in range(8) for second in range(first) if (first + second) % 2]
+    scores = generator.integers(0, 5, len(pairs)).tolist()
+    rated = [(TERMS[first], TERMS[second], score) for (first, second), score in zip(pairs, scores, strict=True)]
+    path = write(tmp_path / "r.csv", [("term1", "term2", "score"), *rated])
+    metrics = describe_terms(settings(model, listed, ratings=path), tmp_path / "out")
+    vectors = term_vectors(model, TERMS, precision="fp32").astype(np.float64)
+    cosines = [vectors[a] @ vectors[b] / np.linalg.norm(vectors[a]) / np.linalg.norm(vectors[b]) for a, b in pairs]
+    assert metrics["terms/pearson_cosine"] == pytest.approx(stats.pearsonr(cosines, scores).statistic, abs=1e-5)
+    assert metrics["terms/spearman_cosine"] == pytest.approx(stats.spearmanr(cosines, scores).statistic, abs=1e-5)
+    for name in ("pearson_cosine", "spearman_cosine"):
+        low, high = (metrics[f"terms/{name}_{end}"] for end in ("low", "high"))
+        assert low < metrics[f"terms/{name}"] < high
+    assert metrics["terms/rated_pairs"] == len(pairs)
+
+
+def test_parquet_has_the_terms_beside_their_vectors_and_what_an_earlier_run_left_is_gone(model, listed, tmp_path):
+    output = tmp_path / "out"
+    describe_terms(settings(model, listed), output)
+    two = write(tmp_path / "two.csv", [("term",), *((term,) for term in TERMS[:2])])
+    metrics = describe_terms(settings(model, two, output="parquet"), output)
+    table = pq.read_table(output / "vectors.parquet")
+    assert table["text"].to_pylist() == TERMS[:2]
+    np.testing.assert_array_equal(
+        np.array(table["vector"].to_pylist(), np.float32), term_vectors(model, TERMS[:2], precision="fp32")
+    )
+    assert not [path for path in output.iterdir() if path.name.startswith(("tsne", "vectors.npy"))]
+    assert metrics["terms/perplexity"] is None
+
+
+def test_two_terms_have_neighbours_and_no_picture_which_is_told(model, tmp_path, capsys):
+    two = write(tmp_path / "two.csv", [("term",), *((term,) for term in TERMS[:2])])
+    describe_terms(settings(model, two), tmp_path / "out")
+    assert "no picture: t-SNE needs 5 terms at least, and there are 2" in capsys.readouterr().err
+    assert len(rows_of(tmp_path / "out" / "neighbours.csv")) == 2
+
+
+def test_of_more_terms_than_can_be_seen_a_seeded_part_is_drawn_and_told(model, listed, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("domain.terms.picture.MOST_TERMS", 6)
+    monkeypatch.setattr("domain.terms.terms.MOST_TERMS", 6)
+    describe_terms(settings(model, listed), tmp_path / "out")
+    assert sum(row["x"] != "" for row in rows_of(tmp_path / "out" / "terms.csv")) == 6
+    assert "6 of 8 terms" in (tmp_path / "out" / "tsne.svg").read_text()
+    assert "6 of 8 terms, drawn at random" in capsys.readouterr().err
+
+
+def test_terms_that_the_vocabulary_does_not_know_are_told_and_alone_they_are_refused(model, tmp_path, capsys):
+    some = write(tmp_path / "some.csv", [("term",), *((term,) for term in [*TERMS[:4], "☃", "☂"])])
+    assert describe_terms(settings(model, some), tmp_path / "out")["terms/unknown"] == 2
+    assert "2 of 6 terms have no piece" in capsys.readouterr().err
+    none = write(tmp_path / "none.csv", [("term",), ("☃",), ("☂",)])
+    with pytest.raises(RequestError, match="same vector for all"):
+        describe_terms(settings(model, none), tmp_path / "out")
+
+
+def test_a_term_without_pieces_is_left_out_by_its_line_and_too_many_stop(model, tmp_path, capsys):
+    lines = [("term",), *((term,) for term in TERMS), ("\u200b",)]
+    odd = write(tmp_path / "odd.csv", lines)
+    metrics = describe_terms(settings(model, odd, max_rejects=0.2), tmp_path / "out")
+    assert (metrics["terms/count"], metrics["terms/rejected"]) == (8, 1)
+    assert '"line": 10' in (tmp_path / "out" / "rejects.jsonl").read_text()
+    assert "1 × a term without a piece in the model's vocabulary" in capsys.readouterr().err
+    with pytest.raises(WorkError, match=r"odd\.csv, line 10"):
+        describe_terms(settings(model, odd, max_rejects=0.05), tmp_path / "out")
+
+
+def test_one_term_is_too_few_and_what_was_left_out_is_told(model, tmp_path):
+    one = write(tmp_path / "one.csv", [("term",), ("gout",), ("gout",)])
+    with pytest.raises(
+        RequestError, match=r"two terms at least, .* found 1; left out were 1 × a term that stands there"
+    ):
+        describe_terms(settings(model, one), tmp_path / "out")
+
+
+def test_a_perplexity_beyond_the_terms_is_refused(model, listed, tmp_path):
+    with pytest.raises(RequestError, match="less than the 8 terms"):
+        describe_terms(settings(model, listed, perplexity=8), tmp_path / "out")
+
+
+def test_too_many_columns_are_refused_by_the_settings():
+    with pytest.raises(ValueError, match="term and group, found 3"):
+        TermsSettings.model_validate({"model": "/m", "terms": {"path": "/t.csv", "columns": ["a", "b", "c"]}})
+    with pytest.raises(ValueError, match="expected three columns"):
+        TermsSettings.model_validate(
+            {"model": "/m", "terms": {"path": "/t.csv"}, "ratings": {"path": "/r.csv", "columns": ["a", "b"]}}
+        )
+
+
+def test_one_process_does_the_stage(tmp_path):
+    other = StageContext(tmp_path / "output", tmp_path / "cache", World(1, 2))
+    assert run(settings("/nowhere", "/nothing.csv"), other) == {}
+    assert not other.output.exists()
+
+
+def test_a_model_that_is_given_stays_where_it_is(encoder):
+    assert load_encoder(encoder) is encoder
+    with pytest.raises(RequestError, match="expected a model folder"):
+        load_encoder(ModelSource.parse("/nowhere/at/all"))

@@ -1,0 +1,308 @@
+"""`bertrelay rerank`: every table in and out, answers of a search in a better order, killed and resumed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bertrelay.errors import RequestError, WorkError
+
+TEXTS = ["a dog barks", "ein hund bellt .", "개가 짖는다", "a dog", "barks .", "ein"]
+PAIRS = [(TEXTS[n % 6], TEXTS[(5 * n + n // 6) % 6]) for n in range(17)]
+
+
+def spread(network):
+    """Scores far from ½ and from one another, which those of a new head are not."""
+    import torch
+
+    torch.manual_seed(5)
+    for weight in network.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.7)
+
+
+@pytest.fixture(scope="module")
+def scorer(model, tmp_path_factory):
+    """The folder of a random cross-encoder."""
+    from teachers.baselines.cross_encoder import start_cross_encoder
+
+    started = start_cross_encoder(model)
+    spread(started)
+    folder = tmp_path_factory.mktemp("cross-encoder")
+    started.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(scorer):
+    from teachers.baselines import load_scorer
+
+    found = load_scorer(scorer).score(PAIRS, precision="fp32").tolist()
+    assert np.ptp(found) > 0.1
+    return found
+
+
+def write_table(path, pairs=PAIRS, columns=("sentence1", "sentence2")):
+    frame = pd.DataFrame(pairs, columns=columns)
+    match path.suffix:
+        case ".parquet":
+            frame.to_parquet(path)
+        case ".jsonl":
+            frame.to_json(path, orient="records", lines=True, force_ascii=False)
+        case suffix:
+            frame.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
+    return path
+
+
+def rows_of(path):
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    return frame.to_dict("records")
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_every_table_gives_the_scores_of_python(call, scorer, expected, tmp_path, kind):
+    table = write_table(tmp_path / f"pairs{kind}", columns=("question", "answer"))
+    columns = ["--column", "question", "--column", "1"] if kind != ".jsonl" else ["--column", "0", "--column", "answer"]
+    out = call("rerank", scorer, table, tmp_path / "out.txt", *columns, "--precision", "fp32")
+    assert out == f"17 pairs scored, in {tmp_path / 'out.txt'}\n"
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "out.txt"), expected, atol=1e-6)
+    assert {path.name for path in tmp_path.iterdir()} == {table.name, "out.txt"}
+
+
+@pytest.mark.parametrize("kind", [".csv", ".jsonl", ".parquet"])
+def test_every_output_has_the_pairs_beside_their_scores(call, scorer, expected, tmp_path, kind):
+    call("rerank", scorer, write_table(tmp_path / "pairs.tsv"), tmp_path / f"out{kind}", "--precision", "fp32")
+    rows = rows_of(tmp_path / f"out{kind}")
+    assert [list(row) for row in rows] == [["line", "sentence1", "sentence2", "score"]] * 17
+    assert [(row["line"], row["sentence1"], row["sentence2"]) for row in rows] == [
+        (number, *pair) for number, pair in enumerate(PAIRS, 2)
+    ]
+    np.testing.assert_allclose([row["score"] for row in rows], expected, atol=1e-6)
+
+
+def test_the_size_of_batches_changes_no_score(scorer, expected):
+    from teachers.baselines import load_scorer
+
+    found = load_scorer(scorer).score(PAIRS, precision="fp32", batch_tokens=20)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_candidates_of_a_query_are_ranked_and_the_best_kept(call, scorer, tmp_path):
+    from teachers.baselines import load_scorer
+
+    pairs = [(query, text) for query in ("a dog", "ein hund", "a dog") for text in TEXTS]
+    table = write_table(tmp_path / "pairs.csv", pairs)
+    out = call("rerank", scorer, table, tmp_path / "best.jsonl", "--top", "2", "--precision", "fp32")
+    assert out.startswith("18 candidates of 3 queries ranked, in ")
+    scores = load_scorer(scorer).score(pairs, precision="fp32").reshape(3, 6)
+    for number, answer in enumerate(rows_of(tmp_path / "best.jsonl")):
+        best = np.argsort(-scores[number])[:2]
+        assert (answer["query"], answer["line"]) == (pairs[6 * number][0], 2 + 6 * number)
+        assert [(hit["rank"], hit["text"], hit["line"]) for hit in answer["hits"]] == [
+            (rank, TEXTS[place], 2 + 6 * number + place) for rank, place in enumerate(best, 1)
+        ]
+        np.testing.assert_allclose([hit["score"] for hit in answer["hits"]], scores[number][best], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".csv", ".tsv"])
+@pytest.mark.parametrize("asked", ["file", "command line"])
+def test_answers_of_a_search_are_put_into_the_order_of_the_scores(call, model, scorer, tmp_path, kind, asked):
+    from teachers.baselines import load_scorer
+
+    (tmp_path / "corpus.txt").write_text("\n".join(TEXTS) + "\n")
+    (tmp_path / "queries.txt").write_text("a dog\n\nein hund\n")
+    queries = (
+        ["--queries", tmp_path / "queries.txt"] if asked == "file" else ["--query", "a dog", "--query", "ein hund"]
+    )
+    answers = tmp_path / f"answers{kind}"
+    call("search", model, tmp_path / "corpus.txt", *queries, "-k", "5", "--output", answers, "--precision", "fp32")
+    call("rerank", scorer, answers, tmp_path / "best.jsonl", "--precision", "fp32")
+    call("rerank", scorer, answers, tmp_path / "best.csv", "--top", "3", "--precision", "fp32")
+    if kind == ".jsonl":
+        before = {answer["query"]: answer["hits"] for answer in rows_of(answers)}
+    else:
+        frame = pd.read_csv(answers, sep="\t" if kind == ".tsv" else ",")
+        before = {name: part.to_dict("records") for name, part in frame.groupby("query", sort=False)}
+    best = rows_of(tmp_path / "best.jsonl")
+    assert [(answer["query"], answer.get("line")) for answer in best] == [
+        ("a dog", 1 if asked == "file" else None), ("ein hund", 3 if asked == "file" else None),
+    ]  # fmt: skip
+    for answer in best:
+        found = before[answer["query"]]
+        scores = load_scorer(scorer).score([(answer["query"], hit["text"]) for hit in found], precision="fp32")
+        order = np.argsort(-scores, kind="stable")
+        assert [hit["line"] for hit in answer["hits"]] == [found[place]["line"] for place in order]
+        assert [hit["similarity"] for hit in answer["hits"]] == pytest.approx(
+            [found[place]["similarity"] for place in order]
+        )
+    rows = rows_of(tmp_path / "best.csv")
+    assert list(rows[0]) == ["query_line", "query", "rank", "score", "similarity", "line", "text"]
+    assert [row["rank"] for row in rows] == [1, 2, 3, 1, 2, 3]
+    assert [row["text"] for row in rows] == [hit["text"] for answer in best for hit in answer["hits"][:3]]
+    assert pd.isna(rows[0]["query_line"]) == (asked == "command line")
+
+
+def test_a_poly_encoder_ranks_too(call, model, tmp_path):
+    from bertrelay.encoder import SentenceEncoder
+    from teachers.baselines import PolyEncoder
+
+    poly = PolyEncoder(SentenceEncoder.load(model), codes=3).eval()
+    spread(poly)
+    poly.save(tmp_path / "poly")
+    call("rerank", tmp_path / "poly", write_table(tmp_path / "pairs.csv"), tmp_path / "out.txt", "--precision", "fp32")
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "out.txt"), poly.score(PAIRS, precision="fp32"), atol=2e-6)
+
+
+def test_a_recipe_ranks_and_json_is_one_document(call, scorer, expected, write_lines, tmp_path):
+    table = write_table(tmp_path / "pairs.csv")
+    stage = f'uses = "teachers.rerank"\nmodel = "{scorer}"\npairs.path = "{table}"\noutput = "csv"\nprecision = "fp32"'
+    recipe = write_lines("r.toml", ["[t]", stage])
+    assert "pairs 17" in call("run", recipe, "--runs", tmp_path / "runs")
+    rows = rows_of(tmp_path / "runs/r/t/latest/scores.csv")
+    np.testing.assert_allclose([row["score"] for row in rows], expected, atol=1e-6)
+    assert "SKIP" in call("run", recipe, "--runs", tmp_path / "runs", "--set", "t.batch_tokens=64")
+    document = json.loads(call("rerank", scorer, table, tmp_path / "out.csv", "--json"))
+    assert (document["pairs"], document["queries"]) == (17, None)
+
+
+# Faults
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["pairs.csv", "out.xyz"], r"expected a file that ends in \.csv or \.jsonl or \.parquet or \.txt, found out"),
+        (["pairs.csv", "none/out.csv"], "there is no folder none"),
+        (["pairs.csv", "pairs.csv"], "is the input itself"),
+        (["pairs.csv", "out.txt", "--top", "3"], r"output: a \.txt file has the scores alone"),
+        (["pairs.csv", "out.csv", "--column", "sentence1"], "expected two columns, .* found 1 named"),
+        (["pairs.csv", "out.csv", "--column", "sentence1", "--column", "text"], r"no column 'text'"),
+        (["none.csv", "out.csv"], r"there is no file .*none\.csv"),
+        (["lines.txt", "out.csv"], r"read as plain lines, one value each, and 2 columns are asked.*`format`"),
+        (["numbers.jsonl", "out.csv"], r"numbers\.jsonl, line 1: expected text, found int; name two columns of text"),
+    ],
+)
+def test_a_wrong_request_ends_with_2_and_loads_no_torch(scorer, write_lines, tmp_path, arguments, told):
+    write_table(tmp_path / "pairs.csv")
+    write_lines("lines.txt", TEXTS)
+    write_lines("numbers.jsonl", ['{"sentence1": "a dog", "sentence2": 7}'])
+    code = "import sys\nfrom pipelines.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "rerank", scorer, *arguments],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "False\n"), done.stderr
+    assert re.search(told, done.stderr)
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"query": "secret", "hits": [{"line": 1}]}', "line 2: expected a query and its hits, each with its line and"),
+        ('{"query": "secret", "hits": "none"}', "line 2: expected a query and its hits"),
+        ("secret", "line 2: expected a query and its hits"),
+        ('{"query": "secret", "hits": [{"line": 1, "text": 5}]}', "line 2: expected text, found int"),
+    ],
+)
+def test_a_broken_answer_is_told_with_its_line_and_without_its_text(scorer, write_lines, tmp_path, line, told):
+    from teachers.baselines import rerank_file
+
+    whole = json.dumps({"query": "a dog", "hits": [{"line": 1, "text": "barks", "similarity": 0.5}]})
+    answers = write_lines("answers.jsonl", [whole, line])
+    with pytest.raises(RequestError, match=told) as raised:
+        rerank_file(scorer, answers, tmp_path / "out.jsonl")
+    assert "secret" not in str(raised.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl"]
+
+
+def test_a_model_that_scores_no_pairs_and_one_whose_scores_are_none_are_told(scorer, model, tmp_path):
+    from teachers.baselines import CrossEncoder, rerank_file
+
+    table = write_table(tmp_path / "pairs.csv")
+    with pytest.raises(RequestError, match="model: expected a cross-encoder with one score, found none in"):
+        rerank_file(model, table, tmp_path / "out.csv")
+    spoilt = CrossEncoder.load(scorer)
+    spoilt.network.classifier.bias.data.fill_(np.nan)
+    spoilt.save(tmp_path / "spoilt")
+    with pytest.raises(WorkError, match="found 17 of 17 that are no numbers, the first for pair 0"):
+        rerank_file(tmp_path / "spoilt", table, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+SMALL_BLOCKS = """
+import teachers.baselines.pair_files as files
+files.BLOCK_PAIRS = 200
+from pipelines.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def begin(scorer, tmp_path):
+    """Starts `bertrelay rerank` with blocks of 200 pairs; none lives on."""
+    started = []
+
+    def start_one(output, *options):
+        command = [
+            sys.executable,
+            "-c",
+            SMALL_BLOCKS,
+            "rerank",
+            scorer,
+            "many.csv",
+            output,
+            "--precision",
+            "fp32",
+            *options,
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+        process = subprocess.Popen(
+            list(map(str, command)),
+            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def finished(process):
+    out, told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    return out, told
+
+
+def test_killed_it_goes_on_to_the_same_bytes_and_two_processes_share_the_work(begin, tmp_path):
+    write_table(tmp_path / "many.csv", [(f"{TEXTS[n % 6]} {n % 7}", TEXTS[n % 5]) for n in range(6_000)])
+    begun, parts = begin("out.csv"), tmp_path / "out.csv.partial"
+    while len(list(parts.glob("0*.jsonl"))) < 3:
+        assert begun.poll() is None, begun.stderr.read()
+        time.sleep(0.01)
+    begun.kill()
+    assert begun.wait() == -signal.SIGKILL
+    assert not (tmp_path / "out.csv").exists()
+    out, told = finished(begin("out.csv"))
+    assert "scoring: going on after" in told
+    assert out == "6,000 pairs scored, in out.csv\n"
+    _, told = finished(begin("whole.csv"))
+    assert "going on after" not in told
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    out, _ = finished(begin("two.csv", "--processes", "2"))
+    assert out == "6,000 pairs scored, in two.csv\n"
+    one, two = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("whole", "two"))
+    assert one.drop(columns="score").equals(two.drop(columns="score"))
+    np.testing.assert_allclose(two["score"], one["score"], atol=2e-6)  # other blocks, so other batches
+    assert {path.name for path in tmp_path.iterdir()} == {"many.csv", "out.csv", "whole.csv", "two.csv"}

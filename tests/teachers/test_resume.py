@@ -1,0 +1,167 @@
+"""The trainings of the paper's protocols and baselines: killed and begun again, and shared by two processes."""
+
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.training import Training
+from pipelines.registry import REGISTRY
+from pipelines.samples.sbert_paper import write_sbert_paper
+from pipelines.samples.settings import SbertPaperSettings
+
+TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
+NAMES = ["cross-encoder", "poly-encoder", "bilstm", "ten-fold", "cross-topic", "ablation"]
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("paper")
+    write_sbert_paper(folder, SbertPaperSettings(sts=20, train=24, classes=12))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(
+    data: Path, tiny_encoder: Callable[..., SentenceEncoder], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[bool], Path]:
+    """The folder of a small BERT, with dropout or without."""
+    texts = (data / "STS/STSBenchmark/sts-train.csv").read_text().splitlines()
+    folder = tmp_path_factory.mktemp("base")
+    for name, sizes in (("True", {}), ("False", NO_DROPOUT)):
+        tiny_encoder("bert", texts, layers=1, sizes=sizes).save(folder / name)
+    return lambda dropout: folder / str(dropout)
+
+
+def given(name: str, data: Path, base: Path) -> tuple[str, dict[str, Any]]:
+    """The kind of stage and its settings."""
+    sts = {part: {"path": str(data / f"STS/STSBenchmark/sts-{part}.csv"), "format": "tsv"} for part in ("train", "dev")}
+    scored = {part: [{**table, "header": False, "columns": [5, 6, 4]}] for part, table in sts.items()}
+    columns = ["sentence1", "sentence2", "gold_label"]
+    labelled = {
+        part: [{"path": str(data / f"snli_1.0/snli_1.0_{part}.jsonl"), "columns": columns}] for part in ("train", "dev")
+    }
+    shared = {**TRAINING, "precision": "fp32", "base": str(base)}
+    ablation = {"data": str(data), "poolings": ["mean"], "concatenations": [["u", "v"]]}
+    glove = {key: value for key, value in shared.items() if key != "base"} | {"glove": str(data / "glove.txt")}
+    return {
+        "cross-encoder": ("teachers.cross-encoder", {**shared, **scored}),
+        "poly-encoder": ("teachers.poly-encoder", {**shared, **scored, "codes": 4}),
+        "bilstm": ("teachers.bilstm", {**glove, **labelled, "hidden": 8}),
+        "ten-fold": ("teachers.facets", {**shared, "data": str(data), "folds": 2}),
+        "cross-topic": ("teachers.facets", {**shared, "data": str(data), "split": "cross-topic"}),
+        "ablation": ("teachers.ablation", {**shared, **ablation}),
+    }[name]
+
+
+def learn(folder: Path, kind: str, settings: dict[str, Any]) -> Metrics:
+    for each in ("output", "cache"):
+        (folder / each).mkdir(parents=True, exist_ok=True)
+    [stage] = [each for each in REGISTRY if each.kind == kind]
+    context = StageContext(folder / "output", folder / "cache")
+    return stage.load_run()(stage.load_settings().model_validate(settings), context)
+
+
+def weights(folder: Path) -> dict[str, str]:
+    """The digests of all weights that a stage has left, those of trainings inside it among them."""
+    files = sorted((folder / "output").rglob("model/*.safetensors"))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def losses(folder: Path) -> dict[str, list[float]]:
+    """The loss of every step of every training."""
+    found = {}
+    for path in sorted((folder / "output").rglob("metrics.jsonl")):
+        lines = map(json.loads, path.read_text().splitlines())
+        found[str(path.relative_to(folder))] = [line["loss"] for line in lines if "loss" in line]
+    return found
+
+
+class Killed(BaseException):
+    """Ends a training where it stands, as a kill does: nothing is saved."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_and_begun_again_it_ends_with_the_same_weights(
+    data: Path, base: Callable[[bool], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kind, settings = given(name, data, base(True))
+    expected = learn(tmp_path / "whole", kind, settings)
+    update, steps = Training._update, 0
+    killed_at = sum(map(len, losses(tmp_path / "whole").values())) - 1  # in the last training of all
+
+    def killed_after(self: Training) -> None:
+        nonlocal steps
+        update(self)
+        steps += 1
+        if steps == killed_at:
+            raise Killed
+
+    with monkeypatch.context() as killing:
+        killing.setattr(Training, "_update", killed_after)
+        with pytest.raises(Killed):
+            learn(tmp_path / "killed", kind, settings)
+    metrics = learn(tmp_path / "killed", kind, settings)
+    untimed = {key for key in expected if key != "train_seconds"}
+    assert {key: metrics[key] for key in untimed} == {key: expected[key] for key in untimed}
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole") != {}
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
+WORKER = """
+import json, sys
+from pathlib import Path
+from bertrelay.hardware import accelerator
+from bertrelay.stage import StageContext, World
+from pipelines.registry import REGISTRY
+
+accelerator()
+for name, (kind, settings) in json.loads(Path(sys.argv[1]).read_text()).items():
+    folder = Path(sys.argv[1]).parent / name
+    for each in ("output", "cache"):
+        (folder / each).mkdir(parents=True, exist_ok=True)
+    [stage] = [each for each in REGISTRY if each.kind == kind]
+    context = StageContext(folder / "output", folder / "cache", World.from_environment())
+    metrics = stage.load_run()(stage.load_settings().model_validate(settings), context)
+    if context.world.is_main:
+        (folder / "figures.json").write_text(json.dumps(metrics))
+"""
+
+
+def test_two_processes_learn_what_one_does(data: Path, base: Callable[[bool], Path], tmp_path: Path) -> None:
+    stages = {name: given(name, data, base(False)) for name in NAMES}
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two/stages.json").write_text(json.dumps(stages))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", WORKER, str(tmp_path / "two/stages.json")]
+    workers = [
+        subprocess.Popen(
+            command, env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True
+        )
+        for rank in "01"
+    ]
+    told = [worker.communicate()[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], told
+    for name, (kind, settings) in stages.items():
+        expected = learn(tmp_path / name, kind, settings)
+        alone, together = losses(tmp_path / name), losses(tmp_path / "two" / name)
+        assert alone.keys() == together.keys() and alone
+        for training, values in alone.items():
+            assert together[training] == pytest.approx(values, rel=1e-4), training
+        figures = json.loads((tmp_path / "two" / name / "figures.json").read_text())
+        untimed = {key: value for key, value in expected.items() if key not in ("train_seconds", "best_step")}
+        assert {key: figures[key] for key in untimed} == pytest.approx(untimed, abs=0.02), name
