@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertrelay.errors import RequestError
-from bertrelay.hardware import resolve_precision
+from bertrelay.hardware import give_back_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import Packed, using
 from bertrelay.padding import sorted_batches
@@ -104,6 +104,7 @@ def predict_blocks(
                 refused(asked)
         packed = packed or pack_for(pieces.to_read, model.network.network.base_model, precision, batch_tokens)
         yield is_too_long, nbest_of(model, pieces, cutter, precision, batch_tokens, packed)
+        give_back_memory()
 
 
 def _cut(cutter: Cutter, questions: Iterable[Asked], block_characters: int) -> Iterator[tuple[list[Asked], Pieces]]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertrelay.hardware import resolve_precision
+from bertrelay.hardware import give_back_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import Packed, using
 from bertrelay.padding import sorted_batches
@@ -115,6 +115,7 @@ def predict_blocks(
     for block, pieces in one_ahead(cut):
         packed = packed or pack_for(len(pieces.ids), model.network.network.base_model, precision, batch_tokens)
         yield block, emissions_of(model, pieces, cutter, precision, batch_tokens, packed)
+        give_back_memory()
 
 
 def emissions_of(
