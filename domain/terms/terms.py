@@ -104,12 +104,22 @@ def _usable_terms(
             f"{settings.terms.name}: expected two terms at least, to be compared, found {len(kept)}{left_out}"
         )
     tokens = tokens.take(kept)
-    if unknown := int((tokens.known == 0).sum()):
+    _tell_unknown(int((tokens.known == 0).sum()), len(kept))
+    return [listed[place] for place in kept], tokens
+
+
+def _tell_unknown(unknown: int, count: int) -> None:
+    """Says how many terms the vocabulary knows nothing of. Raises RequestError where it is all of them."""
+    if unknown == count:
+        raise RequestError(
+            f"terms: expected terms that the model's vocabulary knows pieces of, found none among {count:,}. "
+            "Take a model that was made for their language"
+        )
+    if unknown:
         say(
-            f"{unknown:,} of {len(kept):,} terms have no piece that the model's vocabulary knows; their vectors tell "
+            f"{unknown:,} of {count:,} terms have no piece that the model's vocabulary knows; their vectors tell "
             "nothing about them. Take a model that was made for their language"
         )
-    return [listed[place] for place in kept], tokens
 
 
 def _rated(settings: TermsSettings, terms: Sequence[Term], rejects: Rejects, cache: Path | None) -> RatedPairs | None:
@@ -120,11 +130,6 @@ def _rated(settings: TermsSettings, terms: Sequence[Term], rejects: Rejects, cac
 
 def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
     """Where the terms stand on the picture; None, with a word, where there is nothing to be seen."""
-    if np.ptp(vectors, axis=0).max() == 0:
-        raise RequestError(
-            "terms: expected terms that the model tells apart, found the same vector for all. Its vocabulary knows "
-            "none of them: take a model that was made for their language"
-        )
     shown = min(len(vectors), MOST_TERMS)
     if shown < LEAST_TERMS:
         say(f"no picture: t-SNE needs {LEAST_TERMS} terms at least, and there are {shown}")

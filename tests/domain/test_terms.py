@@ -454,7 +454,7 @@ def test_terms_that_the_vocabulary_does_not_know_are_told_and_alone_they_are_ref
     assert describe_terms(settings(model, some), tmp_path / "out")["terms/unknown"] == 2
     assert "2 of 6 terms have no piece" in capsys.readouterr().err
     none = write(tmp_path / "none.csv", [("term",), ("☃",), ("☂",)])
-    with pytest.raises(RequestError, match="same vector for all"):
+    with pytest.raises(RequestError, match="knows pieces of, found none among 2"):
         describe_terms(settings(model, none), tmp_path / "out")
 
 
