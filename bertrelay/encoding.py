@@ -19,7 +19,7 @@ from bertrelay.errors import RequestError
 from bertrelay.hardware import resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import Packed, using
-from bertrelay.padding import batch_shape, padded
+from bertrelay.padding import padded, sorted_batches
 from bertrelay.progress import Bar, progress
 
 BLOCK_SENTENCES = 8_192
@@ -121,22 +121,19 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
 
 
 def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar) -> Vectors:
-    order = np.argsort(-block.lengths, kind="stable")  # longest first: if memory is short, it shows at once
-    parts, start = [], 0
-    while start < len(order):
-        longest = int(block.lengths[order[start]])
-        width, height = batch_shape(longest, len(order) - start, batch_tokens, encoder.max_tokens)
-        rows = order[start : start + height]
+    parts, orders = list[torch.Tensor](), [np.zeros(0, np.int64)]
+    for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens):
         ids, mask = _padded(block, rows, width, height, encoder.pad_id)
         vectors = encoder(ids.to(encoder.device), mask.to(encoder.device))  # (height, dim)
         parts.append(vectors[: len(rows)])
-        start += len(rows)
+        orders.append(rows)
         bar.advance(len(rows))
+    order = np.concatenate(orders)
     bar.advance(len(block.row_of) - len(order))
     sorted_vectors = torch.cat(parts).cpu().numpy()  # (distinct, dim); the only wait for a GPU
-    vectors = np.empty_like(sorted_vectors)
-    vectors[order] = sorted_vectors
-    return vectors[block.row_of]  # (sentences, dim)
+    distinct = np.empty_like(sorted_vectors)
+    distinct[order] = sorted_vectors
+    return distinct[block.row_of]  # (sentences, dim)
 
 
 def _padded(

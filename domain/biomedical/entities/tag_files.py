@@ -7,12 +7,11 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from bertrelay.errors import RequestError, WorkError
-from bertrelay.parts import Parts
+from bertrelay.errors import RequestError
+from bertrelay.parts import Parts, Stretch
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from domain.biomedical.annotations import Document
@@ -34,18 +33,10 @@ class Source(NamedTuple):
         return read_documents(self.path, self.format, rejects)
 
 
-class Block(NamedTuple):
-    """Documents [first, end) of the source; words: as white space divides them, for the progress."""
-
-    first: int
-    end: int
-    words: int
-
-
 class Survey(NamedTuple):
     """What reading the source through has shown. digest: sha256 of all that a tagger sees."""
 
-    blocks: list[Block]
+    blocks: list[Stretch]
     blank: int
     rejected: int
     digest: str
@@ -56,7 +47,7 @@ class Survey(NamedTuple):
 
     @property
     def words(self) -> int:
-        return sum(block.words for block in self.blocks)
+        return sum(block.size for block in self.blocks)
 
 
 def check_source(source: Source) -> None:
@@ -91,7 +82,7 @@ def survey(source: Source, listed: Path, max_rejects: float) -> Survey:
 
     Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
     """
-    blocks, blank, digest = list[Block](), 0, hashlib.sha256()
+    blocks, blank, digest = list[Stretch](), 0, hashlib.sha256()
     first, end, characters, words = 0, 0, 0, 0
     with Rejects(listed, max_rejects) as rejects:
         for document in source.documents(rejects):
@@ -101,10 +92,10 @@ def survey(source: Source, listed: Path, max_rejects: float) -> Survey:
             end, characters = end + 1, characters + len(document.text)
             words += count_words(document.text)
             if characters >= BLOCK_CHARACTERS:
-                blocks.append(Block(first, end, words))
+                blocks.append(Stretch(first, end, words))
                 first, characters, words = end, 0, 0
     if first < end:
-        blocks.append(Block(first, end, words))
+        blocks.append(Stretch(first, end, words))
     rejected = rejects.counts.total()
     if not rejected:
         listed.unlink()
@@ -120,31 +111,14 @@ def count_words(text: str) -> int:
     return sum(1 for _ in WORD.finditer(text))
 
 
-def tagged_documents(parts: Parts[Block]) -> Iterator[Document]:
+def tagged_documents(parts: Parts[Stretch]) -> Iterator[Document]:
     """All tagged documents, in order; where they stood in a part is nobody's concern."""
     for path in parts.paths:
         for document in read_documents(path, "jsonl", unique=False):
             yield replace(document, file="", line=0)
 
 
-def blocks_of(source: Source, wanted: list[Block]) -> Iterator[Iterator[Document]]:
-    """The documents of each of `wanted`, in one pass over the source; a block is to be read before the next one."""
-    documents, place = source.documents(Rejects(None, limit=1)), 0
-    for first, end, _ in wanted:
-        documents, place = islice(documents, first - place, None), end
-        yield _exactly(end - first, documents, source)
-
-
-def _exactly(count: int, documents: Iterator[Document], source: Source) -> Iterator[Document]:
-    found = 0
-    for document in islice(documents, count):
-        found += 1
-        yield document
-    if found < count:
-        raise WorkError(f"{source.path} became shorter while it was read; run the same command again")
-
-
-def put_together(parts: Parts[Block], output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
+def put_together(parts: Parts[Stretch], output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
     """Writes `output`; how many documents its format cannot hold, which `listed` lists where there are any."""
     with Rejects(listed, max_rejects) as rejects, writing(output, format_name, rejects) as write:
         for document in tagged_documents(parts):

@@ -2,27 +2,27 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.backbone import model_folder
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import give_back_memory, resolve_precision
-from bertrelay.parts import Parts
-from bertrelay.progress import Bar, progress, say
+from bertrelay.hardware import resolve_precision
+from bertrelay.parts import Parts, Stretch, fill, taken
+from bertrelay.progress import Bar
+from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
 from bertrelay.vector_outputs import held
 from domain.biomedical.annotations import Document
 from domain.biomedical.entities.tag_files import (
     BLOCK_CHARACTERS,
-    Block,
     Source,
     Survey,
-    blocks_of,
     check_output,
     count_words,
     put_together,
@@ -90,8 +90,9 @@ def tag_file(
         if world.is_main:
             parts.begin(_holds(folder, surveyed, precision))
         wait_for_all(world)
-        started = time.monotonic()
-        computed = _tag_blocks(EntityTagger.load(folder), source, parts, precision, batch_tokens, world)
+        tagger, started = EntityTagger.load(folder), time.monotonic()
+        lines = partial(_lines, tagger, source, precision, batch_tokens)
+        computed = fill(parts, lines, "tagging", "words", world)
         wait_for_all(world)
         seconds = time.monotonic() - started
         entities, refused = {}, 0
@@ -134,27 +135,18 @@ def _holds(folder: Path, surveyed: Survey, precision: str) -> dict[str, object]:
     return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_CHARACTERS}
 
 
-def _tag_blocks(
-    tagger: EntityTagger, source: Source, parts: Parts[Block], precision: str, batch_tokens: int | None, world: World
-) -> int:
-    """Tags the blocks that are not done: process r of w those at r::w. How many words these blocks have together."""
-    waiting = parts.waiting()
-    mine = [number for number in waiting if number % world.size == world.rank]
-    theirs = set(waiting).difference(mine)
-    words = sum(block.words for block in parts.blocks)
-    missing = sum(parts.blocks[number].words for number in waiting)
-    if 0 < missing < words:
-        say(f"tagging: going on after {words - missing:,} of {words:,} words")
-    read = blocks_of(source, [parts.blocks[number] for number in mine])
-    with progress("tagging", words, "words", words - missing) as bar:
-        for number, documents in zip(mine, read, strict=True):
-            tagged = tagger.tag_documents(documents, precision=precision, batch_tokens=batch_tokens)
-            parts.write(number, map(jsonl.line_of, _counted(tagged, bar)))
-            give_back_memory()
-            done = theirs.difference(parts.waiting())  # by other processes, since the last block
-            bar.advance(sum(parts.blocks[other].words for other in done))
-            theirs -= done
-    return missing
+def _lines(
+    tagger: EntityTagger,
+    source: Source,
+    precision: str,
+    batch_tokens: int | None,
+    wanted: Sequence[Stretch],
+    bar: Bar,
+) -> Iterator[Iterator[str]]:
+    """The lines of each block of tagged documents."""
+    for documents in taken(source.documents(Rejects(None, limit=1)), wanted, source.path):
+        tagged = tagger.tag_documents(documents, precision=precision, batch_tokens=batch_tokens)
+        yield map(jsonl.line_of, _counted(tagged, bar))
 
 
 def _counted(documents: Iterator[Document], bar: Bar) -> Iterator[Document]:
@@ -165,7 +157,7 @@ def _counted(documents: Iterator[Document], bar: Bar) -> Iterator[Document]:
         bar.advance(count_words(document.text))
 
 
-def _count(parts: Parts[Block]) -> dict[str, int]:
+def _count(parts: Parts[Stretch]) -> dict[str, int]:
     """The entities of all documents by type, the most frequent first."""
     counts = Counter(entity.type for document in tagged_documents(parts) for entity in document.entities)
     return dict(counts.most_common())

@@ -1,13 +1,12 @@
 """Chunks to the log-odds of their labels, chunks of like length side by side, whosever they are."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import Packed, using
-from bertrelay.padding import batch_shape
+from bertrelay.padding import sorted_batches
 from bertrelay.progress import Bar
 from domain.clinical.notes.chunk_tokens import ChunkTokens
 from domain.clinical.outcomes.classifier import OutcomeModel
@@ -31,19 +30,14 @@ def chunk_log_odds(
     network, bar = model.network, bar or Bar()
     size = batch_tokens or best_batch_tokens(network.device)
     packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
-    order = np.argsort(-tokens.lengths[chunks], kind="stable")  # longest first: if memory is short, it shows at once
-    parts, start = [torch.zeros(0, len(model.settings.labels))], 0
+    labels, lengths = len(model.settings.labels), tokens.lengths[chunks]
+    found = np.empty((len(chunks), labels))
     with computing(network, precision), using(packed):
-        while start < len(order):
-            longest = int(tokens.lengths[chunks[order[start]]])
-            width, height = batch_shape(longest, len(order) - start, size, model.settings.chunking.max_tokens)
-            rows = chunks[order[start : start + height]]
-            batch = tokens.batch(np.pad(rows, (0, height - len(rows)), mode="edge"), width, model.pad_id)
-            parts.append(network(*(each.to(network.device) for each in batch))[: len(rows)].float().cpu())
-            start += len(rows)
-            bar.advance(len(rows))
-    found = np.empty((len(order), len(model.settings.labels)))
-    found[order] = torch.cat(parts).numpy()
+        for places, width, height in sorted_batches(lengths, size, model.settings.chunking.max_tokens):
+            rows = np.pad(chunks[places], (0, height - len(places)), mode="edge")
+            logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
+            found[places] = logits[: len(places)].float().cpu().numpy()
+            bar.advance(len(places))
     return against_the_rest(found) if model.settings.outcome.kind == "multi-class" else found
 
 
