@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from bertrelay.files import sync_folder
+from bertrelay.outputs import not_written
 from bertrelay.progress import say
-from bertrelay.vectors import not_written
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 MANIFEST = "checkpoint.json"

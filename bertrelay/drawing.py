@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
+from bertrelay.outputs import not_written
 from bertrelay.progress import say
-from bertrelay.vectors import not_written
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

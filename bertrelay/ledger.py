@@ -12,8 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from bertrelay.outputs import not_written
 from bertrelay.progress import say
-from bertrelay.vectors import not_written
 
 WAITING, DONE = b".", b"#"
 

@@ -9,9 +9,9 @@ from typing import Generic, NamedTuple, TypeVar
 from bertrelay.errors import WorkError
 from bertrelay.files import read_json, whole_file, write_json
 from bertrelay.hardware import give_back_memory
+from bertrelay.outputs import not_written
 from bertrelay.progress import Bar, progress, say
 from bertrelay.stage import World
-from bertrelay.vectors import not_written
 
 HOLDS = "holds.json"
 Block = TypeVar("Block")

@@ -13,12 +13,13 @@ from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import accelerator, give_back_memory, resolve_precision
 from bertrelay.ledger import open_ledger
+from bertrelay.outputs import check_output, held
 from bertrelay.progress import progress, say
 from bertrelay.records import Table
 from bertrelay.sentence_files import ReadBlock, Survey, as_table, block_reader, survey
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
-from bertrelay.vector_outputs import check_output, filling_of, finish, held, shape_of
+from bertrelay.vector_outputs import SUFFIXES, filling_of, finish, shape_of
 from bertrelay.vectors import create_vectors, write_rows
 
 NO_MATTER = {"transformers_version", "_name_or_path", "dtype", "architectures"}
@@ -61,7 +62,7 @@ def encode_file(
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
     """
     table, output = as_table(source), Path(output)
-    check_output(output, table.path)
+    check_output(output, SUFFIXES, table.path)
     with held(output) if world.is_main else nullcontext():
         surveyed = from_main(_survey(table, cache) if world.is_main else None, world)
         encoder = model if isinstance(model, SentenceEncoder) else _load(model, cache)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError
+from bertrelay.outputs import not_written
 
 FLOAT_BYTES = 4
 
@@ -91,10 +92,3 @@ def _read_header(path: Path) -> tuple[int, int, int]:
     if len(shape) != 2 or by_column or dtype != np.dtype("<f4"):
         raise RequestError(f"vectors: expected float32 vectors by rows, found {dtype} of shape {shape} in {path}")
     return int(shape[0]), int(shape[1]), start
-
-
-def not_written(path: Path, error: OSError) -> RequestError | WorkError:
-    """What to raise when `path` could not be written: a wrong request, or a disk that is full or broken."""
-    if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError | NotADirectoryError):
-        return RequestError(f"expected a file that may be written, found {error.strerror} at {path}")
-    return WorkError(f"could not write {path}: {error.strerror}; free space or choose another place, then run again")

@@ -10,13 +10,14 @@ from bertrelay.drawing import write_picture
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file, write_json
+from bertrelay.outputs import not_written
 from bertrelay.progress import say
 from bertrelay.records import Rejects
 from bertrelay.similarity import pairwise
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import pearson, spearman, with_interval
 from bertrelay.vector_outputs import filling_of, finish
-from bertrelay.vectors import create_vectors, not_written, write_rows
+from bertrelay.vectors import create_vectors, write_rows
 from domain.terms.neighbours import group_metrics, nearest_terms, neighbour_rows
 from domain.terms.picture import LEAST_TERMS, MOST_TERMS, Map, draw_terms, place_terms
 from domain.terms.term_lists import RatedPairs, Term, read_ratings, read_terms

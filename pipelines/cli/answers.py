@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from bertrelay.errors import RequestError
-from bertrelay.vectors import not_written
+from bertrelay.outputs import not_written
 
 if TYPE_CHECKING:
     from students.searching.opened import Hit

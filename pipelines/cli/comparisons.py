@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from bertrelay.files import whole_file
-from bertrelay.vectors import not_written
+from bertrelay.outputs import not_written
 
 if TYPE_CHECKING:
     from bertrelay.compare import Compared

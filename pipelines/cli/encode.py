@@ -61,15 +61,16 @@ def encode(
 
       bertrelay encode MODEL table.tsv vectors.parquet --column text --processes 2
     """
+    from bertrelay.outputs import check_output
     from bertrelay.sentence_files import check_first
-    from bertrelay.vector_outputs import check_output
+    from bertrelay.vector_outputs import SUFFIXES
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_world
 
     world = check_world(processes)
     table = table_of(source, column, file_format, header)
     check_model(model)
-    check_output(output, source)
+    check_output(output, SUFFIXES, source)
     check_first(table)
     with shared(world, processes):
         from bertrelay.vector_files import encode_file

@@ -80,16 +80,17 @@ def mine(
 
       bertrelay mine MODEL en.txt de.txt mined.tsv --gold pairs.tsv
     """
+    from bertrelay.outputs import check_output
     from bertrelay.sentence_files import check_first
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_world
-    from students.mining.output import check_output
+    from students.mining.output import WRITERS
 
     world = check_world(processes)
     sides = table_of(source, source_column, file_format, header), table_of(target, target_column, file_format, header)
     true_pairs = None if gold is None else table_of(gold, None, None, True)
     check_model(model)
-    check_output(output, *sides)
+    check_output(output, tuple(WRITERS), *(side.path for side in sides))
     for side in sides:
         check_first(side)
     with shared(world, processes):

@@ -68,15 +68,16 @@ def answer(
 
       bertrelay qa answer MODEL squad.json answers.csv --html page.html
     """
-    from domain.biomedical.answers.answer_files import Source, check_output, check_source
+    from bertrelay.outputs import check_output
+    from domain.biomedical.answers.answer_files import SUFFIXES, Source, check_source
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_world
 
     world = check_world(processes)
     check_model(model)
-    check_output(output, questions)
+    check_output(output, SUFFIXES, questions)
     if page is not None:
-        check_output(page, option="--html")
+        check_output(page, (".html",), option="--html")
     check_source(Source(questions, input_format, id_column, question_column, context_column))
     with shared(world, processes):
         from domain.biomedical.answers.answering import answer_file

@@ -87,13 +87,14 @@ def score(
 ) -> None:
     """Scores for the task that the command before it names, for any where it names none."""
     from bertrelay.errors import RequestError
-    from domain.clinical.outcomes.score_files import NotesTable, check_notes, check_output
+    from bertrelay.outputs import check_output
+    from domain.clinical.outcomes.score_files import SUFFIXES, NotesTable, check_notes
     from pipelines.trouble import stopping_at_once
 
     check_model(model)
-    check_output(output, notes)
+    check_output(output, SUFFIXES, notes)
     if page is not None:
-        check_output(page, option="--html")
+        check_output(page, (".html",), option="--html")
     elif admission is not None:
         raise RequestError("--admission: without effect without --html; give both, or neither")
     check_notes(NotesTable(notes, id_column, text_column))

@@ -65,7 +65,7 @@ def rerank(
 
       bertrelay rerank MODEL answers.jsonl best.jsonl --top 10
     """
-    from bertrelay.vector_outputs import check_output
+    from bertrelay.outputs import check_output
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_world
     from teachers.baselines.pair_files import SUFFIXES, PairSource, check_ranking
@@ -73,7 +73,7 @@ def rerank(
     world = check_world(processes)
     table = table_of(pairs, column, file_format, header)
     check_model(model)
-    check_output(output, pairs, SUFFIXES)
+    check_output(output, SUFFIXES, pairs)
     source = PairSource.of(table, top)
     check_ranking(source, output)
     next(source.questions())  # which tells most of what can be wrong

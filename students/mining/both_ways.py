@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_folder
 from bertrelay.fingerprint import fingerprint
+from bertrelay.outputs import not_written
 from bertrelay.progress import progress, say
 from bertrelay.similarity import DIGITS, Vectors
-from bertrelay.vectors import not_written
 from students.mining.margin import Neighbours
 from students.mining.settings import EXACT_PAIRS, Method
 from students.searching.neighbours import approximate_neighbours, build_hnsw, exact_neighbours

@@ -18,6 +18,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.outputs import check_output, held, not_written
 from bertrelay.progress import say
 from bertrelay.records import Rejects, Table
 from bertrelay.sentence_files import as_table
@@ -25,11 +26,10 @@ from bertrelay.similarity import Vectors, unit
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
 from bertrelay.vector_files import encoder_digest, fill_vectors
-from bertrelay.vector_outputs import held
-from bertrelay.vectors import not_written, open_vectors
+from bertrelay.vectors import open_vectors
 from students.mining.both_ways import neighbours_both_ways
 from students.mining.margin import Pairs, Quality, best_quality, one_to_one, quality_at, score_pairs
-from students.mining.output import check_output, write_pairs
+from students.mining.output import WRITERS, write_pairs
 from students.mining.settings import NEIGHBOURS, Method, MineSettings, work_beside
 from students.mining.sides import Side, lay_down, pair_keys, read_gold
 from students.searching.neighbours import load_faiss
@@ -106,7 +106,7 @@ def mine_files(
     """
     load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
-    check_output(output, *tables)
+    check_output(output, tuple(WRITERS), *(table.path for table in tables))
     folder = work or work_beside(output)
     with held(output) if world.is_main else nullcontext():
         read = _read(tables, gold, folder, cache, rejects) if world.is_main else None

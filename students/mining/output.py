@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -11,10 +10,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertrelay.errors import RequestError
-from bertrelay.files import sync_folder
-from bertrelay.tables import Table
-from bertrelay.vectors import not_written
+from bertrelay.files import whole_file
+from bertrelay.outputs import not_written
 from students.mining.margin import Pairs
 from students.mining.sides import Side
 
@@ -32,32 +29,13 @@ class Row(NamedTuple):
     target: str
 
 
-def check_output(output: Path, *inputs: Table) -> None:
-    """Raises RequestError for an output of no known kind, in no folder, or that is one of the `inputs`."""
-    if output.suffix not in WRITERS:
-        raise RequestError(f"output: expected a file that ends in {', '.join(WRITERS)}, found {output}")
-    if not output.parent.is_dir():
-        raise RequestError(f"output: there is no folder {output.parent} to write {output.name} into; make it first")
-    if output.is_dir():
-        raise RequestError(f"output: expected a file, found the folder {output}; name a file in it")
-    paths = [Path(table.path) for table in inputs if table.path and output.exists() and Path(table.path).exists()]
-    if any(map(output.samefile, paths)):
-        raise RequestError(f"output: {output} is an input; name another file")
-
-
 def write_pairs(output: Path, pairs: Pairs, source: Side, target: Side) -> None:
     """Writes the pairs with their lines and texts, best first; the file is whole or not there."""
-    writing = output.with_name(output.name + ".writing")
     try:
-        WRITERS[output.suffix](writing, _rows(pairs, source, target))
-        with writing.open("rb") as file:
-            os.fsync(file.fileno())
-        writing.replace(output)
-        sync_folder(output.parent)
+        with whole_file(output) as writing:
+            WRITERS[output.suffix](writing, _rows(pairs, source, target))
     except OSError as error:
         raise not_written(output, error) from error
-    finally:
-        writing.unlink(missing_ok=True)
 
 
 def _rows(pairs: Pairs, source: Side, target: Side) -> Iterator[Row]:

@@ -16,10 +16,10 @@ import pyarrow as pa
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.outputs import not_written
 from bertrelay.records import Table
 from bertrelay.sentence_files import text_column
 from bertrelay.stage import Metrics
-from bertrelay.vectors import not_written
 
 SENTENCES, VECTORS, GRAPH = "sentences.arrow", "vectors.npy", "hnsw.faiss"
 FACTS, BUILDING = "index.json", "building.json"

@@ -19,6 +19,7 @@ from bertrelay.errors import BertRelayError, RequestError, WorkError
 from bertrelay.files import sync_contents
 from bertrelay.hardware import resolve_precision
 from bertrelay.ledger import forget
+from bertrelay.outputs import not_written
 from bertrelay.progress import say
 from bertrelay.records import Rejects, Table
 from bertrelay.sentence_files import as_table, sentence_records
@@ -26,7 +27,7 @@ from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.statistics import share, with_interval
 from bertrelay.together import wait_for_all
 from bertrelay.vector_files import encoder_digest, fill_vectors
-from bertrelay.vectors import not_written, open_vectors
+from bertrelay.vectors import open_vectors
 from students.searching.folder import (
     BUILDING,
     FACTS,

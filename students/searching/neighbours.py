@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_folder
 from bertrelay.fingerprint import fingerprint
+from bertrelay.outputs import not_written
 from bertrelay.progress import progress, say
 from bertrelay.similarity import ROUNDING
-from bertrelay.vectors import not_written
 from students.searching.settings import Hnsw
 
 Vectors = NDArray[np.float32]

@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
+from bertrelay.outputs import not_written
 from bertrelay.parts import Parts, Stretch
 from bertrelay.records import read, rows
 from bertrelay.tables import Record, Table
-from bertrelay.vectors import not_written
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
 BLOCK_PAIRS = 4_096

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from bertrelay.backbone import model_folder
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.outputs import check_output, held
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.progress import Bar
 from bertrelay.sentence_files import as_table
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.tables import Table
 from bertrelay.together import from_main, wait_for_all
-from bertrelay.vector_outputs import check_output, held
 from teachers.baselines.cross_encoder import CrossEncoder
 from teachers.baselines.pair_files import (
     BLOCK_PAIRS,
@@ -78,7 +78,7 @@ def rerank_file(
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
     """
     source, output = PairSource.of(as_table(pairs), top), Path(output)
-    check_output(output, source.table.path, SUFFIXES)
+    check_output(output, SUFFIXES, source.table.path)
     check_ranking(source, output)
     with held(output) if world.is_main else nullcontext():
         folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)

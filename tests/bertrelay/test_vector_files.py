@@ -22,10 +22,11 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.hardware import private_memory_mb
 from bertrelay.layout import Prompts
+from bertrelay.outputs import held
 from bertrelay.records import Table
 from bertrelay.stage import StageContext, World
 from bertrelay.vector_files import encode_file, encoder_digest, fill_vectors, run
-from bertrelay.vector_outputs import held, shape_of
+from bertrelay.vector_outputs import shape_of
 from bertrelay.vectors import open_vectors
 
 MakeEncoder = Callable[..., SentenceEncoder]

@@ -12,11 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
+from bertrelay.outputs import not_written
 from bertrelay.parts import Parts, Stretch
 from bertrelay.records import rows
 from bertrelay.rejects import Rejects
 from bertrelay.tables import Record, Table, Unusable, format_of
-from bertrelay.vectors import not_written
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.answer_settings import InputFormat
 from domain.biomedical.answers.items import Item, checked, told_id
@@ -109,19 +109,6 @@ def _question(row: Record) -> Question | Unusable:
 def check_source(source: Source) -> None:
     """Reads one question, which tells most of what can be wrong with a request. Raises RequestError."""
     next(source.questions(Rejects(None, limit=1)), None)
-
-
-def check_output(output: Path, source: Path | None = None, option: str = "output") -> None:
-    """Raises RequestError for an output of no known kind, in no folder, or that is the input itself."""
-    suffixes = SUFFIXES if option == "output" else (".html",)
-    if output.suffix not in suffixes:
-        raise RequestError(f"{option}: expected a file that ends in {' or '.join(suffixes)}, found {output}")
-    if not output.parent.is_dir():
-        raise RequestError(f"{option}: there is no folder {output.parent} to write {output.name} into; make it first")
-    if output.is_dir():
-        raise RequestError(f"{option}: expected a file, found the folder {output}; name a file in it")
-    if source and output.exists() and source.exists() and output.samefile(source):
-        raise RequestError(f"{option}: {output} is the input itself; name another")
 
 
 class Survey(NamedTuple):

@@ -11,20 +11,19 @@ from bertrelay.backbone import model_folder
 from bertrelay.files import write_text
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import resolve_precision
+from bertrelay.outputs import check_output, held, not_written
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.progress import Bar, say
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
-from bertrelay.vector_outputs import held
-from bertrelay.vectors import not_written
 from domain.biomedical.answers.answer_files import (
     BLOCK_CHARACTERS,
+    SUFFIXES,
     Row,
     Source,
     Survey,
     answered_rows,
-    check_output,
     line_of,
     survey,
     write_answers,
@@ -89,9 +88,9 @@ def answer_file(
     WorkError when too many questions are left out.
     """
     source, output = Source(Path(questions), source_format, id_column, question_column, context_column), Path(output)
-    check_output(output, source.path)
+    check_output(output, SUFFIXES, source.path)
     if page is not None:
-        check_output(Path(page), option="page")
+        check_output(Path(page), (".html",), option="page")
     with held(output) if world.is_main else nullcontext():
         folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
         surveyed = from_main(_surveyed(source, output, max_rejects) if world.is_main else None, world)

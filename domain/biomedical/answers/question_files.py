@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bertrelay.errors import RequestError
+from bertrelay.outputs import not_written
 from bertrelay.progress import say
 from bertrelay.rejects import TakesRejects
 from bertrelay.tables import Unusable
-from bertrelay.vectors import not_written
 from domain.biomedical.answers import bioasq, jsonl, squad
 from domain.biomedical.answers.items import DUPLICATE, Item, json_window, told_id
 from domain.biomedical.answers.questions import Question

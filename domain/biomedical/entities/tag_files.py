@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.errors import RequestError
+from bertrelay.outputs import check_place
 from bertrelay.parts import Parts, Stretch
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
@@ -63,10 +64,7 @@ def check_output(output: Path, format_name: FormatName | None, source: Path | No
     name = format_name or format_of(output)
     if FORMATS[name].writing is None:
         raise RequestError(f"output: {name} is only read; write {', '.join(written())}")
-    if not output.parent.is_dir():
-        raise RequestError(f"output: there is no folder {output.parent} to write {output.name} into; make it first")
-    if source and output.exists() and source.exists() and output.samefile(source):
-        raise RequestError(f"output: {output} is the input itself; name another")
+    check_place(output, source)
     if output.is_dir() != (name == "brat") and output.exists():
         raise RequestError(f"output: expected a {'folder' if name == 'brat' else 'file'} for {name}, found {output}")
     return name

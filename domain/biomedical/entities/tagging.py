@@ -12,12 +12,12 @@ from typing import NamedTuple
 from bertrelay.backbone import model_folder
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import resolve_precision
+from bertrelay.outputs import held
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.progress import Bar
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
-from bertrelay.vector_outputs import held
 from domain.biomedical.annotations import Document
 from domain.biomedical.entities.tag_files import (
     BLOCK_CHARACTERS,

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from bertrelay.errors import RequestError
+from bertrelay.outputs import not_written
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects, TakesRejects
 from bertrelay.tables import Unusable
 from bertrelay.text_tables import opened
-from bertrelay.vectors import not_written
 from domain.biomedical.annotations import Document, Unfit
 from domain.biomedical.formats import bioc, brat, conll, jsonl, pages, pubtator, texts
 from domain.biomedical.formats.items import Format, Item, check_document, refuse

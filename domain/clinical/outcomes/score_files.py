@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
+from bertrelay.outputs import not_written
 from bertrelay.parts import Parts
 from bertrelay.records import rows
 from bertrelay.rejects import Rejects
 from bertrelay.tables import Record, Table
-from bertrelay.vectors import not_written
 from domain.clinical.ids import canonical_id
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -47,19 +47,6 @@ def check_notes(notes: NotesTable) -> None:
     if notes.table.file_format not in ("csv", "tsv", "jsonl", "parquet"):
         raise RequestError(f"notes: expected a file that ends in .csv, .tsv, .jsonl or .parquet, found {notes.path}")
     next(rows(notes.table, []), None)
-
-
-def check_output(output: Path, notes: Path | None = None, option: str = "output") -> None:
-    """Raises RequestError for an output of no known kind, in no folder, or that is the input itself."""
-    suffixes = SUFFIXES if option == "output" else (".html",)
-    if output.suffix not in suffixes:
-        raise RequestError(f"{option}: expected a file that ends in {' or '.join(suffixes)}, found {output}")
-    if not output.parent.is_dir():
-        raise RequestError(f"{option}: there is no folder {output.parent} to write {output.name} into; make it first")
-    if output.is_dir():
-        raise RequestError(f"{option}: expected a file, found the folder {output}; name a file in it")
-    if notes and output.exists() and notes.exists() and output.samefile(notes):
-        raise RequestError(f"{option}: {output} is the input itself; name another")
 
 
 class Block(NamedTuple):

@@ -12,22 +12,22 @@ from bertrelay.errors import RequestError
 from bertrelay.files import write_text
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import give_back_memory, resolve_precision
+from bertrelay.outputs import check_output, held
 from bertrelay.parts import Parts
 from bertrelay.progress import progress, say
 from bertrelay.rejects import Rejects
-from bertrelay.vector_outputs import held
 from domain.clinical.outcomes.classifier import read_description
 from domain.clinical.outcomes.outcome import OutcomeName
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.clinical.outcomes.score_files import (
     BLOCK_CHARACTERS,
+    SUFFIXES,
     Admission,
     Block,
     NotesTable,
     Row,
     SortedNotes,
     check_notes,
-    check_output,
     line_of,
     scored_blocks,
     sorted_notes,
@@ -87,9 +87,9 @@ def score_file(
     WorkError when too many rows are unusable.
     """
     source, output = NotesTable(Path(notes), id_column, text_column), Path(output)
-    check_output(output, source.path)
+    check_output(output, SUFFIXES, source.path)
     if page is not None:
-        check_output(Path(page), option="page")
+        check_output(Path(page), (".html",), option="page")
     check_notes(source)
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
