@@ -134,7 +134,10 @@ def f1(examples: Sequence[Example], tags: Sequence[Tags], model: EntityModel) ->
     found: list[list[TokenSpan]] = [strict_spans(each) for each in tags]
     types = model.labels.types
     counts = count_entities(gold, [each.beyond for each in examples], found, np.arange(len(gold)), types)
-    return entity_figures(counts, types, intervals=False)["f1"] or 0.0
+    found_f1 = entity_figures(counts, types, intervals=False)["f1"]
+    if found_f1 is None:
+        sys.exit("f1: expected entities in the test file or found in it, there are none; raise --sentences")
+    return found_f1
 
 
 def compare(bench: Bench) -> bool:

@@ -1,20 +1,26 @@
 """Learning to answer questions, here beside transformers' Trainer: F1 over some seeds, and seconds of training.
 
-Claim: on COVID-QA, split by article, with XQuAD's English questions beside its own in training, from all-MiniLM-L6-v2
-under the same fresh head, with the same windows in batches of as many and by the same schedule, mean F1 is at most
-0.015 below that of Trainer as it comes (fp32), at twice its speed, and above twice that of the text's first sentence.
+Claim: as the recipe `covid-qa` has it (XQuAD's English first, COVID-QA after it, split by article), all-MiniLM-L6-v2
+under the same fresh head, with the same windows in batches of as many and by the same schedules, reaches a mean F1 at
+most 0.015 below that of Trainer as it comes (fp32), at twice its speed, and above twice that of the first sentence of
+each text.
 
-    python -m benchmarks.qa --data DIR                                              about two hours on 2 cores
+    python -m benchmarks.qa --data DIR                                              some hours on 2 cores
     python -m benchmarks.qa --data DIR --questions 20 --epochs 1 --seeds 1          to try it out
 
-Both learn from every window that holds an answer and from a few of the others, drawn for each epoch; Trainer is given
-the windows of all epochs at once. Where a window holds several right answers, Trainer's network can learn the first
-one alone. Trainer pads each batch to its longest window, in random order; with --peer-groups its batches are of like
-lengths, as ours are. A time is that of the training steps alone. Both keep their last weights, and one decoding and one
-scorer judge all of them on the test articles; no dev data is used. Sides train in turns, each in a process of its own;
-ratios are of times in the same turn.
+Files, splits and settings are read from the recipe, but for its dev data, which nobody uses here: each side trains
+twice, the second time from the weights of the first, and keeps its last weights; its time is that of the training steps
+of both. Both learn from every window that holds an answer and from a few of the others, drawn for each epoch; Trainer
+is given the windows of all epochs at once. Where a window holds several right answers, Trainer's network can learn the
+first one alone. Trainer pads each batch to its longest window, in random order; with --peer-groups its batches are of
+like lengths, as ours are. One decoding and one scorer judge all of them on the articles of COVID-QA's test split.
+
+Sides train in turns, each in a process of its own; ratios are of times of the same seed. What each training found is
+printed as soon as it is known. In parts: --contenders and --seeds choose some of them, and --results names a file that
+keeps what was found; trainings in it are not done again, and the claims are judged once both sides are there.
 """
 
+import json
 import os
 import statistics
 import sys
@@ -26,7 +32,7 @@ from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -41,74 +47,79 @@ from domain.biomedical.answers.network import save_model, start_model
 from domain.biomedical.answers.qa_settings import QaEvaluateSettings, QaSettings
 from domain.biomedical.answers.qa_train import QaTask, run
 from domain.biomedical.answers.question_files import read_questions, write_questions
-from domain.biomedical.answers.questions_settings import QuestionsSettings
+from domain.biomedical.answers.questions_settings import SPLITS, QuestionsSettings
 from domain.biomedical.answers.splitting import write_splits
+from pipelines.recipe import read_recipe
+from pipelines.registry import REGISTRY
 
+RECIPE, LESSONS = "covid-qa", {"xquad": "general", "covid": "qa"}
+"""The stages of the recipe that split a file, and those that learn from what they write, in their order."""
 XQUAD, COVID = "qa/xquad.en.json.gz", "qa/covidqa-200423.json.gz"
 SEEDS = [1, 2, 3]
 BELOW, TIMES_DEFAULT, TIMES_FIRST_SENTENCE = 0.015, 2, 2
-OURS, DEFAULT, BF16 = "ours", "Trainer", "Trainer, bf16"
+OURS, DEFAULT, BF16 = "ours", "Trainer", "Trainer-bf16"
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What every training of one run of this script shares."""
+    """What every training of one run of this script shares.
+
+    lessons: the settings of both trainings, in their order. test: the file that all are scored on.
+    """
 
     options: Namespace
     scratch: Path
-    train: list[Path]
+    lessons: list[QaSettings]
     test: Path
-
-    def settings(self, seed: int) -> QaSettings:
-        options = self.options
-        return QaSettings.model_validate(
-            {
-                "base": MINILM,
-                "train": [{"path": str(file)} for file in self.train],
-                "seed": seed,
-                "epochs": options.epochs,
-                "batch_items": options.batch_items,
-                "learning_rate": options.learning_rate,
-                "max_tokens": options.max_tokens,
-                "stride": options.stride,
-                "max_answer_tokens": options.max_answer_tokens,
-                "empty_windows": options.empty_windows,
-                "max_rejects": 0.05,
-            }
-        )
 
 
 def train_ours(bench: Bench, seed: int) -> Answer:
-    settings, folder = bench.settings(seed), bench.scratch / f"ours-{seed}"
-    folder.mkdir()
-    metrics = run(settings, StageContext(folder, bench.scratch / "cache"))
-    return {"seconds": metrics["train_seconds"], **scored(bench, folder / "model")}
+    seconds = list[float]()
+    base = str(bench.lessons[0].base)
+    for number, lesson in enumerate(bench.lessons, 1):
+        settings = lesson.model_copy(update={"base": base, "seed": seed})
+        folder = bench.scratch / f"ours-{seed}-{number}"
+        folder.mkdir()
+        metrics = run(settings, StageContext(folder, bench.scratch / "cache"))
+        seconds.append(cast(float, metrics["train_seconds"]))
+        base = str(folder / "model")
+    return {"seconds": sum(seconds), "each": seconds, **scored(bench, base)}
 
 
-def train_peer(bench: Bench, bf16: bool, seed: int) -> Answer:
+def train_peer(bench: Bench, seed: int, *, bf16: bool) -> Answer:
     """Trains with Trainer from the very weights that ours starts from."""
+    seconds = list[float]()
+    base = str(bench.lessons[0].base)
+    for number, lesson in enumerate(bench.lessons, 1):
+        settings = lesson.model_copy(update={"base": base, "seed": seed})
+        folder = bench.scratch / f"peer-{'bf16' if bf16 else 'fp32'}-{seed}-{number}"
+        seconds.append(lesson_of_peer(settings, folder, bf16=bf16, groups=bench.options.peer_groups))
+        base = str(folder / "model")
+    return {"seconds": sum(seconds), "each": seconds, **scored(bench, base)}
+
+
+def lesson_of_peer(settings: QaSettings, folder: Path, *, bf16: bool, groups: bool) -> float:
+    """One training with Trainer, which leaves `model/` in `folder`; the seconds of its steps."""
     from datasets import Dataset
     from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-    settings = bench.settings(seed)
     start = start_model(
-        MINILM,
+        settings.base,
         max_tokens=settings.max_tokens,
         stride=settings.stride,
         max_answer_tokens=settings.max_answer_tokens,
-        seed=seed,
+        seed=settings.seed,
     )
     rejects = Rejects(None, settings.max_rejects)
     task = QaTask(start, settings, read_all(settings.train, rejects), [], rejects)
-    folder = bench.scratch / f"peer-{'bf16' if bf16 else 'fp32'}-{seed}"
-    save_model(start, folder / "start")
-    network = AutoModelForQuestionAnswering.from_pretrained(folder / "start")
+    save_model(start, folder / "model")
+    network = AutoModelForQuestionAnswering.from_pretrained(folder / "model")
     learnt = Dataset.from_list([row for epoch in range(settings.epochs) for row in rows(task, epoch)])
     once = settings.model_copy(update={"epochs": 1})  # over the windows of all epochs
-    collator, groups = DataCollatorWithPadding(start.tokenizer), bench.options.peer_groups
+    collator = DataCollatorWithPadding(start.tokenizer)
     seconds = train_with_trainer(network, once, folder, learnt, collator, bf16=bf16, groups=groups)
-    network.save_pretrained(folder / "start")  # beside what else the folder needs
-    return {"seconds": seconds, **scored(bench, folder / "start")}
+    network.save_pretrained(folder / "model")  # beside what else the folder needs
+    return seconds
 
 
 def rows(task: QaTask, epoch: int) -> list[dict[str, Any]]:
@@ -122,81 +133,109 @@ def rows(task: QaTask, epoch: int) -> list[dict[str, Any]]:
     return made
 
 
-def scored(bench: Bench, folder: Path) -> Answer:
+def scored(bench: Bench, folder: str) -> Answer:
     """F1 and exact match on the test file, and of the first sentence of each text."""
-    settings = {"model": str(folder), "test": [{"path": str(bench.test)}], "max_rejects": 0.05}
-    context = StageContext(folder, bench.scratch / "cache")
-    found = qa_evaluation.run(QaEvaluateSettings.model_validate(settings), context)
-    return {name: found[name] for name in ("f1", "exact_match", "first_sentence/f1")}
+    settings = QaEvaluateSettings.model_validate({"model": folder, "test": [{"path": str(bench.test)}]})
+    found = qa_evaluation.run(settings, StageContext(Path(folder), bench.scratch / "cache"))
+    return {name: found[name] for name in ("questions", "f1", "exact_match", "first_sentence/f1")}
+
+
+def known_or_trained(bench: Bench, name: str, train: Callable[[Bench, int], Answer], turn: int) -> Answer:
+    """What a training found: as it stands among the results, or else found now, printed and put there."""
+    options, seed = bench.options, bench.options.seeds[turn]
+    about = {"contender": name, "seed": seed, "epochs": options.epochs, "questions": options.questions}
+    about["groups"] = options.peer_groups and name != OURS
+    answer = known(options.results, about)
+    if answer is None:
+        answer = in_a_process_of_its_own(partial(train, bench), options.seeds, turn)
+        if options.results is not None:
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**about, **answer}) + "\n")
+    seconds = f"{answer['seconds']:,.0f} s ({' + '.join(f'{each:,.0f}' for each in answer['each'])})"
+    print(f"{name}, seed {seed}: F1 {answer['f1']:.4f}, exact match {answer['exact_match']:.4f}, {seconds}", flush=True)
+    return answer
+
+
+def known(results: Path | None, about: dict[str, Any]) -> Answer | None:
+    """The figures of a training that is among the results; of several the last ones."""
+    if results is None or not results.exists():
+        return None
+    lines = map(json.loads, results.read_text(encoding="utf-8").splitlines())
+    found = [line for line in lines if about.items() <= line.items()]
+    return found[-1] if found else None
 
 
 def compare(bench: Bench) -> bool:
-    """Trains in turns, prints all figures, and tells whether the claims hold."""
+    """Trains in turns, prints all figures, and tells whether the claims hold; without both sides there are none."""
     seeds = bench.options.seeds
-    sides: dict[str, Callable[[int], Answer]] = {
-        OURS: partial(train_ours, bench),
-        DEFAULT: partial(train_peer, bench, False),
+    sides: dict[str, Callable[[Bench, int], Answer]] = {
+        OURS: train_ours,
+        DEFAULT: partial(train_peer, bf16=False),
+        BF16: partial(train_peer, bf16=True),
     }
-    if bench.options.bf16:
-        sides[BF16] = partial(train_peer, bench, True)
     works: dict[str, Callable[[int], Answer]] = {
-        name: partial(in_a_process_of_its_own, train, seeds) for name, train in sides.items()
+        name: partial(known_or_trained, bench, name, sides[name]) for name in bench.options.contenders
     }
     answers = in_turns(works, len(seeds))
     for name, told in answers.items():
         f1, exact = (statistics.mean(each[key] for each in told) for key in ("f1", "exact_match"))
         spread, pace = statistics.pstdev(each["f1"] for each in told), Spread.of(each["seconds"] for each in told)
         print(f"{name:14}  F1 {f1:.4f} ± {spread:.4f}, exact match {exact:.4f}  {pace.told(0)} s")
+    first = next(iter(answers.values()))[0]
+    print(f"the first sentence of each text: F1 {first['first_sentence/f1']:.4f}, {first['questions']:,.0f} questions")
+    return judge(claims(answers)) if {OURS, DEFAULT} <= answers.keys() else True
+
+
+def claims(answers: dict[str, list[Answer]]) -> list[Claim]:
+    """What is claimed of ours beside Trainer as it comes; the speed beside its bf16 is printed alone."""
     seconds = {name: [each["seconds"] for each in told] for name, told in answers.items()}
+    if BF16 in seconds:
+        print(f"times the speed of {BF16}: {Spread.of_ratios(seconds[BF16], seconds[OURS])}")
     pairs = list(zip(answers[DEFAULT], answers[OURS], strict=True))
     behind = statistics.mean(peer["f1"] - ours["f1"] for peer, ours in pairs)
-    first = answers[OURS][0]["first_sentence/f1"]
-    print(f"the first sentence of each text: F1 {first:.4f}")
-    for name in seconds.keys() - {OURS, DEFAULT}:
-        print(f"times the speed of {name}: {Spread.of_ratios(seconds[name], seconds[OURS])}")
-    return judge(
-        [
-            Claim(f"mean F1 at most {BELOW} below {DEFAULT}'s", f"{behind:+.4f} below", behind <= BELOW),
-            at_least(TIMES_DEFAULT, f"{DEFAULT}'s speed", Spread.of_ratios(seconds[DEFAULT], seconds[OURS])),
-            at_least(
-                TIMES_FIRST_SENTENCE,
-                "the first sentence's F1",
-                Spread.of_ratios([ours["f1"] for _, ours in pairs], [first] * len(pairs)),
-            ),
-        ]
-    )
+    f1, first = zip(*((each["f1"], each["first_sentence/f1"]) for each in answers[OURS]), strict=True)
+    return [
+        Claim(f"mean F1 at most {BELOW} below {DEFAULT}'s", f"{behind:+.4f} below", behind <= BELOW),
+        at_least(TIMES_DEFAULT, f"{DEFAULT}'s speed", Spread.of_ratios(seconds[DEFAULT], seconds[OURS])),
+        at_least(TIMES_FIRST_SENTENCE, "the first sentence's F1", Spread.of_ratios(f1, first)),
+    ]
 
 
-def files_for(options: Namespace, scratch: Path) -> tuple[list[Path], Path]:
-    """The files to learn from, and the one to be tested on: the articles of COVID-QA's test split."""
-    covid = {"files": [{"path": str((options.data / COVID).resolve())}], "max_rejects": 0.05}
-    write_splits(QuestionsSettings.model_validate(covid), scratch / "covid")
-    files = [(options.data / XQUAD).resolve(), *(scratch / "covid" / f"{name}.jsonl" for name in ("train", "test"))]
-    if options.questions is not None:
-        files = [shortened(file, options.questions, scratch / f"{number}.jsonl") for number, file in enumerate(files)]
-    return files[:2], files[2]
+def lessons_for(options: Namespace, scratch: Path) -> tuple[list[QaSettings], Path]:
+    """The recipe's trainings on files that are split as it says, without dev data; and the file to be scored on."""
+    recipe = read_recipe(RECIPE, REGISTRY, [f"vars.data={options.data.resolve()}"])
+    settings = {step.name: step.settings for step in recipe.steps}
+    lessons = list[QaSettings]()
+    for split, stage in LESSONS.items():
+        write_splits(cast(QuestionsSettings, settings[split]), scratch / split)
+        if options.questions is not None:
+            shorten(scratch / split, options.questions)
+        given = cast(QaSettings, settings[stage]).model_dump(exclude={"base", "train", "dev"}, exclude_unset=True)
+        given |= {"base": MINILM, "train": [{"path": str(scratch / split / "train.jsonl")}]}
+        given |= {"epochs": options.epochs} if options.epochs else {}
+        lessons.append(QaSettings.model_validate(given))
+    return lessons, scratch / split / "test.jsonl"
 
 
-def shortened(file: Path, questions: int, shorter: Path) -> Path:
-    """A file of the first questions of another."""
-    write_questions(shorter, islice(read_questions(file), questions))
-    return shorter
+def shorten(folder: Path, questions: int) -> None:
+    """Leaves the first questions alone in each split of a folder."""
+    for name in SPLITS:
+        file, whole = folder / f"{name}.jsonl", folder / f"{name}.whole.jsonl"
+        if file.stat().st_size:
+            file.rename(whole)
+            write_questions(file, islice(read_questions(whole), questions))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m benchmarks.qa", description=(__doc__ or "").partition("\n")[0])
     add_data(parser)
+    both = [OURS, DEFAULT]
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-items", type=int, default=16, metavar="N", help="windows in a batch (default 16)")
-    parser.add_argument("--learning-rate", type=float, default=2e-4, metavar="RATE")
-    parser.add_argument("--max-tokens", type=int, default=384, metavar="N", help="of a window (default 384)")
-    parser.add_argument("--stride", type=int, default=128, metavar="N", help="from window to window (default 128)")
-    parser.add_argument("--max-answer-tokens", type=int, default=64, metavar="N")
-    parser.add_argument("--empty-windows", type=int, default=2, metavar="N", help="of a question and epoch (default 2)")
-    parser.add_argument("--bf16", action="store_true", help="Trainer with bf16 beside them")
+    parser.add_argument("--contenders", nargs="+", choices=[*both, BF16], default=both, help="(default ours Trainer)")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="keeps what is found, and is looked into first")
     parser.add_argument("--peer-groups", action="store_true", help="the peer's batches are of like lengths, too")
-    parser.add_argument("--questions", type=int, metavar="N", help="only the first N of each file, to try it out")
+    parser.add_argument("--epochs", type=int, metavar="N", help="of each training (default: as the recipe has it)")
+    parser.add_argument("--questions", type=int, metavar="N", help="only the first N of each split, to try it out")
     options = parser.parse_args(arguments)
     require(parser, options.data, XQUAD, COVID)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -204,8 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(machine())
     print(f"BertRelay beside transformers {version('transformers')}: answers in COVID-QA, from all-MiniLM-L6-v2")
     with tempfile.TemporaryDirectory() as name:
-        train, test = files_for(options, Path(name))
-        holds = compare(Bench(options, Path(name), train, test))
+        lessons, test = lessons_for(options, Path(name))
+        holds = compare(Bench(options, Path(name), lessons, test))
     sys.exit(0 if holds else 1)
 
 

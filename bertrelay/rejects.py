@@ -33,7 +33,7 @@ class RejectList:
 
 
 class Rejects:
-    """Counts the records that cannot be used and lists them in `rejects.jsonl`, by file, line, id and reason alone.
+    """Counts the records that cannot be used and lists them in `rejects.jsonl`: file, line, id, reason; no text.
 
     path: written while the work goes on, and empty when nothing was rejected; None only counts.
     limit: the share of all records that may be rejected. Leaving the context raises WorkError past it, and so does
@@ -74,19 +74,25 @@ class Rejects:
         shown = [f"{count:,} × {reason} in {file}" for (reason, file), count in listed[:REASONS_SHOWN]]
         return ", ".join([*shown, *(["…"] if len(listed) > REASONS_SHOWN else [])])
 
-    def add(self, file: str, line: int, reason: str, record: str = "") -> None:
-        """Counts one record that cannot be used; `record` is its id, where a line does not tell which one it is."""
+    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
+        """Counts one record that cannot be used.
+
+        record: its id, where a line does not tell which one it is. detail: what was found and what to do, without any
+        of its text.
+        """
         self._counts[reason, file] += 1
-        self._first = self._first or f"{file}, line {line:,}" + (f", record {record}" if record else "")
+        place = f"{file}, line {line:,}" + (f", record {record}" if record else "")
+        self._first = self._first or place + (f" ({detail})" if detail else "")
         if self._file is not None:
-            told = {"file": file, "line": line, "reason": reason, **({"record": record} if record else {})}
+            more = {name: value for name, value in (("record", record), ("detail", detail)) if value}
+            told = {"file": file, "line": line, "reason": reason, **more}
             self._file.write(json.dumps(told, ensure_ascii=False) + "\n")
         rejected = self._counts.total()
         if rejected >= HOPELESS and rejected > self._used:
             self.check()
 
     def used(self, n: int = 1) -> None:
-        """Counts `n` records that were used."""
+        """Counts `n` records that were used; fewer than none, when some of them turn out to be unusable."""
         self._used += n
 
     def __exit__(

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
+from bertrelay.progress import say
+
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -20,8 +22,15 @@ TINY = 1e-6
 
 
 def fit_temperature(confidences_at: Callable[[float], Floats], is_right: Flags) -> float:
-    """The temperature at which confidences, (n,), make what is right and wrong likeliest; 1 of too few."""
+    """The temperature at which confidences, (n,), make what is right and wrong likeliest.
+
+    1, which is told, where there is nothing to learn it from.
+    """
     if len(is_right) < FEWEST or is_right.all() or not is_right.any():
+        say(
+            f"probabilities are not calibrated: expected at least {FEWEST} dev examples, not all of one outcome, found "
+            f"{np.sum(is_right):,} right (or positive) of {len(is_right):,}; give more dev data"
+        )
         return 1.0
 
     def unlikeliness(logarithm: float) -> float:

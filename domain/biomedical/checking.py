@@ -16,9 +16,9 @@ from bertrelay.errors import RequestError
 from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, TaggedSentence
 from domain.biomedical.entities.examples import of_document
-from domain.biomedical.formats.conll import TOKEN_AND_TAG, Columns, DocumentStart, scheme_of, sentence_rows
+from domain.biomedical.formats.conll import CONLL, TOKEN_AND_TAG, Columns, refuse_columns, scheme_of, sentence_rows
 from domain.biomedical.formats.front import FormatName, document_items, format_of, once
-from domain.biomedical.formats.items import IMPOSSIBLE, MISALIGNED
+from domain.biomedical.formats.items import IMPOSSIBLE, MISALIGNED, place_of
 from domain.biomedical.tags import illegal_places, spans_of, split_tag
 
 Verdict = Literal["good", "warn", "fail"]
@@ -31,7 +31,7 @@ NAMES: tuple[tuple[Split, str], ...] = (("train", "train"), ("dev", "dev"), ("de
 VERDICTS: tuple[Verdict, ...] = ("good", "warn", "fail")
 
 FEW = 50  # entities of a type, below which a model hardly learns it
-MOST_UNUSABLE = 0.01  # of the sentences or documents; where training stops as well
+MOST_UNUSABLE = 0.01  # of a file's sentences (CoNLL) or documents; where training stops as well
 MOST_LEAKED = 0.01  # of the sentences of dev or test
 MOST_UNSAID = 0.05  # of the entities
 MOST_LONG = 0.05  # of the sentences
@@ -54,11 +54,12 @@ class Finding(NamedTuple):
 class Survey:
     """What is known of a file after one walk through it.
 
-    unsaid: entities that tags of words cannot say: nested, discontinuous, or ending inside a word.
+    used: sentences of CoNLL, documents of other formats: what is used or cannot be as a whole, as in training.
+    unsaid: entities that tags of words cannot say: nested, discontinuous, of white space, or ending inside a word.
     """
 
     name: str
-    documents: int = 0
+    used: int = 0
     entities: Counter[str] = field(default_factory=Counter)
     unsaid: Counter[str] = field(default_factory=Counter)
     unusable: list[Unusable] = field(default_factory=list)
@@ -72,6 +73,11 @@ class Survey:
     @property
     def sentences(self) -> int:
         return len(self.words)
+
+    @property
+    def records(self) -> int:
+        """All of them, usable or not."""
+        return self.used + len(self.unusable)
 
 
 def check(
@@ -122,8 +128,9 @@ def survey(
     """Walks through a file of any format."""
     name = format_name or format_of(path)
     found = Survey(str(path))
-    is_tagged = name in ("conll", "conll-iobes")
-    walked = _tagged(path, name, columns, found) if is_tagged else _documents(path, name, found)
+    if name not in CONLL:
+        refuse_columns(path, columns)
+    walked = _tagged(path, name, columns, found) if name in CONLL else _documents(path, name, found)
     while sentences := list(islice(walked, AT_ONCE)):
         for tokens in sentences:
             _count(tokens, found)
@@ -137,13 +144,12 @@ def survey(
 def _tagged(path: Path, name: FormatName, columns: Columns, found: Survey) -> Iterator[Sequence[str]]:
     scheme = "IOBES" if name == "conll-iobes" else scheme_of(path, columns)
     for row in sentence_rows(path, scheme, columns):
-        if isinstance(row, DocumentStart):
-            found.documents += 1
-        elif isinstance(row, TaggedSentence):
+        if isinstance(row, TaggedSentence):
+            found.used += 1
             found.illegal += [row.line + place for place in illegal_places(row.tags, scheme)]
             found.entities.update(span.type for span in spans_of(row.tags, scheme))
             yield row.tokens
-        else:
+        elif isinstance(row, Unusable):
             found.unusable.append(row)
 
 
@@ -152,13 +158,14 @@ def _documents(path: Path, name: FormatName, found: Survey) -> Iterator[Sequence
         if isinstance(item, Unusable):
             found.unusable.append(item)
         elif isinstance(item, Document):
-            found.documents += 1
+            found.used += 1
             found.document_keys |= {hash(item.text)} if item.text.strip() else set()
             for example in of_document(item):
                 found.unsaid.update(example.beyond)
                 found.entities.update(split_tag(tag)[1] for tag in example.tags if tag.startswith("B"))
                 found.entities.update(example.beyond)
-                yield example.tokens
+                if example.tokens:
+                    yield example.tokens
 
 
 def _count(tokens: Sequence[str], found: Survey) -> None:
@@ -174,13 +181,18 @@ Surveys = Mapping[Split, Survey]
 
 
 def _records(surveys: Surveys) -> Finding:
-    """What the readers cannot use, but for misaligned entities."""
-    unusable = [row for found in surveys.values() for row in found.unusable if row.reason not in UNSOUND_SPANS]
-    units = sum(found.documents or found.sentences for found in surveys.values()) + len(unusable)
-    told = f"{units:,} records read"
+    """What the readers cannot use, but for misaligned entities. The worst file decides: it is where training stops."""
+    unusable: list[Unusable] = []
+    verdicts: list[Verdict] = []
+    for found in surveys.values():
+        rows = [row for row in found.unusable if row.reason not in UNSOUND_SPANS]
+        unusable += rows
+        verdicts.append(by_share(len(rows), found.records, MOST_UNUSABLE))
+    records = sum(found.records for found in surveys.values())
+    told = f"{records:,} records read"
     if unusable:
-        told = f"{len(unusable):,} of {units:,} records cannot be used: {_reasons(unusable)}"
-    return Finding("records", by_share(len(unusable), units, MOST_UNUSABLE), told, {"unusable": len(unusable)})
+        told = f"{len(unusable):,} of {records:,} records cannot be used: {_reasons(unusable)}"
+    return Finding("records", max(verdicts, key=VERDICTS.index), told, {"unusable": len(unusable)})
 
 
 def _spans(surveys: Surveys) -> Finding:
@@ -191,8 +203,8 @@ def _spans(surveys: Surveys) -> Finding:
     told = [f"{len(wrong):,} documents cannot be used: {_reasons(wrong)}"] if wrong else []
     if unsaid:
         told.append(
-            f"{unsaid:,} of {entities:,} entities are nested, discontinuous or end inside a word: tags cannot say "
-            "them, so they are not learnt, and count as missed in a score"
+            f"{unsaid:,} of {entities:,} entities are nested, discontinuous, of white space or end inside a word: tags "
+            "cannot say them, so they are not learnt, and count as missed in a score"
         )
     verdict: Verdict = "fail" if wrong else by_share(unsaid, entities, MOST_UNSAID)
     figures = {"misaligned": len(wrong), "unsaid": unsaid}
@@ -288,7 +300,7 @@ def _reasons(rows: Sequence[Unusable]) -> str:
     first = rows[0]
     detail = f" ({first.detail})" if first.detail else ""
     listed = ", ".join(f"{count:,} × {reason}" for reason, count in counted)
-    return f"{listed}; the first is {first.file}, line {first.line:,}{detail}"
+    return f"{listed}; the first is {place_of(first)}{detail}"
 
 
 def _counts(entities: Counter[str]) -> str:

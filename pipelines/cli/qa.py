@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from domain.biomedical.answers.answer_settings import InputFormat
+from domain.biomedical.answers.answer_settings import CANDIDATES, InputFormat
 from pipelines.cli.encode import BatchOption, PrecisionOption
 from pipelines.cli.models import MODEL_HELP, check_model
 
@@ -36,7 +36,9 @@ def answer(
     page: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page of the contexts, answers marked.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Most candidates of a question that JSONL and the page have.")] = 5,
+    top: Annotated[
+        int, typer.Option(min=1, max=CANDIDATES, help="Most candidates of a question that JSONL and the page have.")
+    ] = 5,
     question_column: Annotated[str, typer.Option("--question", help="The column of the question.")] = "question",
     context_column: Annotated[str, typer.Option("--context", help="The column of the text.")] = "context",
     id_column: Annotated[

@@ -2,8 +2,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
-from benchmarks.pairs import encode_in_batches, found_by_scipy
+from benchmarks.pairs import encode_in_batches, found_in_float64
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.similarity import closest_pair
 
@@ -27,9 +28,16 @@ def test_batches_give_the_vectors_of_encode(
     np.testing.assert_allclose(found, encoder.encode(SENTENCES, precision="fp32"), atol=1e-5)
 
 
-def test_scipy_finds_the_same_closest_pair() -> None:
+@pytest.mark.parametrize("pair", [(7, 31), (44, 45), (0, 49)])
+def test_the_closest_pair_in_float64_is_that_of_scipy_wherever_it_stands(
+    pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.pairs.ROWS_AT_ONCE", 7)
     vectors = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
-    vectors[31] = vectors[7] + np.float32(0.01)
-    found = found_by_scipy(vectors, closest_pair(vectors), seed=0)
-    assert found[:2] == (7, 31)
-    assert found.cosine == pytest.approx(closest_pair(vectors).cosine, abs=1e-12)
+    vectors[pair[1]] = vectors[pair[0]] + np.float32(0.01)
+    distances = pdist(vectors.astype(np.float64), "cosine")
+    assert tuple(side[distances.argmin()] for side in np.triu_indices(50, 1)) == pair
+    found = found_in_float64(vectors)
+    assert found[:2] == pair
+    assert found.cosine == pytest.approx(1 - distances.min(), abs=1e-12)
+    assert closest_pair(vectors)[:2] == pair

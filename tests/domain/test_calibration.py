@@ -32,5 +32,11 @@ def test_nothing_found_has_no_calibration_error() -> None:
 
 
 @pytest.mark.parametrize("is_right", [np.ones(50, bool), np.zeros(50, bool), np.array([True, False])])
-def test_too_little_to_learn_from_leaves_the_temperature(is_right: np.ndarray) -> None:
+def test_too_little_to_learn_from_leaves_the_temperature_and_is_told(
+    is_right: np.ndarray, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert fit_temperature(lambda _: np.full(len(is_right), 0.5), is_right) == 1.0
+    told = f"found {is_right.sum()} right (or positive) of {len(is_right)}; give more dev data"
+    assert f"probabilities are not calibrated: expected at least 20 dev examples, not all of one outcome, {told}" in (
+        capsys.readouterr().err
+    )

@@ -1,6 +1,7 @@
 """What was read of files of questions, counted; and the report on answers that were looked for by their words."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bertrelay.progress import say
@@ -59,11 +60,19 @@ class Account:
 
     def tell(self) -> None:
         """Says what was mended and what could not be."""
-        mended, nowhere = self.notes["mended"], self.notes["nowhere"]
-        if mended:
-            say(f"mended the offsets of {mended:,} answers, which stood a few characters beside them")
-        if nowhere:
-            say(f"{nowhere:,} answers beside others stand nowhere in their context: scored by, and not learnt")
-        if self.aligned:
-            found = ", ".join(f"{self.notes[how]:,} {how}" for how in ALIGNMENTS)
-            say(f"looked for the answers in every snippet: {found}; alignment.json has them question by question")
+        tell_notes(self.notes, "; alignment.json has them question by question")
+
+
+def tell_notes(notes: Mapping[str, int], more: str = "") -> None:
+    """Says of answers, by the notes of their questions, what was mended, what stands nowhere, and how they were found.
+
+    notes: the number of each. more: what to add where answers were looked for by their words.
+    """
+    counts = Counter(notes)
+    if mended := counts["mended"]:
+        say(f"mended the offsets of {mended:,} answers, which stood a few characters beside them")
+    if nowhere := counts["nowhere"]:
+        say(f"{nowhere:,} answers beside others stand nowhere in their context: scored by, and not learnt")
+    if any(counts[how] for how in ALIGNMENTS):
+        found = ", ".join(f"{counts[how]:,} {how}" for how in ALIGNMENTS)
+        say(f"looked for the answers in every snippet: {found}{more}")

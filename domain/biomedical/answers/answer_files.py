@@ -46,9 +46,9 @@ class Source(NamedTuple):
     question_column: str = "question"
     context_column: str = "context"
 
-    def questions(self, rejects: Rejects | None = None) -> Iterator[Question]:
-        """Streams the questions; each id stands for one."""
-        return usable(self._items(), rejects)
+    def questions(self, rejects: Rejects | None = None, tell: bool = False) -> Iterator[Question]:
+        """Streams the questions; each id stands for one. tell: whether to say what was read over."""
+        return usable(self._items(), rejects, tell)
 
     def _items(self) -> Iterator[Item]:
         if not self.path.is_file():
@@ -111,7 +111,7 @@ def check_source(source: Source) -> None:
     next(source.questions(Rejects(None, limit=1)), None)
 
 
-class Survey(NamedTuple):
+class ReadThrough(NamedTuple):
     """What reading the source through has shown. digest: sha256 of all that decides the answers."""
 
     blocks: list[Stretch]
@@ -123,8 +123,8 @@ class Survey(NamedTuple):
         return self.blocks[-1].end
 
 
-def survey(source: Source, listed: Path, max_rejects: float) -> Survey:
-    """Reads `source` through, and lists in `listed` what cannot be used, where there is any.
+def read_through(source: Source, listed: Path, max_rejects: float) -> ReadThrough:
+    """Reads `source` from its beginning to its end; tells what is read over, and lists in `listed` what is unusable.
 
     Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
     """
@@ -137,12 +137,12 @@ def survey(source: Source, listed: Path, max_rejects: float) -> Survey:
             listed.unlink()
     if not blocks:
         raise RequestError(f"{source.path} holds no question that can be asked. Is it the right file, and complete?")
-    return Survey(blocks, rejects.counts.total(), digest.hexdigest())
+    return ReadThrough(blocks, rejects.counts.total(), digest.hexdigest())
 
 
 def _blocks(source: Source, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[Stretch]:
     first = end = characters = 0
-    for question in source.questions(rejects):
+    for question in source.questions(rejects, tell=True):
         rejects.used()
         digest.update(json.dumps([question.id, question.question, question.context]).encode())
         end, characters = end + 1, characters + len(question.question) + len(question.context)

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 from bertrelay.errors import RequestError
 from bertrelay.hardware import accelerator
 from domain.biomedical.annotations import Span
+from domain.biomedical.answers.answer_settings import CANDIDATES
 from domain.biomedical.answers.finding import Asked, Found, find_answers
 from domain.biomedical.answers.network import AnswerModel, load_model
 from domain.sentences import sentence_spans
@@ -78,8 +79,8 @@ class QuestionAnswerer:
     ) -> Reply:
         """What `context` answers to `question`.
 
-        top: the most candidates told. batch_tokens: the most pieces in a batch, padding included; chosen by the device
-        when not given.
+        top: the most candidates told, 20 at most.
+        batch_tokens: the most pieces in a batch, padding included; chosen by the device when not given.
         Raises RequestError for an empty question or context, and for a question that leaves a context no room.
         """
         (reply,) = self.answer_many([(question, context)], top=top, precision=precision, batch_tokens=batch_tokens)
@@ -113,8 +114,10 @@ class QuestionAnswerer:
 
         refused: told of a question that leaves its context no room, which then has None; without it that raises.
         """
-        if top < 1:
-            raise RequestError(f"top: expected at least 1, found {top}")
+        if not 1 <= top <= CANDIDATES:
+            raise RequestError(
+                f"top: expected 1 to {CANDIDATES} candidates, found {top}; no more are kept of a question"
+            )
         reading: deque[str] = deque()  # contexts: filled where blocks are read ahead, emptied here in the same order
         answered = find_answers(
             self.model,

@@ -20,12 +20,12 @@ from bertrelay.together import from_main, wait_for_all
 from domain.biomedical.answers.answer_files import (
     BLOCK_CHARACTERS,
     SUFFIXES,
+    ReadThrough,
     Row,
     Source,
-    Survey,
     answered_rows,
     line_of,
-    survey,
+    read_through,
     write_answers,
 )
 from domain.biomedical.answers.answer_settings import AnswerSettings, InputFormat
@@ -93,10 +93,10 @@ def answer_file(
         check_output(Path(page), (".html",), option="page")
     with held(output) if world.is_main else nullcontext():
         folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
-        surveyed = from_main(_surveyed(source, output, max_rejects) if world.is_main else None, world)
-        parts = Parts(output, surveyed.blocks)
+        read = from_main(_read(source, output, max_rejects) if world.is_main else None, world)
+        parts = Parts(output, read.blocks)
         if world.is_main:
-            parts.begin(_holds(folder, surveyed, top, precision))
+            parts.begin(_holds(folder, read, top, precision))
         wait_for_all(world)
         answerer, started = QuestionAnswerer.load(folder), time.monotonic()
         lines = partial(_lines, answerer, source, top, precision, batch_tokens)
@@ -115,7 +115,7 @@ def answer_file(
         told = f"{len(refused):,} questions are left without an answer, {told_id(refused[0])!r} the first"
         say(f"{told}: {too_long(answerer.model)}")
     rate = computed / seconds if computed else None
-    return AnsweredFile(surveyed.questions, without_answer, len(refused), surveyed.rejected, rate)
+    return AnsweredFile(read.questions, without_answer, len(refused), read.rejected, rate)
 
 
 def run(settings: AnswerSettings, context: StageContext) -> Metrics:
@@ -139,13 +139,13 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     return dict(answered._asdict())
 
 
-def _surveyed(source: Source, output: Path, max_rejects: float) -> Survey:
-    return survey(source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects)
+def _read(source: Source, output: Path, max_rejects: float) -> ReadThrough:
+    return read_through(source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects)
 
 
-def _holds(folder: Path, surveyed: Survey, top: int, precision: str) -> dict[str, object]:
+def _holds(folder: Path, read: ReadThrough, top: int, precision: str) -> dict[str, object]:
     """What decides the content of the blocks."""
-    key = fingerprint({"model": Digests().of_folder(folder), "questions": surveyed.digest, "top": top})
+    key = fingerprint({"model": Digests().of_folder(folder), "questions": read.digest, "top": top})
     return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_CHARACTERS}
 
 

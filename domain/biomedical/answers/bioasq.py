@@ -2,11 +2,13 @@
 
 Each snippet of a question becomes a context of its own, under the question's id and the snippet's number
 (`5717fb557de986d80d000009_003`); `pool` is the question's id. Right answers come without offsets, and are found by
-their words.
+their words. A second question under the id of another cannot be used: its snippets would be pooled with those of the
+first.
 """
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +17,7 @@ from pydantic import Field
 
 from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Unfit
-from domain.biomedical.answers.items import Item, checked, json_window, name_of, told_id
+from domain.biomedical.answers.items import DUPLICATE, Item, checked, json_window, name_of, told_id
 from domain.biomedical.answers.placing import aligned
 from domain.biomedical.answers.questions import Question, Synonyms
 from domain.biomedical.formats.items import LeftOut
@@ -40,23 +42,43 @@ class _Asked(Shape):
 
 
 def read(path: Path) -> Iterator[Item]:
-    """Streams the factoid questions of a file, one for each snippet; memory holds one question at a time."""
+    """Streams the factoid questions of a file, one for each snippet; memory holds one question at a time, and ids."""
+    lines = dict[str, int]()  # in which the question of an id stands
+    for line, value in _values(path):
+        yield from _items(value, str(path), line, lines)
+
+
+def golds_in(path: Path) -> dict[str, tuple[Synonyms, ...]]:
+    """The gold answers of every factoid question that has some, by its id: of those too that cannot be asked."""
+    found = dict[str, tuple[Synonyms, ...]]()
+    for _, value in _values(path):
+        with suppress(Unfit):
+            asked = fitted(_Asked, value)
+            golds = golds_of(asked.exact_answer) if asked.type == "factoid" else ()
+            if golds:
+                found.setdefault(str(asked.id), golds)
+    return found
+
+
+def _values(path: Path) -> Iterator[tuple[int, Any]]:
     with json_window(path) as window:
         for key in window.members():
             if key == QUESTIONS:
-                for line, text in window.elements():
-                    yield from _items(json.loads(text), str(path), line)
+                yield from ((line, json.loads(text)) for line, text in window.elements())
             else:
                 window.value()
 
 
-def _items(value: Any, file: str, line: int) -> Iterator[Item]:
+def _items(value: Any, file: str, line: int, lines: dict[str, int]) -> Iterator[Item]:
     name = told_id(value.get("id")) if isinstance(value, dict) else ""
     try:
         asked = fitted(_Asked, value)
         if asked.type != "factoid":
             yield LeftOut(f"a question of the type {asked.type}")
             return
+        if (first := lines.get(str(asked.id))) is not None:
+            raise Unfit(DUPLICATE, f"the first with it is in line {first:,}; give each question one of its own")
+        lines[str(asked.id)] = line
         if not asked.snippets:
             raise Unfit(NO_SNIPPETS, "there is no text to look for the answer in")
         golds = golds_of(asked.exact_answer)

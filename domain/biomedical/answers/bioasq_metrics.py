@@ -3,7 +3,7 @@
 Its rules (EvaluatorTask1b, since BioASQ 5): an answer is right when it equals, in lower case and in nothing else, any
 synonym of any gold answer; of an answer submitted with synonyms the first one counts. A question that a submission
 lacks is skipped; one that is there with an empty list is wrong. The evaluator does not cut at the five answers that
-the challenge asks for: `pooled` gives no more.
+the challenge asks for: `best_answers` gives no more.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from domain.biomedical.answers.squad_metrics import mean
 MOST_ANSWERS = 5
 
 
-class Candidate(NamedTuple):
+class ScoredText(NamedTuple):
     """An answer that a model gives to one snippet, and its logit: logits of different snippets can be compared."""
 
     text: str
@@ -31,7 +31,7 @@ class FactoidScore(NamedTuple):
     reciprocal_rank: float
 
 
-def pooled(candidates: Iterable[Candidate], most: int = MOST_ANSWERS) -> list[str]:
+def best_answers(candidates: Iterable[ScoredText], most: int = MOST_ANSWERS) -> list[str]:
     """The answers to a question from all its snippets, best first, each once (in lower case); empty ones are none."""
     found: dict[str, str] = {}
     for candidate in sorted(candidates, key=lambda each: -each.logit):
@@ -40,15 +40,16 @@ def pooled(candidates: Iterable[Candidate], most: int = MOST_ANSWERS) -> list[st
     return list(found.values())[:most]
 
 
-def submitted(exact_answer: Sequence[str | Sequence[str]]) -> list[str]:
-    """The answers of a submission, `[["a", "synonym"], ["b"]]` or `["a", "b"]`: of each one its first wording."""
-    return [answer if isinstance(answer, str) else next(iter(answer), "") for answer in exact_answer]
+def first_wordings(answers: Sequence[str | Sequence[str]]) -> list[str]:
+    """Of answers, `[["a", "synonym"], ["b"]]` or `["a", "b"]`, the first wording each; an empty one keeps its rank."""
+    return [answer if isinstance(answer, str) else next(iter(answer), "") for answer in answers]
 
 
-def factoid_score(answers: Sequence[str], golds: Iterable[Synonyms]) -> FactoidScore:
-    """How right ranked answers are, the best first."""
+def factoid_score(answers: Sequence[str | Sequence[str]], golds: Iterable[Synonyms]) -> FactoidScore:
+    """How right ranked answers are, the best first; one may be given with its synonyms, the first of which counts."""
     right = {wording.lower() for wordings in golds for wording in wordings}
-    rank = next((rank for rank, answer in enumerate(answers, 1) if answer and answer.lower() in right), None)
+    texts = first_wordings(answers)
+    rank = next((rank for rank, answer in enumerate(texts, 1) if answer and answer.lower() in right), None)
     return FactoidScore(float(rank == 1), float(rank is not None), 1 / rank if rank else 0.0)
 
 
@@ -58,7 +59,7 @@ def golds_by_pool(questions: Iterable[Question]) -> dict[str, tuple[Synonyms, ..
 
 
 def factoid_scores(
-    answers: Mapping[str, Sequence[str]], golds: Mapping[str, Sequence[Synonyms]]
+    answers: Mapping[str, Sequence[str | Sequence[str]]], golds: Mapping[str, Sequence[Synonyms]]
 ) -> dict[str, FactoidScore | None]:
     """The score of each gold question, by id and in order; None of one that was not answered."""
     return {

@@ -7,13 +7,13 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, islice
+from itertools import combinations, compress, islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from bertrelay.errors import RequestError
 from bertrelay.tables import Unusable
-from domain.biomedical.answers.items import DUPLICATE, NOWHERE
+from domain.biomedical.answers.items import DUPLICATE, NOWHERE, told_id
 from domain.biomedical.answers.placing import ALIGNMENTS
 from domain.biomedical.answers.question_files import (
     QuestionFormat,
@@ -29,13 +29,14 @@ from domain.biomedical.checking import (
     MOST_UNUSABLE,
     VERDICTS,
     Finding,
-    Measure,
     Split,
     Verdict,
     by_share,
-    piece_measure,
     spread,
 )
+
+if TYPE_CHECKING:
+    from domain.biomedical.answers.measuring import Measure
 
 Part = Literal["question", "answer", "context"]
 PARTS: tuple[Part, ...] = ("question", "answer", "context")
@@ -55,7 +56,10 @@ def _lengths() -> "dict[Part, array[int]]":
 
 @dataclass
 class Survey:
-    """What is known of a file after one walk through it; contexts are counted and measured once each."""
+    """What is known of a file after one walk through it; contexts are counted and measured once each.
+
+    unfit: how many questions a training would leave out, by reason; first_unfit: the id of the first of these.
+    """
 
     name: str
     questions: int = 0
@@ -67,6 +71,8 @@ class Survey:
     left_out: Counter[str] = field(default_factory=Counter)
     words: "dict[Part, array[int]]" = field(default_factory=_lengths)
     pieces: "dict[Part, array[int]]" = field(default_factory=_lengths)
+    unfit: Counter[str] = field(default_factory=Counter)
+    first_unfit: dict[str, str] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     contexts: set[int] = field(default_factory=set)
     articles: set[int] = field(default_factory=set)
@@ -95,28 +101,34 @@ def check_questions(
 ) -> list[Finding]:
     """Looks at the files of one to three splits and tells what it finds, check by check.
 
-    model: a folder or a hub id; measures lengths in the word pieces of its tokenizer as well.
+    model: a folder or a hub id; measures lengths in the word pieces of its tokenizer as well, against the windows of a
+        training that is given neither `max_tokens` nor `stride`.
     Raises RequestError for a file that cannot be read at all, or without a question.
     """
-    measure, limit = piece_measure(model) if model is not None else (None, None)
+    measure = _measure_of(model) if model is not None else None
     surveys = {split: survey(path, format_name, measure) for split, path in files.items()}
     findings = [_records(surveys), _ids(surveys), _offsets(surveys), *_aligned(surveys), _answers(surveys)]
     findings += [_duplicates(surveys), *_leaks(surveys), *(_words(surveys, part) for part in PARTS)]
-    return [*findings, *(_pieces(surveys, part, limit) for part in PARTS)] if limit is not None else findings
+    return [*findings, *(_pieces(surveys, part, measure) for part in PARTS)] if measure is not None else findings
+
+
+def _measure_of(model: str) -> "Measure":
+    from domain.biomedical.answers.measuring import measure_of  # which needs torch, as nothing else here does
+
+    return measure_of(model)
 
 
 # Walking through a file
 
 
-def survey(path: Path, format_name: QuestionFormat | None = None, measure: Measure | None = None) -> Survey:
+def survey(path: Path, format_name: QuestionFormat | None = None, measure: "Measure | None" = None) -> Survey:
     """Walks through a file of any format."""
     found = Survey(str(path))
     walked = _questions(path, format_name, found)
     while questions := list(islice(walked, AT_ONCE)):
-        texts = [each for question in questions for each in _count(question, found)]
+        has_new_context = [_count(question, found) for question in questions]
         if measure is not None:
-            for (part, _), pieces in zip(texts, measure([text.split() for _, text in texts]), strict=True):
-                found.pieces[part].append(pieces)
+            _measure(questions, has_new_context, measure, found)
     if not found.questions and not found.unusable:
         raise RequestError(f"{path}: expected questions that can be asked of a text, found none. Is it the right file?")
     return found
@@ -132,12 +144,25 @@ def _questions(path: Path, format_name: QuestionFormat | None, found: Survey) ->
             found.left_out[item.reason] += 1
 
 
-def _count(question: Question, found: Survey) -> list[tuple[Part, str]]:
-    """Counts a question; returns its texts that were not measured before."""
+def _measure(questions: Sequence[Question], has_new_context: Sequence[bool], measure: "Measure", found: Survey) -> None:
+    """Counts the pieces of questions, and those that a training would leave out."""
+    lengths = measure(questions)
+    found.pieces["question"].extend(lengths.questions.tolist())
+    found.pieces["answer"].extend(lengths.answers.tolist())
+    found.pieces["context"].extend(compress(lengths.contexts.tolist(), has_new_context))
+    for reason, has_fault in lengths.faults.items():
+        for question in compress(questions, has_fault):
+            found.unfit[reason] += 1
+            found.first_unfit.setdefault(reason, told_id(question.id))
+
+
+def _count(question: Question, found: Survey) -> bool:
+    """Counts a question; returns whether its context was not measured before."""
     context, asked = hash(question.context), hash((question.question, question.context))
+    is_new = context not in found.contexts
     texts: list[tuple[Part, str]] = [("question", question.question)]
     texts += [("answer", answer.text) for answer in question.answers]
-    texts += [("context", question.context)] if context not in found.contexts else []
+    texts += [("context", question.context)] if is_new else []
     for part, text in texts:
         found.words[part].append(len(text.split()))
     found.questions += 1
@@ -149,7 +174,7 @@ def _count(question: Question, found: Survey) -> list[tuple[Part, str]]:
     found.contexts.add(context)
     found.articles.add(hash(question.document))
     found.pools |= {hash(question.pool)} if question.pool else set()
-    return texts
+    return is_new
 
 
 # Findings
@@ -246,16 +271,30 @@ def _words(surveys: Surveys, part: Part) -> Finding:
     return Finding(f"words in {_a(part)}", "warn" if long else "good", words, figures)
 
 
-def _pieces(surveys: Surveys, part: Part, limit: int) -> Finding:
-    """Word pieces, against what the model reads at once; a question must leave room for its context."""
-    lengths = [length for found in surveys.values() for length in found.pieces[part]]
-    most = limit // 2 if part == "question" else limit
-    long = sum(length > most for length in lengths)
-    does = {"question": "it would leave no room for the context", "context": "read in windows"}
+def _pieces(surveys: Surveys, part: Part, measure: "Measure") -> Finding:
+    """Word pieces, and what a training in windows of the usual size and stride would leave out."""
+    from domain.biomedical.answers.learning import NO_PIECES, NOT_HELD, TOO_LONG
+
+    reasons: dict[Part, list[str]] = {"question": [TOO_LONG], "answer": [NOT_HELD, NO_PIECES], "context": []}
     words = _spreads({split: found.pieces[part] for split, found in surveys.items()})
-    words += f"; longer than {most:,}: {long:,} ({does.get(part, 'it never fits a window')})" if long else ""
-    verdict: Verdict = "warn" if long and part != "context" else "good"
-    return Finding(f"tokens in {_a(part)}", verdict, words, {"longest": max(lengths, default=0), "long": long})
+    unfit = 0
+    for reason in reasons[part]:
+        count, first = _unfit(surveys, reason)
+        words += f"; {count:,} × {reason}; the first is {first}" if count else ""
+        unfit += count
+    lengths = [length for found in surveys.values() for length in found.pieces[part]]
+    long = sum(length > measure.max_tokens for length in lengths)
+    if part == "context":
+        words += f"; longer than {measure.max_tokens:,}: {long:,} (read in windows)" if long else ""
+    figures = {"longest": max(lengths, default=0), "long": long, "unfit": unfit}
+    return Finding(f"tokens in {_a(part)}", "warn" if unfit else "good", words, figures)
+
+
+def _unfit(surveys: Surveys, reason: str) -> tuple[int, str]:
+    """How many questions a training would leave out for this reason, and which is the first."""
+    having = [found for found in surveys.values() if found.unfit[reason]]
+    first = f"question {having[0].first_unfit[reason]} in {having[0].name}" if having else ""
+    return sum(found.unfit[reason] for found in having), first
 
 
 def _whole(surveys: Surveys) -> int:

@@ -1,6 +1,6 @@
 """Questions and their texts to answers, of any number and length: streamed, nothing cut, memory bounded."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,10 @@ from bertrelay.hardware import give_back_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import Packed, using
 from bertrelay.padding import sorted_batches
+from bertrelay.progress import say
+from domain.biomedical.answers.answer_settings import CANDIDATES
 from domain.biomedical.answers.decoding import NBest, Spans, n_best, null_scores, spans_in_windows, with_no_answer
+from domain.biomedical.answers.items import told_id
 from domain.biomedical.answers.network import AnswerModel
 from domain.biomedical.answers.pieces import Cutter, Pieces
 from domain.biomedical.streaming import blocks, one_ahead
@@ -18,8 +21,6 @@ from domain.biomedical.windows import Integers, Windows
 
 BLOCK_CHARACTERS = 2_000_000
 """Questions and texts of as many characters are read, sorted and computed together; the unit of memory."""
-CHOICES = 20
-"""So many spans of a question are kept, and share what its probabilities add up to, however few are told."""
 
 
 class Asked(NamedTuple):
@@ -125,6 +126,13 @@ def too_long(model: AnswerModel) -> str:
     )
 
 
+def tell_refused(model: AnswerModel, ids: Sequence[str], where: str = "") -> None:
+    """Says how many questions are too long for the model, where there are any, and what becomes of them."""
+    if ids:
+        said = f"{where}{len(ids):,} questions count as not answered, {told_id(ids[0])!r} the first"
+        say(f"{said}: {too_long(model)}")
+
+
 def nbest_of(
     model: AnswerModel, pieces: Pieces, cutter: Cutter, precision: str, batch_tokens: int, packed: Packed
 ) -> NBest:
@@ -140,9 +148,9 @@ def nbest_of(
             batch = cutter.batch(pieces, chosen, width, height)
             scores = network(**{name: tensor.to(network.device) for name, tensor in batch.items()})[: len(rows)]
             np.minimum.at(nulls, chosen.sequences, null_scores(scores))
-            spans = spans_in_windows(scores, model.max_answer_tokens, CHOICES)
+            spans = spans_in_windows(scores, model.max_answer_tokens, CANDIDATES)
             parts.append(_in_characters(spans, pieces, chosen, cutter.begins(pieces, chosen)))
-    return n_best(Spans(*map(np.concatenate, zip(*parts, strict=True))), nulls, CHOICES)
+    return n_best(Spans(*map(np.concatenate, zip(*parts, strict=True))), nulls, CANDIDATES)
 
 
 def _in_characters(spans: Spans, pieces: Pieces, windows: Windows, begins: Integers) -> Spans:

@@ -1,6 +1,7 @@
 """What there is to learn: right answers as pieces of their texts, and which of them each window holds."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, compress
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
+from domain.biomedical.answers.account import tell_notes
+from domain.biomedical.answers.items import told_id
 from domain.biomedical.answers.pieces import Pieces
 from domain.biomedical.answers.question_files import question_items, usable
 from domain.biomedical.answers.questions import Question
@@ -27,14 +30,20 @@ NO_PIECES = "an answer of which the tokenizer leaves nothing"
 
 
 def read_all(sources: Sequence[QuestionSource], rejects: Rejects) -> list[Question]:
-    """The questions of all `sources`. Raises RequestError where there are none."""
+    """The questions of all `sources`; what was mended in reading is told. Raises RequestError where there are none."""
     items = (question_items(source.path, source.format) for source in sources)
-    found = list(usable(chain.from_iterable(items), rejects))
-    rejects.used(len(found))
+    found = list(_counted(usable(chain.from_iterable(items), rejects), rejects))
     if not found:
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected questions, found none that can be used")
+    tell_notes(Counter(note for question in found for note in question.notes))
     return found
+
+
+def _counted(questions: Iterator[Question], rejects: Rejects) -> Iterator[Question]:
+    for question in questions:
+        rejects.used()
+        yield question
 
 
 class Golds(NamedTuple):
@@ -107,31 +116,45 @@ class Held(NamedTuple):
         return there, columns[0], columns[1]
 
 
-def can_be_learnt(
-    questions: Sequence[Question], golds: Golds, is_held: Flags, is_too_long: Flags, rejects: Rejects
-) -> Flags:
-    """Which questions there is something to learn from, all (questions,); the others are counted or told of.
-
-    is_held: whether some window holds an answer whole. is_too_long: whether a question leaves its text no room.
-    """
-    is_impossible = np.array([question.impossible for question in questions], bool)
-    is_known = is_impossible | np.array([bool(question.answers) for question in questions], bool)
-    has_pieces = np.isin(np.arange(len(questions)), golds.questions) | is_impossible
-    faults = {
-        TOO_LONG: is_too_long,
-        NO_PIECES: ~is_too_long & ~has_pieces,
-        NOT_HELD: ~is_too_long & has_pieces & ~is_held & ~is_impossible,
+def faults_in_learning(
+    questions: Sequence[Question], pieces: Pieces, golds: Golds, max_tokens: int, stride: int
+) -> dict[str, Flags]:
+    """Which questions with a known answer cannot be learnt from in such windows, by reason, all (questions,)."""
+    windows, numbers = pieces.windows(max_tokens, stride), np.arange(len(questions))
+    is_held = np.isin(numbers, windows.sequences[Held.of(golds, windows).counts > 0])
+    is_too_long = pieces.too_long(max_tokens, stride)
+    has_answer = np.array([bool(question.answers) for question in questions], bool)
+    has_pieces = np.isin(numbers, golds.questions)
+    needs_window = has_answer & ~is_too_long
+    return {
+        TOO_LONG: is_too_long & is_known(questions),
+        NO_PIECES: needs_window & ~has_pieces,
+        NOT_HELD: needs_window & has_pieces & ~is_held,
     }
-    for reason, is_faulty in faults.items():
-        for question in compress(questions, is_faulty & is_known):
-            rejects.add(question.file, question.line, reason, question.id)
-    if not is_known.all():
-        first = questions[int(np.argmin(is_known))].id
+
+
+def is_known(questions: Sequence[Question]) -> Flags:
+    """Of which questions there is something to learn, (questions,): where the answer stands, or that there is none."""
+    return np.array([question.impossible or bool(question.answers) for question in questions], bool)
+
+
+def can_be_learnt(questions: Sequence[Question], faults: Mapping[str, Flags], rejects: Rejects) -> Flags:
+    """Which questions there is something to learn from, (questions,); the others are counted or told of.
+
+    faults: see `faults_in_learning`. These questions were counted as used when they were read, and become rejects.
+    """
+    known, is_faulty = is_known(questions), np.any(list(faults.values()), axis=0)
+    rejects.used(-int(is_faulty.sum()))
+    for reason, has_fault in faults.items():
+        for question in compress(questions, has_fault):
+            rejects.add(question.file, question.line, reason, told_id(question.id))
+    if not known.all():
+        first = told_id(questions[int(np.argmin(known))].id)
         say(
-            f"nothing to learn from in {np.sum(~is_known):,} of {len(questions):,} questions, {first} the first: no "
+            f"nothing to learn from in {np.sum(~known):,} of {len(questions):,} questions, {first} the first: no "
             "answer stands in their text. Mark those impossible that it should not answer."
         )
-    can: Flags = is_known & ~np.any(list(faults.values()), axis=0)
+    can: Flags = known & ~is_faulty
     return can
 
 

@@ -6,16 +6,20 @@ transformers has no place for.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
+from pydantic import Field, FiniteFloat
 from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder, read_config
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, write_json
+from bertrelay.files import write_json
 from bertrelay.quick import quicken
+from bertrelay.settings import Positive
+from domain.biomedical.annotations import Unfit
+from domain.biomedical.formats.shapes import Shape, parsed
 from domain.biomedical.networks import (
     has_types,
     load_base,
@@ -81,6 +85,16 @@ class AnswerModel:
     temperature: float = 1.0
 
 
+class _Description(Shape):
+    """What `qa.json` holds: the fields of AnswerModel that transformers' folder has no place for."""
+
+    max_tokens: Positive | None = None
+    stride: Positive | None = None
+    max_answer_tokens: Positive = MAX_ANSWER_TOKENS
+    threshold: FiniteFloat | None = None
+    temperature: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+
+
 def start_model(
     source: str | Path,
     *,
@@ -121,10 +135,15 @@ def _load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
 def _window(network: PreTrainedModel, max_tokens: int | None, stride: int | None) -> tuple[int, int]:
     """The size and stride of windows that `network` has positions for."""
     size = window_size(network, max_tokens, MAX_TOKENS)
-    step = stride or max(1, size // 3)
+    step = stride or usual_stride(size)
     if step > size // 2:
         raise RequestError(f"stride: expected at most half of max_tokens, which is {size}, found {step}; lower it")
     return size, step
+
+
+def usual_stride(max_tokens: int) -> int:
+    """The stride of windows of a size when none is given."""
+    return max(1, max_tokens // 3)
 
 
 def save_model(model: AnswerModel, folder: Path) -> None:
@@ -141,13 +160,21 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel
     """
     folder = model_folder(source, cache_dir=cache_dir)
     network, tokenizer = _load(folder)
-    told = read_json(folder / DESCRIPTION) or {}
-    window = _window(network, told.get("max_tokens"), told.get("stride"))
-    return AnswerModel(
-        AnswerFinder(network).eval(),
-        tokenizer,
-        *window,
-        told.get("max_answer_tokens", MAX_ANSWER_TOKENS),
-        told.get("threshold"),
-        told.get("temperature", 1.0),
-    )
+    told = _description(folder / DESCRIPTION)
+    window = _window(network, told.max_tokens, told.stride)
+    finder = AnswerFinder(network).eval()
+    return AnswerModel(finder, tokenizer, *window, told.max_answer_tokens, told.threshold, told.temperature)
+
+
+def _description(path: Path) -> _Description:
+    """What stands in `qa.json`; what is usual where there is none, as in a folder that transformers wrote."""
+    try:
+        return parsed(_Description, path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return _Description()
+    except (OSError, UnicodeDecodeError, Unfit) as fault:
+        detail = f"{fault.reason}: {fault.detail}" if isinstance(fault, Unfit) else type(fault).__name__
+        raise RequestError(
+            f"{path}: expected windows, threshold and temperature of the model as domain.qa writes them, found it "
+            f"damaged ({detail}). Copy or train the model again; its answers would be others without them."
+        ) from None

@@ -2,31 +2,44 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from bertrelay.files import whole_file, write_json
 from bertrelay.hardware import accelerator
-from bertrelay.progress import progress, say
+from bertrelay.progress import progress
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import share, with_interval
-from domain.biomedical.answers.bioasq_metrics import Candidate, factoid_figures, factoid_scores, golds_by_pool, pooled
+from domain.biomedical.answers import bioasq
+from domain.biomedical.answers.bioasq_metrics import (
+    FactoidScore,
+    ScoredText,
+    best_answers,
+    factoid_figures,
+    factoid_scores,
+    golds_by_pool,
+)
 from domain.biomedical.answers.decoding import Floats, NBest, with_no_answer
-from domain.biomedical.answers.finding import Asked, predict_blocks, too_long
+from domain.biomedical.answers.finding import Asked, predict_blocks, tell_refused
 from domain.biomedical.answers.learning import Golds, count_long_answers, read_all
 from domain.biomedical.answers.network import AnswerModel, load_model
 from domain.biomedical.answers.pieces import Cutter
 from domain.biomedical.answers.qa_settings import QaEvaluateSettings
-from domain.biomedical.answers.questions import Question
+from domain.biomedical.answers.question_files import question_format_of
+from domain.biomedical.answers.questions import Question, Synonyms
+from domain.biomedical.answers.questions_settings import QuestionSource
 from domain.biomedical.answers.scoring import Pools
 from domain.biomedical.answers.slices import slices
 from domain.biomedical.answers.squad_metrics import Score, figures, scores
 from domain.calibration import expected_calibration_error
 from domain.sentences import sentence_spans
 
+FACTOID_FIGURES = {"strict_accuracy": "strict", "lenient_accuracy": "lenient", "mrr": "reciprocal_rank"}
+"""The figures of BioASQ's evaluator, and the fields of a question's score that they are the means of."""
 EXAMPLES_KEPT = 12
 """Questions answered right, and answered wrong, that are kept for the report; of each so many."""
 AROUND = 400
@@ -45,13 +58,15 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answered:
+class Predictions:
     """What a model answers to the questions that are scored.
 
-    choices: of each question, best first. confidences, uncalibrated: of the best ones, (questions,).
+    spans: the n-best of what is asked, which pools then share. choices: of each question that is scored, best first.
+    confidences, uncalibrated: of the best ones, (questions,).
     """
 
     pools: Pools
+    spans: NBest
     choices: list[list[Choice]]
     confidences: Floats
     uncalibrated: Floats
@@ -74,14 +89,19 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     score_of = scores(found.answers, found.pools.scored)
     write_json(context.output / "predictions.json", found.answers)
     _write_nbest(found, context)
-    write_json(context.output / "slices.json", slices(found.pools.scored, score_of))
+    write_json(context.output / "slices.json", slices(_placed(found), score_of))
     write_json(context.output / "examples.json", _examples(found, score_of), compact=True)
     published = {f"published_{name}": value for name, value in settings.published.items()}
-    told = {**_squad(found, score_of), **_bioasq(found), **_baseline(found.pools), **_calibration(found, score_of)}
+    told = {
+        **_squad(found, score_of),
+        **_bioasq(found, _golds_in(settings.test)),
+        **_baseline(found.pools),
+        **_calibration(found, score_of),
+    }
     return {**told, **published, **_counts(model, found)}
 
 
-def answered(model: AnswerModel, pools: Pools, precision: str, batch_tokens: int | None) -> Answered:
+def answered(model: AnswerModel, pools: Pools, precision: str, batch_tokens: int | None) -> Predictions:
     """What `model` answers to the questions of `pools`; one that is too long is told of, and has no answer."""
     asked = [Asked(each.question, each.context, each.id) for each in pools.asked]
     refused: list[str] = []
@@ -94,43 +114,88 @@ def answered(model: AnswerModel, pools: Pools, precision: str, batch_tokens: int
             parts.append(block._replace(texts=block.texts + done))
             done += len(block.nulls)
             bar.advance(len(block.nulls))
-    if refused:
-        say(f"{len(refused):,} questions count as not answered, {refused[0]} the first: {too_long(model)}")
-    return _read_off(model, pools, pools.nbest(NBest(*map(np.concatenate, zip(*parts, strict=True)))))
+    tell_refused(model, refused)
+    return _read_off(model, pools, NBest(*map(np.concatenate, zip(*parts, strict=True))))
 
 
-def _read_off(model: AnswerModel, pools: Pools, nbest: NBest) -> Answered:
-    choices = with_no_answer(nbest, model.threshold)
+def _read_off(model: AnswerModel, pools: Pools, spans: NBest) -> Predictions:
+    choices = with_no_answer(pools.nbest(spans), model.threshold)
     calibrated, uncalibrated = (choices.probabilities(each) for each in (model.temperature, 1.0))
     columns = (*choices, calibrated)
     rows = zip(pools.texts(choices), *(column.tolist() for column in columns), strict=True)
     found = [[Choice(*each) for each in zip(*row, strict=False)] for row in rows]  # those beyond the texts are none
-    return Answered(pools, found, calibrated[:, 0], uncalibrated[:, 0])
+    return Predictions(pools, spans, found, calibrated[:, 0], uncalibrated[:, 0])
 
 
-def _squad(found: Answered, score_of: Mapping[str, Score]) -> Metrics:
-    """Exact match and F1 with intervals over questions."""
+def _squad(found: Predictions, score_of: Mapping[str, Score]) -> Metrics:
+    """Exact match and F1 with intervals over questions: over all, and where some are impossible, of both kinds."""
     told: Metrics = {}
-    for name in Score._fields:
-        told |= with_interval(name, share, np.array([getattr(each, name) for each in score_of.values()]))
-    return {**told, **figures(score_of, found.pools.scored)}
+    exact = figures(score_of, found.pools.scored)
+    impossible = {question.id for question in found.pools.scored if question.impossible}
+    groups = {
+        "": set(score_of),
+        "has_answer/": score_of.keys() - impossible,
+        "no_answer/": score_of.keys() & impossible,
+    }
+    for prefix, names in groups.items():
+        for name in Score._fields:
+            if prefix + name in exact:
+                values = np.array([getattr(each, name) for key, each in score_of.items() if key in names])
+                told |= with_interval(prefix + name, share, values)
+    return {**told, **exact, "scored": len(score_of)}
 
 
-def _bioasq(found: Answered) -> Metrics:
-    """BioASQ's figures with intervals over questions, where there are questions of its kind."""
-    golds = golds_by_pool(found.pools.asked)
+def _bioasq(found: Predictions, in_files: Mapping[str, Sequence[Synonyms]]) -> Metrics:
+    """BioASQ's figures with intervals over questions, where there are questions of its kind.
+
+    in_files: the gold answers that the files have, by id; those that could not be asked count as not answered.
+    """
+    golds = {**golds_by_pool(found.pools.asked), **in_files}
     if not golds:
         return {}
-    answers = {
-        question.id: pooled(Candidate(each.text, each.score) for each in choices)
-        for question, choices in zip(found.pools.scored, found.choices, strict=True)
-    }
+    answers = {name: best_answers(texts) for name, texts in _texts(found).items()}
     score_of = factoid_scores({name: each for name, each in answers.items() if each}, golds)
-    known = [each for each in score_of.values() if each is not None]
+    nothing = FactoidScore(0.0, 0.0, 0.0)
+    groups = {
+        "": [each for each in score_of.values() if each is not None],
+        "with_unanswered/": [each or nothing for each in score_of.values()],
+    }
     told: Metrics = {}
-    for figure, field in {"strict_accuracy": "strict", "lenient_accuracy": "lenient", "mrr": "reciprocal_rank"}.items():
-        told |= with_interval(figure, share, np.array([getattr(each, field) for each in known]))
+    for prefix, known in groups.items():
+        for figure, field in FACTOID_FIGURES.items():
+            told |= with_interval(prefix + figure, share, np.array([getattr(each, field) for each in known]))
     return {**told, **factoid_figures(score_of)}
+
+
+def _texts(found: Predictions) -> dict[str, list[ScoredText]]:
+    """Every span that was kept of any of its texts, by the question's id: what is equal is joined before it is cut."""
+    told: dict[str, list[ScoredText]] = {question.id: [] for question in found.pools.scored}
+    spans, pools = found.spans, found.pools
+    rows, ranks = np.nonzero(spans.scores > -np.inf)
+    columns = (each[rows, ranks].tolist() for each in (spans.starts, spans.ends, spans.scores))
+    for row, start, end, score in zip(rows.tolist(), *columns, strict=True):
+        told[pools.scored[pools.pool_of[row]].id].append(ScoredText(pools.asked[row].context[start:end], score))
+    return told
+
+
+def _golds_in(sources: Sequence[QuestionSource]) -> dict[str, tuple[Synonyms, ...]]:
+    """The gold answers of every question in BioASQ's own files: a question without snippets is not read, and counts."""
+    files = [source.path for source in sources if (source.format or question_format_of(Path(source.path))) == "bioasq"]
+    return {name: golds for path in files for name, golds in bioasq.golds_in(Path(path)).items()}
+
+
+def _placed(found: Predictions) -> list[Question]:
+    """The scored questions with right answers where they stand: in the text answered from, else in the first one."""
+    members: dict[int, list[int]] = {}
+    for asked, pool in enumerate(found.pools.pool_of.tolist()):
+        members.setdefault(pool, []).append(asked)
+    placed = []
+    for number, (question, choices) in enumerate(zip(found.pools.scored, found.choices, strict=True)):
+        answered_from = [choices[0].asked] if choices[0].start >= 0 else []
+        texts = [found.pools.asked[place] for place in [*answered_from, *members[number]]]
+        text = next((each for each in texts if each.answers), question)
+        placed.append(replace(question, context=text.context, answers=text.answers))
+    return placed
 
 
 def _baseline(pools: Pools) -> Metrics:
@@ -143,7 +208,7 @@ def _baseline(pools: Pools) -> Metrics:
     return {f"first_sentence/{name}": value for name, value in figures(found, pools.scored).items()}
 
 
-def _calibration(found: Answered, score_of: Mapping[str, Score]) -> Metrics:
+def _calibration(found: Predictions, score_of: Mapping[str, Score]) -> Metrics:
     """How far probabilities are from the share of exact matches, with the model's temperature and without."""
     is_right, known = np.array([each.exact_match == 1 for each in score_of.values()], bool), found.pools.known
     return {
@@ -152,7 +217,7 @@ def _calibration(found: Answered, score_of: Mapping[str, Score]) -> Metrics:
     }
 
 
-def _counts(model: AnswerModel, found: Answered) -> Metrics:
+def _counts(model: AnswerModel, found: Predictions) -> Metrics:
     """What there was to answer."""
     asked = found.pools.asked
     pieces = Cutter(model.tokenizer)([each.question for each in asked], [each.context for each in asked])
@@ -165,7 +230,7 @@ def _counts(model: AnswerModel, found: Answered) -> Metrics:
     }
 
 
-def _write_nbest(found: Answered, context: StageContext) -> None:
+def _write_nbest(found: Predictions, context: StageContext) -> None:
     """A line for each question: its id and its choices; `context` says of a pool which of its texts one stands in."""
     with (
         whole_file(context.output / "nbest.jsonl") as building,
@@ -182,7 +247,7 @@ def _told(choice: Choice, question: Question, pools: Pools) -> dict[str, object]
     return told if asked == question.id or choice.start < 0 else {**told, "context": asked}
 
 
-def _examples(found: Answered, score_of: Mapping[str, Score]) -> dict[str, list[dict[str, object]]]:
+def _examples(found: Predictions, score_of: Mapping[str, Score]) -> dict[str, list[dict[str, object]]]:
     """Questions spread evenly over the data: answered right, and wrong."""
     exact = {
         place: score_of[question.id].exact_match == 1
@@ -194,12 +259,18 @@ def _examples(found: Answered, score_of: Mapping[str, Score]) -> dict[str, list[
         "wrong": [place for place, is_right in exact.items() if not is_right],
     }
     return {
-        name: [_example(found, place) for place in places[:: max(1, len(places) // EXAMPLES_KEPT)][:EXAMPLES_KEPT]]
+        name: [_example(found, place) for place in spread_evenly(places, EXAMPLES_KEPT)]
         for name, places in among.items()
     }
 
 
-def _example(found: Answered, place: int) -> dict[str, object]:
+def spread_evenly(places: Sequence[int], most: int) -> list[int]:
+    """At most so many of them, from the first to the last part."""
+    kept = min(most, len(places))
+    return [places[number * len(places) // kept] for number in range(kept)]
+
+
+def _example(found: Predictions, place: int) -> dict[str, object]:
     """A question, what is right and what was answered, and the text around both as `passages` with their places."""
     question, best = found.pools.scored[place], found.choices[place][0]
     asked = found.pools.asked[best.asked] if best.start >= 0 else question

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 import torch
@@ -13,12 +14,20 @@ from bertrelay.batches import Items
 from bertrelay.errors import RequestError
 from bertrelay.hardware import accelerator, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
+from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training import Batch, train
 from domain.biomedical.answers.decoding import NBest
-from domain.biomedical.answers.finding import nbest_of
-from domain.biomedical.answers.learning import Golds, Held, can_be_learnt, count_long_answers, read_all
+from domain.biomedical.answers.finding import nbest_of, tell_refused
+from domain.biomedical.answers.learning import (
+    Golds,
+    Held,
+    can_be_learnt,
+    count_long_answers,
+    faults_in_learning,
+    read_all,
+)
 from domain.biomedical.answers.network import AnswerModel, save_model, start_model
 from domain.biomedical.answers.pieces import Cutter
 from domain.biomedical.answers.qa_settings import QaSettings
@@ -27,6 +36,7 @@ from domain.biomedical.answers.scoring import Pools, scores_at, with_temperature
 from domain.biomedical.answers.squad_metrics import figures
 
 CRITERION = "dev/f1"
+UNCALIBRATED = "there is no dev data: the probabilities of this model are not calibrated; give some questions as `dev`"
 
 
 def run(settings: QaSettings, context: StageContext) -> Metrics:
@@ -51,8 +61,10 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
         if task.dev is not None:
             model = task.dev.tuned(model)
             metrics |= {"temperature": model.temperature, "threshold": model.threshold}
+        else:
+            say(UNCALIBRATED)
         save_model(model, context.output / "model")
-    return {**metrics, "train_questions": len(questions), **task.counts()}
+    return {**metrics, **task.counts()}
 
 
 class QaTask:
@@ -75,21 +87,26 @@ class QaTask:
         self.pieces = self.cutter([each.question for each in questions], [each.context for each in questions])
         windows = self.pieces.windows(model.max_tokens, model.stride)
         golds = Golds.of(questions, self.pieces)
-        has_answer = np.isin(np.arange(len(questions)), windows.sequences[Held.of(golds, windows).counts > 0])
-        is_too_long = self.pieces.too_long(model.max_tokens, model.stride)
-        can_be = can_be_learnt(questions, golds, has_answer, is_too_long, rejects)
+        faults = faults_in_learning(questions, self.pieces, golds, model.max_tokens, model.stride)
+        can_be = can_be_learnt(questions, faults, rejects)
         count_long_answers(questions, golds, model.max_answer_tokens)
+        self.questions = int(can_be.sum())
         self.windows = windows.chosen(np.flatnonzero(can_be[windows.sequences]))
         self.held = Held.of(golds, self.windows)
         self.window_lengths = self.cutter.lengths(self.pieces, self.windows)
         self.lengths = self.padded_lengths = self._lengths
         self._drawn: tuple[int, Items] = (-1, np.zeros(0, np.int64))
-        self.dev = Dev(dev, self.cutter, settings.precision) if dev else None
+        self.dev = Dev(dev, model, self.cutter, settings.precision) if dev else None
         self.criterion = CRITERION if dev else None
 
     def counts(self) -> Metrics:
-        """How many windows there are to learn from, and how many of them hold an answer."""
-        return {"train_windows": len(self.held.counts), "answered_windows": float(np.sum(self.held.counts > 0))}
+        """How many questions and windows there are to learn from, and how many of these hold an answer."""
+        answered = float(np.sum(self.held.counts > 0))
+        return {
+            "train_questions": self.questions,
+            "train_windows": len(self.held.counts),
+            "answered_windows": answered,
+        }
 
     def _items(self, epoch: int) -> Items:
         """The windows of an epoch: all that hold an answer, and of each question up to `empty_windows` others."""
@@ -145,14 +162,16 @@ class QaTask:
 
 
 class Dev:
-    """Dev questions, cut once, and what a model scores on them."""
+    """Dev questions, cut once, and what a model scores on them. Those that are too long for it are told of."""
 
-    def __init__(self, questions: Sequence[Question], cutter: Cutter, precision: str) -> None:
+    def __init__(self, questions: Sequence[Question], model: AnswerModel, cutter: Cutter, precision: str) -> None:
         self.cutter, self.precision = cutter, resolve_precision(precision)
         self.pools = Pools.of(questions)
         self.pieces = cutter([each.question for each in questions], [each.context for each in questions])
         if not len(self.pools.known):
             raise RequestError("dev: expected questions with answers, found none of which it is known what is right")
+        is_too_long = self.pieces.too_long(model.max_tokens, model.stride)
+        tell_refused(model, [question.id for question in compress(questions, is_too_long)], "dev: ")
 
     def figures(self, model: AnswerModel) -> Metrics:
         """Exact match and F1, where questions are impossible at the threshold that suits them best."""

@@ -1,6 +1,6 @@
 """The front door: questions in and out of files of any format."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from bertrelay.errors import RequestError
 from bertrelay.outputs import not_written
 from bertrelay.progress import say
-from bertrelay.rejects import TakesRejects
+from bertrelay.rejects import Rejects
 from bertrelay.tables import Unusable
 from domain.biomedical.answers import bioasq, jsonl, squad
 from domain.biomedical.answers.items import DUPLICATE, Item, json_window, told_id
@@ -35,7 +35,7 @@ OURS = {"question", "context"}
 
 
 def read_questions(
-    path: Path | str, format_name: QuestionFormat | None = None, rejects: TakesRejects | None = None
+    path: Path | str, format_name: QuestionFormat | None = None, rejects: Rejects | None = None
 ) -> Iterator[Question]:
     """Streams the questions of a file; a format not given is found by what the file holds.
 
@@ -49,8 +49,11 @@ def read_questions(
     return usable(question_items(path, format_name), rejects)
 
 
-def usable(items: Iterable[Item], rejects: TakesRejects | None = None) -> Iterator[Question]:
-    """The questions among the items of one file or several, each id once; what is read over is told."""
+def usable(items: Iterable[Item], rejects: Rejects | None = None, tell: bool = True) -> Iterator[Question]:
+    """The questions among the items of one file or several, each id once; what is read over is told in the end.
+
+    tell: False for what was told of before, when the same files were read.
+    """
     left_out: Counter[str] = Counter()
     for item in once(items):
         if isinstance(item, Question):
@@ -59,7 +62,7 @@ def usable(items: Iterable[Item], rejects: TakesRejects | None = None) -> Iterat
             refuse(item, rejects)
         else:
             left_out[item.reason] += 1
-    if left_out:
+    if left_out and tell:
         say("read over: " + ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common()))
 
 
@@ -93,9 +96,12 @@ def question_format_of(path: Path) -> QuestionFormat | None:
             keys.add(key)
             if keys >= OURS:
                 return "jsonl"
-            if window.peek() == "[" and key != "answers":
-                return LISTS.get(key)
-            window.value()
+            if window.peek() != "[":
+                window.value()
+            elif key in LISTS:
+                return LISTS[key]
+            else:
+                deque(window.elements(), maxlen=0)  # one after the other, as a list may be the whole file
     return None
 
 
@@ -114,11 +120,11 @@ def once(items: Iterable[Item]) -> Iterator[Item]:
         yield item
 
 
-def refuse(fault: Unusable, rejects: TakesRejects | None) -> None:
+def refuse(fault: Unusable, rejects: Rejects | None) -> None:
     """Counts what cannot be used, or raises RequestError where nobody counts."""
     if rejects is None:
         raise RequestError(f"{told(fault)}. Mend or remove it.")
-    rejects.add(fault.file, fault.line, fault.reason, fault.record)
+    rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
 
 
 def told(fault: Unusable) -> str:

@@ -2,6 +2,10 @@
 
 An article without a title is named by its paragraphs' `document_id`, as in COVID-QA, else after its text.
 Plausible answers of impossible questions are read over.
+
+A question is impossible where `is_impossible` says so. Where nothing says it and `answers` is an empty list, it is
+impossible in a file of version 2, as its published script scores it; the file's `version` must stand before `data` for
+that, as it does in SQuAD's own. In files of version 1.1 such a question can be asked and is not scored.
 """
 
 import json
@@ -27,7 +31,7 @@ from domain.biomedical.answers.items import (
 from domain.biomedical.answers.questions import Answer, Question
 from domain.biomedical.formats.shapes import Shape, fitted
 
-ARTICLES = "data"
+ARTICLES, VERSION = "data", "version"
 
 
 class _Article(Shape):
@@ -50,7 +54,7 @@ class _Asked(Shape):
     id: str | int
     question: str
     answers: list[_Answer] | None = None
-    is_impossible: bool = False
+    is_impossible: bool | None = None
 
 
 # Reading
@@ -58,16 +62,18 @@ class _Asked(Shape):
 
 def read(path: Path) -> Iterator[Item]:
     """Streams the questions of a file; memory holds one article at a time."""
+    is_version_2 = False
     with json_window(path) as window:
         for key in window.members():
             if key == ARTICLES:
                 for line, text in window.elements():
-                    yield from _of_article(text, str(path), line)
+                    yield from _of_article(text, str(path), line, is_version_2)
             else:
-                window.value()
+                value = json.loads(window.value())
+                is_version_2 = is_version_2 or (key == VERSION and str(value).lower().lstrip("v").startswith("2"))
 
 
-def _of_article(text: str, file: str, line: int) -> Iterator[Item]:
+def _of_article(text: str, file: str, line: int, is_version_2: bool) -> Iterator[Item]:
     try:
         article = fitted(_Article, json.loads(text))
     except Unfit as fault:
@@ -83,7 +89,7 @@ def _of_article(text: str, file: str, line: int) -> Iterator[Item]:
     document = article.title or _name(paragraphs)
     for paragraph in paragraphs:
         for value in paragraph.qas:
-            yield _question(value, paragraph.context, document, file, line)
+            yield _question(value, paragraph.context, document, file, line, is_version_2)
 
 
 def _name(paragraphs: list[_Paragraph]) -> str:
@@ -91,14 +97,18 @@ def _name(paragraphs: list[_Paragraph]) -> str:
     return ids[0] if ids else name_of(paragraph.context or "" for paragraph in paragraphs)
 
 
-def _question(value: object, context: str | None, document: str, file: str, line: int) -> Question | Unusable:
+def _question(
+    value: object, context: str | None, document: str, file: str, line: int, is_version_2: bool
+) -> Question | Unusable:
     try:
         asked = fitted(_Asked, value)
         if context is None:
             raise Unfit(NO_CONTEXT, "its paragraph has no `context`; give the text that it is asked of")
         told = [Answer(answer.text, answer.answer_start) for answer in asked.answers or ()]
         answers, golds, notes = placed_answers(context, told)
-        read = Question(str(asked.id), asked.question, context, answers, golds, asked.is_impossible, document)
+        unsaid = is_version_2 and asked.answers == []
+        impossible = unsaid if asked.is_impossible is None else asked.is_impossible
+        read = Question(str(asked.id), asked.question, context, answers, golds, impossible, document)
         return checked(replace(read, file=file, line=line, notes=notes))
     except Unfit as fault:
         name = told_id(value.get("id")) if isinstance(value, dict) else ""

@@ -1,6 +1,6 @@
 """Annotated files to sentences of tokens with tags, for training and for scoring; no gold entity is lost on the way."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -8,10 +8,10 @@ from bertrelay.errors import RequestError
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from bertrelay.tables import Unusable
-from domain.biomedical.annotations import Document, TaggedSentence
+from domain.biomedical.annotations import Document, Entity, Span, TaggedSentence
 from domain.biomedical.entities.ner_settings import EntitySource
 from domain.biomedical.formats import format_of, read_documents
-from domain.biomedical.formats.conll import Columns, legal, scheme_of, sentence_rows
+from domain.biomedical.formats.conll import CONLL, Columns, legal, refuse_columns, scheme_of, sentence_rows
 from domain.biomedical.formats.items import refuse
 from domain.biomedical.tags import OUTSIDE, TokenSpan, converted, split_tag, tags_of, types_of
 from domain.biomedical.words import sentences_of
@@ -21,8 +21,8 @@ class Example(NamedTuple):
     """A sentence's tokens and their IOB2 tags.
 
     document: the sentences of a document have the same; a number for each sentence where a file knows no documents.
-    beyond: the types of gold entities that no tags can say: nested, discontinuous, or ending inside a word. A score
-        counts them, for they are gold, and a training cannot learn them.
+    beyond: the types of gold entities that no tags can say: nested, discontinuous, of white space, or ending inside a
+        word. A score counts them, for they are gold, and a training cannot learn them.
     """
 
     tokens: tuple[str, ...]
@@ -36,13 +36,12 @@ def read_examples(
 ) -> list[Example]:
     """The sentences of all `sources`.
 
-    rejects: counts what cannot be used; without it the first such sentence raises RequestError.
+    rejects: counts sentences of CoNLL, and documents of other formats, which are used or rejected as a whole; without
+        it the first one that cannot be used raises RequestError.
     only_legal: whether an illegal tag sequence cannot be used; a score reads it as seqeval does.
     Raises RequestError where no sentence is left.
     """
     found = [example for source in sources for example in _read(source, rejects, only_legal)]
-    if rejects is not None:
-        rejects.used(len(found))
     if not found:
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected sentences with tags, found none that can be used")
@@ -51,14 +50,17 @@ def read_examples(
 
 def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
     name = source.format or format_of(source.path)
-    if name in ("conll", "conll-iobes"):
+    if name in CONLL:
         yield from _sentences(source, name == "conll-iobes", rejects, only_legal)
         return
+    refuse_columns(source.path, Columns(*source.columns))
     unsaid: Counter[str] = Counter()
     for document in read_documents(source.path, name, rejects):
         for example in of_document(document):
             unsaid.update(example.beyond)
-            yield example
+            yield example._replace(document=f"{source.path} {document.id}")
+        if rejects is not None:
+            rejects.used()
     if unsaid:
         told = ", ".join(f"{count:,} × {name}" for name, count in unsaid.most_common())
         say(f"{source.path}: entities that tags of words cannot say (nested, broken, or ending in a word): {told}")
@@ -74,6 +76,8 @@ def _sentences(source: EntitySource, is_iobes: bool, rejects: Rejects | None, on
             tags = tuple(converted(judged.tags, "IOBES", "IOB2")) if scheme == "IOBES" else judged.tags
             unit = f"document {judged.document}" if judged.document else f"line {judged.line}"
             yield Example(judged.tokens, tags, f"{source.path} {unit}")
+            if rejects is not None:
+                rejects.used()
         elif isinstance(judged, Unusable):
             refuse(judged, rejects)
 
@@ -81,25 +85,35 @@ def _sentences(source: EntitySource, is_iobes: bool, rejects: Rejects | None, on
 def of_document(document: Document) -> Iterator[Example]:
     """The sentences of a document: its own tokens, else the words of its sentences.
 
-    An entity over two sentences makes them one.
+    An entity over two sentences makes them one. Entities behind the last word belong to the last sentence, which has no
+    words where the whole document has none.
     """
-    sentences = [list(words) for words in document.sentences] or sentences_of(document)
-    left = sorted(document.entities, key=lambda entity: (entity.start, -entity.end))
-    for words in sentences:
-        spans: list[TokenSpan] = []
-        beyond: list[str] = []
-        starts = {word[0]: place for place, word in enumerate(words)}
-        ends = {word[1]: place + 1 for place, word in enumerate(words)}
-        while left and words and left[0].start < words[-1][1]:
-            entity = left.pop(0)
-            start, end = starts.get(entity.start), ends.get(entity.end)
-            is_free = not spans or (start is not None and start >= spans[-1].end)
-            if start is not None and end is not None and is_free and not entity.fragments:
-                spans.append(TokenSpan(start, end, entity.type))
-            else:
-                beyond.append(entity.type)
-        tokens = tuple(document.text[start:end] for start, end in words)
-        yield Example(tokens, tuple(tags_of(spans, len(words))), document.id, tuple(beyond))
+    left = deque(sorted(document.entities, key=lambda entity: (entity.start, -entity.end)))
+    sentences: Sequence[Sequence[Span]] = document.sentences or sentences_of(document)
+    if left and not sentences:
+        sentences = [()]
+    for number, words in enumerate(sentences, 1):
+        is_last, entities = number == len(sentences), list[Entity]()
+        while left and (is_last or (words and left[0].start < words[-1][1])):
+            entities.append(left.popleft())
+        yield _example(document, words, entities)
+
+
+def _example(document: Document, words: Sequence[Span], entities: Sequence[Entity]) -> Example:
+    """A sentence with its entities, which come in the order of their starts, the longer one first."""
+    spans: list[TokenSpan] = []
+    beyond: list[str] = []
+    starts = {word[0]: place for place, word in enumerate(words)}
+    ends = {word[1]: place + 1 for place, word in enumerate(words)}
+    for entity in entities:
+        start, end = starts.get(entity.start), ends.get(entity.end)
+        is_free = not spans or (start is not None and start >= spans[-1].end)
+        if start is not None and end is not None and is_free and not entity.fragments:
+            spans.append(TokenSpan(start, end, entity.type))
+        else:
+            beyond.append(entity.type)
+    tokens = tuple(document.text[start:end] for start, end in words)
+    return Example(tokens, tuple(tags_of(spans, len(words))), document.id, tuple(beyond))
 
 
 def types_in(examples: Sequence[Example]) -> list[str]:

@@ -12,6 +12,7 @@ from bertrelay.files import whole_file, write_json
 from bertrelay.hardware import accelerator
 from bertrelay.progress import progress, say
 from bertrelay.stage import Metrics, StageContext
+from domain.biomedical.annotations import Unfit
 from domain.biomedical.entities.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.entities.ner_settings import NerEvaluateSettings
 from domain.biomedical.entities.network import EntityModel, load_model
@@ -27,6 +28,7 @@ from domain.biomedical.entities.scoring import (
     strict_spans,
     which_are_right,
 )
+from domain.biomedical.formats.conll import lines_of
 from domain.biomedical.tags import TokenSpan, tags_of
 from domain.calibration import expected_calibration_error
 
@@ -137,14 +139,20 @@ def _calibration(gold: Sequence[Sequence[TokenSpan]], found: Predictions) -> Met
 
 
 def _write_predictions(examples: Sequence[Example], found: Predictions, context: StageContext) -> None:
-    """Token, gold tag and predicted tag in each line, and a blank line after each sentence."""
+    """Token, gold tag and predicted tag in each line, and a blank line after each sentence that lines can hold."""
+    left_out = 0
     with (
         whole_file(context.output / "predictions.tsv") as building,
         building.open("w", encoding="utf-8", newline="\n") as file,
     ):
         for example, spans in zip(examples, found.spans, strict=True):
-            rows = zip(example.tokens, example.tags, tags_of(spans, len(example.tokens)), strict=True)
-            file.write("".join(f"{token}\t{gold}\t{predicted}\n" for token, gold, predicted in rows) + "\n")
+            tags = tags_of(spans, len(example.tokens))
+            try:
+                file.write(lines_of(example.tokens, example.tags, tags) if example.tokens else "")
+            except Unfit:
+                left_out += 1
+    if left_out:
+        say(f"predictions.tsv: left out {left_out:,} sentences that no lines can hold; the score counts them")
 
 
 def _examples(

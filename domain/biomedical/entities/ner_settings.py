@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from bertrelay.settings import RUN_ONLY, InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training_settings import TrainingSettings
+from domain.biomedical.formats.conll import CONLL
 from domain.biomedical.formats.front import FormatName
 from domain.biomedical.tags import Scheme
 
@@ -22,6 +23,12 @@ class EntitySource(Settings):
     path: InputFile
     format: FormatName | None = None
     columns: Annotated[list[int], Field(min_length=2, max_length=2)] = [0, -1]
+
+    @model_validator(mode="after")
+    def _columns_of_conll(self) -> Self:
+        if self.format not in (None, *CONLL):
+            refuse_idle(self, "columns", because=f"{self.format} has none")
+        return self
 
 
 class NerSettings(TrainingSettings):

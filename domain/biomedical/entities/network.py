@@ -6,20 +6,23 @@ what transformers has no place for, and `crf.safetensors` where there is a CRF.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
+from pydantic import Field
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, write_json
+from bertrelay.files import write_json
 from bertrelay.quick import quicken
+from domain.biomedical.annotations import Unfit
 from domain.biomedical.entities.crf import LinearChain
 from domain.biomedical.entities.decoding import Chain, legal_chain
 from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.formats.shapes import Shape, parsed
 from domain.biomedical.networks import (
     load_base,
     load_with_head,
@@ -28,11 +31,21 @@ from domain.biomedical.networks import (
     save_network,
     window_size,
 )
-from domain.biomedical.tags import PREFIXES, Scheme
+from domain.biomedical.tags import Scheme
 
 DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
 MAX_TOKENS = 256
 KIND, HEADS = "token classifier", [{"dropout", "classifier"}]
+
+
+class _Description(Shape):
+    """What stands in `ner.json`: what `EntityModel` says of these."""
+
+    scheme: Scheme
+    decoder: Literal["softmax", "crf"]
+    max_tokens: Annotated[int, Field(ge=1)]
+    overlap: Annotated[int, Field(ge=0)]
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class TokenClassifier(nn.Module):
@@ -135,14 +148,16 @@ def save_model(model: EntityModel, folder: Path) -> None:
     crf = model.network.crf
     if crf is not None:
         save_file({name: tensor.detach().cpu() for name, tensor in crf.state_dict().items()}, folder / CRF_WEIGHTS)
-    description = {
-        "scheme": model.labels.scheme,
-        "decoder": "softmax" if crf is None else "crf",
-        "max_tokens": model.max_tokens,
-        "overlap": model.overlap,
-        "temperature": model.temperature,
-    }
-    write_json(folder / DESCRIPTION, description)
+    else:
+        (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of a model that stood here before
+    description = _Description(
+        scheme=model.labels.scheme,
+        decoder="softmax" if crf is None else "crf",
+        max_tokens=model.max_tokens,
+        overlap=model.overlap,
+        temperature=model.temperature,
+    )
+    write_json(folder / DESCRIPTION, description.model_dump())
 
 
 def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel:
@@ -154,11 +169,31 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
     kind = AutoModelForTokenClassification
     network, tokenizer = load_with_head(folder, kind, "classifier", "tags entities", "domain.ner")
     refuse_other_heads(network, HEADS, KIND)
-    told = read_json(folder / DESCRIPTION) or {}
-    labels = _labels(network, told.get("scheme"), folder)
-    crf = _load_crf(labels, folder) if told.get("decoder") == "crf" else None
-    window = _window(network, told.get("max_tokens"), told.get("overlap"))
-    return EntityModel(TokenClassifier(network, crf).eval(), tokenizer, labels, *window, told.get("temperature", 1.0))
+    told = _description(folder)
+    if told is None:
+        labels, window = _labels(network, None, folder), _window(network, None, None)
+        return EntityModel(TokenClassifier(network).eval(), tokenizer, labels, *window)
+    labels, window = _labels(network, told.scheme, folder), _window(network, told.max_tokens, told.overlap)
+    crf = _load_crf(labels, folder) if told.decoder == "crf" else None
+    return EntityModel(TokenClassifier(network, crf).eval(), tokenizer, labels, *window, told.temperature)
+
+
+def _description(folder: Path) -> _Description | None:
+    """What `ner.json` says; None for a folder of transformers without one. Raises RequestError where it is damaged."""
+    file = folder / DESCRIPTION
+    try:
+        told = parsed(_Description, file.read_text(encoding="utf-8")) if file.exists() else None
+    except (OSError, UnicodeDecodeError, Unfit) as error:
+        found = f"{error.reason}: {error.detail}" if isinstance(error, Unfit) else type(error).__name__
+        raise RequestError(
+            f"model: expected {', '.join(_Description.model_fields)} in {file}, found {found}; copy the folder again"
+        ) from error
+    if (folder / CRF_WEIGHTS).exists() and (told is None or told.decoder != "crf"):
+        raise RequestError(
+            f"model: expected {file} to name the decoder crf, for {CRF_WEIGHTS} is beside it, found "
+            f"{told.decoder if told else 'no such file'}; copy the folder again, whole and into a new one"
+        )
+    return told
 
 
 def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> LabelSet:
@@ -166,8 +201,6 @@ def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> La
     tags = tuple(names[number] for number in sorted(names))
     if scheme is None:
         scheme = "IOBES" if any(tag[:1] in ("E", "S") for tag in tags) else "IOB2"
-    if scheme not in PREFIXES:
-        raise RequestError(f"model: expected the scheme {' or '.join(PREFIXES)}, found {scheme!r} in {folder}")
     try:
         return LabelSet(tags, scheme)
     except ValueError as error:

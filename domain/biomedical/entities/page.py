@@ -5,24 +5,28 @@ The hues are told apart by the colour-blind (after Okabe and Ito), and every ent
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from markupsafe import Markup, escape
 
 from domain.biomedical.annotations import Document, Entity, Unfit
+from domain.biomedical.tags import TokenSpan
 
-Verdict = Literal["found", "missed", "spurious", "border", "type"]
+Verdict = Literal["found", "missed", "spurious", "border", "type", "both"]
 
-SIGNS: dict[Verdict, str] = {"found": "✓", "missed": "−", "spurious": "+", "border": "↔", "type": "≠"}
+SIGNS: dict[Verdict, str] = {"found": "✓", "missed": "−", "spurious": "+", "border": "↔", "type": "≠", "both": "↔≠"}
 MEANINGS: dict[Verdict, str] = {
     "found": "found",
     "missed": "missed",
     "spurious": "spurious",
     "border": "wrong border",
     "type": "wrong type",
+    "both": "wrong border and type",
 }
+VERDICTS: dict[str, Verdict] = {"right": "found", "wrong_span": "border", "wrong_type": "type", "wrong_both": "both"}
+"""Of entities that have one beside them on the other side, by what `scoring` calls the pair."""
 HUES = 8
 ROOM = Path(__file__).parent
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
@@ -80,18 +84,16 @@ def legend(entities: Iterable[Judged], hues: Hues) -> Markup:
 
 
 def compared(gold: Document, predicted: Document) -> tuple[list[Judged], list[Judged]]:
-    """The entities of both sides, judged: found are those with equal borders and type; then by what they overlap."""
+    """The entities of both sides, each judged by the one that it is paired with on the other, as they are scored."""
     return _judged(gold, predicted, "missed"), _judged(predicted, gold, "spurious")
 
 
 def _judged(document: Document, other: Document, alone: Verdict) -> list[Judged]:
-    exact = {entity[:3] for entity in other.entities}
-    judged = []
-    for entity in document.entities:
-        beside = {each.type for each in other.entities if each.start < entity.end and entity.start < each.end}
-        verdict: Verdict = "found" if entity[:3] in exact else "border" if entity.type in beside else "type"
-        judged.append(Judged(entity, verdict if beside else alone))
-    return judged
+    from domain.biomedical.entities.scoring import pairings  # a page of one side does without
+
+    mine, theirs = ([TokenSpan(*entity[:3]) for entity in side.entities] for side in (document, other))
+    pairs = zip(document.entities, pairings(mine, theirs), strict=False)  # those of `other` that are alone come last
+    return [Judged(entity, alone if pair.predicted is None else VERDICTS[pair.kind]) for entity, pair in pairs]
 
 
 def check_apart(entities: Sequence[Entity]) -> None:
@@ -131,44 +133,19 @@ def shown(text: str) -> Markup:
 
 def page(documents: Iterable[Document], title: str) -> str:
     """A page of documents with their entities. Raises Unfit for entities that overlap or are discontinuous."""
-    listed = list(documents)
-    hues = hues_of(entity.type for document in listed for entity in document.entities)
-    entities = [[Judged(entity) for entity in document.entities] for document in listed]
-    articles = [
-        (document.id, [("", marked(document.text, found, hues))])
-        for document, found in zip(listed, entities, strict=True)
-    ]
-    return _page(title, articles, [each for found in entities for each in found], hues)
-
-
-def comparison_page(pairs: Iterable[tuple[Document, Document]], title: str) -> str:
-    """A page of documents twice, side by side: with their gold entities, and with those that a model finds."""
-    listed = [(gold, *compared(gold, predicted)) for gold, predicted in pairs]
-    everything = [each for _, gold, predicted in listed for each in [*gold, *predicted]]
-    hues = hues_of(each.entity.type for each in everything)
-    articles = [
-        (document.id, [("gold", marked(document.text, gold, hues)), ("predicted", marked(document.text, found, hues))])
-        for document, gold, found in listed
-    ]
-    counted = [
-        each for _, gold, predicted in listed for each in [*gold, *(p for p in predicted if p.verdict == "spurious")]
-    ]
-    return _page(title, articles, counted, hues)
-
-
-def _page(
-    title: str, articles: Sequence[tuple[str, Sequence[tuple[str, Markup]]]], counted: Sequence[Judged], hues: Hues
-) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    listed = list(documents)
+    entities = [[Judged(entity) for entity in document.entities] for document in listed]
+    everything = list(chain.from_iterable(entities))
+    hues = hues_of(each.entity.type for each in everything)
     environment = Environment(
         loader=FileSystemLoader(ROOM), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("page.html.jinja").render(
         title=title,
-        articles=articles,
-        entities=len(counted),
-        legend=legend(counted, hues),
+        articles=[(each.id, marked(each.text, found, hues)) for each, found in zip(listed, entities, strict=True)],
+        entities=len(everything),
+        legend=legend(everything, hues),
         style=style(),
-        is_comparison=any(len(sides) > 1 for _, sides in articles),
     )

@@ -93,12 +93,6 @@ def decode(model: EntityModel, emissions: NDArray[np.float32], lengths: NDArray[
     return Decoded(model, emissions, lengths, tags, spans_of(tags, model.labels))
 
 
-def predict(model: EntityModel, sentences: Iterable[Words], precision: str = "auto") -> Iterator[NDArray[np.float32]]:
-    """The emissions of each sentence, (words, tags), in order."""
-    for block, emissions in predict_blocks(model, sentences, precision=precision):
-        yield from np.split(emissions, np.cumsum([len(words) for words in block])[:-1])
-
-
 def predict_blocks(
     model: EntityModel,
     sentences: Iterable[Words],

@@ -125,14 +125,16 @@ KINDS = ("right", "wrong_span", "wrong_type", "wrong_both", "missed", "spurious"
 
 
 def pairings(gold: Sequence[TokenSpan], predicted: Sequence[TokenSpan]) -> Iterator[Pairing]:
-    """Each gold entity of a sentence with the prediction it shares most words with, and predictions that share none.
+    """Each gold entity of a sentence with the prediction that is nearest to it, and predictions that share no word.
 
-    Of predictions that share as many words, one of the right type; so each gold entity occurs once.
+    Nearest is the same entity, then one of its type that shares words with it, then any that does; of several the one
+    that shares most. So each gold entity occurs once, in the order of `gold`, and its kind is the same by words and by
+    characters.
     """
     for wanted in gold:
         near = [found for found in predicted if _shared(wanted, found)]
         best = max(
-            near, key=lambda found: (found == wanted, _shared(wanted, found), found.type == wanted.type), default=None
+            near, key=lambda found: (found == wanted, found.type == wanted.type, _shared(wanted, found)), default=None
         )
         yield Pairing(wanted, best)
     for found in predicted:

@@ -60,13 +60,15 @@ def check_source(source: Source) -> None:
 
 
 def check_output(output: Path, format_name: FormatName | None, source: Path | None = None) -> FormatName:
-    """The format of `output`. Raises RequestError for one that is only read, in no folder, or the source itself."""
+    """The format of `output`. Raises RequestError for one that is only read, in no folder, not empty, or the source."""
     name = format_name or format_of(output)
     if FORMATS[name].writing is None:
         raise RequestError(f"output: {name} is only read; write {', '.join(written())}")
     check_place(output, source)
     if output.is_dir() != (name == "brat") and output.exists():
         raise RequestError(f"output: expected a {'folder' if name == 'brat' else 'file'} for {name}, found {output}")
+    if output.is_dir() and any(output.iterdir()):
+        raise RequestError(f"output: expected a new folder or an empty one for {name}, found files in {output}")
     return name
 
 

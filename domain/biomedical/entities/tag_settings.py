@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from bertrelay.settings import RUN_ONLY, InputFile, ModelSource, Positive, Settings
-from domain.biomedical.formats.front import FormatName
+from domain.biomedical.formats.front import FormatName, WrittenName
 
 
 class TagSettings(Settings):
@@ -20,7 +20,7 @@ class TagSettings(Settings):
     model: ModelSource
     documents: InputFile
     format: FormatName | None = None
-    output: FormatName = "jsonl"
+    output: WrittenName = "jsonl"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

@@ -34,14 +34,13 @@ class EntityTagger:
         model.network.to(accelerator().device)
         return cls(model)
 
-    def tag(self, texts: Sequence[str], *, precision: str = "auto", batch_tokens: int | None = None) -> list[Document]:
+    def tag(self, texts: Iterable[str], *, precision: str = "auto", batch_tokens: int | None = None) -> list[Document]:
         """A document for each of `texts`, in their order, with its entities; ids count from 0.
 
         batch_tokens: the most pieces in a batch, padding included; chosen by the device when not given.
         Raises RequestError when `texts` is one string, or holds something that is none.
         """
-        _check_are_texts(texts)
-        documents = (Document(str(place), text) for place, text in enumerate(texts))
+        documents = [Document(str(place), text) for place, text in enumerate(_checked(texts))]
         return list(self.tag_documents(documents, precision=precision, batch_tokens=batch_tokens))
 
     def tag_documents(
@@ -104,9 +103,12 @@ def _entity(tokens: Sequence[Span], found: WordSpan) -> Entity:
     return Entity(tokens[found.start][0], tokens[found.end - 1][1], found.type, found.confidence)
 
 
-def _check_are_texts(texts: Sequence[str]) -> None:
+def _checked(texts: Iterable[str]) -> list[str]:
+    """The texts. Raises RequestError where they are none."""
     if isinstance(texts, str | bytes):
         raise RequestError("tag: expected a list of texts, found one; write [text]")
-    odd = next(((place, type(text).__name__) for place, text in enumerate(texts) if not isinstance(text, str)), None)
+    listed = list(texts)
+    odd = next(((place, type(text).__name__) for place, text in enumerate(listed) if not isinstance(text, str)), None)
     if odd is not None:
         raise RequestError(f"tag: expected text, found {odd[1]} at position {odd[0]}")
+    return listed

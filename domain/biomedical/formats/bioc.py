@@ -27,6 +27,7 @@ from domain.biomedical.formats.items import (
     mention,
     pieces,
     text_file,
+    told_id,
 )
 from domain.biomedical.formats.json_window import JsonWindow
 from domain.biomedical.formats.shapes import Shape, parsed
@@ -137,7 +138,13 @@ def _items(text: str, file: str, line: int) -> Iterator[Item]:
         yield from [LeftOut(RELATION)] * sum(len(part.relations) for part in parts)
         yield _document(found, [annotation for part in parts for annotation in part.annotations], file, line)
     except Unfit as fault:
-        yield Unusable(file, line, fault.reason, fault.detail)
+        yield Unusable(file, line, fault.reason, fault.detail, _id_in(text))
+
+
+def _id_in(text: str) -> str:
+    """The id of a document of any shape: in a collection that is written on one line, lines tell nothing."""
+    value = json.loads(text)
+    return told_id(value.get("id")) if isinstance(value, dict) else ""
 
 
 def _document(found: _Document, annotations: Sequence[_Annotation], file: str, line: int) -> Document:

@@ -28,7 +28,8 @@ from domain.biomedical.formats.items import (
 
 PLACE = re.compile(r"(\S+) (\d+ \d+(?:;\d+ \d+)*)")
 REFERENCE = re.compile(r"Reference (\S+) (.+)")
-CONFIDENCE = re.compile(r"AnnotatorNotes (\S+)\tconfidence (\d[\d.e-]*)")
+NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"  # as Python writes a probability
+CONFIDENCE = re.compile(rf"AnnotatorNotes (\S+)\tconfidence ({NUMBER})", re.ASCII)
 READ_OVER = {
     "R": "a relation",
     "E": "an event",

@@ -26,6 +26,8 @@ START_LINES = f"{DOCUMENT_START}\t{OUTSIDE}\n\n"
 SEPARATORS = "\t\n\r\0"
 BYTE_ORDER_MARK = "\ufeff"
 ILLEGAL = "an illegal tag sequence"
+CONLL = ("conll", "conll-iobes")
+"""The names of the formats that have columns."""
 
 
 class Columns(NamedTuple):
@@ -82,7 +84,7 @@ def write_sentences(path: Path | str, sentences: Iterable[TaggedSentence]) -> No
     with whole_file(Path(path)) as building, building.open("w", encoding="utf-8", newline="\n") as file:
         document = 0
         for number, sentence in enumerate(sentences):
-            text = START_LINES * (sentence.document - document) + _lines(sentence.tokens, sentence.tags)
+            text = START_LINES * (sentence.document - document) + lines_of(sentence.tokens, sentence.tags)
             if number == 0 and text.startswith(BYTE_ORDER_MARK):
                 raise Unfit("a token that no line can hold", "a byte order mark at the beginning of a file is none")
             file.write(text)
@@ -117,6 +119,12 @@ def legal(sentence: TaggedSentence, scheme: Scheme) -> TaggedSentence | Unusable
         return sentence
     detail = f"in {scheme}, {len(places):,} of {len(sentence.tags):,} tags of the sentence may not stand where they do"
     return Unusable(sentence.file, sentence.line + places[0], ILLEGAL, detail)
+
+
+def refuse_columns(path: Path | str, columns: Columns) -> None:
+    """Raises RequestError where columns are asked for of a file that is no CoNLL."""
+    if columns != TOKEN_AND_TAG:
+        raise RequestError(f"{path}: columns: only {' and '.join(CONLL)} have them; leave them out, or name the format")
 
 
 def _parsed(path: Path, columns: Columns) -> Iterator[_TokenLine | DocumentStart | None]:
@@ -170,13 +178,14 @@ def _sentence(lines: Sequence[_TokenLine], file: str, document: int, scheme: Sch
     return TaggedSentence(tokens, tuple(line.tag for line in lines), file, lines[0].line, document)
 
 
-def _lines(tokens: Sequence[str], tags: Sequence[str]) -> str:
+def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
+    """A line for each token with its tag, or its tags, and a blank one. Raises Unfit for what no line can hold."""
     for token in tokens:
         if not token or token.startswith(DOCUMENT_START) or any(sign in token for sign in SEPARATORS):
             raise Unfit("a token that no line can hold", "an empty one, or one with a tab, a line break or NUL in it")
-    if any(sign in tag for tag in tags for sign in SEPARATORS):
+    if any(sign in tag for column in tags for tag in column for sign in SEPARATORS):
         raise Unfit("a type that no line can hold", "with a tab, a line break or NUL in it")
-    return "".join(f"{token}\t{tag}\n" for token, tag in zip(tokens, tags, strict=True)) + "\n"
+    return "".join("\t".join(fields) + "\n" for fields in zip(tokens, *tags, strict=True)) + "\n"
 
 
 # Documents
@@ -236,7 +245,7 @@ def rendered(document: Document, scheme: Scheme = "IOB2") -> str:
             tags = tags_of(found, len(tokens), scheme)
         except ValueError:
             raise Unfit("nested or overlapping entities", "a token has one tag") from None
-        lines.append(_lines([document.text[start:end] for start, end in tokens], tags))
+        lines.append(lines_of([document.text[start:end] for start, end in tokens], tags))
     return "".join(lines)
 
 

@@ -17,9 +17,10 @@ from bertrelay.tables import Unusable
 from bertrelay.text_tables import opened
 from domain.biomedical.annotations import Document, Unfit
 from domain.biomedical.formats import bioc, brat, conll, jsonl, pages, pubtator, texts
-from domain.biomedical.formats.items import Format, Item, check_document, refuse
+from domain.biomedical.formats.items import Format, Item, check_document, refuse, told_id
 
-FormatName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl", "text", "lines", "html"]
+WrittenName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl", "html"]
+FormatName = Literal[WrittenName, "text", "lines"]
 
 FORMATS: dict[FormatName, Format] = {
     "conll": Format(conll.read, conll.writing),
@@ -135,7 +136,7 @@ def once(items: Iterable[Item]) -> Iterator[Item]:
         if isinstance(item, Document):
             key = hash(item.id)
             if key in seen:
-                yield Unusable(item.file, item.line, DUPLICATE, f"it is {item.id!r}; give each document one of its own")
+                yield Unusable(item.file, item.line, DUPLICATE, "give each document one of its own", told_id(item.id))
                 continue
             seen.add(key)
         yield item
@@ -187,7 +188,10 @@ def _put(document: Document, write: Callable[[Document], None], name: str, rejec
                 f"{place}: {name} cannot hold document {document.id!r}: {fault.reason}{detail}. "
                 "Write it in a format that can, JSONL for example."
             ) from None
-        rejects.add(document.file or f"document {document.id}", document.line, fault.reason)
+        if document.file:
+            rejects.add(document.file, document.line, fault.reason, told_id(document.id))
+        else:
+            rejects.add(f"document {document.id}", 0, fault.reason)
     else:
         if rejects is not None:
             rejects.used()

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ from domain.biomedical.annotations import Document, Entity, Span, Unfit
 
 IMPOSSIBLE = "an entity with offsets that cannot be"
 MISALIGNED = "an entity whose text is not what stands at its offsets"
+UNSOUND_TOKENS = "tokens with offsets that cannot be"
+UNSOUND_PASSAGES = "passages with offsets that cannot be"
+LONGEST_ID = 80  # characters that are told of an id
 
 
 class LeftOut(NamedTuple):
@@ -75,8 +79,19 @@ def refuse(fault: Unusable, rejects: TakesRejects | None) -> None:
     """Counts what cannot be used, or raises RequestError where nobody counts."""
     if rejects is None:
         detail = f" ({fault.detail})" if fault.detail else ""
-        raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. Mend or remove this record.")
-    rejects.add(fault.file, fault.line, fault.reason)
+        raise RequestError(f"{place_of(fault)}: {fault.reason}{detail}. Mend or remove this record.")
+    rejects.add(fault.file, fault.line, fault.reason, fault.record)
+
+
+def place_of(fault: Unusable) -> str:
+    """File and line, and the id of the record where a line does not tell which one it is."""
+    return f"{fault.file}, line {fault.line:,}" + (f", record {fault.record}" if fault.record else "")
+
+
+def told_id(value: object) -> str:
+    """An id as errors and rejects, which are UTF-8, name it; empty for what is no id."""
+    is_id = isinstance(value, str | int) and not isinstance(value, bool)
+    return str(value)[:LONGEST_ID].encode(errors="replace").decode() if is_id else ""
 
 
 def pieces(entity: Entity) -> tuple[Span, ...]:
@@ -92,6 +107,7 @@ def mention(text: str, entity: Entity) -> str:
 def check_document(document: Document) -> None:
     """Raises Unfit for offsets that cannot be and for characters that no file can hold."""
     check_entities(document.text, document.entities)
+    check_parts(document)
     try:
         "".join([document.id, document.text, *(entity.type for entity in document.entities)]).encode()
     except UnicodeEncodeError:
@@ -107,6 +123,19 @@ def check_entities(text: str, entities: Sequence[Entity], mentions: Sequence[str
     wrong = [place for place, (entity, told) in pairs if told is not None and not _stands_there(text, entity, told)]
     if wrong:
         raise Unfit(MISALIGNED, _which(wrong, entities))
+
+
+def check_parts(document: Document) -> None:
+    """Raises Unfit for passages outside of the text, and for tokens that are too, empty, or not one after the other."""
+    length = len(document.text)
+    if not all(0 <= passage.start <= passage.end <= length for passage in document.passages):
+        raise Unfit(UNSOUND_PASSAGES, f"expected start and end from 0 to {length:,}")
+    end = 0
+    for token in chain.from_iterable(document.sentences):
+        if not end <= token[0] < token[1] <= length:
+            expected = f"expected each behind the one before, the last one's end at {length:,} at most"
+            raise Unfit(UNSOUND_TOKENS, f"the first at {token[0]:,} to {token[1]:,}; {expected}")
+        end = token[1]
 
 
 def joined(spans: Iterable[Span]) -> tuple[int, int, tuple[Span, ...]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, Entity, Passage, Span, Unfit
-from domain.biomedical.formats.items import Item, Write, check_entities, mention, numbered_lines, text_file
+from domain.biomedical.formats.items import Item, Write, check_entities, check_parts, mention, numbered_lines, text_file
 from domain.biomedical.formats.shapes import Shape, parsed
 
 
@@ -55,7 +55,9 @@ def document_of(line: str, file: str = "", number: int = 0) -> Document:
     entities = tuple(value.entity() for value in found.entities or ())
     check_entities(found.text, entities, [value.text for value in found.entities or ()])
     name = str(number if found.id is None else found.id)
-    return Document(name, found.text, entities, found.passages, found.sentences, file, number)
+    document = Document(name, found.text, entities, found.passages, found.sentences, file, number)
+    check_parts(document)
+    return document
 
 
 def writing(path: Path) -> AbstractContextManager[Write]:

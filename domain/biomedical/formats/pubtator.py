@@ -12,6 +12,7 @@ from typing import NamedTuple
 from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, Entity, Passage, Unfit
 from domain.biomedical.formats.items import (
+    IMPOSSIBLE,
     Item,
     LeftOut,
     Write,
@@ -105,12 +106,16 @@ def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
     """Whether a line tells of an entity or of a relation. Raises Unfit when it is neither."""
     if fields[0] != name:
         raise Unfit("an annotation of another document", f"line {number:,} begins with another id")
-    if len(fields) >= 5 and fields[1].isdecimal() and fields[2].isdecimal():
-        return True
-    if len(fields) >= 4 and not fields[1].isdecimal():
+    if len(fields) >= 4 and fields[1][:1].isalpha():  # the kind of a relation; its arguments may be numbers
         return False
-    expected = "expected id, start, end, text, type and identifier with tabs between them"
-    raise Unfit("an annotation with too few fields", f"line {number:,}: {expected}; is the file cut off here?")
+    expected = f"line {number:,}: expected id, start, end, text, type and identifier with tabs between them"
+    if len(fields) < 5:
+        raise Unfit("an annotation with too few fields", f"{expected}; is the file cut off here?")
+    if not (fields[1].isdecimal() and fields[2].isdecimal()):
+        raise Unfit(IMPOSSIBLE, f"{expected}, start and end in digits alone")
+    if not fields[4]:
+        raise Unfit("an entity without a type", expected)
+    return True
 
 
 # Writing

@@ -5,7 +5,7 @@ import pytest
 from bertrelay.errors import RequestError
 from domain.biomedical.annotations import Document, Entity
 from domain.biomedical.checking import check, splits_of, worst
-from domain.biomedical.formats import write_documents
+from domain.biomedical.formats import Columns, write_documents
 
 NCBI = Path("/work/shared/data/ner/ncbi-disease")
 
@@ -97,6 +97,38 @@ def test_misaligned_spans_and_broken_records_are_told_apart(tmp_path):
     assert "a.jsonl, line 1" in spans.told
     assert (records.verdict, records.figures["unusable"]) == ("fail", 2)
     assert "1 × an id that another document has" in records.told
+
+
+def test_unusable_records_are_a_share_of_what_they_are_counted_in(tmp_path):
+    """300 sentences, 4 of them unusable, are 1.3 %, in however many documents they stand; and so are documents."""
+    broken = [f"a{number}\tO\n" if number % 75 else f"a{number}\tU-X\n" for number in range(300)]
+    (tmp_path / "a.tsv").write_text("-DOCSTART-\tO\n\n" + "\n".join(broken))
+    found = finding(check({"train": tmp_path / "a.tsv"}), "records")
+    assert (found.verdict, found.figures["unusable"]) == ("fail", 4)
+    assert "4 of 300 records" in found.told
+    (tmp_path / "b.tsv").write_text("-DOCSTART-\tO\n\n" + "\n".join(broken[1:151]))
+    found = finding(check({"train": tmp_path / "b.tsv"}), "records")
+    assert (found.verdict, found.figures["unusable"]) == ("fail", 2)
+    (tmp_path / "c.tsv").write_text("-DOCSTART-\tO\n\n" + "\n".join(broken[1:140]))
+    found = finding(check({"train": tmp_path / "c.tsv"}), "records")
+    assert (found.verdict, found.figures["unusable"]) == ("warn", 1)
+
+
+def test_a_bad_split_is_not_hidden_by_a_good_one(tmp_path):
+    bad = conll(tmp_path / "bad.tsv", "a/U-X", *(f"w{number}" for number in range(50)))
+    good = conll(tmp_path / "good.tsv", *(f"v{number}" for number in range(500)))
+    assert finding(check({"train": bad, "test": good}), "records").verdict == "fail"
+
+
+def test_entities_of_white_space_are_told(tmp_path):
+    write_documents(tmp_path / "a.jsonl", [Document("1", "gout \n ", (Entity(5, 6, "X"),))])
+    assert finding(check({"train": tmp_path / "a.jsonl"}), "spans").figures["unsaid"] == 1
+
+
+def test_columns_of_other_formats_are_refused(tmp_path):
+    write_documents(tmp_path / "a.jsonl", [Document("1", "gout")])
+    with pytest.raises(RequestError, match=r"a\.jsonl: columns: only conll"):
+        check({"train": tmp_path / "a.jsonl"}, columns=Columns(1, 2))
 
 
 def test_a_file_without_blank_lines_is_told(tmp_path):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from bertrelay.errors import RequestError
 from bertrelay.rejects import Rejects
@@ -57,7 +58,38 @@ def test_entities_are_as_many_as_the_document_has(tmp_path: Path) -> None:
     examples = read_examples([source(file)])
     begun = sum(tag.startswith("B-") for example in examples for tag in example.tags)
     assert begun + sum(len(example.beyond) for example in examples) == 3
-    assert [example.document for example in examples] == ["1", "3"]
+    assert [example.document for example in examples] == [f"{file} 1", f"{file} 3"]
+
+
+def test_an_entity_without_a_word_is_counted_all_the_same() -> None:
+    behind_the_last_word = Document("1", "gout \n ", (Entity(0, 4, "A"), Entity(5, 6, "B")))
+    (example,) = of_document(behind_the_last_word)
+    assert (example.tags, example.beyond) == (("B-A",), ("B",))
+    (example,) = of_document(Document("2", " \n ", (Entity(1, 2, "B"),)))
+    assert (example.tokens, example.beyond) == ((), ("B",))
+    assert list(of_document(Document("3", " \n "))) == []
+    behind_given_tokens = Document("4", "gout. flu", (Entity(6, 9, "B"),), sentences=(((0, 4), (4, 5)), ()))
+    assert [each.beyond for each in of_document(behind_given_tokens)] == [(), ("B",)]
+
+
+def test_documents_of_one_id_in_two_files_are_two(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    for file in files:
+        file.write_text('{"id": "1", "text": "No flu. No gout."}\n')
+    documents = [example.document for example in read_examples([source(file) for file in files])]
+    assert documents[0] == documents[1] != documents[2] == documents[3]
+
+
+def test_rejects_and_what_is_used_are_counted_in_one_unit(tmp_path: Path) -> None:
+    lines, tagged = tmp_path / "a.jsonl", tmp_path / "b.tsv"
+    lines.write_text('{"text": "One. Two. Three. Four."}\n{"id": 1}\n{"text": "Five. Six."}\n')
+    with Rejects(None, limit=1.0) as rejects:
+        assert len(read_examples([source(lines)], rejects)) == 6
+        assert (rejects.counts.total(), rejects.records) == (1, 3)  # documents
+    tagged.write_text("-DOCSTART-\tO\n\nflu\tI-D\n\ngout\tB-D\n\nno\tO\n")
+    with Rejects(None, limit=1.0) as rejects:
+        assert len(read_examples([source(tagged)], rejects)) == 2
+        assert (rejects.counts.total(), rejects.records) == (1, 3)  # sentences
 
 
 def test_iobes_files_are_read_as_iob2(tmp_path: Path) -> None:
@@ -71,6 +103,15 @@ def test_columns_are_those_that_are_asked_for(tmp_path: Path) -> None:
     file.write_text("NN\tgout\tB-D\tx\nNN\tseen\tO\tx\n")
     example = read_examples([source(file, columns=[1, 2])])[0]
     assert (example.tokens, example.tags) == (("gout", "seen"), ("B-D", "O"))
+
+
+def test_columns_of_a_file_without_any_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "flu"}\n')
+    with pytest.raises(RequestError, match=r"a\.jsonl: columns: only conll and conll-iobes have them"):
+        read_examples([source(file, columns=[1, 2])])
+    with pytest.raises(ValidationError, match="columns: without effect, because pubtator has none"):
+        source(file, columns=[1, 2], format="pubtator")
 
 
 def test_illegal_tags_are_rejected_in_training_and_kept_in_scoring(tmp_path: Path) -> None:

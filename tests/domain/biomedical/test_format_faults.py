@@ -102,6 +102,11 @@ def test_too_many_rejects_stop_the_work(tmp_path):
             "whose text is not what stands at its offsets (1 of 1",
         ),
         (f"1|t|{SECRET}\n1|a|b\n1\t9\t99\t{SECRET}\tX", "with offsets that cannot be (1 of 1 entities, the first at 9"),
+        (f"1|t|{SECRET}\n1|a|b\n1\t-3\t9\t{SECRET}\tX", "with offsets that cannot be (line 3: expected id, start, end"),
+        (f"1|t|{SECRET}\n1|a|b\n1\t0.\t12\t{SECRET}\tX", "with offsets that cannot be (line 3: expected"),
+        (f"1|t|{SECRET}\n1|a|b\n1\t0\t12.\t{SECRET}\tX", "with offsets that cannot be (line 3: expected"),
+        (f"1|t|{SECRET}\n1|a|b\n1\t\t12\t{SECRET}\tX", "with offsets that cannot be (line 3: expected"),
+        (f"1|t|{SECRET}\n1|a|b\n1\t0\t12\t{SECRET}\t\tD1", "an entity without a type (line 3: expected"),
     ],
 )
 def test_pubtator_that_is_none(tmp_path, text, expected):
@@ -119,7 +124,7 @@ def test_pubtator_that_is_none(tmp_path, text, expected):
 )
 def test_two_documents_with_one_id(tmp_path, name, text):
     path = write(tmp_path / name, text)
-    assert f"{name}, line 7: an id that another document has (it is '7'; give each document" in told(path)
+    assert f"{name}, line 7, record 7: an id that another document has (give each document" in told(path)
     assert len(list(read_documents(path, unique=False))) == 3
 
 
@@ -144,6 +149,19 @@ def test_two_documents_with_one_id(tmp_path, name, text):
             "not what stands",
         ),
         ('{"text": "\\ud800"}', "line 2: not JSON"),
+        ('{"text": "abc", "sentences": [[[5, 9]]]}', "line 2: tokens with offsets that cannot be (the first at 5 to 9"),
+        ('{"text": "abc", "sentences": [[[-1, 50]]]}', "tokens with offsets that cannot be (the first at -1 to 50"),
+        ('{"text": "abc", "sentences": [[[9, 1]]]}', "tokens with offsets that cannot be (the first at 9 to 1"),
+        ('{"text": "abc", "sentences": [[[0, 0]]]}', "tokens with offsets that cannot be (the first at 0 to 0"),
+        (
+            '{"text": "abc", "sentences": [[[0, 2]], [[1, 3]]]}',
+            "tokens with offsets that cannot be (the first at 1 to 3",
+        ),
+        (
+            '{"text": "abc", "passages": [{"start": 0, "end": 4}]}',
+            "passages with offsets that cannot be (expected start",
+        ),
+        ('{"text": "abc", "passages": [{"start": 2, "end": 1}]}', "passages with offsets that cannot be"),
     ],
 )
 def test_jsonl_of_another_shape(tmp_path, line, expected):
@@ -163,7 +181,7 @@ def test_jsonl_of_another_shape(tmp_path, line, expected):
         ),
         ('{"documents": [\n{"id": "1", "passages": []}', "line 2: the JSON value"),
         ('{"documents": [\n{"id": "1", "passages": []} {"id": 1}', "line 2: the JSON value"),
-        ('{"documents": [\n{"id": "1"}]}', "line 2: JSON of another shape (passages: Field required)"),
+        ('{"documents": [\n{"id": "1"}]}', "line 2, record 1: JSON of another shape (passages: Field required)"),
         (
             '{"documents": [\n{"id": "1", "passages": [{"offset": "0"}]}]}',
             "passages.0.offset: Input",
@@ -183,6 +201,18 @@ def test_bioc_of_another_shape(tmp_path, text, expected):
     message = told(write(tmp_path / "a.json", text))
     assert "a.json, line" in message
     assert expected in message
+
+
+def test_a_document_on_a_line_with_all_others_is_told_by_its_id(tmp_path):
+    documents = [{"id": number, "passages": [{"offset": 0, "text": "abc"}]} for number in range(5)]
+    documents[2]["passages"][0]["offset"] = "0"
+    documents[3]["id"] = "\ud800"
+    documents[4]["passages"].append({"offset": 1, "text": "d"})
+    path = write(tmp_path / "a.json", json.dumps({"documents": documents}))
+    assert "a.json, line 1, record 2: JSON of another shape" in told(path)
+    with Rejects(tmp_path / "rejects.jsonl", limit=1) as rejects:
+        assert [document.id for document in read_documents(path, rejects=rejects)] == ["0", "1"]
+    assert [json.loads(line)["record"] for line in (tmp_path / "rejects.jsonl").open()] == ["2", "?", "4"]
 
 
 # brat and files

@@ -174,6 +174,25 @@ def test_a_gold_file_with_illegal_tags_is_read_as_seqeval_reads_it(
     assert evaluate(context, tmp_path, test=[{"path": str(file)}])["gold_entities"] == 1
 
 
+def test_what_no_line_can_hold_is_left_out_of_the_predictions_and_counts(
+    context: StageContext, given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learn(context, given, epochs=1)
+    file = tmp_path / "own-tokens.jsonl"
+    row = {
+        "text": "no\tflu\nseen",
+        "sentences": [[[0, 6]], [[7, 11]]],
+        "entities": [{"start": 0, "end": 6, "type": "Disease"}],
+    }
+    file.write_text(f"{json.dumps(row)}\n" + json.dumps({"text": " ", "entities": [{**row["entities"][0], "end": 1}]}))
+    scores = evaluate(context, tmp_path, test=[{"path": str(file)}])
+    assert scores["gold_entities"] == 2
+    assert [[row[0] for row in sentence] for sentence in read_tsv(tmp_path / "scores" / "predictions.tsv")] == [
+        ["seen"]
+    ]
+    assert "left out 1 sentences that no lines can hold; the score counts them" in capsys.readouterr().err
+
+
 def test_settings_without_effect_are_refused() -> None:
     least = {"base": "/m", "train": [{"path": "t.tsv"}]}
     with pytest.raises(ValidationError, match="patience: without effect"):

@@ -100,6 +100,34 @@ def test_a_damaged_crf_is_told(folder: Path, damage: str) -> None:
         load_model(folder)
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "{}", '{"decoder": "crf", "temperature": 1.7}', "\ud800", "NAME"],
+    ids=["empty", "cut", "a list", "without keys", "with some", "no UTF-8", "of another shape"],
+)
+def test_a_damaged_description_is_told(folder: Path, content: str) -> None:
+    file = folder / "ner.json"
+    if content == "NAME":
+        content = file.read_text().replace("1.7", '"1.7"')
+    file.write_bytes(content.encode(errors="surrogatepass"))
+    with pytest.raises(RequestError, match=r"expected scheme, decoder, .*, temperature in .*ner\.json, found .*; copy"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("damage", ["softmax", "absent"])
+def test_a_crf_that_nobody_names_is_told(folder: Path, damage: str) -> None:
+    file = folder / "ner.json"
+    content = file.read_text()
+    file.unlink() if damage == "absent" else file.write_text(content.replace('"crf"', '"softmax"'))
+    with pytest.raises(RequestError, match=r"ner\.json to name the decoder crf, .* found (softmax|no such file)"):
+        load_model(folder)
+
+
+def test_a_model_without_a_crf_takes_the_place_of_one_with_it(tiny_bert: Path, folder: Path) -> None:
+    save_model(started(tiny_bert), folder)
+    assert load_model(folder).network.crf is None
+
+
 def test_more_tokens_than_positions_are_refused(tiny_bert: Path) -> None:
     with pytest.raises(RequestError, match="max_tokens: the base has 40 positions, and 41"):
         start_model(tiny_bert, LABELS, max_tokens=41)

@@ -1,10 +1,15 @@
+import random
+from collections import Counter
 from html.parser import HTMLParser
+from itertools import accumulate, pairwise
 
 import pytest
 
 from domain.biomedical.annotations import Document, Entity, Unfit
-from domain.biomedical.entities.page import Judged, compared, comparison_page, hues_of, marked, page
+from domain.biomedical.entities.page import Judged, compared, hues_of, legend, marked, page
+from domain.biomedical.entities.scoring import pairings
 from domain.biomedical.formats import write_documents
+from domain.biomedical.tags import TokenSpan
 
 NASTY = '<script>alert("x")</script> & 𝒜 café\x00\x07\u202e'
 
@@ -63,20 +68,46 @@ def test_overlapping_entities_are_refused():
         page([Document("1", "abc", (Entity(1, 3, "X"), Entity(0, 2, "X")))], "t")
 
 
+def side(*spans):
+    return Document("1", "a b c d e f g h i", tuple(Entity(*span) for span in spans))
+
+
 def test_gold_and_predicted_are_judged_as_by_hand():
-    gold = Document(
-        "1", "a b c d e f", tuple(Entity(s, e, t) for s, e, t in [(0, 1, "X"), (2, 5, "X"), (6, 7, "X"), (8, 9, "X")])
-    )
-    predicted = Document(
-        "1", gold.text, tuple(Entity(s, e, t) for s, e, t in [(0, 1, "X"), (2, 3, "X"), (6, 7, "Y"), (10, 11, "X")])
-    )
+    gold = side((0, 1, "X"), (2, 5, "X"), (6, 7, "X"), (8, 9, "X"), (12, 15, "X"))
+    predicted = side((0, 1, "X"), (2, 3, "X"), (6, 7, "Y"), (10, 11, "X"), (14, 17, "Y"))
     left, right = compared(gold, predicted)
-    assert [each.verdict for each in left] == ["found", "border", "type", "missed"]
-    assert [each.verdict for each in right] == ["found", "border", "type", "spurious"]
-    html = comparison_page([(gold, predicted)], "t")
-    assert Reader(html).text == gold.text * 2
-    for sign, count in {"✓ found": 1, "− missed": 1, "+ spurious": 1, "↔ wrong border": 1, "≠ wrong type": 1}.items():
-        assert f"{sign}<b>{count}</b>" in html
+    assert [each.verdict for each in left] == ["found", "border", "type", "missed", "both"]
+    assert [each.verdict for each in right] == ["found", "border", "type", "spurious", "both"]
+    html = legend([*left, right[3]], hues_of("XY"))
+    for told in ("✓ found", "− missed", "+ spurious", "↔ wrong border", "≠ wrong type", "↔≠ wrong border and type"):
+        assert f"{told}<b>1</b>" in html
+    assert 'mark class="hue-0 both" data-label="↔≠ X"' in marked(gold.text, left, hues_of("XY"))
+
+
+def test_pairs_are_judged_in_colour_as_they_are_counted():
+    """Random entities of words of many lengths; those of the page are characters, and those that are counted words."""
+    draw = random.Random(3)
+    kinds = {"found": "right", "border": "wrong_span", "type": "wrong_type", "both": "wrong_both"}
+    seen = Counter()
+    for _ in range(300):
+        words = ["x" * draw.randint(1, 12) for _ in range(12)]
+        starts = list(accumulate((len(word) + 1 for word in words), initial=0))
+        sides = [random_spans(draw, len(words)) for _ in range(2)]
+        left, _ = compared(
+            *(
+                Document("1", " ".join(words), tuple(Entity(starts[s], starts[e] - 1, t) for s, e, t in each))
+                for each in sides
+            )
+        )
+        counted = [pair.kind for pair in pairings(*sides) if pair.gold]
+        assert [kinds.get(each.verdict, each.verdict) for each in left] == counted
+        seen.update(counted)
+    assert min(seen[kind] for kind in (*kinds.values(), "missed")) > 20
+
+
+def random_spans(draw, words):
+    borders = sorted({draw.randint(0, words) for _ in range(7)})
+    return [TokenSpan(*span, draw.choice("XY")) for span in pairwise(borders) if draw.random() < 0.7]
 
 
 def test_a_page_is_a_format_to_write(tmp_path):

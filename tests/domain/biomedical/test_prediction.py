@@ -1,6 +1,6 @@
 """Streams of sentences beside one sentence at a time, and long ones beside a walk over their windows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from domain.biomedical.entities.labels import LabelSet
 from domain.biomedical.entities.network import EntityModel, start_model
 from domain.biomedical.entities.pieces import Cutter
-from domain.biomedical.entities.prediction import find_entities, predict
+from domain.biomedical.entities.prediction import Words, find_entities, predict_blocks
 
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz", "gout", "of", "\x01"]
 
@@ -28,11 +28,20 @@ def sentences() -> list[list[str]]:
     return [generator.choice(WORDS, length).tolist() for length in generator.integers(0, 50, 40)]
 
 
+def predict(model: EntityModel, sentences: Iterable[Words]) -> list[np.ndarray]:
+    """The emissions of each sentence, (words, tags)."""
+    return [
+        scores
+        for block, emissions in predict_blocks(model, sentences, precision="fp32")
+        for scores in np.split(emissions, np.cumsum([len(words) for words in block])[:-1])
+    ]
+
+
 def test_a_stream_gives_what_each_sentence_gives_alone(model: EntityModel, sentences: list[list[str]]) -> None:
-    together = list(predict(model, iter(sentences), "fp32"))
+    together = predict(model, iter(sentences))
     assert [len(each) for each in together] == [len(words) for words in sentences]
     for words, scores in zip(sentences, together, strict=True):
-        (alone,) = predict(model, [words], "fp32")
+        (alone,) = predict(model, [words])
         np.testing.assert_allclose(scores, alone, rtol=1e-4, atol=1e-5)
 
 
@@ -48,7 +57,7 @@ def test_blocks_change_no_entity(model: EntityModel, sentences: list[list[str]])
 
 def test_a_word_is_scored_in_the_window_in_which_it_is_most_central(model: EntityModel) -> None:
     words = ["patient", "of", "gout", "the"] * 12  # one piece each
-    (scores,) = predict(model, [words], "fp32")
+    (scores,) = predict(model, [words])
     cutter = Cutter(model.tokenizer)
     ids = cutter([words]).ids
     starts = [*range(0, 48 - 14, 8), 48 - 14]
@@ -78,5 +87,5 @@ def test_only_a_block_ahead_is_read(model: EntityModel) -> None:
 
 def test_a_network_in_training_is_in_training_afterwards(model: EntityModel) -> None:
     model.network.train()
-    list(predict(model, [["gout"]]))
+    predict(model, [["gout"]])
     assert model.network.training

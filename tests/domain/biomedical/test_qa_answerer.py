@@ -115,9 +115,11 @@ def test_what_cannot_be_asked_is_told_with_its_position(answerer, asked, message
         list(answerer.answer_many(asked))
 
 
-def test_no_candidates_at_all_are_no_request(answerer):
-    with pytest.raises(RequestError, match="top: expected at least 1, found 0"):
-        answerer.answer("gout?", "gout", top=0)
+@pytest.mark.parametrize("top", [0, 21])
+def test_no_candidates_and_more_than_are_kept_are_refused(answerer, top):
+    with pytest.raises(RequestError, match=f"top: expected 1 to 20 candidates, found {top}"):
+        answerer.answer("gout?", "gout", top=top)
+    assert len(answerer.answer("gout?", LONG, top=20).nbest) == 20
 
 
 def test_a_bert_without_a_head_for_answers_is_told(tiny_bert):

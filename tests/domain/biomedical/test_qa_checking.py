@@ -147,14 +147,30 @@ def test_lengths_are_told_and_long_ones_warned_of(tmp_path):
 
 def test_lengths_are_measured_in_a_models_word_pieces(tmp_path, tiny_encoder):
     tiny_encoder("bert", ["What is this a fever of many words"]).save(tmp_path / "model")
-    long = Question("1", "What " * 30, "fever " * 500, (Answer("fever", 0),), document="d")
-    path = file_of(tmp_path / "a.jsonl", [long, *good("x")])
+    context = "fever " * 100 + "many words"
+    questions = [
+        Question("roomy", "What " * 25, "fever", (Answer("fever", 0),), document="a"),  # with its text in one window
+        Question("just", "What " * 24, context, (Answer("fever", 0),), document="a"),  # 40 pieces: 24, 13 and 3
+        Question("long", "What " * 25, context, (Answer("fever", 0),), document="a"),
+        Question("wide", "What", context, (Answer(context[: 6 * 37 - 1], 0),), document="a"),
+        Question("late", "What", context, (Answer("many words", 600),), document="a"),
+    ]
+    path = file_of(tmp_path / "a.jsonl", questions)
     findings = check_questions({"train": path}, model=str(tmp_path / "model"))
-    question, context = finding(findings, "tokens in a question"), finding(findings, "tokens in a context")
-    assert (question.verdict, question.figures["long"]) == ("warn", 1)
-    assert "no room for the context" in question.told
-    assert (context.verdict, context.figures["long"], context.figures["longest"] >= 500) == ("good", 1, True)
-    assert "read in windows" in context.told
+    told = {part: finding(findings, f"tokens in {part}") for part in ("a question", "an answer", "a context")}
+    assert {part: (each.verdict, each.figures["unfit"]) for part, each in told.items()} == {
+        "a question": ("warn", 1), "an answer": ("warn", 1), "a context": ("good", 0),
+    }  # fmt: skip
+    assert (
+        f"leaves its text no room in a window; raise max_tokens or lower stride; the first is question long in {path}"
+        in (told["a question"].told)
+    )
+    assert (
+        "no window holds whole; raise max_tokens or lower stride; the first is question wide" in told["an answer"].told
+    )
+    assert told["a question"].figures["longest"] == 25
+    assert told["a context"].figures == {"longest": 102, "long": 1, "unfit": 0}
+    assert "longer than 40: 1 (read in windows)" in told["a context"].told
 
 
 def test_the_alignment_of_snippets_is_told(tmp_path):

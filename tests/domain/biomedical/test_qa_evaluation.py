@@ -12,11 +12,11 @@ from asked_texts import many, write
 
 from bertrelay.stage import StageContext
 from domain.biomedical.answers import qa_evaluation
-from domain.biomedical.answers.decoding import with_no_answer
+from domain.biomedical.answers.decoding import NBest, with_no_answer
 from domain.biomedical.answers.finding import Asked, find_answers
 from domain.biomedical.answers.network import AnswerModel, save_model, start_model
 from domain.biomedical.answers.pieces import Cutter
-from domain.biomedical.answers.qa_evaluation import AROUND, passages
+from domain.biomedical.answers.qa_evaluation import AROUND, passages, spread_evenly
 from domain.biomedical.answers.qa_settings import QaEvaluateSettings
 from domain.biomedical.answers.qa_train import Dev
 from domain.biomedical.answers.questions import Answer, Question
@@ -36,7 +36,8 @@ def model(tiny_bert: Path) -> AnswerModel:
 def evaluate(folder: Path, model: AnswerModel, questions: list[Question], **more: Any) -> dict[str, Any]:
     save_model(model, folder / "model")
     (folder / "scores").mkdir(exist_ok=True)
-    given = {"model": str(folder / "model"), "precision": "fp32", "test": [write(folder / "test.jsonl", questions)]}
+    written = [write(folder / "test.jsonl", questions)]
+    given = {"model": str(folder / "model"), "precision": "fp32", "test": written}
     settings = QaEvaluateSettings.model_validate({**given, **more})
     return qa_evaluation.run(settings, StageContext(folder / "scores", folder / "cache"))
 
@@ -69,7 +70,12 @@ def test_answers_are_written_and_scored_as_they_are_given(model: AnswerModel, tm
     assert metrics["exact_match_low"] <= metrics["exact_match"] <= metrics["exact_match_high"]
     none = [each for each, texts in zip(exact, golds.values(), strict=True) if texts == [""]]
     assert metrics["no_answer/exact_match"] == pytest.approx(np.mean(none))
-    assert metrics["questions"] == 30
+    has = [each for each, texts in zip(exact, golds.values(), strict=True) if texts != [""]]
+    for kind, values in (("no_answer", none), ("has_answer", has)):
+        name = f"{kind}/exact_match"
+        assert metrics[name] == pytest.approx(np.mean(values))
+        assert metrics[f"{name}_low"] <= metrics[name] <= metrics[f"{name}_high"]
+    assert (metrics["questions"], metrics["scored"]) == (30, 30)
     assert metrics["answered"] == sum(answer != "" for answer in answers.values())
     for q, expected in zip(questions, found, strict=True):
         told = read_nbest(tmp_path)[q.id]
@@ -135,9 +141,70 @@ def test_right_answers_that_the_model_would_never_give_are_counted(
     assert metrics["beyond_max_answer_tokens"] == 1
     told = capsys.readouterr().err
     assert "no right answer to 1 of 3 questions, long the first, has 2 pieces or fewer" in told
-    assert "too the first: too long" in told
+    assert "1 questions count as not answered, 'too' the first: too long" in told
     assert metrics["questions"] == 3
     assert json.loads((tmp_path / "scores" / "predictions.json").read_text())["too"] == ""
+
+
+def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model: AnswerModel) -> None:
+    texts = ["gout " * 20, "flu and asthma"]
+    questions = [Question(f"q_{n}", "mild", text, pool="q", synonyms=(("asthma",),)) for n, text in enumerate(texts)]
+    starts, ends = np.full((2, 20), -1), np.full((2, 20), -1)
+    scores = np.full((2, 20), -np.inf)
+    starts[0], ends[0], scores[0] = np.arange(20) * 5, np.arange(20) * 5 + 4, 9.0
+    starts[1, :2], ends[1, :2], scores[1, :2] = (0, 8), (3, 14), (2.0, 1.0)
+    spans = NBest(np.repeat([[0], [1]], 20, axis=1), starts, ends, scores, np.zeros(2))
+    found = qa_evaluation._read_off(replace(model, threshold=None), Pools.of(questions), spans)
+    told = qa_evaluation._bioasq(found, {})
+    assert (told["strict_accuracy"], told["mrr"]) == (0.0, pytest.approx(1 / 3))  # gout, flu, asthma
+
+
+def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model: AnswerModel, tmp_path: Path) -> None:
+    text = "the patient of gout"
+    (best, *_) = next(find_answers(replace(model, threshold=None), [Asked("mild", text)], precision="fp32"))
+    right = [[text[best.start : best.end]]]
+    asked = {"type": "factoid", "body": "mild", "exact_answer": right, "snippets": [{"text": text, "document": "d"}]}
+    listed = [
+        {**asked, "id": "a"},
+        {**asked, "id": "b", "snippets": []},
+        {**asked, "id": "c", "snippets": [{"text": ""}]},
+    ]
+    (tmp_path / "b.json").write_text(json.dumps({"questions": [*listed, {**asked, "id": "d", "type": "list"}]}))
+    source = {"path": str(tmp_path / "b.json")}
+    metrics = evaluate(tmp_path, replace(model, threshold=None), questions=[], test=[source], max_rejects=1.0)
+    assert (metrics["mrr"], metrics["with_unanswered/mrr"]) == (1.0, pytest.approx(1 / 3))
+    assert (metrics["unanswered"], metrics["questions"]) == (2, 1)
+    assert metrics["with_unanswered/mrr_low"] <= 1 / 3 <= metrics["with_unanswered/mrr_high"]
+    sliced = json.loads((tmp_path / "scores" / "slices.json").read_text())
+    words, fifth = len(right[0][0].split()), best.start * 5 // len(text)
+    assert [each["questions"] for each in sliced["answer_words"]] == [1]
+    assert sliced["answer_words"][0]["name"] == ("1 word" if words == 1 else "2–3 words")
+    assert [each["name"] for each in sliced["position"]] == [f"{20 * fifth}–{20 * fifth + 20} %"]
+
+
+def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_answer(model: AnswerModel) -> None:
+    texts = {"none": "of flu", "first": "gout of flu", "other": "it was seen in gout"}
+    questions = [
+        Question(name, "mild", text, (Answer("gout", text.index("gout")),) if "gout" in text else (), pool="q")
+        for name, text in texts.items()
+    ]
+
+    def placed(answered_from: int) -> str:
+        scores = np.full((3, 1), -np.inf)
+        scores[answered_from] = 1.0
+        spans = NBest(np.arange(3)[:, None], np.zeros((3, 1), int), np.full((3, 1), 2), scores, np.zeros(3))
+        found = qa_evaluation._read_off(replace(model, threshold=None), Pools.of(questions), spans)
+        return qa_evaluation._placed(found)[0].context
+
+    assert [placed(number) for number in range(3)] == [texts["first"], texts["first"], texts["other"]]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(0, []), (3, [0, 1, 2]), (13, [*range(12)]), (18, [0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16])],
+)
+def test_examples_are_spread_evenly(count: int, expected: list[int]) -> None:
+    assert spread_evenly(range(count), 12) == expected
 
 
 def test_slices_are_by_words_and_by_fifths() -> None:
@@ -169,7 +236,7 @@ def test_passages_that_touch_are_one_and_far_ones_are_two() -> None:
 
 def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model: AnswerModel) -> None:
     questions = many(80, 6, words=10, impossible=0.5)
-    dev = Dev(questions, Cutter(model.tokenizer), "fp32")
+    dev = Dev(questions, model, Cutter(model.tokenizer), "fp32")
     nbest, tuned = dev._nbest(model), dev.tuned(model)
 
     def mean_f1(threshold: float | None) -> float:

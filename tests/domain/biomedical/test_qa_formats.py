@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.rejects import Rejects
 from domain.biomedical.answers.question_files import (
     question_format_of,
@@ -66,6 +66,23 @@ def test_an_impossible_question_has_no_answer_and_its_plausible_ones_are_none(tm
         squad(tmp_path / "a.json", asked(answers=(), is_impossible=True, plausible_answers=plausible))
     )
     assert (found.impossible, found.answers, found.golds) == (True, (), ())
+
+
+@pytest.mark.parametrize(
+    ("version", "asked_so", "impossible"),
+    [
+        ("v2.0", {"answers": []}, True),
+        ("2.0", {"answers": []}, True),
+        ("v2.0", {"answers": [], "is_impossible": False}, False),
+        ("v2.0", {}, False),  # nobody says that there is none
+        ("1.1", {"answers": []}, False),
+    ],
+)
+def test_no_answers_in_a_file_of_version_2_are_an_impossible_question(tmp_path, version, asked_so, impossible):
+    article = {"title": "t", "paragraphs": [{"context": CONTEXT, "qas": [{"id": "1", "question": "q", **asked_so}]}]}
+    (tmp_path / "a.json").write_text(json.dumps({"version": version, "data": [article]}))
+    (found,) = read_questions(tmp_path / "a.json")
+    assert (found.impossible, found.has_gold) == (impossible, impossible)
 
 
 def test_integer_ids_become_text_and_articles_without_title_have_a_name(tmp_path):
@@ -127,6 +144,7 @@ def test_questions_without_a_context_are_told_each_by_its_id(tmp_path):
     assert found == []
     assert [each["record"] for each in told] == ["x", "y"]
     assert {each["reason"] for each in told} == {"a question without a context"}
+    assert {each["detail"] for each in told} == {"its paragraph has no `context`; give the text that it is asked of"}
     assert "a question without a context" in fault_of(squad(tmp_path / "b.json", asked(answers=()), context=" "))
 
 
@@ -210,6 +228,19 @@ def test_each_fault_of_bioasq_is_told_with_the_id(tmp_path, broken, told):
     assert told in fault_of(bioasq(tmp_path / "a.json", broken))
 
 
+def test_a_second_question_of_an_id_is_not_pooled_with_the_first(tmp_path):
+    first, second = (
+        factoid("b7", snippets=(CONTEXT,)),
+        factoid("b7", body="Why?", snippets=(CONTEXT, "a fever, a rash")),
+    )
+    with Rejects(tmp_path / "rejects.jsonl", 1.0) as rejects:
+        found = list(read_questions(bioasq(tmp_path / "a.json", first, second), None, rejects))
+    assert [(each.id, each.pool) for each in found] == [("b7_001", "b7")]
+    (told,) = map(json.loads, (tmp_path / "rejects.jsonl").read_text().splitlines())
+    assert (told["record"], told["reason"]) == ("b7", "an id that another question has")
+    assert told["detail"] == "the first with it is in line 1; give each question one of its own"
+
+
 # JSONL
 
 
@@ -264,6 +295,10 @@ def test_a_format_is_told_by_what_the_file_holds(tmp_path):
     assert question_format_of(tmp_path / "a.txt") == "jsonl"
     assert question_format_of(squad(tmp_path / "b", asked())) == "squad"
     assert question_format_of(bioasq(tmp_path / "c", factoid())) == "bioasq"
+    lists = {"keywords": ["a"], "golds": [], "question": "q", "topics": [[1], {}], "context": "c"}
+    (tmp_path / "d").write_text(json.dumps(lists) + "\n")
+    assert question_format_of(tmp_path / "d") == "jsonl"
+    assert len(list(read_questions(tmp_path / "d"))) == 1
 
 
 @pytest.mark.parametrize("content", ["[1]", "7", '{"documents": [{"id": 1}]}', '{"id": "1", "text": "t"}', "{}", "{} "])
@@ -296,6 +331,14 @@ def test_gzip_cut_off_anywhere_is_told(tmp_path, share):
     assert "cut off, damaged or not UTF-8" in fault_of(tmp_path / "b.json.gz")
     (tmp_path / "c.json.gz").write_bytes(whole[:-30] + b"\0" * 30)
     assert "c.json.gz" in fault_of(tmp_path / "c.json.gz")
+
+
+def test_too_many_rejects_are_told_with_what_to_do_for_the_first(tmp_path):
+    path = squad(tmp_path / "a.json", asked("q7", answers=[(SECRET, 30)]), asked("q8"))
+    told = r"record q7 \(expected it at 30 of 44 characters; mend the text"
+    with pytest.raises(WorkError, match=told) as caught, Rejects(None, 0.1) as rejects:
+        list(read_questions(path, None, rejects))
+    assert SECRET not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):

@@ -7,13 +7,13 @@ from fractions import Fraction
 import pytest
 
 from domain.biomedical.answers.bioasq_metrics import (
-    Candidate,
+    ScoredText,
+    best_answers,
     factoid_figures,
     factoid_score,
     factoid_scores,
+    first_wordings,
     golds_by_pool,
-    pooled,
-    submitted,
 )
 from domain.biomedical.answers.question_files import read_questions
 from domain.biomedical.answers.questions import Answer, Question
@@ -217,10 +217,10 @@ def test_factoid_scores_by_hand(answers, expected):
 
 
 def test_of_an_answer_with_synonyms_the_first_one_counts():
-    assert submitted([["x", "dupilumab"], ["omalizumab"]]) == ["x", "omalizumab"]
-    assert factoid_score(submitted([["x", "dupilumab"], ["omalizumab"]]), GOLD) == (0, 1, 1 / 2)
-    assert submitted(["a", "b"]) == ["a", "b"]
-    assert factoid_score(submitted([[], ["dupilumab"]]), GOLD) == (0, 1, 1 / 2)  # an empty one keeps its rank
+    assert first_wordings([["x", "dupilumab"], ["omalizumab"]]) == ["x", "omalizumab"]
+    assert factoid_score([["x", "dupilumab"], ["omalizumab"]], GOLD) == (0, 1, 1 / 2)
+    assert first_wordings(["a", "b"]) == ["a", "b"]
+    assert factoid_score([[], ["dupilumab"]], GOLD) == (0, 1, 1 / 2)  # an empty one keeps its rank
 
 
 def test_unanswered_questions_are_skipped_and_counted_as_wrong():
@@ -245,16 +245,16 @@ def test_where_nothing_was_answered_there_is_no_figure():
 
 
 def test_snippets_are_pooled_by_logits():
-    first, second = [Candidate("b", 3.0), Candidate("a", 1.0)], [Candidate("A", 2.5), Candidate("c", -4.0)]
-    assert pooled([*first, *second]) == ["b", "A", "c"]
-    assert pooled([*second, *first]) == ["b", "A", "c"]
+    first, second = [ScoredText("b", 3.0), ScoredText("a", 1.0)], [ScoredText("A", 2.5), ScoredText("c", -4.0)]
+    assert best_answers([*first, *second]) == ["b", "A", "c"]
+    assert best_answers([*second, *first]) == ["b", "A", "c"]
 
 
 def test_at_most_five_answers_are_given_and_none_is_empty():
-    assert pooled([Candidate(str(number), -number) for number in range(9)]) == ["0", "1", "2", "3", "4"]
-    assert pooled([Candidate("", 9.0), Candidate("x", 1.0)]) == ["x"]
-    assert pooled([]) == []
-    assert pooled([Candidate("first", 1.0), Candidate("second", 1.0)]) == ["first", "second"]
+    assert best_answers([ScoredText(str(number), -number) for number in range(9)]) == ["0", "1", "2", "3", "4"]
+    assert best_answers([ScoredText("", 9.0), ScoredText("x", 1.0)]) == ["x"]
+    assert best_answers([]) == []
+    assert best_answers([ScoredText("first", 1.0), ScoredText("second", 1.0)]) == ["first", "second"]
 
 
 def test_golds_are_those_of_the_question_that_snippets_share():

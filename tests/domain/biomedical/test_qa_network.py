@@ -53,6 +53,28 @@ def test_a_model_comes_back_as_it_was(tiny_bert: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(tensor, expected[name])
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "not JSON"),
+        ('{"max_tokens": 40', "not JSON"),
+        ("[]", "JSON of another shape"),
+        ('{"threshold": "high"}', "threshold"),
+        ('{"temperature": 0}', "temperature"),
+        ('{"temperature": NaN}', "temperature"),
+        ('{"max_answer_tokens": 0}', "max_answer_tokens"),
+        ('{"stride": 1.5}', "stride"),
+    ],
+)
+def test_a_damaged_description_is_told_and_never_taken_for_none(
+    tiny_bert: Path, tmp_path: Path, content: str, told: str
+) -> None:
+    save_model(started(tiny_bert), tmp_path)
+    (tmp_path / "qa.json").write_text(content)
+    with pytest.raises(RequestError, match=rf"qa\.json: .*damaged \(.*{told}.*Copy or train"):
+        load_model(tmp_path)
+
+
 def test_a_model_that_answers_already_begins_with_its_head(tiny_bert: Path, tmp_path: Path) -> None:
     model = started(tiny_bert)
     save_model(model, tmp_path)

@@ -114,7 +114,7 @@ def test_a_text_without_a_piece_has_no_answer(model: AnswerModel, context: str) 
 def test_characters_are_those_of_the_text_whatever_it_holds(
     model: AnswerModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "CHOICES", 200)
+    monkeypatch.setattr(finding, "CANDIDATES", 200)
     context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
     (found,) = find_answers(model, [Asked("mild", context)], top=200, precision="fp32")
     spans = {(each.start, each.end) for each in found if each.start >= 0}

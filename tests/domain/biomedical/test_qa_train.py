@@ -17,12 +17,13 @@ from bertrelay.stage import StageContext
 from bertrelay.training import Training
 from domain.biomedical.answers import qa_train
 from domain.biomedical.answers.finding import Asked, find_answers
-from domain.biomedical.answers.learning import Golds
+from domain.biomedical.answers.learning import Golds, read_all
 from domain.biomedical.answers.network import AnswerModel, load_model, start_model
 from domain.biomedical.answers.pieces import Cutter
 from domain.biomedical.answers.qa_settings import QaSettings
 from domain.biomedical.answers.qa_train import QaTask
 from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.answers.questions_settings import QuestionSource
 from domain.biomedical.answers.squad_metrics import score
 
 LEARNING: dict[str, Any] = {
@@ -31,7 +32,7 @@ LEARNING: dict[str, Any] = {
     "max_answer_tokens": 5,
     "epochs": 8,
     "batch_tokens": 512,
-    "learning_rate": 5e-3,
+    "learning_rate": 3e-3,
     "precision": "fp32",
     "seed": 3,
 }
@@ -197,14 +198,48 @@ def test_questions_that_cannot_be_learnt_are_counted_by_id(
     tiny_bert: Path, tmp_path: Path, asked: Question, reason: str
 ) -> None:
     train = write(tmp_path / "train.jsonl", [*many(20, 1), asked])
-    metrics = learn(tmp_path, tiny_bert, train=[train], epochs=1, max_rejects=0.2)
-    assert metrics["train_questions"] == 21
+    metrics = learn(tmp_path, tiny_bert, train=[train], epochs=1, max_rejects=0.05)
+    assert metrics["train_questions"] == 20
     (rejected,) = map(json.loads, (tmp_path / "output" / "rejects.jsonl").read_text().splitlines())
     assert reason in rejected["reason"]
     assert rejected["record"] == "q"
     assert "patient" not in json.dumps(rejected)
-    with pytest.raises(WorkError, match=reason):
+    with pytest.raises(WorkError, match=rf"1 of 21 records cannot be used.*{reason}"):
         learn(tmp_path, tiny_bert, train=[train], epochs=1)
+
+
+def test_what_dev_data_cannot_do_is_told(tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = write(tmp_path / "train.jsonl", many(10, 1))
+    dev = write(tmp_path / "dev.jsonl", [*many(5, 2), question(LONG, "flu", asked="mild given " * 13)])
+    learn(tmp_path / "with", tiny_bert, train=[train], dev=[dev], epochs=1)
+    told = capsys.readouterr().err
+    assert "dev: 1 questions count as not answered, 'q' the first: too long: a window of 40 pieces" in told
+    assert "probabilities are not calibrated: expected at least 20 dev examples" in told
+    learn(tmp_path / "without", tiny_bert, train=[train], epochs=1)
+    assert "there is no dev data: the probabilities of this model are not calibrated" in capsys.readouterr().err
+
+
+def test_offsets_mended_in_reading_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"question": "q", "context": "a fever, a rash"}
+    rows = [
+        {"id": "1", **asked, "answers": [{"text": "fever", "start": 0}]},
+        {"id": "2", **asked, "answers": [{"text": "rash", "start": 11}, {"text": "pain", "start": 11}]},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_all([QuestionSource.model_validate({"path": str(tmp_path / "a.jsonl")})], Rejects(None))
+    told = capsys.readouterr().err
+    assert [len(each.answers) for each in found] == [1, 1]
+    assert "mended the offsets of 1 answers" in told
+    assert "1 answers beside others stand nowhere in their context: scored by, and not learnt" in told
+
+
+def test_many_rejects_among_many_more_questions_are_borne(tmp_path: Path) -> None:
+    good = ({"id": number, "question": "q", "context": "c"} for number in range(30_000))
+    bad = ({"id": number, "question": "", "context": "c"} for number in range(30_000, 31_000))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*good, *bad)))
+    with Rejects(None, 0.05) as rejects:
+        read_all([QuestionSource.model_validate({"path": str(tmp_path / "a.jsonl")})], rejects)
+    assert rejects.records == 31_000
 
 
 def test_a_question_that_nobody_knows_the_answer_to_teaches_nothing(

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from seqeval.metrics import classification_report
-from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.scheme import IOB2
 
 from domain.biomedical.entities.scoring import (
@@ -41,6 +40,20 @@ def slow_spans(tags: list[str]) -> set[tuple[int, int, str]]:
     return found
 
 
+def slow_lenient_spans(tags: list[str]) -> set[tuple[int, int, str]]:
+    """Every stretch of words, asked whether it is an entity: a B, or an I after another type or none; then I of it."""
+    found = set()
+    for start in range(len(tags)):
+        for end in range(start + 1, len(tags) + 1):
+            kind, before = tags[start][2:], tags[start - 1][2:] if start else ""
+            begins = tags[start].startswith("B-") or (tags[start].startswith("I-") and before != kind)
+            goes_on = all(tag == f"I-{kind}" for tag in tags[start + 1 : end])
+            ends = end == len(tags) or tags[end] != f"I-{kind}"
+            if begins and goes_on and ends:
+                found.add((start, end, kind))
+    return found
+
+
 def figures(gold: list[list[str]], predicted: list[list[str]], find=strict_spans, **more):
     spans = [[find(tags) for tags in side] for side in (gold, predicted)]
     none = [()] * len(gold)
@@ -53,6 +66,11 @@ def test_strict_figures_are_seqevals(seed: int) -> None:
     predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
     ours = figures(gold, predicted, intervals=False)
     report = classification_report(gold, predicted, mode="strict", scheme=IOB2, output_dict=True, zero_division=0)
+    assert_same(ours, report)
+
+
+def assert_same(ours, report) -> None:
+    """Precision, recall and F1, overall and of each type."""
     for name, theirs in (("", "micro avg"), *((f"/{kind}", kind) for kind in TYPES)):
         for measure, key in (("precision", "precision"), ("recall", "recall"), ("f1", "f1-score")):
             assert ours[f"{measure}{name}"] == pytest.approx(report[theirs][key])
@@ -62,7 +80,14 @@ def test_strict_figures_are_seqevals(seed: int) -> None:
 def test_lenient_figures_are_seqevals_default(seed: int) -> None:
     gold, predicted = random_tags(seed), random_tags(seed + 50)
     predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
-    assert figures(gold, predicted, lenient_spans, intervals=False)["f1"] == pytest.approx(seqeval_f1(gold, predicted))
+    ours = figures(gold, predicted, lenient_spans, intervals=False)
+    assert_same(ours, classification_report(gold, predicted, output_dict=True, zero_division=0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lenient_entities_are_those_of_a_slow_matcher(seed: int) -> None:
+    for tags in random_tags(seed):
+        assert set(lenient_spans(tags)) == slow_lenient_spans(tags)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -114,6 +139,11 @@ def test_every_gold_entity_is_paired_once_and_by_kind() -> None:
     pairs = list(pairings(gold, found))
     assert [pair.kind for pair in pairs] == ["right", "wrong_span", "wrong_type", "missed", "wrong_both", "spurious"]
     assert [pair.gold for pair in pairs if pair.gold] == gold
+
+
+def test_a_prediction_of_the_right_type_is_nearer_than_a_longer_one() -> None:
+    pairs = list(pairings([TokenSpan(0, 4, "A")], [TokenSpan(0, 3, "B"), TokenSpan(3, 4, "A")]))
+    assert [(pair.kind, pair.predicted) for pair in pairs] == [("wrong_span", TokenSpan(3, 4, "A"))]
 
 
 def test_confusions_are_counted_by_type_and_by_mention() -> None:

@@ -194,6 +194,12 @@ def test_the_temperature_changes_confidences_and_no_entity(model, tag):
     assert [entity.confidence for entity in cold.entities] != [entity.confidence for entity in warm.entities]
 
 
+def test_texts_may_come_one_by_one(tag):
+    assert tag(text for text in CORNERS) == tag(CORNERS)
+    with pytest.raises(RequestError, match="found int at position 1"):
+        tag(iter(["gout", 3]))
+
+
 @pytest.mark.parametrize(
     ("texts", "told"),
     [("gout", r"expected a list of texts, found one"), (["gout", None], "found NoneType at position 1")],
