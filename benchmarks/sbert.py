@@ -192,7 +192,7 @@ def _peer_evaluator(settings: TrainSettings, folder: Path) -> Any:
 def test_pairs(options: Namespace) -> StsPairs:
     settings = cast(EvaluateSettings, recipe_settings(options, options.seeds[0])["test-stsb"])
     with Rejects(None) as rejects:
-        return read_sts(settings.sts["stsb"], StageContext(options.scratch, options.scratch), rejects)
+        return read_sts(settings.sts["STSb"], StageContext(options.scratch, options.scratch), rejects)
 
 
 def score(model: Path, pairs: StsPairs) -> float:

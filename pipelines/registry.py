@@ -40,7 +40,7 @@ REGISTRY = (
     ),
     Stage(
         kind="samples.sbert-paper",
-        version=1,
+        version=2,
         settings="pipelines.samples.settings:SbertPaperSettings",
         run="pipelines.samples.sbert_paper_stage:run",
         summary="writes made-up sentences in the official formats of the SBERT paper's data sets",
@@ -68,21 +68,21 @@ REGISTRY = (
     ),
     Stage(
         kind="teachers.protocols",
-        version=1,
+        version=2,
         settings="teachers.evaluation.settings:ProtocolSettings",
         run="teachers.evaluation.protocols:run",
         summary="scores an encoder, GloVe or TF-IDF by the SBERT paper: similarity, SentEval, arguments, sections",
     ),
     Stage(
         kind="teachers.facets",
-        version=1,
+        version=2,
         settings="teachers.evaluation.settings:FacetSettings",
         run="teachers.evaluation.facet_training:run",
         summary="trains and tests an encoder on Argument Facet Similarity, in ten folds or across topics",
     ),
     Stage(
         kind="teachers.ablation",
-        version=1,
+        version=2,
         settings="teachers.evaluation.settings:AblationSettings",
         run="teachers.evaluation.ablation:run",
         summary="trains an encoder for each pooling and concatenation of the SBERT paper, and compares them",

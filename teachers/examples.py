@@ -108,3 +108,12 @@ def parse_score(value: Any) -> float:
     if not math.isfinite(score):
         raise ValueError("a score that is not a number")
     return score
+
+
+def is_number(text: str) -> bool:
+    """Whether `text` is that of a finite number."""
+    try:
+        parse_score(text)
+    except ValueError:
+        return False
+    return True

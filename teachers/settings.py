@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.settings import InputFile, ModelSource, Positive, Settings, refuse_idle
@@ -31,6 +31,23 @@ COLUMNS: dict[str, list[str | int]] = {
 
 OWN_KEYS = {"softmax": ["concatenation", "head"], "cosine": ["score_range"], "triplet": ["margin"]}
 """The settings that one objective alone looks at."""
+
+
+def _one_of_the_seven(parts: list[Part]) -> list[Part]:
+    if tuple(parts) not in CONCATENATIONS:
+        known = "; ".join(", ".join(each) for each in CONCATENATIONS)
+        raise ValueError(f"expected one of {known}; found {', '.join(parts)}")
+    return parts
+
+
+def _lowest_first(scores: list[float]) -> list[float]:
+    if scores[0] >= scores[1]:
+        raise ValueError(f"expected the lowest score first, found {scores}")
+    return scores
+
+
+Concatenation = Annotated[list[Part], AfterValidator(_one_of_the_seven)]
+ScoreRange = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_lowest_first)]
 
 
 class StsTable(Table):
@@ -69,23 +86,14 @@ class TrainSettings(TrainingSettings):
     dev_sts: dict[str, StsTable] = {}
     batch_items: Positive | None = 16
     pooling: Annotated[list[PoolingMode], Field(min_length=1)] | None = None
-    concatenation: list[Part] = ["u", "v", "|u-v|"]
+    concatenation: Concatenation = ["u", "v", "|u-v|"]
     linear: bool = False
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     margin: Annotated[float, Field(gt=0)] = 1.0
-    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.0, 5.0]
+    score_range: ScoreRange = [0.0, 5.0]
     head: InputFile | None = None
     max_tokens: Positive | None = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if tuple(self.concatenation) not in CONCATENATIONS:
-            known = "; ".join(", ".join(parts) for parts in CONCATENATIONS)
-            raise ValueError(f"concatenation: expected one of {known}; found {', '.join(self.concatenation)}")
-        if self.score_range[0] >= self.score_range[1]:
-            raise ValueError(f"score_range: expected the lowest score first, found {self.score_range}")
-        return self
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:

@@ -135,14 +135,20 @@ def _write_csv(folder: Path, source: Source, settings: SbertPaperSettings) -> di
 
 
 def _write_nli(folder: Path, source: Source, settings: SbertPaperSettings) -> dict[str, int]:
+    """SNLI and MultiNLI, whose two dev parts are of the genres of the training part and of others."""
     counts = {}
-    for part, count in (("dev", settings.sts), ("train", settings.train)):
-        drawn = draw_labelled(source, count)
+    for name, count in (
+        ("snli_1.0/snli_1.0_dev.jsonl", settings.sts),
+        ("snli_1.0/snli_1.0_train.jsonl", settings.train),
+        ("multinli_1.0/multinli_1.0_dev_matched.jsonl", settings.sts),
+        ("multinli_1.0/multinli_1.0_dev_mismatched.jsonl", settings.sts),
+        ("multinli_1.0/multinli_1.0_train.jsonl", settings.train),
+    ):
+        genre = {"genre": "sample"} if name.startswith("multinli") else {}
         items = [
-            {"gold_label": label, "sentence1": english.render(first), "sentence2": english.render(second)}
-            for first, second, label in drawn
+            {"gold_label": label, **genre, "sentence1": english.render(first), "sentence2": english.render(second)}
+            for first, second, label in draw_labelled(source, count)
         ]
-        name = f"snli_1.0/snli_1.0_{part}.jsonl"
         _write_text(folder / name, "".join(json.dumps(item) + "\n" for item in items))
         counts[name] = len(items)
     return counts

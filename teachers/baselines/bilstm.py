@@ -1,6 +1,8 @@
 """InferSent's encoder (Conneau et al. 2017): an LSTM reads word vectors both ways, each figure's maximum counts.
 
-It learns by the softmax objective, as the teachers do; the word vectors stay as they are.
+It learns by the softmax objective, as the teachers do; the word vectors stay as they are. It keeps those of the words
+in its train and dev data alone, so that a folder stands by itself; any other word is unknown to it, where the paper
+looks it up in all of GloVe.
 """
 
 from collections.abc import Sequence
@@ -10,7 +12,7 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -18,6 +20,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import read_json, share, write_json
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Pooling
+from teachers.baselines.weights import fill, read_weights
 from teachers.baselines.word_vectors import WordVectors, words_of
 
 DESCRIPTION, WEIGHTS = "bilstm.json", "bilstm.safetensors"
@@ -104,10 +107,10 @@ class BiLstmEncoder(nn.Module):
         """The encoder of a folder that was saved here. Raises RequestError for a folder that holds none."""
         folder = Path(folder)
         told = read_json(folder / DESCRIPTION)
-        if told is None or not (folder / WEIGHTS).is_file():
+        if told is None or not {"words", "word_dim", "hidden"} <= told.keys() or not (folder / WEIGHTS).is_file():
             raise RequestError(
                 f"bilstm: expected {DESCRIPTION} and {WEIGHTS} in {folder}; train it with teachers.bilstm"
             )
         encoder = cls(told["words"], told["word_dim"], told["hidden"])
-        encoder.load_state_dict(load_file(folder / WEIGHTS))
+        fill(encoder, read_weights(folder / WEIGHTS), folder / WEIGHTS)
         return encoder.eval()

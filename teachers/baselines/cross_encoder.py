@@ -18,6 +18,7 @@ from bertrelay.backbone import (
     load_tokenizer,
     model_folder,
     position_limit,
+    read_config,
     refuse_missing,
     save_backbone,
     save_tokenizer,
@@ -104,6 +105,14 @@ class CrossEncoder(nn.Module):
     def score(self, pairs: Pairs, *, precision: str = "auto", batch_tokens: int | None = None) -> NDArray[np.float32]:
         """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,)."""
         return score_pairs(self, pairs, precision, batch_tokens)
+
+
+def holds_cross_encoder(folder: Path) -> bool:
+    """Whether a folder's network, which no sentence encoder is made of, has one score for a pair."""
+    config = read_config(folder / "config.json") or {}
+    kinds = config.get("architectures") or []
+    scores = len(config.get("id2label") or ()) == 1
+    return scores and any(kind.endswith("ForSequenceClassification") for kind in kinds)
 
 
 def start_cross_encoder(

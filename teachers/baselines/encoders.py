@@ -7,31 +7,58 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.backbone import model_folder
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import WorkError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.hardware import accelerator
 from bertrelay.pooling import Pooling
 from teachers.baselines.bilstm import BiLstmEncoder
-from teachers.baselines.word_vectors import encode_with
+from teachers.baselines.cross_encoder import holds_cross_encoder
+from teachers.baselines.poly_encoder import holds_poly_encoder
+from teachers.baselines.word_vectors import vectors_for
 from teachers.evaluation.settings import EncoderSource
-from teachers.evaluation.sts import Encode
+from teachers.evaluation.sts import Encode, Fit, at_once
 
 TERMS = 5_000  # the most frequent ones: enough for these sets, and small enough to hold them dense
 
 
 def encode_of(source: EncoderSource, cache: Path | None = None) -> Encode:
     """The function from sentences to vectors, float32 (sentences, dim), that `source` names; all of them finite."""
+    return at_once(fit_of(source, cache))
+
+
+def fit_of(source: EncoderSource, cache: Path | None = None) -> Fit:
+    """As `encode_of`, for sentences that are encoded block by block."""
     if source.glove is not None:
-        return finite(partial(encode_with, Path(source.glove)))
+        path = Path(source.glove)
+        return lambda sentences: finite(vectors_for(path, sentences).encode)
     if source.tfidf:
         return tfidf
     if source.bilstm is not None:
-        return finite(BiLstmEncoder.load(source.bilstm).to(accelerator().device).encode)
-    assert source.model is not None
-    encoder = SentenceEncoder.load(source.model, cache_dir=cache and cache / "hub").to(accelerator().device)
-    if source.pooling is not None:
-        encoder = repooled(encoder, source.pooling)
-    return finite(partial(encoder.encode, precision=source.precision))
+        encode = finite(BiLstmEncoder.load(source.bilstm).to(accelerator().device).encode)
+    else:
+        assert source.model is not None
+        encode = encoder_at(source.model, source.precision, cache, source.pooling)
+    return lambda _: encode
+
+
+def encoder_at(
+    model: str | Path, precision: str, cache: Path | None = None, pooling: Sequence[str] | None = None
+) -> Encode:
+    """The sentence encoder of a folder or hub id, on the device there is, under another pooling where one is given.
+
+    Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
+    """
+    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    if holds_poly_encoder(folder) or holds_cross_encoder(folder):
+        raise RequestError(
+            f"model: expected a sentence encoder, found in {folder} a network that scores pairs of sentences. "
+            "Use it by `bertrelay rerank`, in recipes by teachers.rerank."
+        )
+    encoder = SentenceEncoder.load(folder).to(accelerator().device)
+    if pooling is not None:
+        encoder = repooled(encoder, pooling)
+    return finite(partial(encoder.encode, precision=precision))
 
 
 def repooled(encoder: SentenceEncoder, pooling: Sequence[str]) -> SentenceEncoder:
@@ -61,10 +88,14 @@ def finite(encode: Encode) -> Encode:
     return checked
 
 
-def tfidf(sentences: Sequence[str]) -> NDArray[np.float32]:
-    """TF-IDF vectors of length 1 over the most frequent words of `sentences` themselves, (sentences, words)."""
+def tfidf(sentences: Sequence[str]) -> Encode:
+    """TF-IDF vectors of length 1 over the most frequent words of `sentences`, (sentences, words)."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    vectorizer = TfidfVectorizer(max_features=TERMS, token_pattern=r"(?u)\b\w+\b", dtype=np.float32)
-    vectors: NDArray[np.float32] = vectorizer.fit_transform(sentences).toarray()
-    return vectors
+    vectorizer = TfidfVectorizer(max_features=TERMS, token_pattern=r"(?u)\b\w+\b", dtype=np.float32).fit(sentences)
+
+    def encode(block: Sequence[str]) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = vectorizer.transform(block).toarray()
+        return vectors
+
+    return encode

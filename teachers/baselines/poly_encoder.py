@@ -12,15 +12,18 @@ from typing import ClassVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import share
 from teachers.baselines.pair_scores import Pairs, score_pairs
+from teachers.baselines.weights import fill, read_weights
 
 WEIGHTS = "poly.safetensors"
+OWN = ("codes", "scale", "shift")
+"""The parameters that its encoder's folder does not hold."""
 
 
 def attend(queries: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -100,8 +103,8 @@ class PolyEncoder(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Writes the encoder's folder, and the codes in it."""
         self.encoder.save(folder)
-        own = {"codes": self.codes, "scale": self.scale, "shift": self.shift}
-        save_file({name: weight.detach().cpu() for name, weight in own.items()}, Path(folder) / WEIGHTS)
+        own = {name: self.get_parameter(name).detach().cpu() for name in OWN}
+        save_file(own, Path(folder) / WEIGHTS)
         share(Path(folder) / WEIGHTS)
 
     @classmethod
@@ -111,9 +114,10 @@ class PolyEncoder(nn.Module):
             raise RequestError(
                 f"model: expected a poly-encoder with {WEIGHTS} in {folder}; train it with teachers.poly-encoder"
             )
-        own = load_file(Path(folder) / WEIGHTS)
-        model = cls(SentenceEncoder.load(folder), len(own["codes"]))
-        model.load_state_dict(own, strict=False)
+        file = Path(folder) / WEIGHTS
+        weights = read_weights(file)
+        model = cls(SentenceEncoder.load(folder), len(weights.get("codes", ())))
+        fill(model, weights, file, OWN)
         return model.eval()
 
 

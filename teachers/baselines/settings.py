@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from bertrelay.settings import RUN_ONLY, InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.tables import Table
 from bertrelay.training_settings import TrainingSettings
-from teachers.settings import CONCATENATIONS, Part, StsTable
+from teachers.settings import Concatenation, ScoreRange, StsTable
 
 
 class PairSettings(TrainingSettings):
@@ -24,14 +24,12 @@ class PairSettings(TrainingSettings):
     train: Annotated[list[Table], Field(min_length=1)]
     dev: list[Table] = []
     test: dict[str, StsTable] = {}
-    score_range: Annotated[list[float], Field(min_length=2, max_length=2)] = [0.0, 5.0]
+    score_range: ScoreRange = [0.0, 5.0]
     batch_items: Positive | None = 16
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.score_range[0] >= self.score_range[1]:
-            raise ValueError(f"score_range: expected the lowest score first, found {self.score_range}")
+    def _nothing_idle(self) -> Self:
         if not self.dev:
             refuse_idle(self, "evaluate_every", "patience", because="there is no dev data in `dev`")
         return self
@@ -68,15 +66,13 @@ class BiLstmSettings(TrainingSettings):
     train: Annotated[list[Table], Field(min_length=1)]
     dev: list[Table] = []
     hidden: Positive = 2_048
-    concatenation: list[Part] = ["u", "v", "|u-v|", "u*v"]
+    concatenation: Concatenation = ["u", "v", "|u-v|", "u*v"]
     batch_items: Positive | None = 64
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if tuple(self.concatenation) not in CONCATENATIONS:
-            raise ValueError(f"concatenation: expected one of {CONCATENATIONS}, found {self.concatenation}")
+    def _nothing_idle(self) -> Self:
         if not self.dev:
             refuse_idle(self, "evaluate_every", "patience", because="there is no dev data in `dev`")
         return self

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
 from bertrelay.text_tables import opened
+from teachers.examples import is_number
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 HEADER_FIELDS = 2
@@ -28,7 +29,8 @@ class WordVectors:
         """Reads a text file, `.gz` too: in each line a word and its figures; word2vec's first line is passed over.
 
         only: the words that are wanted, so that a file of gigabytes is read in little memory; all without it.
-        Raises RequestError, with the line, for one that has other than the first one's number of figures.
+        Raises RequestError, with the line, for one that has other than the first one's number of figures, or among
+        those that are wanted other than finite ones.
         """
         wanted = None if only is None else set(only)
         rows: dict[str, int] = {}
@@ -41,8 +43,9 @@ class WordVectors:
                     continue
                 dim = dim or len(fields) - 1
                 word = " ".join(fields[:-dim]) if dim else ""  # a few of GloVe's words have spaces in them
-                if not word:
-                    raise RequestError(f"{path}, line {number:,}: expected a word and {dim} figures, found fewer")
+                if not word or (len(fields) > dim + 1 and is_number(fields[-dim - 1])):
+                    found = "more" if word else "fewer"
+                    raise RequestError(f"{path}, line {number:,}: expected a word and {dim} figures, found {found}")
                 if word not in rows and (wanted is None or word in wanted):
                     rows[word] = len(rows)
                     vectors.append(_figures(fields[-dim:], path, number))
@@ -76,14 +79,20 @@ def forms_of(sentences: Sequence[str]) -> set[str]:
 
 def _figures(texts: Sequence[str], path: Path, line: int) -> NDArray[np.float32]:
     try:
-        return np.array(texts, dtype=np.float32)
+        figures = np.array(texts, dtype=np.float32)
     except ValueError:
-        raise RequestError(f"{path}, line {line:,}: expected a word and {len(texts)} figures, found others") from None
+        figures = np.full(len(texts), np.nan, np.float32)
+    if not np.isfinite(figures).all():
+        raise RequestError(f"{path}, line {line:,}: expected a word and {len(texts)} finite figures, found others")
+    return figures
 
 
-def encode_with(path: Path, sentences: Sequence[str]) -> NDArray[np.float32]:
-    """The vectors of `sentences` by the word vectors of `path`, of which only their words are kept."""
+def vectors_for(path: Path, sentences: Sequence[str]) -> WordVectors:
+    """The word vectors of `path`, of which only those of the words of `sentences` are kept.
+
+    Raises RequestError when none of them is known.
+    """
     vectors = WordVectors.load(path, forms_of(sentences))
     if not vectors.rows:
         raise RequestError(f"{path}: knows no word of these sentences. Check that it is a file of word vectors.")
-    return vectors.encode(sentences)
+    return vectors

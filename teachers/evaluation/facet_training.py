@@ -1,25 +1,22 @@
 """The stage `teachers.facets`: Argument Facet Similarity, learnt from some of the pairs and tested on the others."""
 
 import json
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_text
-from bertrelay.hardware import accelerator
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import Floats
 from bertrelay.tables import Table
-from teachers.baselines.encoders import finite
-from teachers.evaluation.facets import cosines_of, mean_over, read_topics
+from teachers.baselines.encoders import encoder_at
+from teachers.evaluation.facets import cosines_of, mean_over, read_topics, without_gold
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import FacetSettings
 from teachers.evaluation.sts import StsPairs
+from teachers.evaluation.sts_sets import StsSet
 from teachers.settings import TrainSettings
 from teachers.variants import trained, training_keys
 
@@ -34,11 +31,13 @@ def run(settings: FacetSettings, context: StageContext) -> Metrics:
     pairs, fold_of = _joined(topics), _folds(topics, settings)
     tested = [_fold(number, pairs, fold_of == number, settings, context) for number in range(fold_of.max() + 1)]
     scores = [pairs.scores[fold_of == number] for number in range(len(tested))]
-    return mean_over(f"facets/{settings.split}", tested, scores) if context.world.is_main else {}
+    if not context.world.is_main:
+        return {}
+    return mean_over(f"facets/{settings.split}", tested, scores) | without_gold(topics)
 
 
-def _joined(topics: Mapping[str, StsPairs]) -> StsPairs:
-    parts = list(topics.values())
+def _joined(topics: StsSet) -> StsPairs:
+    parts = list(topics.subsets.values())
     return StsPairs(
         [sentence for part in parts for sentence in part.first],
         [sentence for part in parts for sentence in part.second],
@@ -46,9 +45,9 @@ def _joined(topics: Mapping[str, StsPairs]) -> StsPairs:
     )
 
 
-def _folds(topics: Mapping[str, StsPairs], settings: FacetSettings) -> NDArray[np.int64]:
+def _folds(topics: StsSet, settings: FacetSettings) -> NDArray[np.int64]:
     """The number of each pair's fold, (pairs,): its topic, or one of equally many drawn by the seed."""
-    sizes = [len(part.scores) for part in topics.values()]
+    sizes = [len(part.scores) for part in topics.subsets.values()]
     if settings.split == "cross-topic":
         folds, fold_of = len(sizes), np.repeat(np.arange(len(sizes)), sizes)
     else:
@@ -71,8 +70,7 @@ def _fold(
     model, _ = trained(name, _training(taught, context.work / f"{name}.jsonl", settings), context)
     if not context.world.is_main:
         return np.zeros(len(tested.scores))
-    encoder = SentenceEncoder.load(model).to(accelerator().device)
-    return cosines_of(tested, finite(partial(encoder.encode, precision=settings.precision)))
+    return cosines_of(tested, encoder_at(model, settings.precision))
 
 
 def _rows(pairs: StsPairs, rows: NDArray[np.bool_]) -> StsPairs:

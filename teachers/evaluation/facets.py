@@ -1,7 +1,7 @@
 """Argument Facet Similarity (Misra et al. 2016): do two arguments about a topic make the same point?"""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -12,14 +12,16 @@ from bertrelay.similarity import pairwise
 from bertrelay.stage import Metrics
 from bertrelay.statistics import Floats
 from teachers.evaluation.names import FIRST, SCORE, SECOND, TOPICS
-from teachers.evaluation.official import OfficialFiles, read_lines
+from teachers.evaluation.official import OfficialFiles, gold_score, read_lines
 from teachers.evaluation.sts import Encode, StsPairs
-from teachers.evaluation.sts_sets import correlations
-from teachers.examples import parse_score
+from teachers.evaluation.sts_sets import StsSet, correlations
+from teachers.examples import is_number
+
+LOWEST, HIGHEST = 0.0, 5.0
 
 
-def read_topics(files: OfficialFiles) -> dict[str, StsPairs] | None:
-    """The pairs of each topic, None when there is none of the files; pairs without a score are left out, as by others.
+def read_topics(files: OfficialFiles) -> StsSet | None:
+    """The pairs of each topic, None when there is none of the files; pairs without a score are left out, and counted.
 
     Raises RequestError when a topic is missing, and for a file that is not in its official form.
     """
@@ -29,44 +31,61 @@ def read_topics(files: OfficialFiles) -> dict[str, StsPairs] | None:
         return None
     if missing:
         raise RequestError(f"facets: expected the three topics, found no {', '.join(missing)} below {files.data}")
-    return {topic: _pairs(path) for topic, path in found.items() if path}
+    read = {topic: _pairs(path) for topic, path in found.items() if path}
+    return StsSet(
+        {topic: pairs for topic, (pairs, _) in read.items()}, {topic: missing for topic, (_, missing) in read.items()}
+    )
 
 
-def _pairs(path: Path) -> StsPairs:
-    rows = [(line, row) for line, row in _rows(path) if row[SCORE].strip()]
-    if not rows:
+def _pairs(path: Path) -> tuple[StsPairs, int]:
+    """The pairs that have a score, and how many have none."""
+    rows = list(_rows(path))
+    scored = [(line, row) for line, row in rows if row[SCORE].strip()]
+    if not scored:
         raise RequestError(f"{path}: expected pairs with a score, found none")
-    scores = np.array([_score(row[SCORE], path, line) for line, row in rows])
-    return StsPairs([row[FIRST] for _, row in rows], [row[SECOND] for _, row in rows], scores)
+    scores = np.array([_score(row[SCORE], path, line) for line, row in scored])
+    pairs = StsPairs([row[FIRST] for _, row in scored], [row[SECOND] for _, row in scored], scores)
+    return pairs, len(rows) - len(scored)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of each record after the header."""
     reader = csv.reader(StringIO("\n".join(read_lines(path)), newline=""))
-    next(reader)
-    for row in reader:
+    for number, row in enumerate(reader):
+        line = reader.line_num
         if len(row) <= SECOND:
             raise RequestError(
-                f"{path}, line {reader.line_num:,}: expected a score in column {SCORE} and two arguments in columns "
-                f"{FIRST} and {SECOND}, found {len(row)} columns"
+                f"{path}, line {line:,}: expected a score in column {SCORE} and two arguments in columns "
+                f"{FIRST} and {SECOND}, counted from 0, found {len(row)} columns"
             )
-        yield reader.line_num, row
+        if number:
+            yield line, row
+        elif not row[SCORE].strip() or is_number(row[SCORE]):
+            raise RequestError(f"{path}, line 1: expected a header with the name of the score first, found a pair")
 
 
 def _score(text: str, path: Path, line: int) -> float:
-    try:
-        return parse_score(text)
-    except ValueError:
-        raise RequestError(f"{path}, line {line:,}: expected a score in column {SCORE}, found no number") from None
+    score = gold_score(text, path, line)
+    if not LOWEST <= score <= HIGHEST:
+        raise RequestError(
+            f"{path}, line {line:,}: expected a gold score from {LOWEST:g} to {HIGHEST:g}, found one outside"
+        )
+    return score
 
 
-def facet_metrics(topics: Mapping[str, StsPairs], encode: Encode) -> Metrics:
+def facet_metrics(topics: StsSet, encode: Encode) -> Metrics:
     """`facets/<topic>/<correlation>_cosine` without training, and their means over the topics."""
-    metrics: Metrics = {}
-    cosines = {topic: cosines_of(pairs, encode) for topic, pairs in topics.items()}
-    for topic, pairs in topics.items():
+    metrics = without_gold(topics)
+    cosines = {topic: cosines_of(pairs, encode) for topic, pairs in topics.subsets.items()}
+    for topic, pairs in topics.subsets.items():
         metrics |= correlations(f"facets/{topic}", {"cosine": cosines[topic]}, pairs.scores)
-    return metrics | mean_over("facets/mean", list(cosines.values()), [pairs.scores for pairs in topics.values()])
+    scores = [pairs.scores for pairs in topics.subsets.values()]
+    return metrics | mean_over("facets/mean", list(cosines.values()), scores)
+
+
+def without_gold(topics: StsSet) -> Metrics:
+    """`without_gold/AFS/<topic>`: the pairs that nobody has scored."""
+    return {f"without_gold/AFS/{topic}": count for topic, count in topics.without_gold.items()}
 
 
 def cosines_of(pairs: StsPairs, encode: Encode) -> Floats:

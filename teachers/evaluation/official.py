@@ -1,10 +1,12 @@
 """The files of published data sets: found by their official names, wherever below a folder, and read line by line."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertrelay.errors import RequestError
 from bertrelay.text_tables import opened
+from teachers.examples import parse_score
 
 
 class OfficialFiles:
@@ -19,18 +21,34 @@ class OfficialFiles:
         self.data = data
         self._paths = sorted(path for path in data.rglob("*") if path.is_file())
 
+    def named(self, *names: str) -> list[Path]:
+        """The files of one of these names, or of one with `.gz` behind it."""
+        wanted = {*names, *(f"{name}.gz" for name in names)}
+        return [path for path in self._paths if path.name in wanted]
+
     def find(self, *names: str, within: str = "") -> Path | None:
-        """The first file of one of these names, or of one with `.gz` behind it; None without any.
+        """The file of one of these names, or of one with `.gz` behind it; None without any.
 
         within: a pattern that the folder's path, from `data` on, has somewhere, in any case.
+        Raises RequestError when there are several.
         """
-        wanted = {*names, *(f"{name}.gz" for name in names)}
         folder = re.compile(within, re.IGNORECASE)
-        return next((path for path in self._paths if path.name in wanted and folder.search(self._place(path))), None)
+        found = [path for path in self.named(*names) if folder.search(self._place(path))]
+        refuse_several(found, " or ".join(names))
+        return found[0] if found else None
 
     def _place(self, path: Path) -> str:
         """The folder of `path` as seen from the one that `data` stands in."""
         return str(Path(self.data.resolve().name) / path.parent.relative_to(self.data))
+
+
+def refuse_several(found: Sequence[object], what: str) -> None:
+    """Raises RequestError, naming the files, unless there is one at most: which is meant would be a guess."""
+    if len(found) > 1:
+        raise RequestError(
+            f"data: expected one {what}, found {len(found)}: {', '.join(map(str, found))}. Move away those that are "
+            "not meant, or give a folder with one of them."
+        )
 
 
 def read_lines(path: Path) -> list[str]:
@@ -61,3 +79,11 @@ def fields_of(path: Path, lines: list[str], separator: str, least: int, form: st
         if len(row) < least:
             raise RequestError(f"{path}, line {number:,}: expected {form}, found {len(row)} of {least} fields")
     return rows
+
+
+def gold_score(text: str, path: Path, line: int) -> float:
+    """The number that `text` is; raises RequestError with file and line, and without the text, for anything else."""
+    try:
+        return parse_score(text)
+    except ValueError:
+        raise RequestError(f"{path}, line {line:,}: expected a gold score, found what is no number") from None

@@ -14,11 +14,11 @@ from teachers.evaluation.names import SETS
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.sections import read_sections, section_metrics
 from teachers.evaluation.settings import ProtocolSettings
-from teachers.evaluation.sts import Encode
+from teachers.evaluation.sts import Fit, at_once
 from teachers.evaluation.sts_sets import read_sets, set_metrics
 
 Read = TypeVar("Read")
-Score = Callable[[Encode], Metrics]
+Score = Callable[[Fit], Metrics]
 """What a protocol whose files are read makes of an encoder."""
 
 
@@ -42,10 +42,10 @@ def read_protocols(settings: ProtocolSettings, context: StageContext, rejects: R
 
 def scored(settings: ProtocolSettings, scores: list[Score], cache: Path | None) -> Metrics:
     """The figures of the encoder that `settings` name; `cache` is where a model of the hub is kept."""
-    from teachers.baselines.encoders import encode_of  # torch, which reading and checking files does without
+    from teachers.baselines.encoders import fit_of  # torch, which reading and checking files does without
 
-    encode = encode_of(settings, cache)
-    return {name: value for score in scores for name, value in score(encode).items()}
+    fit = fit_of(settings, cache)
+    return {name: value for score in scores for name, value in score(fit).items()}
 
 
 def _read(
@@ -55,16 +55,16 @@ def _read(
     match protocol:
         case "sts":
             pairs = _there(protocol, read_sets(files, names, context, rejects), settings)
-            return lambda encode: set_metrics(pairs, encode)
+            return lambda fit: set_metrics(pairs, at_once(fit))
         case "senteval":
             labelled = _there(protocol, transfer.read_sets(files, names, settings.folds), settings)
-            return lambda encode: transfer.transfer_metrics(labelled, encode, settings.folds, settings.seed)
+            return lambda fit: transfer.transfer_metrics(labelled, at_once(fit), settings.folds, settings.seed)
         case "facets":
             topics = _there(protocol, {"AFS": read_topics(files)}, settings)["AFS"]
-            return lambda encode: facet_metrics(topics, encode)
+            return lambda fit: facet_metrics(topics, at_once(fit))
         case _:
             triplets = _there(protocol, {"sections": read_sections(files, context, rejects)}, settings)["sections"]
-            return lambda encode: section_metrics(triplets, encode)
+            return lambda fit: section_metrics(triplets, fit)
 
 
 def _there(protocol: str, found: Mapping[str, Read | None], settings: ProtocolSettings) -> dict[str, Read]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertrelay.records import Rejects, read
 from bertrelay.settings import InputFile
@@ -12,10 +13,12 @@ from bertrelay.statistics import share, with_interval
 from bertrelay.tables import Table
 from teachers.evaluation.names import TRIPLET
 from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.sts import Encode
+from teachers.evaluation.sts import Encode, Fit
 
 FILE = "test.csv"
 WITHIN = r"wiki|sections"
+BLOCK = 1_024  # triplets: the official files' two hundred thousand would take gigabytes of vectors
+MEASURES: dict[str, Metric] = {"accuracy": "euclidean", "accuracy_cosine": "cosine"}
 
 Triplets = list[tuple[str, str, str]]
 """Anchor, positive, negative."""
@@ -33,12 +36,20 @@ def read_sections(files: OfficialFiles, context: StageContext, rejects: Rejects)
     return triplets
 
 
-def section_metrics(triplets: Sequence[tuple[str, str, str]], encode: Encode) -> Metrics:
+def section_metrics(triplets: Sequence[tuple[str, str, str]], fit: Fit) -> Metrics:
     """`sections/accuracy`: how often the positive is nearer than the negative, by Euclidean distance and by cosine."""
-    anchors, positives, negatives = np.split(encode([each for side in zip(*triplets, strict=True) for each in side]), 3)
+    encode = fit([sentence for triplet in triplets for sentence in triplet])
+    blocks = [_nearer(triplets[start : start + BLOCK], encode) for start in range(0, len(triplets), BLOCK)]
     metrics: Metrics = {}
-    measures: dict[str, Metric] = {"accuracy": "euclidean", "accuracy_cosine": "cosine"}
-    for name, similarity in measures.items():
-        nearer = pairwise(anchors, positives, similarity) > pairwise(anchors, negatives, similarity)
+    for name, nearer in zip(MEASURES, np.concatenate(blocks, axis=1), strict=True):
         metrics |= with_interval(f"sections/{name}", share, nearer)
     return metrics
+
+
+def _nearer(triplets: Sequence[tuple[str, str, str]], encode: Encode) -> NDArray[np.bool_]:
+    """Whether the positive is nearer, by each of `MEASURES`, (measures, triplets)."""
+    sides = zip(*triplets, strict=True)
+    anchors, positives, negatives = np.split(encode([sentence for side in sides for sentence in side]), 3)
+    return np.stack(
+        [pairwise(anchors, positives, each) > pairwise(anchors, negatives, each) for each in MEASURES.values()]
+    )

@@ -9,7 +9,7 @@ from bertrelay.settings import InputFile, ModelSource, Positive, Settings, refus
 from bertrelay.tables import Table
 from bertrelay.training_settings import TrainingSettings
 from teachers.evaluation.names import SETS, Protocol
-from teachers.settings import CONCATENATIONS, Part
+from teachers.settings import CONCATENATIONS, Concatenation
 
 
 class EncoderSource(Settings):
@@ -45,7 +45,8 @@ class ProtocolSettings(EncoderSource):
     protocols: `sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet
         Similarity), `sections` (triplets of Wikipedia sections).
     data: a folder that has the official files, wherever below it.
-    sets: the names of some sets, such as STSb or MRPC, all of which must be there; without names, every set that is.
+    sets: the names of some sets, such as STSb or MRPC, all of which must be there, at least one of each protocol;
+        without names, every set that is.
     folds, seed: of the classifications without a test set.
     """
 
@@ -62,6 +63,12 @@ class ProtocolSettings(EncoderSource):
         unknown = [name for name in self.sets if name not in known]
         if unknown:
             raise ValueError(f"sets: expected some of {', '.join(known)}; found {', '.join(unknown)}")
+        for protocol in self.protocols:
+            if self.sets and not set(self.sets) & set(SETS[protocol]):
+                raise ValueError(
+                    f"sets: expected at least one of each protocol, found none of {protocol}, which has "
+                    f"{', '.join(SETS[protocol])}; name one, or leave that protocol out"
+                )
         return self
 
 
@@ -97,7 +104,8 @@ class AblationSettings(TrainingSettings):
     """Which parts matter: one training for each pooling under two objectives, and for each concatenation.
 
     data: a folder that has SICK and the STS benchmark in their official files, wherever below it: softmax learns the
-        labels of SICK_train.txt, cosine the scores of sts-train.csv, and both are tested on sts-test.csv.
+        labels of SICK_train.txt, cosine the scores of sts-train.csv, and both are scored on sts-dev.csv.
+    part: of the STS benchmark, to score on; the paper's tables are those of dev.
     nli: tables of premise, hypothesis and label for softmax to learn in place of SICK.
     poolings: each under both objectives.
     concatenations: each under softmax and mean pooling.
@@ -105,9 +113,10 @@ class AblationSettings(TrainingSettings):
 
     base: Base
     data: InputFile
+    part: Literal["dev", "test"] = "dev"
     nli: list[Table] = []
     poolings: list[PoolingMode] = ["mean", "max", "cls"]
-    concatenations: list[list[Part]] = [list(parts) for parts in CONCATENATIONS]
+    concatenations: list[Concatenation] = [list(parts) for parts in CONCATENATIONS]
     batch_items: Positive | None = 16
     max_tokens: Positive | None = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

@@ -1,12 +1,8 @@
 """The stage `teachers.evaluate`: an encoder as it is, scored on STS sets."""
 
-from functools import partial
-
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.hardware import accelerator
 from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
-from teachers.baselines.encoders import finite
+from teachers.baselines.encoders import encoder_at
 from teachers.evaluation.sts import read_sts, sts_metrics
 from teachers.settings import EvaluateSettings
 
@@ -17,5 +13,4 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         pairs = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
-    encoder = SentenceEncoder.load(settings.model, cache_dir=context.cache / "hub").to(accelerator().device)
-    return sts_metrics(pairs, finite(partial(encoder.encode, precision=settings.precision)))
+    return sts_metrics(pairs, encoder_at(settings.model, settings.precision, context.cache))

@@ -18,6 +18,10 @@ from teachers.examples import parse_score
 from teachers.settings import COLUMNS, StsTable
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+"""Sentences to their vectors, float32 (sentences, dim)."""
+
+Fit = Callable[[Sequence[str]], Encode]
+"""All sentences that will be asked for to what encodes some of them: TF-IDF and word vectors want to know them."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,11 @@ class StsPairs:
     first: list[str]
     second: list[str]
     scores: NDArray[np.float64]
+
+
+def at_once(fit: Fit) -> Encode:
+    """What is asked for in one call is all there is."""
+    return lambda sentences: fit(sentences)(sentences)
 
 
 def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPairs:

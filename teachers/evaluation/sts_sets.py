@@ -4,6 +4,7 @@ A year's task is several subsets. Its figure is their mean; all pairs of a year 
 papers count, stand beside it under `all`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,8 @@ from bertrelay.similarity import Metric, pairwise
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import Floats, pearson, spearman, with_interval
 from teachers.evaluation.names import SETS, YEARS
-from teachers.evaluation.official import OfficialFiles, fields_of, read_lines
+from teachers.evaluation.official import OfficialFiles, fields_of, gold_score, read_lines, refuse_several
 from teachers.evaluation.sts import Encode, StsPairs, read_sts
-from teachers.examples import parse_score
 from teachers.settings import StsTable
 
 SINGLE: dict[str, dict[str, dict[str, Any]]] = {
@@ -33,6 +33,7 @@ SINGLE: dict[str, dict[str, dict[str, Any]]] = {
         "SICK_test_annotated.txt": {"format": "tsv", "columns": ["sentence_A", "sentence_B", "relatedness_score"]},
     },
 }
+YEAR = re.compile(r"(?:sts|(?<!\d)20)(1[2-6])(?!\d)", re.IGNORECASE)  # STS12-en-test, STS2012, semeval2012, 2012
 SIMILARITIES: tuple[Metric, ...] = ("cosine", "euclidean", "manhattan")
 CORRELATIONS: dict[str, Callable[[Floats, Floats], float | None]] = {"spearman": spearman, "pearson": pearson}
 MAIN = "spearman_cosine"
@@ -61,11 +62,11 @@ def read_sets(
 
 
 def _single(files: OfficialFiles, name: str, context: StageContext, rejects: Rejects) -> StsSet | None:
-    for file, form in SINGLE[name].items():
-        if path := files.find(file):
-            table = StsTable(path=InputFile(path.resolve()), **form)
-            return StsSet({"": read_sts(table, context, rejects)})
-    return None
+    path = files.find(*SINGLE[name])
+    if path is None:
+        return None
+    table = StsTable(path=InputFile(path.resolve()), **SINGLE[name][path.name.removesuffix(".gz")])
+    return StsSet({"": read_sts(table, context, rejects)})
 
 
 def _year(files: OfficialFiles, name: str) -> StsSet | None:
@@ -76,7 +77,8 @@ def _year(files: OfficialFiles, name: str) -> StsSet | None:
     if missing:
         raise RequestError(
             f"{name}: expected its {len(found)} subsets, found none of {', '.join(missing)} below {files.data}; "
-            f"expected files such as STS.input.{missing[0]}.txt and STS.gs.{missing[0]}.txt beside the others"
+            f"expected files such as STS.input.{missing[0]}.txt and STS.gs.{missing[0]}.txt in a folder that its year "
+            f"names, such as {name}-en-test"
         )
     read = {subset: _subset(*paths) for subset, paths in found.items() if paths}
     return StsSet(
@@ -86,24 +88,40 @@ def _year(files: OfficialFiles, name: str) -> StsSet | None:
 
 
 def _subset_files(files: OfficialFiles, name: str, subset: str) -> tuple[Path, Path | None] | None:
-    """Sentences and gold scores of a subset, or the one file of some collections that has both."""
+    """Sentences and gold scores of a subset, from one folder, or the one file of some collections that has both."""
     year = name.removeprefix("STS")
-    within = rf"(?:sts|20){year}(?!\d)"  # STS12-en-test, STS2012, semeval2012, 2012
-    sentences, gold = (
-        files.find(f"STS.{kind}.{subset}.txt", f"STS20{year}.{kind}.{subset}.txt", within=within)
-        for kind in ("input", "gs")
+    sentences, golds, both = (
+        [path for path in files.named(*names) if _year_of(path, files.data) == year]
+        for names in (
+            [f"STS.input.{subset}.txt", f"STS20{year}.input.{subset}.txt"],
+            [f"STS.gs.{subset}.txt", f"STS20{year}.gs.{subset}.txt"],
+            [f"{subset}.test.tsv"],
+        )
     )
-    if sentences and gold:
-        return sentences, gold
-    both = files.find(f"{subset}.test.tsv", within=within)
-    return (both, None) if both else None
+    found: list[tuple[Path, Path | None]] = [(path, None) for path in both]
+    found += [(path, gold) for path in sentences for gold in golds if path.parent == gold.parent]
+    refuse_several([" with ".join(map(str, filter(None, files))) for files in found], f"{subset} of {name}")
+    if not found and sentences and golds:
+        raise RequestError(
+            f"{name}: expected sentences and gold scores in one folder, found {sentences[0]}, {golds[0]}"
+        )
+    return found[0] if found else None
+
+
+def _year_of(path: Path, data: Path) -> str | None:
+    """The year that the innermost folder below `data` names, if any does; one that names several tells none."""
+    for folder in reversed(path.relative_to(data).parent.parts):
+        years = set(YEAR.findall(folder))
+        if len(years) == 1:
+            return str(years.pop())
+    return None
 
 
 def _subset(sentences: Path, gold: Path | None) -> tuple[StsPairs, int]:
     """The pairs that have a gold score, and how many have none."""
     pairs, golds = _both_in_one(sentences) if gold is None else _side_by_side(sentences, gold)
     scored = [
-        (first, second, _score(text, gold or sentences, line))
+        (first, second, gold_score(text, gold or sentences, line))
         for line, ((first, second), text) in enumerate(zip(pairs, golds, strict=True), 1)
         if text.strip()
     ]
@@ -127,13 +145,6 @@ def _side_by_side(sentences: Path, gold: Path) -> tuple[list[list[str]], list[st
             f"second {len(rows):,}. Copy both again."
         )
     return [row[:2] for row in rows], golds
-
-
-def _score(text: str, file: Path, line: int) -> float:
-    try:
-        return parse_score(text)
-    except ValueError:
-        raise RequestError(f"{file}, line {line:,}: expected a gold score, found what is no number") from None
 
 
 def set_metrics(sets: Mapping[str, StsSet], encode: Encode, intervals: bool = True) -> Metrics:

@@ -20,6 +20,7 @@ from teachers.evaluation.sts import Encode
 
 WITHIN = {"SST": "binary"}  # SentEval has SST with five classes under the same names
 HEADER_LINES = {"MRPC": 1}
+HEADER = "Quality"  # of MRPC's first column
 PARAPHRASE = "1"
 MOST_STEPS = 1_000
 
@@ -102,7 +103,10 @@ def _questions(path: Path) -> Labelled:
 
 def _paraphrases(path: Path) -> Labelled:
     """After a header: whether it is one, two ids, two sentences."""
-    rows = fields_of(path, read_lines(path), "\t", 5, "a class, two ids and two sentences with tabs between them")[1:]
+    lines = read_lines(path)
+    head, *rows = fields_of(path, lines, "\t", 5, "a class, two ids and two sentences with tabs between them")
+    if head[0] != HEADER:
+        raise RequestError(f"{path}, line 1: expected the header, {HEADER} in its first column, found another line")
     if not rows:
         raise RequestError(f"{path}: expected pairs after the header, found none. Copy the file again.")
     return Labelled([[row[column] for row in rows] for column in (3, 4)], np.array([row[0] for row in rows]))
@@ -116,6 +120,12 @@ def _check_classes(name: str, read: TransferSet, folds: int) -> None:
         raise RequestError(
             f"{name}: expected at least {folds} sentences of each class, so that each of {folds} folds has one, found "
             f"{counts.min()} in one of them. Check the files, or ask for fewer folds."
+        )
+    untaught = sorted(set(read.test.labels) - set(classes)) if read.test else []
+    if untaught:
+        raise RequestError(
+            f"{name}: expected the classes of its test part in its training part too, found no {', '.join(untaught)} "
+            "there. Do both files belong together?"
         )
 
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from teachers import baselines
+from teachers.baselines.cross_encoder import start_cross_encoder
 from teachers.baselines.encoders import encode_of, finite, tfidf
+from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.word_vectors import WordVectors
 from teachers.evaluation.settings import EncoderSource
 
@@ -50,7 +52,13 @@ def test_only_the_words_that_are_wanted_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"), [("cat 1 2", "line 7"), ("cat 1 2 x", "line 7: expected a word and 3 figures")]
+    ("line", "told"),
+    [
+        ("cat 1 2", "line 7"),
+        ("cat 1 2 x", "line 7: expected a word and 3 finite figures, found others"),
+        ("cat 1 2 nan", "line 7: expected a word and 3 finite figures, found others"),
+        ("cat 1 2 3 4", "line 7: expected a word and 3 figures, found more"),
+    ],
 )
 def test_a_word_of_other_figures_is_told_with_its_line(tmp_path: Path, line: str, told: str) -> None:
     path = write_vectors(tmp_path / "glove.txt")
@@ -59,13 +67,21 @@ def test_a_word_of_other_figures_is_told_with_its_line(tmp_path: Path, line: str
         WordVectors.load(path)
 
 
+def test_a_word_may_have_spaces(tmp_path: Path) -> None:
+    path = write_vectors(tmp_path / "glove.txt")
+    path.write_text(path.read_text() + ". . 1 2 3\n7 1 2 3\n")
+    found = WordVectors.load(path)
+    assert [found.matrix[found.rows[word]].tolist() for word in (". .", "7")] == [[1, 2, 3]] * 2
+
+
 def test_vectors_that_know_no_word_are_told(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="knows no word of these sentences"):
         encode_of(EncoderSource(glove=str(write_vectors(tmp_path / "glove.txt"))), tmp_path)(["zebra"])
 
 
 def test_tf_idf_by_hand() -> None:
-    found = tfidf(["dog runs", "dog sleeps"])
+    sentences = ["dog runs", "dog sleeps"]
+    found = tfidf(sentences)(sentences)
     rare = np.log(3 / 2) + 1  # scikit-learn's smoothed idf; of a word in both sentences it is 1
     expected = np.array([[1, rare, 0], [1, 0, rare]]) / np.hypot(1, rare)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -81,6 +97,19 @@ def test_another_pooling_is_that_of_the_same_network(
     expected = SentenceEncoder.load(tmp_path / "cls").encode(sentences, precision="fp32")
     np.testing.assert_allclose(encode_of(source, tmp_path)(sentences), expected, rtol=1e-5)
     assert not np.allclose(SentenceEncoder.load(tmp_path / "model").encode(sentences, precision="fp32"), expected)
+
+
+def test_a_network_that_scores_pairs_is_no_sentence_encoder(
+    tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]
+) -> None:
+    encoder = tiny_encoder("bert", ["A dog runs."])
+    encoder.save(tmp_path / "base")
+    PolyEncoder(encoder, codes=2).save(tmp_path / "poly")
+    start_cross_encoder(tmp_path / "base").save(tmp_path / "cross")
+    for kind in ("poly", "cross"):
+        source = EncoderSource.model_validate({"model": str(tmp_path / kind)})
+        with pytest.raises(RequestError, match=rf"{kind} a network that scores pairs of .* `bertrelay rerank`"):
+            encode_of(source, tmp_path)
 
 
 def test_vectors_that_are_no_figures_are_told_without_their_sentence() -> None:

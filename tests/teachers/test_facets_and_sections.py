@@ -12,10 +12,13 @@ from scipy.stats import pearsonr, spearmanr
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.records import Rejects
 from bertrelay.stage import StageContext
+from teachers.baselines.encoders import tfidf
+from teachers.evaluation import sections as sections_room
 from teachers.evaluation.facets import facet_metrics, read_topics
 from teachers.evaluation.names import TOPICS
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.sections import Triplets, read_sections, section_metrics
+from teachers.evaluation.sts import Encode
 
 PLACES = {"a": (0, 0), "b": (1, 0), "c": (0, 3), "d": (4, 4), "e": (1, 1)}
 
@@ -35,7 +38,7 @@ def write_topics(data: Path, pairs: int = 10, spoil: str = "") -> dict[str, tupl
     expected = {}
     for number, (topic, file) in enumerate(TOPICS.items()):
         apart = [(17 * n + 29 * number) % 90 for n in range(pairs)]
-        scores = [5 - each / 18 + (n % 3) / 2 for n, each in enumerate(apart)]
+        scores = [4 - each / 30 + (n % 3) / 2 for n, each in enumerate(apart)]
         with (data / file).open("w", newline="") as written:
             rows = csv.writer(written)
             rows.writerow(["score", *"abcdefgh", "first", "second"])
@@ -50,8 +53,9 @@ def write_topics(data: Path, pairs: int = 10, spoil: str = "") -> dict[str, tupl
 def test_facets_are_scipys_correlations_by_topic_and_their_mean(tmp_path: Path) -> None:
     expected = write_topics(tmp_path)
     topics = read_topics(OfficialFiles(tmp_path))
-    assert topics is not None and [len(pairs.scores) for pairs in topics.values()] == [10] * 3
+    assert topics is not None and [len(pairs.scores) for pairs in topics.subsets.values()] == [10] * 3
     found = facet_metrics(topics, angles)
+    assert {found[f"without_gold/AFS/{topic}"] for topic in TOPICS} == {1}
     for correlation, statistic in (("pearson", pearsonr), ("spearman", spearmanr)):
         each = {topic: statistic(*columns).statistic for topic, columns in expected.items()}
         for topic, figure in each.items():
@@ -66,12 +70,25 @@ def test_arguments_keep_their_commas_quotes_and_line_breaks(tmp_path: Path) -> N
             csv.writer(written).writerows([["score", *"abcdefgh", "x", "y"], ["2.5", *"abcdefgh", argument, "No."]])
     topics = read_topics(OfficialFiles(tmp_path))
     assert topics is not None
-    assert (topics["gun-control"].first, topics["gun-control"].second) == ([argument], ["No."])
+    pairs = topics.subsets["gun-control"]
+    assert (pairs.first, pairs.second) == ([argument], ["No."])
+
+
+def test_an_arguments_file_without_its_header_is_told(tmp_path: Path) -> None:
+    write_topics(tmp_path)
+    path = tmp_path / "ArgPairs_DP.csv"
+    path.write_text(path.read_text().split("\n", 2)[2])
+    with pytest.raises(RequestError, match=r"ArgPairs_DP\.csv, line 1: expected a header .*, found a pair"):
+        read_topics(OfficialFiles(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("spoil", "told"),
-    [("1.0,short\n", r"ArgPairs_GM\.csv, line 13: .* found 2 columns"), ("high" + "," * 10 + "\n", "found no number")],
+    [
+        ("1.0,short\n", r"ArgPairs_GM\.csv, line 13: .* found 2 columns"),
+        ("high" + "," * 10 + "\n", r"ArgPairs_GM\.csv, line 13: expected a gold score, found what is no number"),
+        ("5.1" + "," * 10 + "\n", r"ArgPairs_GM\.csv, line 13: expected a gold score from 0 to 5, found one outside"),
+    ],
 )
 def test_an_arguments_file_of_another_form_is_told(tmp_path: Path, spoil: str, told: str) -> None:
     write_topics(tmp_path, spoil=spoil)
@@ -100,11 +117,25 @@ def sections(data: Path, rows: Sequence[Sequence[str]], header: str = "Sentence1
 def test_sections_by_hand_and_equally_near_is_no_hit(tmp_path: Path) -> None:
     # from a: b at 1, e at √2, c at 3, d at √32
     triplets = sections(tmp_path, [("a", "b", "c"), ("a", "c", "e"), ("a", "e", "d"), ("a", "b", "b")])
-    found = section_metrics(triplets, encode)
+    found = section_metrics(triplets, lambda _: encode)
     assert found["sections/accuracy"] == 2 / 4
     # by cosine: e and d point the same way, c straight up; a points nowhere
-    by_cosine = section_metrics([("e", "d", "c"), ("c", "b", "e"), ("b", "e", "c")], encode)
+    by_cosine = section_metrics([("e", "d", "c"), ("c", "b", "e"), ("b", "e", "c")], lambda _: encode)
     assert by_cosine["sections/accuracy_cosine"] == pytest.approx(2 / 3)
+
+
+def test_sections_are_encoded_block_by_block_by_what_all_of_them_taught(monkeypatch: pytest.MonkeyPatch) -> None:
+    triplets = [(f"dog {n}", f"the dog {n % 3}", f"the cat {n}") for n in range(11)]
+    whole = section_metrics(triplets, tfidf)
+    monkeypatch.setattr(sections_room, "BLOCK", 4)
+    sizes = []
+
+    def fit(sentences: Sequence[str]) -> Encode:
+        encode = tfidf(sentences)
+        return lambda block: sizes.append(len(block)) or encode(block)
+
+    assert section_metrics(triplets, fit) == whole
+    assert sizes == [12, 12, 9]
 
 
 def test_sections_without_their_columns_are_told(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from teachers.baselines.pair_train import run_poly
-from teachers.baselines.poly_encoder import PolyEncoder
+from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
 from teachers.baselines.settings import PolyEncoderSettings
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
@@ -82,6 +83,23 @@ def test_it_learns_and_its_figures_are_scipys_on_its_scores(
     scores = PolyEncoder.load(context.output / "model").score([row[:2] for row in tested], precision="fp32")
     assert found is not None and found > 0.6
     assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
+
+
+@pytest.mark.parametrize("name", ["codes", "scale", "shift"])
+def test_a_weight_that_is_missing_or_of_another_shape_is_told(
+    encoder: SentenceEncoder, tmp_path: Path, name: str
+) -> None:
+    PolyEncoder(encoder, codes=5).save(tmp_path)
+    weights = load_file(tmp_path / WEIGHTS)
+    save_file({key: each for key, each in weights.items() if key != name}, tmp_path / WEIGHTS)
+    with pytest.raises(RequestError, match=rf"poly\.safetensors, found {name} missing or of another shape"):
+        PolyEncoder.load(tmp_path)
+    save_file(weights | {name: torch.zeros(2, 3)}, tmp_path / WEIGHTS)
+    with pytest.raises(RequestError, match=rf"poly\.safetensors, found {name} missing or of another shape"):
+        PolyEncoder.load(tmp_path)
+    (tmp_path / WEIGHTS).write_bytes((tmp_path / WEIGHTS).read_bytes()[:50])
+    with pytest.raises(RequestError, match=r"poly\.safetensors, found what cannot be read"):
+        PolyEncoder.load(tmp_path)
 
 
 def test_a_base_that_codes_cannot_look_at_is_told(encoder: SentenceEncoder, tmp_path: Path) -> None:

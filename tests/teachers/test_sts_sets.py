@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cityblock, cosine, euclidean
 from scipy.stats import pearsonr, spearmanr
 
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError
 from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
 from teachers.evaluation.names import SETS, YEARS
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.sts_sets import MEASURES, StsSet, read_sets, set_metrics
 
-CORRELATIONS = {"spearman": spearmanr, "pearson": pearsonr}
+CORRELATIONS: dict[str, Any] = {"spearman": spearmanr, "pearson": pearsonr}
 DISTANCES = {"cosine": cosine, "euclidean": euclidean, "manhattan": cityblock}
 
 
@@ -94,6 +95,45 @@ def test_subsets_of_one_name_are_those_of_their_own_year(tmp_path: Path) -> None
     assert [len(pairs_of(years[name], "headlines")) for name in years] == [5, 8]
 
 
+@pytest.mark.parametrize("folder", ["STS12-13/STS13-en-test", "sts2014-copies/STS13", "STS13/gold/all", "2013"])
+def test_the_year_is_that_of_the_innermost_folder_that_names_one(tmp_path: Path, folder: str) -> None:
+    data = tmp_path / "STS12-en-test"  # the name of the folder that is given says nothing
+    write_year(data, "STS13", folder=folder)
+    found = read(data, *YEARS)
+    assert [name for name, each in found.items() if each] == ["STS13"]
+
+
+@pytest.mark.parametrize("folder", ["all", "STS12-16", "STS130", "x12013"])
+def test_a_folder_that_names_no_year_or_several_holds_none(tmp_path: Path, folder: str) -> None:
+    write_year(tmp_path / "STS13", "STS13", folder=folder)
+    assert read(tmp_path / "STS13", "STS13") == {"STS13": None}
+
+
+def test_two_files_of_a_subset_are_told_and_none_is_guessed(tmp_path: Path) -> None:
+    write_year(tmp_path, "STS13", folder="STS13-en-test")
+    write_year(tmp_path, "STS13", folder="STS2013-train")
+    told = r"one FNWN of STS13, found 2: .*STS13-en-test/STS\.input\.FNWN\.txt with .*STS2013-train/STS\.input"
+    with pytest.raises(RequestError, match=told):
+        read(tmp_path, "STS13")
+
+
+def test_sentences_and_gold_scores_of_two_folders_are_told(tmp_path: Path) -> None:
+    write_year(tmp_path, "STS13")
+    (tmp_path / "gold-2013").mkdir()
+    for gold in tmp_path.glob("*/STS.gs.*"):
+        gold.rename(tmp_path / "gold-2013" / gold.name)
+    with pytest.raises(RequestError, match=r"STS13: expected sentences and gold scores in one folder, found .*FNWN"):
+        read(tmp_path, "STS13")
+
+
+def test_two_benchmarks_are_told(tmp_path: Path) -> None:
+    for name in ("a/sts-test.csv", "b/stsb-en-test.csv"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("g\tf\ty\t1\t2\ta\tb\n")
+    with pytest.raises(RequestError, match=r"found 2: .*a/sts-test\.csv, .*b/stsb-en-test\.csv\. Move away"):
+        read(tmp_path, "STSb")
+
+
 def test_the_benchmark_and_sick_are_read_by_their_own_columns(tmp_path: Path) -> None:
     rows = [("main-news", "x", "2015", f"{n}", f"{n % 6}", f'left "{n}', f"right {n}", "source") for n in range(9)]
     (tmp_path / "sts-test.csv").write_text("".join("\t".join(row[: 7 + n % 2]) + "\n" for n, row in enumerate(rows)))
@@ -158,5 +198,5 @@ def test_a_year_in_part_is_told_and_one_that_is_not_there_is_none(tmp_path: Path
 
 def test_a_benchmark_of_other_columns_is_told(tmp_path: Path) -> None:
     (tmp_path / "sts-test.csv").write_text("one\ttwo\n" * 3)
-    with pytest.raises((RequestError, WorkError), match=r"column 5|too few fields"):
+    with pytest.raises(RequestError, match=r"sts-test\.csv has no column 5: it has 2"):
         read(tmp_path, "STSb")

@@ -165,6 +165,20 @@ def test_other_classes_are_told_without_them(
     assert "secret" not in str(raised.value)
 
 
+def test_paraphrases_without_their_header_are_told(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write(tmp_path, f"msr_paraphrase_{part}.txt", ["1\t1\t2\tone\tother"] * 3)
+    with pytest.raises(RequestError, match=r"msr_paraphrase_train\.txt, line 1: expected the header, Quality in"):
+        read(tmp_path, "MRPC")
+
+
+def test_a_class_that_nothing_teaches_is_told(tmp_path: Path) -> None:
+    write(tmp_path, "train_5500.label", ["NUM:date When?", "HUM:ind Who?"] * 4)
+    write(tmp_path, "TREC_10.label", ["NUM:date When?", "LOC:city Where?"])
+    with pytest.raises(RequestError, match=r"TREC: expected the classes of its test part .*, found no LOC there"):
+        read(tmp_path, "TREC")
+
+
 def test_a_training_part_of_one_class_is_told(tmp_path: Path) -> None:
     for file in ("train_5500.label", "TREC_10.label"):
         write(tmp_path, file, ["NUM:date When was it?"] * 4)

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from pydantic import ValidationError
+from scipy.stats import pearsonr, spearmanr
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
+from pipelines.mistakes import told
 from teachers import variants
 from teachers.evaluation import ablation, facet_training
 from teachers.evaluation.names import TOPICS
@@ -35,7 +37,7 @@ def sentences(count: int, seed: int) -> list[tuple[str, str, float]]:
 
 
 def write_ablation(data: Path) -> None:
-    for part, seed in (("train", 1), ("test", 2)):
+    for part, seed in (("train", 1), ("dev", 2), ("test", 4)):
         rows = [("g", "f", "y", "1", str(score), first, second) for first, second, score in sentences(64, seed)]
         (data / f"sts-{part}.csv").write_text("".join("\t".join(row) + "\n" for row in rows))
     labels = [(first, second, "NEAR" if score > 3 else "FAR") for first, second, score in sentences(64, 3)]
@@ -76,16 +78,26 @@ def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(
 
     ways.clear()
     assert ablation.run(settings, context) == metrics  # as after a kill: nothing is trained again
+    assert ablation.run(settings.model_copy(update={"part": "test"}), context) != metrics
     assert ways == []
+
+
+def test_a_concatenation_that_is_none_is_told_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError) as raised:
+        AblationSettings.model_validate({**QUICK, "data": str(tmp_path), "concatenations": [["u", "v"], ["v", "u"]]})
+    assert told(AblationSettings, raised.value).startswith("concatenations[1]: expected one of u, v; |u-v|; ")
 
 
 def test_data_without_its_parts_is_told_before_anything_is_trained(context: StageContext, tmp_path: Path) -> None:
     settings = AblationSettings.model_validate({**QUICK, "data": str(tmp_path)})
-    with pytest.raises(RequestError, match=r"expected the STS benchmark's sts-test\.csv"):
+    with pytest.raises(RequestError, match=r"expected SICK_train\.txt, found none below"):
         ablation.run(settings, context)
     write_ablation(tmp_path)
-    (tmp_path / "SICK_train.txt").unlink()
-    with pytest.raises(RequestError, match=r"expected SICK_train\.txt, found none below"):
+    (tmp_path / "sts-dev.csv").rename(tmp_path / "sts-part.csv")
+    with pytest.raises(RequestError, match=r"expected sts-dev\.csv or stsb-en-dev\.csv, found none below"):
+        ablation.run(settings, context)
+    (tmp_path / "sts-train.csv").unlink()
+    with pytest.raises(RequestError, match=r"expected sts-train\.csv or stsb-en-train\.csv, found none below"):
         ablation.run(settings, context)
     assert not context.work.exists()
 
@@ -108,11 +120,13 @@ def test_every_pair_is_tested_once_by_what_the_others_teach(
     topics = write_topics(tmp_path, pairs=16)
     everything = sorted(pair for pairs in topics.values() for pair in pairs)
     tested: list[list[tuple[str, str, float]]] = []
+    cosines: list[Any] = []
     cosines_of: Callable[..., Any] = facet_training.cosines_of
 
     def noted(pairs: Any, encode: Any) -> Any:
         tested.append(list(zip(pairs.first, pairs.second, pairs.scores.tolist(), strict=True)))
-        return cosines_of(pairs, encode)
+        cosines.append(cosines_of(pairs, encode))
+        return cosines[-1]
 
     monkeypatch.setattr(facet_training, "cosines_of", noted)
     given = {**QUICK, "data": str(tmp_path), "split": split, **({"folds": 4} if split == "ten-fold" else {})}
@@ -125,7 +139,12 @@ def test_every_pair_is_tested_once_by_what_the_others_teach(
         assert sorted([*taught, *fold]) == everything
     if split == "cross-topic":
         assert [sorted(fold) for fold in tested] == [sorted(pairs) for pairs in topics.values()]
-    assert {f"facets/{split}/{name}_cosine" for name in ("spearman", "pearson")} <= metrics.keys()
+    for name, statistic in (("spearman", spearmanr), ("pearson", pearsonr)):
+        by_fold = [
+            statistic(each, [score for *_, score in fold]).statistic for each, fold in zip(cosines, tested, strict=True)
+        ]
+        assert metrics[f"facets/{split}/{name}_cosine"] == pytest.approx(np.mean(by_fold), abs=1e-9)
+    assert {metrics[f"without_gold/AFS/{topic}"] for topic in TOPICS} == {0}
 
 
 def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(

@@ -1,0 +1,51 @@
+"""The recipe `sbert-paper` whole, on made-up sentences in the official formats: every stage, a tiny base, two seeds."""
+
+import json
+
+from typer.testing import CliRunner
+
+from bertrelay import statistics
+from pipelines.cli.app import app
+from pipelines.samples.sbert_paper import write_sbert_paper
+from pipelines.samples.settings import SbertPaperSettings
+from teachers.evaluation.names import SETS
+
+LESS = {  # than the paper's, for a test
+    "infersent.hidden": "4",
+    "facets-ten-fold.folds": "2",
+    "ablation.poolings": '["mean"]',
+    "ablation.concatenations": '[["u", "v", "|u-v|"]]',
+}
+
+
+def test_the_whole_recipe_runs_and_every_protocol_has_its_figures(tmp_path, tiny_encoder, monkeypatch):
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
+    data = tmp_path / "data"
+    write_sbert_paper(data, SbertPaperSettings(sts=20, train=20, classes=10))
+    texts = (data / "STS/STSBenchmark/sts-train.csv").read_text().splitlines()
+    tiny_encoder("bert", texts, layers=1).save(tmp_path / "base")
+    given = {"seeds": "[1, 2]", "vars.data": data, "vars.base": tmp_path / "base", "vars.glove": "glove.txt", **LESS}
+    changes = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    ran = CliRunner().invoke(
+        app, ["run", "sbert-paper", "--runs", str(tmp_path / "runs"), "--processes", "1", *changes]
+    )
+    assert ran.exit_code == 0, ran.output
+
+    found = json.loads((tmp_path / "runs/sbert-paper/metrics.json").read_text())
+    for stage in ("sbert-nli", "bert-averaged", "bert-cls", "glove", "infersent-nli", "tf-idf"):
+        figures = {f"sts/{name}/spearman_cosine" for name in (*SETS["sts"], "mean")} | {"facets/mean/pearson_cosine"}
+        figures |= {f"senteval/{name}/accuracy" for name in (*SETS["senteval"], "mean")}
+        assert figures <= found[stage].keys()
+    for stage, figure in {
+        "test-stsb": "sts/STSb/spearman_cosine",
+        "test-nli-stsb": "sts/STSb/spearman_cosine",
+        "cross-encoder": "sts/STSb/spearman_score",
+        "poly-encoder": "sts/STSb/spearman_score",
+        "ablation": "ablation/pooling/mean/STSb",
+    }.items():
+        assert found[stage][f"{figure}_deviation"] is not None  # over the two seeds
+    assert found["test-sections"]["sections/accuracy"] is not None
+    assert found["facets-ten-fold"]["facets/ten-fold/spearman_cosine"] is not None
+    assert found["facets-cross-topic"]["facets/cross-topic/spearman_cosine"] is not None
+    report = (tmp_path / "runs/sbert-paper/report.html").read_text()
+    assert all(each in report for each in ("0.749", "0.874", "0.804", "0.808", "0.854"))
