@@ -10,8 +10,7 @@ n(n − 1)/2, which is 50 million, to read: 65 hours on their V100. SBERT encode
 in 0.01 s. Here all-MiniLM-L6-v2 encodes distinct sentences of the STS benchmark, SICK and Multi30K, and
 `bertrelay.similarity.closest_pair` looks at every pair. The cross-encoder is the same network under a fresh head,
 since its answers do not matter, in the same precision, on drawn pairs in batches of 32 sorted by length; from the time
-of some hundred follows that of all. The pair that was found is compared with the one that scipy finds in float64 among
-3,000 of the sentences, those two among them.
+of some hundred follows that of all. The pair that was found is compared with the closest of all pairs in float64.
 
 Their table of sentences/s without and with "smart batching" is repeated with our encoder: batches of 32 as the
 sentences come, each padded to its longest, and of 32 sorted by length; beside them `encode` as it is. All tokenize
@@ -31,7 +30,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from scipy.spatial.distance import pdist
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
@@ -45,7 +43,7 @@ from bertrelay.settings import ModelSource
 from bertrelay.similarity import ClosePair, Vectors, closest_pair
 
 SOURCES = {**STSB, **SICK, **MULTI30K}
-UNDER_SECONDS, BATCH, CHECKED, SAME_COSINE = 15, 32, 3_000, 1e-9
+UNDER_SECONDS, BATCH, ROWS_AT_ONCE, SAME_COSINE = 15, 32, 1_000, 1e-9
 PUBLISHED_HOURS, PUBLISHED_SECONDS = 65, 5
 PAIR, CROSS = "closest pair", "cross-encoder"
 AS_THEY_COME, BY_LENGTH, ENCODE = "32, as they come", "32, sorted by length", "`encode` as it is"
@@ -118,14 +116,17 @@ def measure(options: Namespace, sentences: list[str], encoder: SentenceEncoder) 
     return in_turns(works, options.rounds)
 
 
-def found_by_scipy(vectors: Vectors, pair: ClosePair, seed: int) -> ClosePair:
-    """The closest pair in float64 among the rows of `pair` and other ones, drawn."""
-    others = random.Random(seed).sample(range(len(vectors)), min(CHECKED, len(vectors)))
-    rows = sorted({*others, pair.first, pair.second})
-    distances = pdist(vectors[rows].astype(np.float64), "cosine")  # (pairs,)
-    best = int(distances.argmin())
-    first, second = (rows[side[best]] for side in np.triu_indices(len(rows), 1))
-    return ClosePair(first, second, 1 - float(distances[best]))
+def found_in_float64(vectors: Vectors) -> ClosePair:
+    """The closest pair of all rows of `vectors` (n, dim), by float64 cosines of each with those that follow it."""
+    exact = vectors.astype(np.float64)
+    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+    found = []
+    for start in range(0, len(exact), ROWS_AT_ONCE):
+        cosines = exact[start : start + ROWS_AT_ONCE] @ exact[start:].T  # (rows, rows from `start` on)
+        cosines[np.tril_indices(len(cosines), m=cosines.shape[1])] = -np.inf
+        first, second = np.unravel_index(cosines.argmax(), cosines.shape)
+        found.append(ClosePair(start + int(first), start + int(second), float(cosines[first, second])))
+    return max(found, key=lambda pair: pair.cosine)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def main() -> None:
     encoder = SentenceEncoder.load(MINILM).to(options.device).eval()
     answers = measure(options, sentences, encoder)
     found = answers[PAIR][-1]["pair"]
-    checked = found_by_scipy(encoder.encode(sentences), found, options.seed)
+    checked = found_in_float64(encoder.encode(sentences))
     told = Told(
         whole=Spread.of(answer["seconds"] for answer in answers[PAIR]),
         encoding=Spread.of(answer["encoding"] for answer in answers[PAIR]),
@@ -196,7 +197,7 @@ def main() -> None:
     judged = [
         Claim(f"under {UNDER_SECONDS} s", f"{told.whole} s", told.whole.median < UNDER_SECONDS),
         Claim(
-            f"the pair of scipy in float64, rows {checked[:2]}", f"rows {found[:2]}, cosine {found.cosine:.6f}", same
+            f"the closest of all in float64, rows {checked[:2]}", f"rows {found[:2]}, cosine {found.cosine:.6f}", same
         ),
     ]
     holds = judge(judged)

@@ -9,9 +9,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import BLOCK_SENTENCES, encode, encode_blocks
+from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode, encode_blocks
+from bertrelay.errors import RequestError, check_choice
 from bertrelay.progress import Bar
-from bertrelay.similarity import Metric, Vectors, matrix, pairwise
+from bertrelay.similarity import METRICS, Metric, Vectors, matrix, pairwise
 
 CELLS_AT_ONCE = 8_000_000
 
@@ -34,8 +35,12 @@ def compare_pairs(
     batch_tokens: int | None = None,
     bar: Bar | None = None,
 ) -> Iterator[Compared]:
-    """The similarity of the two sentences of each pair, in blocks; `pairs` may be endless, and is read ahead."""
-    stream, waiting = iter(pairs), deque[tuple[list[str], list[str]]]()
+    """The similarity of the two sentences of each pair, in blocks; `pairs` may be endless, and is read ahead.
+
+    Raises RequestError for an unknown metric, and WorkError for a vector that is not finite.
+    """
+    check_choice("metric", metric, METRICS)
+    stream, waiting, done = iter(pairs), deque[tuple[list[str], list[str]]](), 0
 
     def texts() -> Iterator[list[str]]:
         while block := list(islice(stream, BLOCK_SENTENCES // 2)):
@@ -45,7 +50,11 @@ def compare_pairs(
 
     for vectors in encode_blocks(encoder, texts(), precision, batch_tokens, prompt_name, bar):
         first, second = waiting.popleft()
-        yield Compared(first, second, pairwise(vectors[: len(first)], vectors[len(first) :], metric))
+        sides = vectors[: len(first)], vectors[len(first) :]
+        for side in sides:
+            check_finite(encoder, side, lambda row: f"pair {row + 1:,}", done)
+        yield Compared(first, second, pairwise(*sides, metric))
+        done += len(first)
 
 
 def compare_all(
@@ -62,7 +71,12 @@ def compare_all(
     """The similarity of every sentence of `first` to every one of `second`, or of `first` itself, some rows at a time.
 
     Holds the vectors of all sentences, and of the matrix no more than these rows.
+    Raises RequestError for an unknown metric or no sentences, and WorkError for a vector that is not finite.
     """
+    check_choice("metric", metric, METRICS)
+    counts = [len(side) for side in (first, second) if side is not None]
+    if 0 in counts:
+        raise RequestError(f"compare_all: expected sentences on each side, found {' and '.join(map(str, counts))}")
     vectors = encode(
         encoder,
         [*first, *(second or [])],
@@ -72,6 +86,8 @@ def compare_all(
         progress=progress,
     )
     rows, columns = vectors[: len(first)], vectors[len(first) :] if second is not None else vectors
+    check_finite(encoder, rows, lambda row: f"sentence {row + 1:,} of the first side")
+    check_finite(encoder, columns, lambda row: f"sentence {row + 1:,} of the second side")
     step = max(1, CELLS_AT_ONCE // len(columns))
     for start in range(0, len(rows), step):
         found = matrix(rows[start : start + step], columns, metric)  # (rows, columns)

@@ -13,9 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
-from bertrelay.outputs import not_written
+from bertrelay.outputs import check_output, not_written
 from bertrelay.progress import say
 
 if TYPE_CHECKING:
@@ -95,12 +94,9 @@ class Drawing:
     shapes: Sequence[Shape]
 
 
-def check_picture(path: Path) -> None:
-    """Raises RequestError for a picture of no known kind, or in no folder."""
-    if path.suffix not in FILES:
-        raise RequestError(f"picture: expected a file that ends in .png, .svg or .pdf, found {path}")
-    if not path.parent.is_dir():
-        raise RequestError(f"picture: there is no folder {path.parent} to write {path.name} into; make it first")
+def check_picture(path: Path, *inputs: str | Path | None, option: str = "picture") -> None:
+    """Raises RequestError for a picture of no known kind, in no folder, or that is one of the `inputs`."""
+    check_output(path, FILES, *inputs, option=option)
 
 
 def as_svg(drawing: Drawing) -> str:

@@ -14,6 +14,7 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from bertrelay import backbone as backbones
 from bertrelay.errors import RequestError
 from bertrelay.files import share
+from bertrelay.hardware import accelerator
 from bertrelay.layout import Dense, Layout, Prompts, read_layout, write_layout
 from bertrelay.pooling import Pooling, in_folder_order
 from bertrelay.quick import quicken
@@ -191,6 +192,13 @@ class SentenceEncoder(nn.Module):
         return encode(
             self, sentences, precision=precision, batch_tokens=batch_tokens, prompt_name=prompt_name, progress=progress
         )
+
+
+def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -> SentenceEncoder:
+    """`model` itself, or the encoder of that name, on the device there is; `cache` keeps one of the hub."""
+    if isinstance(model, SentenceEncoder):
+        return model
+    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub").to(accelerator().device)
 
 
 def _longest_input(backbone: nn.Module, max_tokens: int) -> int:

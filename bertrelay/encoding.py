@@ -4,7 +4,7 @@ The next block is tokenized while the model computes this one; in a block equal 
 sentences of like length stand together, so that little of a batch is padding.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.hardware import resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import Packed, using
 from bertrelay.padding import padded, sorted_batches
 from bertrelay.progress import Bar, progress
+from bertrelay.vectors import not_finite_row
 
 BLOCK_SENTENCES = 8_192
 Vectors = NDArray[np.float32]
@@ -101,6 +102,20 @@ def encode_blocks(
             with computing(encoder, precision), using(packed):
                 vectors = _compute(encoder, block, batch_tokens, bar)
             yield vectors
+
+
+def check_finite(encoder: SentenceEncoder, vectors: Vectors, place: Callable[[int], str], first: int = 0) -> None:
+    """Raises WorkError, naming the model and the sentence, unless all `vectors` (n, dim) of `encoder` are finite.
+
+    place: what to call the sentence of a row; `first` is the row of the first vector.
+    """
+    row = not_finite_row(vectors)
+    if row is not None:
+        model = encoder.backbone.name_or_path or "the model"
+        raise WorkError(
+            f"{model} gives a vector that is not finite for {place(first + row)}. Check the model, or try precision "
+            "fp32"
+        )
 
 
 class _Tokens(NamedTuple):

@@ -1,5 +1,7 @@
 """The project's own errors. Each says what was expected, what was found and where, and what to do."""
 
+from collections.abc import Sequence
+
 
 class BertRelayError(Exception):
     """Base of every error the project raises on purpose; `exit_code` is what the command line ends with."""
@@ -23,3 +25,15 @@ class Stopped(BertRelayError):
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+def check_choice(name: str, found: object, choices: Sequence[str]) -> None:
+    """Raises RequestError unless what was `found` under this name is one of `choices`."""
+    if found not in choices:
+        raise RequestError(f"{name}: expected {', '.join(choices[:-1])} or {choices[-1]}, found {found!r}")
+
+
+def check_count(name: str, found: int | None) -> None:
+    """Raises RequestError for a count of less than one; None is one that was not given."""
+    if found is not None and found < 1:
+        raise RequestError(f"{name}: expected 1 or more, found {found}")

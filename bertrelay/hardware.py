@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, check_choice
 
 if TYPE_CHECKING:
     import torch
@@ -30,10 +30,9 @@ BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp
 
 def resolve_precision(precision: str) -> Literal["bf16", "fp32"]:
     """`auto` becomes bf16 where the hardware really computes in it, else fp32; the others stay."""
+    check_choice("precision", precision, get_args(Precision))
     if precision == "auto":
         return "bf16" if computes_in_bf16() else "fp32"
-    if precision not in ("bf16", "fp32"):
-        raise RequestError(f"precision: expected auto, bf16 or fp32, found {precision!r}")
     return "bf16" if precision == "bf16" else "fp32"
 
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, check_choice
 
 Vectors = NDArray[np.float32]
 Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
@@ -29,6 +29,7 @@ def unit(vectors: Vectors) -> Vectors:
 
 def pairwise(first: Vectors, second: Vectors, metric: Metric = "cosine") -> Vectors:
     """Similarity (n,) of row i of `first` (n, dim) with row i of `second` (n, dim); distances are negative."""
+    check_choice("metric", metric, METRICS)
     if first.shape != second.shape:
         raise RequestError(
             f"pairs need two equal shapes, found {first.shape} and {second.shape}; for all with all use `matrix`"
@@ -41,6 +42,7 @@ def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: in
 
     Beside the result, no more than `block` rows are worked on at once.
     """
+    check_choice("metric", metric, METRICS)
     similarities = np.empty((len(first), len(second)), dtype=np.float32)
     for start in range(0, len(first), block):
         rows = slice(start, start + block)

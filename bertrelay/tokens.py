@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.files import sync_contents, write_json
+from bertrelay.padding import padded
 from bertrelay.progress import progress
 
 BLOCK = 8192  # sentences tokenized at once
@@ -36,9 +37,8 @@ class Tokens:
     def padded(self, sentences: NDArray[np.integer], pad_id: int) -> tuple[Tensor, Tensor]:
         """Ids and attention mask of `sentences`, both (len(sentences), longest), int64."""
         lengths = self.lengths[sentences]
-        mask = np.arange(lengths.max(initial=1)) < lengths[:, None]
-        ids = np.full(mask.shape, pad_id, dtype=np.int64)
-        ids[mask] = np.concatenate([self._ids[self._starts[i] : self._starts[i + 1]] for i in sentences])
+        longest = int(lengths.max(initial=1))
+        ids, mask = padded(self._ids, self._starts[sentences], lengths, longest, pad_id)
         return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
 
 

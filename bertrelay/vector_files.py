@@ -2,16 +2,17 @@
 
 import hashlib
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.encode_settings import EncodeSettings
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
+from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode_blocks
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import accelerator, give_back_memory, resolve_precision
+from bertrelay.hardware import give_back_memory, resolve_precision
 from bertrelay.ledger import open_ledger
 from bertrelay.outputs import check_output, held
 from bertrelay.progress import progress, say
@@ -59,13 +60,14 @@ def encode_file(
     world: of several processes each computes its share; they need torch.distributed, to wait for one another.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
-    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
+    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
+    WorkError for a vector that is not finite.
     """
     table, output = as_table(source), Path(output)
     check_output(output, SUFFIXES, table.path)
     with held(output) if world.is_main else nullcontext():
         surveyed = from_main(_survey(table, cache) if world.is_main else None, world)
-        encoder = model if isinstance(model, SentenceEncoder) else _load(model, cache)
+        encoder = as_encoder(model, cache)
         started, read_block = time.monotonic(), block_reader(table, cache)
         computed = fill_vectors(
             encoder,
@@ -117,6 +119,7 @@ def fill_vectors(
     batch_tokens: int | None = None,
     world: World = ALONE,
     description: str = "encoding",
+    place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
 ) -> int:
     """Fills the vector file at `path` (`bertrelay.vectors`): row i for sentence i, block by block, resumable.
 
@@ -124,7 +127,8 @@ def fill_vectors(
     key: what decides the vectors besides prompt and precision, such as digests of model and text; another one begins
         again.
     world: process r of w fills the blocks r::w, and returns when *its* blocks are on the disk.
-    Returns how many rows were not filled yet, whoever fills them.
+    place: what an error calls the sentence of a row.
+    Returns how many rows were not filled yet, whoever fills them. Raises WorkError for a vector that is not finite.
     """
     precision, dim, size = resolve_precision(precision), encoder.dim, _block_size(rows)
     holds = {"key": key, "precision": precision, "rows": rows, "dim": dim, "block": size}
@@ -142,6 +146,7 @@ def fill_vectors(
         theirs = set(waiting).difference(mine)
         computed = encode_blocks(encoder, texts, precision, batch_tokens, prompt_name, bar)
         for block, vectors in zip(mine, computed, strict=True):
+            check_finite(encoder, vectors, place, spans[block].start)
             write_rows(path, spans[block].start, vectors)
             ledger.mark(block)
             give_back_memory()
@@ -161,10 +166,6 @@ def _survey(table: Table, cache: Path | None) -> Survey:
     if found.blank:
         say(f"{found.blank:,} of {found.sentences:,} sentences are blank; each has its row as any other")
     return found
-
-
-def _load(model: str | Path, cache: Path | None) -> SentenceEncoder:
-    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub").to(accelerator().device)
 
 
 def encoder_digest(encoder: SentenceEncoder) -> str:

@@ -15,6 +15,7 @@ from bertrelay.errors import RequestError
 from bertrelay.outputs import not_written
 
 FLOAT_BYTES = 4
+CHECKED_AT_ONCE = 4096
 
 
 def create_vectors(path: Path, rows: int, dim: int) -> None:
@@ -76,6 +77,15 @@ def write_rows(path: Path, first_row: int, vectors: NDArray[np.float32]) -> None
             os.fsync(file.fileno())
     except OSError as error:
         raise not_written(path, error) from error
+
+
+def not_finite_row(vectors: NDArray[np.floating]) -> int | None:
+    """The first row of `vectors` (n, dim) that holds a NaN or an infinity; None where all are finite."""
+    for start in range(0, len(vectors), CHECKED_AT_ONCE):
+        odd = np.flatnonzero(~np.isfinite(vectors[start : start + CHECKED_AT_ONCE]).all(axis=1))
+        if len(odd):
+            return start + int(odd[0])
+    return None
 
 
 def _read_header(path: Path) -> tuple[int, int, int]:

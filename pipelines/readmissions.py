@@ -1,22 +1,25 @@
 """What a stage that tells outcomes left behind, to what a report shows: curves, groups of patients, who is left out."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertrelay.files import read_json
+from domain.clinical.outcomes.judgement_files import CONFUSION, CURVES, FLOW, SLICES
+from domain.clinical.outcomes.outcome import in_words
 from pipelines.curves import COLOURS, INK, Curve, picture, plain
 from pipelines.scores import READERS, Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CURVES, SLICES, FLOW, CONFUSION = "curves.json", "slices.json", "flow.csv", "confusion.json"
-NAMES = READERS | {"model": "model", "model, calibrated": "model, calibrated", "tfidf": "TF-IDF"}
+NAMES = READERS | {"model": "model", "tfidf": "TF-IDF"}
 ORDER = ("model", "note_length", "tfidf", "model, calibrated")
-"""Whose line has which colour, in every picture the same."""
+"""Whose line has which colour, in every picture the same; a baseline's is only drawn once."""
+CALIBRATED = ", calibrated"
+CALIBRATIONS = ("model", *(f"{name}{CALIBRATED}" for name in ORDER[:3]))
 POINTS_WITH_MARKS = 12
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 """A line each beside its colour, for the colour-blind and for paper."""
@@ -59,13 +62,9 @@ def _confusion(found: Mapping[str, Any] | None) -> list[list[str]]:
     """The table with its header; nothing where there is none."""
     if found is None:
         return []
-    labels = [_in_words(label) for label in found["labels"]]
+    labels = [in_words(label) for label in found["labels"]]
     rows = [[f"{count:,}" for count in row] if row else ["–"] * len(labels) for row in found["rows"]]
     return [["", *labels], *([label, *row] for label, row in zip(labels, rows, strict=True))]
-
-
-def _in_words(label: str) -> str:
-    return label.replace("_", " ")
 
 
 def flow_table(folder: Path) -> list[list[str]] | None:
@@ -79,23 +78,31 @@ def flow_table(folder: Path) -> list[list[str]] | None:
 
 def _curves(found: Mapping[str, Any]) -> list[Curve]:
     prevalence, outcome = found["prevalence"], found.get("outcome", "readmitted")
-    named = _in_words(outcome)
-    reading = found["while_reading"]
-    shares = [each["share"] for each in reading]
-    means = {
-        told: list(zip(shares, (each[name] for each in reading), strict=True))
-        for name, told in ((outcome, named), ("others", f"not {named}"))
-    }
-    aurocs = {"": [(each["share"], each["auroc"]) for each in reading if each["auroc"] is not None]}
+    named = in_words(outcome)
     level, slope = (prevalence, prevalence), (0.0, 1.0)
-    calibration = {name: [point[:2] for point in points] for name, points in found["calibration"].items()}
+    told = {name: found["calibration"][name] for name in CALIBRATIONS if name in found["calibration"]}
+    calibration = {name: [point[:2] for point in points] for name, points in told.items()}
     return [
         Curve("ROC", _drawn(found["roc"], "false positive rate", "recall", slope)),
         Curve("Precision and recall", _drawn(found["precision_recall"], "recall", "precision", level)),
         Curve("Calibration", _drawn(calibration, "probability", f"share {named}", slope, square=False)),
-        Curve("AUROC as more of the note is read", _drawn(aurocs, "share of the chunks read", "AUROC")),
-        Curve("P as more of the note is read", _drawn(means, "share of the chunks read", "mean P")),
+        *_reading(found, {outcome: named, "others": f"not {named}"}),
     ]
+
+
+def _reading(found: Mapping[str, Any], groups: Mapping[str, str]) -> Iterator[Curve]:
+    """What becomes of the score as more is read, where there are admissions with several chunks."""
+    if not found["while_reading"]:
+        return
+
+    def line(name: str) -> list[tuple[float, float]]:
+        return [(each["share"], each[name]) for each in found["while_reading"] if each[name] is not None]
+
+    of_whom = f" ({count:,} admissions of several chunks)" if (count := found.get("read_in_parts")) else ""
+    read = "share of the chunks read"
+    yield Curve(f"AUROC as more of the note is read{of_whom}", _drawn({"": line("auroc")}, read, "AUROC"))
+    means = {told: line(name) for name, told in groups.items()}
+    yield Curve(f"P as more of the note is read{of_whom}", _drawn(means, read, "mean P"))
 
 
 def _drawn(
@@ -119,11 +126,12 @@ def _plot(
         first, last = reference
         axes.plot([0, end], [first, first + (last - first) * end], color=INK, alpha=0.35, linewidth=0.8)
     for place, (name, points) in enumerate(lines.items()):
-        number = ORDER.index(name) if name in ORDER else place
+        reader = name if name in ORDER else name.removesuffix(CALIBRATED)
+        number = ORDER.index(reader) if reader in ORDER else place
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         marker = "o" if len(points) <= POINTS_WITH_MARKS else ""
         xs, ys = [point[0] for point in points], [point[1] for point in points]
-        told = NAMES.get(name, name) or None
+        told = name.replace(reader, NAMES.get(reader, reader), 1) or None
         axes.plot(xs, ys, color=colour, linestyle=dashes, marker=marker, markersize=3, linewidth=1.4, label=told)
     plain(axes)
     axes.set_xlabel(labels[0])

@@ -32,8 +32,10 @@ ABOUT = {
     "questions. Strict and lenient accuracy and MRR as BioASQ's evaluator has them.",
     OF_PATIENTS: "Per admission, on the test split as it is; intervals resample subjects. RP80 is the recall at the "
     "threshold that had a precision of 0.8 on the validation split, beside the optimistic one that is chosen on the "
-    "test split itself. Calibration error: ten bins of equal size. Of several labels, the macro AUROC is the mean of "
-    "each against the rest, the micro AUROC that of all pairs of admission and label together. For comparison, Huang, "
+    "test split itself. Model and baselines are calibrated by a temperature that is fitted on the validation split. "
+    "Calibration error: ten bins of equal size; chance alone keeps that of perfect probabilities above 0, and the "
+    "interval makes up for it. Of several labels, the macro AUROC is the mean of each against the rest, the "
+    "micro AUROC that of all pairs of admission and label together. For comparison, Huang, "
     "Altosaar & Ranganath (2019) report for readmission on MIMIC-III an AUROC of 0.714 from discharge summaries and of "
     "0.674 and 0.672 from early notes, an AUPRC of 0.701 and an RP80 of 0.242. Theirs cannot be set against these: "
     "their test set was balanced to as many readmitted as not, which AUPRC and RP80 rise with; it was split by "

@@ -1,18 +1,53 @@
 """One form for identifiers: `100001`, `100001.0` and `" 100001 "` name the same admission, whatever a table holds."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, SupportsInt, cast
+
+from bertrelay.progress import say
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+NOTHING = {"NoneType", "NAType", "NaTType"}
+"""What stands for a missing value; those of pandas go by their names, so that nobody has to load it."""
+
 
 def canonical_id(value: object) -> str:
-    """`value` as text without white space and without the `.0` that a detour through floats leaves; None is empty."""
-    if value is None or value != value:  # NaN, which only floats are, differs from itself
+    """`value` as text without white space and without the `.0` that a detour through floats leaves.
+
+    What is missing is empty. Raises ValueError, which does not tell the value, for what is neither text nor a whole
+    number.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        whole, _, fraction = text.partition(".")
+        return whole if whole.isdigit() and fraction and not fraction.strip("0") else text
+    if is_missing(value):
         return ""
-    text = str(value).strip()
-    whole, _, fraction = text.partition(".")
-    return whole if whole.isdigit() and fraction and not fraction.strip("0") else text
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal) or value % 1 != 0:
+        raise ValueError("an id that is neither text nor a whole number")
+    return str(int(cast(SupportsInt, value)))
+
+
+def is_missing(value: object) -> bool:
+    """Whether a table has nothing here: None, and what pandas puts in its place."""
+    is_nan = isinstance(value, Real | Decimal) and value != value  # which nothing else is
+    return is_nan or type(value).__name__ in NOTHING
+
+
+def tell_mixed_ids(column: str, kinds: Iterable[type]) -> None:
+    """Says that the ids of a column are of several kinds, where they are: those written alike are taken for one."""
+    found = sorted({_named(kind) for kind in kinds})
+    if len(found) > 1:
+        say(f'{column}: some ids are {", others ".join(found)}; 7, 7.0 and "7" are taken for one admission')
+
+
+def _named(kind: type) -> str:
+    if issubclass(kind, str):
+        return "text"
+    return "whole numbers" if issubclass(kind, Integral) else "numbers with a point"
 
 
 def canonical_ids(column: "pa.Array | pa.ChunkedArray") -> "pa.Array | pa.ChunkedArray":

@@ -54,7 +54,7 @@ def describe_terms(settings: TermsSettings, output: Path, cache: Path | None = N
 def _check_output(settings: TermsSettings, output: Path) -> None:
     if output.exists() and not output.is_dir():
         raise RequestError(f"output: expected a folder to write into, found the file {output}; name another")
-    written = [(output / name).resolve() for name in (TERMS, NEIGHBOURS, METRICS, REJECTS)]
+    written = [(output / name).resolve() for name in (TERMS, NEIGHBOURS, METRICS, REJECTS, *VECTORS, *PICTURES)]
     for table in filter(None, (settings.terms, settings.ratings)):
         if table.path and Path(table.path).resolve() in written:
             raise RequestError(f"output: {table.path} is an input and would be written over; name another folder")

@@ -13,6 +13,7 @@ import typer
 
 from bertrelay.files import whole_file
 from bertrelay.outputs import not_written
+from bertrelay.row_files import on_one_line
 
 if TYPE_CHECKING:
     from bertrelay.compare import Compared
@@ -79,7 +80,7 @@ def _pairs_text() -> Iterator[Write]:
 
     def write(block: "Compared") -> None:
         for value, first, second in zip(block.similarity, block.first, block.second, strict=True):
-            typer.echo(f"{value:.4f}\t{_on_one_line(first)}\t{_on_one_line(second)}")
+            typer.echo(f"{value:.4f}\t{on_one_line(first)}\t{on_one_line(second)}")
 
     yield write
 
@@ -171,8 +172,4 @@ def _figures(block: "Compared") -> Any:
 def _short(sentence: str) -> str:
     from bertrelay.heatmap import cut
 
-    return cut(_on_one_line(sentence), LABEL_COLUMNS)
-
-
-def _on_one_line(sentence: str) -> str:
-    return " ".join(sentence.split())
+    return cut(on_one_line(sentence), LABEL_COLUMNS)

@@ -90,7 +90,7 @@ def mine(
     sides = table_of(source, source_column, file_format, header), table_of(target, target_column, file_format, header)
     true_pairs = None if gold is None else table_of(gold, None, None, True)
     check_model(model)
-    check_output(output, tuple(WRITERS), *(side.path for side in sides))
+    check_output(output, tuple(WRITERS), *(table.path for table in (*sides, true_pairs) if table))
     for side in sides:
         check_first(side)
     with shared(world, processes):

@@ -22,6 +22,10 @@ For research only; this is no medical device. A row for each admission: P, the c
 of chunks, and where the chunk stands that counts most. JSONL and Parquet have the shares of all chunks. Notes of
 an admission may stand anywhere in the file. Stop it whenever you like: the same command goes on from there.
 
+Places count characters of the admission's notes as they are read, cleaned and joined by empty lines, not of the file.
+The alarm tells whether P reaches the threshold from which on 0.8 of the alarms on the validation split were right;
+it is empty where none was so good.
+
 For example:
 
   bertrelay readmission score runs/clinic/readmission/latest/model notes.csv scores.csv
@@ -33,7 +37,8 @@ Write to OUT how probable what MODEL tells is for each admission in NOTES.
 
 For research only; this is no medical device. MODEL was trained by domain.outcome or domain.readmission, and its folder
 says for what. Of deaths and returns a row holds what `bertrelay readmission score` writes; of lengths of stay and of
-diagnoses the likeliest label and its P, and P of each label. Score early notes with a model of early notes. Stop it
+diagnoses the likeliest label and its P, and P of each label. Places count characters of the notes as they are read,
+cleaned and joined by empty lines. Score early notes with a model of early notes. Stop it
 whenever you like: the same command goes on from there.
 
 For example:

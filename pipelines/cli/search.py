@@ -99,6 +99,11 @@ def search(
 
     world = check_world(processes)
     _check(corpus, index, rebuild, query or [], queries, output, as_json)
+    if kind == "exact" and ef_search is not None:
+        raise RequestError("--ef-search is for the graph of an index, and --kind exact walks none; give one of the two")
+    if corpus is None:
+        of_corpus = {"--column": column, "--format": file_format, "--no-header": not header, "--prompt": prompt}
+        _check_idle({**of_corpus, "--processes": processes})
     table = None if corpus is None else table_of(corpus, column, file_format, header)
     asked = None if queries is None else table_of(queries, None, None, True)
     check_model(model)
@@ -124,7 +129,7 @@ def search(
                 world=world,
             )
         if world.is_main:
-            _check_kind(opened, kind)
+            opened.check_graph(kind, ef_search)
             find = partial(
                 opened.search,
                 k=k,
@@ -163,21 +168,24 @@ def _check(
         raise RequestError(wrong)
 
 
-def _check_files(corpus: "Table | None", queries: "Table | None", output: Path | None) -> None:
-    from bertrelay.sentence_files import check_first
-    from pipelines.cli.answers import check_answers_file
+def _check_idle(given: dict[str, object]) -> None:
+    """Raises RequestError for options of a corpus that is not there."""
+    idle = [name for name, value in given.items() if value]
+    if idle:
+        hint = "; --query-prompt is for queries" if "--prompt" in idle else ""
+        raise RequestError(f"{', '.join(idle)}: expected CORPUS, which this is about, found --index alone{hint}")
 
-    for table in filter(None, (corpus, queries)):
+
+def _check_files(corpus: "Table | None", queries: "Table | None", output: Path | None) -> None:
+    from bertrelay.outputs import check_output
+    from bertrelay.sentence_files import check_first
+    from pipelines.cli.answers import WRITERS
+
+    tables = [table for table in (corpus, queries) if table]
+    for table in tables:
         check_first(table)
     if output is not None:
-        check_answers_file(output)
-
-
-def _check_kind(opened: "SearchIndex", kind: IndexKind) -> None:
-    if kind == "hnsw" and opened.graph is None:
-        raise RequestError(
-            f"--kind hnsw: expected a graph in {opened.folder}, found none; give CORPUS too, and one is built"
-        )
+        check_output(output, tuple(WRITERS), *(table.path for table in tables), option="--output")
 
 
 def _answers(

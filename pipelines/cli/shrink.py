@@ -44,6 +44,14 @@ def shrink(
         list[str] | None,
         typer.Option(metavar="FILE", help="Score both on this table: sentence1, sentence2, score. May be repeated."),
     ] = None,
+    parallel: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LANGUAGE=FILES",
+            help="Tell the translation accuracy of both: de=ENGLISH,GERMAN names two aligned files, de=TABLE a table "
+            "with the columns en and de. May be repeated.",
+        ),
+    ] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,6 +92,7 @@ def shrink(
         "layers": layers,
         "dimensions": dimensions,
         "sts": _named(sts or [], header),
+        "parallel": [_translations(each) for each in parallel or []],
         "precision": precision,
     }
     metrics = _shrunk(model, settings, output)
@@ -103,6 +112,17 @@ def _named(sts: list[str], header: bool) -> dict[str, dict[str, Any]]:
     if len(named) < len(sts):
         raise RequestError("--sts: expected files with different names, by which their scores go, found two of one")
     return named
+
+
+def _translations(given: str) -> dict[str, Any]:
+    """A parallel source as a recipe writes it."""
+    language, _, names = given.partition("=")
+    match names.split(","):
+        case [english, other] if english and other:
+            return {"english": english, "other": other, "language": language}
+        case [table] if table:
+            return {"path": table, "others": {language: language}}
+    raise RequestError(f"--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE, found {given}")
 
 
 def _shrunk(model: str, settings: dict[str, Any], output: Path) -> "Metrics":

@@ -39,10 +39,9 @@ class Asked:
         return sentences >= ENOUGH_FOR_PROGRESS and not (self.wanted.on_standard_output and sys.stdout.isatty())
 
     def load(self) -> "SentenceEncoder":
-        from bertrelay.encoder import SentenceEncoder
-        from bertrelay.hardware import accelerator
+        from bertrelay.encoder import as_encoder
 
-        return SentenceEncoder.load(self.model).to(accelerator().device)
+        return as_encoder(self.model)
 
 
 def similarity(
@@ -59,7 +58,7 @@ def similarity(
     metric: Annotated[Metric, typer.Option(help="Distances are given as negative numbers: more is nearer.")] = "cosine",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
     table: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the figures to this file instead.")
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the figures to this .csv file instead.")
     ] = None,
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the matrix as a heat map: .png, .svg or .pdf.")
@@ -91,6 +90,7 @@ def similarity(
 
     given = [first] if second is None else [first, second]
     _check_options(given, files, matrix, column or [], picture)
+    _check_outputs(given if files or matrix else [], table, picture)
     check_model(model)
     computing = {"prompt_name": prompt, "precision": precision, "batch_tokens": batch_tokens}
     asked = Asked(model, metric, Wanted(as_json, table, picture), computing)
@@ -122,12 +122,18 @@ def _check_options(
         raise RequestError(f"--column: expected one for both files, or one for A and one for B, found {len(column)}")
     if picture and not matrix:
         raise RequestError("--picture draws a matrix; add --matrix, with files as A and B")
-    if picture:
-        from bertrelay.drawing import check_picture
-
-        check_picture(picture)
     if not (files or matrix):
         _check_sentences(given)
+
+
+def _check_outputs(inputs: Sequence[str], table: Path | None, picture: Path | None) -> None:
+    from bertrelay.drawing import check_picture
+    from bertrelay.outputs import check_output
+
+    if table:
+        check_output(table, (".csv",), *inputs, option="--csv")
+    if picture:
+        check_picture(picture, *inputs, option="--picture")
 
 
 def _check_sentences(given: Sequence[str]) -> None:

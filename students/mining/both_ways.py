@@ -4,7 +4,6 @@ FAISS finds them by float32 cosines, some more of them than are asked for, and t
 float64 cosines. So rounding changes no score, and no neighbour unless more than the spare ones lie within it.
 """
 
-import os
 import time
 import zipfile
 from collections.abc import Callable
@@ -12,16 +11,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.errors import RequestError
-from bertrelay.files import sync_folder
+from bertrelay.errors import RequestError, check_choice, check_count
+from bertrelay.files import whole_file
 from bertrelay.fingerprint import fingerprint
 from bertrelay.outputs import not_written
 from bertrelay.progress import progress, say
 from bertrelay.similarity import DIGITS, Vectors
+from bertrelay.vectors import not_finite_row
 from students.mining.margin import Neighbours
 from students.mining.settings import EXACT_PAIRS, Method
 from students.searching.neighbours import approximate_neighbours, build_hnsw, exact_neighbours
@@ -52,7 +53,8 @@ def neighbours_both_ways(
         vectors, it goes on from there.
     Raises RequestError for vectors that cannot be compared.
     """
-    _check(source, target, k)
+    check_how(k, method)
+    _check(source, target)
     exact = method == "exact" or (method == "auto" and len(source) * len(target) <= EXACT_PAIRS)
     say(f"comparing {len(source):,} with {len(target):,} sentences {_told(exact, method)}")
     key = fingerprint({"vectors": key, "k": k, "exact": exact, "shapes": [source.shape, target.shape]})
@@ -62,22 +64,25 @@ def neighbours_both_ways(
     return _choose(search.forward, source, target, k), _choose(search.backward, target, source, k)
 
 
-def _check(source: Vectors, target: Vectors, k: int) -> None:
-    if k < 1:
-        raise RequestError(f"k: expected 1 or more, found {k}")
+def check_how(k: int, method: Method) -> None:
+    """Raises RequestError for no neighbours, and for a method that there is not."""
+    check_count("k", k)
+    check_choice("method", method, get_args(Method))
+
+
+def _check(source: Vectors, target: Vectors) -> None:
     if source.ndim != 2 or target.ndim != 2 or source.shape[1] != target.shape[1] or 0 in (len(source), len(target)):
         raise RequestError(
             "mine: expected vectors of both sides, (n, dim) and (m, dim), with the same dim and at least one of each, "
             f"found {source.shape} and {target.shape}. Encode both sides with one model"
         )
     for name, vectors in (("source", source), ("target", target)):
-        for start in range(0, len(vectors), CHOSEN_AT_ONCE):
-            odd = np.flatnonzero(~np.isfinite(vectors[start : start + CHOSEN_AT_ONCE]).all(axis=1))
-            if len(odd):
-                raise RequestError(
-                    f"mine: expected finite vectors, found another one for distinct {name} sentence "
-                    f"{start + odd[0] + 1:,}. Check the model, or try precision fp32"
-                )
+        row = not_finite_row(vectors)
+        if row is not None:
+            raise RequestError(
+                f"mine: expected finite vectors, found another one for distinct {name} sentence {row + 1:,}. Check the "
+                "model, or try precision fp32"
+            )
 
 
 def _told(exact: bool, method: Method) -> str:
@@ -131,17 +136,11 @@ def _read(path: Path, key: str) -> Search | None:
 
 
 def _save(search: Search, path: Path) -> None:
-    building = path.with_name(path.name + ".building")
     key, done = np.array(search.key), np.array(search.done)
     try:
-        with building.open("wb") as file:
+        with whole_file(path) as building, building.open("wb") as file:
             np.savez(file, key=key, done=done, forward=search.forward, backward=search.backward)
-            file.flush()
-            os.fsync(file.fileno())
-        building.replace(path)
-        sync_folder(path.parent)
     except OSError as error:
-        building.unlink(missing_ok=True)
         raise not_written(path, error) from error
 
 

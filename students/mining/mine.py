@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.hardware import resolve_precision
 from bertrelay.outputs import check_output, held, not_written
 from bertrelay.progress import say
 from bertrelay.records import Rejects, Table
@@ -27,7 +27,7 @@ from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
 from bertrelay.vector_files import encoder_digest, fill_vectors
 from bertrelay.vectors import open_vectors
-from students.mining.both_ways import neighbours_both_ways
+from students.mining.both_ways import check_how, neighbours_both_ways
 from students.mining.margin import Pairs, Quality, best_quality, one_to_one, quality_at, score_pairs
 from students.mining.output import WRITERS, write_pairs
 from students.mining.settings import NEIGHBOURS, Method, MineSettings, work_beside
@@ -36,7 +36,7 @@ from students.searching.neighbours import load_faiss
 
 ALONE = World()
 VECTORS = ("source.npy", "target.npy")
-OURS = ("source.*", "target.*", "neighbours.*")
+OURS = ("source.arrow", "source.npy*", "target.arrow", "target.npy*", "*neighbours.npz*", "*neighbours.graph*")
 
 
 class Mined(NamedTuple):
@@ -104,14 +104,16 @@ def mine_files(
     world: all processes encode, each its share of the blocks; the main one does the rest.
     Raises RequestError for files that cannot be what they should be, before anything is encoded.
     """
+    check_how(k, method)
     load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
-    check_output(output, tuple(WRITERS), *(table.path for table in tables))
+    true_pairs_table = None if gold is None else as_table(gold)
+    check_output(output, tuple(WRITERS), *(table.path for table in (*tables, true_pairs_table) if table))
     folder = work or work_beside(output)
     with held(output) if world.is_main else nullcontext():
-        read = _read(tables, gold, folder, cache, rejects) if world.is_main else None
+        read = _read(tables, true_pairs_table, folder, cache, rejects) if world.is_main else None
         sides, true_pairs = from_main(read, world)
-        encoder = model if isinstance(model, SentenceEncoder) else _load(model, cache)
+        encoder = as_encoder(model, cache)
         key = _encode(encoder, sides, folder, precision, batch_tokens, world)
         mining = None
         if world.is_main:
@@ -147,7 +149,7 @@ def run(settings: MineSettings, context: StageContext) -> Metrics:
 
 def _read(
     tables: tuple[Table, Table],
-    gold: Table | str | Path | None,
+    gold: Table | None,
     folder: Path,
     cache: Path | None,
     rejects: Rejects | None,
@@ -161,7 +163,7 @@ def _read(
         with rejects or nullcontext():
             source = lay_down(tables[0], folder / "source.arrow", cache, rejects)
             target = lay_down(tables[1], folder / "target.arrow", cache, rejects)
-        return (source, target), None if gold is None else read_gold(as_table(gold), source, target, cache)
+        return (source, target), None if gold is None else read_gold(gold, source, target, cache)
     except BertRelayError:
         if not (folder / VECTORS[0]).exists():  # nothing that took long
             _clear(folder)
@@ -174,10 +176,6 @@ def _clear(folder: Path) -> None:
         path.unlink()
     with suppress(OSError):
         folder.rmdir()
-
-
-def _load(model: str | Path, cache: Path | None) -> SentenceEncoder:
-    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub").to(accelerator().device)
 
 
 def _encode(
@@ -204,6 +202,7 @@ def _encode(
             batch_tokens=batch_tokens,
             world=world,
             description=f"encoding {Path(side.name).name}",
+            place=side.place,
         )
     wait_for_all(world)
     return fingerprint({"sides": keys, "precision": resolve_precision(precision)})

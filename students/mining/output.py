@@ -1,9 +1,7 @@
 """What bitext mining writes: the pairs, best first, in a file of one of four kinds."""
 
-import csv
-import json
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +10,7 @@ import pyarrow.parquet as pq
 
 from bertrelay.files import whole_file
 from bertrelay.outputs import not_written
+from bertrelay.row_files import write_csv, write_jsonl, write_tsv
 from students.mining.margin import Pairs
 from students.mining.sides import Side
 
@@ -43,23 +42,6 @@ def _rows(pairs: Pairs, source: Side, target: Side) -> Iterator[Row]:
         yield Row(round(score, DIGITS_SHOWN), source.line(s), target.line(t), source.text(s), target.text(t))
 
 
-def _write_tsv(path: Path, rows: Iterator[Row]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row in chain([Row._fields], rows):
-            file.write("\t".join(map(str, row)) + "\n")
-
-
-def _write_csv(path: Path, rows: Iterator[Row]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(chain([Row._fields], rows))
-
-
-def _write_jsonl(path: Path, rows: Iterator[Row]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row._asdict(), ensure_ascii=False) + "\n")
-
-
 def _write_parquet(path: Path, rows: Iterator[Row]) -> None:
     types = (pa.float64(), pa.int64(), pa.int64(), pa.string(), pa.string())
     schema = pa.schema(list(zip(Row._fields, types, strict=True)))
@@ -70,8 +52,8 @@ def _write_parquet(path: Path, rows: Iterator[Row]) -> None:
 
 
 WRITERS: dict[str, Callable[[Path, Iterator[Row]], None]] = {
-    ".tsv": _write_tsv,
-    ".csv": _write_csv,
-    ".jsonl": _write_jsonl,
+    ".tsv": lambda path, rows: write_tsv(path, Row._fields, rows),
+    ".csv": lambda path, rows: write_csv(path, Row._fields, rows),
+    ".jsonl": lambda path, rows: write_jsonl(path, (row._asdict() for row in rows)),
     ".parquet": _write_parquet,
 }

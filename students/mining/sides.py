@@ -69,6 +69,10 @@ class Side:
         """Where the sentence of a row stands first, from 1."""
         return int(self.lines[self.first[row]])
 
+    def place(self, row: int) -> str:
+        """What an error calls the sentence of a row."""
+        return f"line {self.line(row):,} of {self.name}"
+
     def row_at(self, line: int) -> int | None:
         """The row of the sentence that stands in a line; None where none does."""
         place = int(np.searchsorted(self.lines, line))

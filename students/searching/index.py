@@ -9,13 +9,13 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any, get_args
 
-import numpy as np
 import pyarrow as pa
 from filelock import FileLock, Timeout
 
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import BertRelayError, RequestError, WorkError
+from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.errors import BertRelayError, RequestError, WorkError, check_choice
 from bertrelay.files import sync_contents
 from bertrelay.hardware import resolve_precision
 from bertrelay.ledger import forget
@@ -48,8 +48,8 @@ from students.searching.folder import (
     write_begun,
     write_facts,
 )
-from students.searching.neighbours import Vectors, build_hnsw, load_faiss, recall, write_index
-from students.searching.opened import SearchIndex, load_encoder, whole_index
+from students.searching.neighbours import build_hnsw, load_faiss, open_hnsw, recall, write_index
+from students.searching.opened import SearchIndex, whole_index
 from students.searching.settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings
 
 READ_AT_ONCE = 4096
@@ -101,7 +101,7 @@ def build_index(
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
     kind: `auto` takes what is there; where there is nothing, it is exact up to 100,000 sentences and HNSW beyond.
-    hnsw: of the graph; where there is a graph of another kind, it is linked anew.
+    hnsw: of the graph; where there is one with other links, it is linked anew.
     prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
     rebuild: from the beginning, whatever is there.
     verify: read every file again instead of trusting those that were not touched.
@@ -110,9 +110,10 @@ def build_index(
     rejects: entered while the corpus is read; without it the first record that cannot be used raises.
     Raises RequestError when `folder` holds something else, an index of another model or corpus, or a damaged one.
     """
+    check_choice("kind", kind, get_args(IndexKind))
     load_faiss()  # where it is missing, say so before hours of encoding
     table, folder = as_table(corpus), Path(folder)
-    encoder = model if isinstance(model, SentenceEncoder) else load_encoder(model, cache)
+    encoder = as_encoder(model, cache)
     encoder.prompts.text(prompt_name)  # where there is none of that name, say so
     name = "" if encoder is model else str(model)
     origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name)
@@ -174,7 +175,7 @@ def _begin(
     if facts is not None:
         check_origin(folder, facts.origin, origin)
         check_files(folder, facts)
-        _forget_building(folder)
+        _forget_encoding(folder)  # and not the checkpoint of a graph that is being linked to it
     elif begun is not None and begun.sentences is not None:
         check_origin(folder, begun.origin, origin)
     else:
@@ -243,6 +244,7 @@ def _encode(
         precision=precision,
         batch_tokens=batch_tokens,
         world=world,
+        place=lambda row: f"line {sentences['line'][row].as_py():,} of {begun.origin.corpus}",
     )
 
 
@@ -272,22 +274,25 @@ def _finish(folder: Path, begun: Begun | None, kind: IndexKind, hnsw: Hnsw | Non
         facts = _with_graph(folder, facts, hnsw or Hnsw())
     if wants_graph or begun is not None:
         write_facts(folder, facts)
+    if facts.kind == "hnsw" or begun is not None:
         _forget_building(folder)
 
 
 def _forget_building(folder: Path) -> None:
-    for checkpoint in folder.glob(f"{CHECKPOINT}*"):  # one half written, too
+    for checkpoint in folder.glob(f"*{CHECKPOINT}*"):  # one half written, too
         checkpoint.unlink()
+    _forget_encoding(folder)
+
+
+def _forget_encoding(folder: Path) -> None:
     forget(folder / VECTORS)
     (folder / BUILDING).unlink(missing_ok=True)
 
 
 def _exact_facts(folder: Path, begun: Begun, precision: str) -> IndexFacts:
-    vectors = open_vectors(folder / VECTORS)
-    _check_finite(vectors, folder, begun.origin)
     return IndexFacts(
         origin=begun.origin,
-        sentences=len(vectors),
+        sentences=len(open_vectors(folder / VECTORS)),
         blank=begun.blank or 0,
         kind="exact",
         precision=precision,
@@ -295,17 +300,6 @@ def _exact_facts(folder: Path, begun: Begun, precision: str) -> IndexFacts:
         recall={},
         files={name: sealed(folder / name) for name in (SENTENCES, VECTORS)},
     )
-
-
-def _check_finite(vectors: Vectors, folder: Path, origin: Origin) -> None:
-    for start in range(0, len(vectors), READ_AT_ONCE):
-        odd = np.flatnonzero(~np.isfinite(vectors[start : start + READ_AT_ONCE]).all(axis=1))
-        if len(odd):
-            line = open_sentences(folder)["line"][start + odd[0]]
-            raise WorkError(
-                f"the model gives a vector that is not finite for line {line.as_py():,} of {origin.corpus}. "
-                "Check the model, or build the index anew with precision fp32"
-            )
 
 
 def _wants_graph(facts: IndexFacts, kind: IndexKind, hnsw: Hnsw | None, is_new: bool) -> bool:
@@ -324,9 +318,14 @@ def _tell_choice(sentences: int) -> None:
 
 
 def _with_graph(folder: Path, facts: IndexFacts, hnsw: Hnsw) -> IndexFacts:
-    """Links the graph, measures it against exact search, and says how much it finds."""
+    """Links the graph unless it is there with the same links, measures it, and says how much it finds."""
     vectors = open_vectors(folder / VECTORS)
-    graph = build_hnsw(vectors, hnsw, folder / CHECKPOINT, facts.files[VECTORS]["sha256"])
+    is_linked = _links(facts.hnsw) == _links(hnsw.model_dump())
+    graph = (
+        open_hnsw(folder / GRAPH)
+        if is_linked
+        else build_hnsw(vectors, hnsw, folder / CHECKPOINT, facts.files[VECTORS]["sha256"])
+    )
     shares = recall(graph, vectors, hnsw.ef_search)
     measured = with_interval(RECALL, share, shares)
     if len(shares):
@@ -335,6 +334,23 @@ def _with_graph(folder: Path, facts: IndexFacts, hnsw: Hnsw) -> IndexFacts:
             f"{measured[f'{RECALL}_high']:.4f}): what the graph finds of the exact ten nearest, for {len(shares):,} "
             "sentences of the corpus"
         )
+    if not is_linked:
+        facts = _write_graph(folder, facts, graph)
+    return replace(facts, kind="hnsw", hnsw=hnsw.model_dump(), recall=measured)
+
+
+def _links(parameters: dict[str, int]) -> dict[str, int]:
+    """Those of a graph's parameters that decide its links; `ef_search` only says how they are walked."""
+    return {name: value for name, value in parameters.items() if name != "ef_search"}
+
+
+def _write_graph(folder: Path, facts: IndexFacts, graph: Any) -> IndexFacts:
+    """The graph on the disk and among the files. Where it replaces another, the index is exact meanwhile.
+
+    So a kill between the graph and its facts leaves a whole index, without a graph.
+    """
+    files = {name: seal for name, seal in facts.files.items() if name != GRAPH}
+    if facts.kind == "hnsw":
+        write_facts(folder, replace(facts, kind="exact", hnsw={}, recall={}, files=files))
     write_index(graph, folder / GRAPH)
-    files = {**facts.files, GRAPH: sealed(folder / GRAPH)}
-    return replace(facts, kind="hnsw", hnsw=hnsw.model_dump(), recall=measured, files=files)
+    return replace(facts, files={**files, GRAPH: sealed(folder / GRAPH)})

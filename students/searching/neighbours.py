@@ -5,7 +5,6 @@ Similarity is the inner product, which of unit vectors is the cosine. Vectors ma
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.files import sync_folder
+from bertrelay.files import whole_file
 from bertrelay.fingerprint import fingerprint
 from bertrelay.outputs import not_written
 from bertrelay.progress import progress, say
@@ -199,15 +198,8 @@ def _head(key: str, digest: str) -> bytes:
 
 def _write_whole(path: Path, write: Callable[[Any], object]) -> None:
     """Lets `write` fill a file that takes the name `path` when it is on the disk."""
-    building = path.with_name(path.name + ".building")
     try:
-        with building.open("w+b") as file:
+        with whole_file(path) as building, building.open("w+b") as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        building.replace(path)
-        sync_folder(path.parent)
     except OSError as error:
         raise not_written(path, error) from error
-    finally:
-        building.unlink(missing_ok=True)

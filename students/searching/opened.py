@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, WorkError
-from bertrelay.hardware import accelerator
+from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.encoding import check_finite
+from bertrelay.errors import RequestError, check_count
 from bertrelay.similarity import unit
 from bertrelay.vector_files import encoder_digest
 from bertrelay.vectors import open_vectors
@@ -26,6 +25,7 @@ from students.searching.folder import (
     read_facts,
 )
 from students.searching.neighbours import Rows, Vectors, approximate_neighbours, exact_neighbours, open_hnsw
+from students.searching.settings import IndexKind
 
 
 class Hit(NamedTuple):
@@ -68,16 +68,29 @@ class SearchIndex:
         exact: compare with every sentence even where there is a graph.
         ef_search: candidates kept in the graph, more of which find more and take longer; the index's own if not given.
         prompt_name: which of the model's prompts stands before each query; without one, the model's default.
-        Raises RequestError for a query that is blank.
+        Raises RequestError for a query that is blank, and for `ef_search` where no graph is walked.
         """
         _check_queries(queries, k)
+        self.check_graph("exact" if exact else "auto", ef_search)
         vectors = self.encoder.encode(
             queries, prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens
         )  # (queries, dim)
-        if not np.isfinite(vectors).all():
-            raise WorkError("the model gives a vector that is not finite for a query. Try precision fp32")
+        check_finite(self.encoder, vectors, lambda row: f"query {row + 1:,}")
         similarities, rows = self.neighbours(unit(vectors), k, exact, ef_search)
         return [self._hits(*found) for found in zip(similarities, rows, strict=True)]
+
+    def check_graph(self, kind: IndexKind, ef_search: int | None) -> None:
+        """Raises RequestError where `kind` or `ef_search` asks for a graph and none is walked."""
+        check_count("ef_search", ef_search)
+        if kind == "hnsw" and self.graph is None:
+            raise RequestError(
+                f"kind: expected a graph (hnsw) in {self.folder}, found none; give the corpus too, and one is built"
+            )
+        if ef_search is not None and (kind == "exact" or self.graph is None):
+            raise RequestError(
+                f"ef_search: expected search through a graph (hnsw), found exact search in {self.folder}, which keeps "
+                "no candidates; leave it out, or ask for kind hnsw"
+            )
 
     def neighbours(
         self, queries: Vectors, k: int, exact: bool = False, ef_search: int | None = None
@@ -95,16 +108,10 @@ class SearchIndex:
 def _check_queries(queries: Sequence[str], k: int) -> None:
     if isinstance(queries, str):
         raise RequestError("search: expected a list of queries, found one string; write [query]")
-    if k < 1:
-        raise RequestError(f"k: expected 1 or more, found {k}")
+    check_count("k", k)
     blank = next((place for place, query in enumerate(queries, 1) if not query.strip()), None)
     if blank is not None:
         raise RequestError(f"search: expected a text to look for, found an empty one (query {blank:,})")
-
-
-def load_encoder(model: str | Path, cache: Path | None) -> SentenceEncoder:
-    """The encoder of that name, on the device there is; `cache` keeps one of the hub."""
-    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub").to(accelerator().device)
 
 
 def open_index(
@@ -120,7 +127,7 @@ def open_index(
     facts = read_facts(folder)
     if facts is None:
         raise _not_there(folder)
-    encoder = model if isinstance(model, SentenceEncoder) else load_encoder(model, cache)
+    encoder = as_encoder(model, cache)
     check_model(folder, facts.origin, encoder_digest(encoder), encoder.dim)
     return whole_index(encoder, folder, verify)
 

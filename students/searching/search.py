@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, check_choice
 from bertrelay.tables import Table
 from students.searching.index import build_index
 from students.searching.opened import Hit, open_index
@@ -30,10 +31,12 @@ def search(
 
     corpus: as for `build_index`; None opens `index` as it is.
     index: its folder, or where it comes to stand; beside the corpus when not given.
-    kind: as for `build_index`; `exact` compares with every sentence even where there is a graph.
+    kind: as for `build_index`; `exact` compares with every sentence even where there is a graph, and without a corpus
+        `hnsw` expects one.
     prompt_name, query_prompt_name: which of the model's prompts stands before each sentence, and before each query.
     Raises RequestError as `build_index`, `open_index` and `SearchIndex.search` do.
     """
+    check_choice("kind", kind, get_args(IndexKind))
     folder = _folder(corpus, index)
     opened = (
         open_index(model, folder)
@@ -48,6 +51,7 @@ def search(
             batch_tokens=batch_tokens,
         )
     )
+    opened.check_graph(kind, None)
     return opened.search(
         queries,
         k,

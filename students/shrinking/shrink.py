@@ -6,9 +6,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError
-from bertrelay.hardware import accelerator
+from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.errors import RequestError, check_count
 from bertrelay.records import Rejects, read
 from bertrelay.sentence_files import text_column
 from bertrelay.settings import ModelSource
@@ -52,6 +51,8 @@ def shrink(
     layers: so many are kept, evenly spread; dimensions: so many are left of a vector.
     Raises RequestError for what a model has not or cannot lose.
     """
+    check_count("layers", layers)
+    check_count("dimensions", dimensions)
     table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
     if layers is not None:
@@ -83,7 +84,7 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
         sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
     if not sample:
         raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
-    larger = SentenceEncoder.load(settings.model, cache_dir=context.cache / "hub").to(accelerator().device)
+    larger = as_encoder(settings.model, context.cache)
     shrunk = shrink(
         larger,
         CorpusTexts(settings.corpus, context),

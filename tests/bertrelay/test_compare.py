@@ -5,6 +5,8 @@ import pytest
 
 from bertrelay import compare
 from bertrelay.compare import compare_all, compare_pairs
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.similarity import matrix, pairwise
 
@@ -47,3 +49,39 @@ def test_a_prompt_stands_before_both_sentences(make_encoder):
     first, second = encoder.encode(["A dog runs.", "A dog Rain."], precision="fp32")
     (block,) = compare_pairs(encoder, [("runs.", "Rain.")], prompt_name="query", precision="fp32")
     np.testing.assert_allclose(block.similarity, pairwise(first[None], second[None]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [([], None, "found 0$"), (["a"], [], "found 1 and 0$"), ([], ["a", "b"], "found 0 and 2$")],
+)
+def test_a_side_without_sentences_is_refused(make_encoder, first, second, told):
+    with pytest.raises(RequestError, match=f"compare_all: expected sentences on each side, {told}"):
+        list(compare_all(make_encoder(), first, second))
+
+
+def test_an_unknown_metric_is_refused_before_anything_is_encoded(make_encoder, monkeypatch):
+    monkeypatch.setattr(compare, "encode", None)
+    monkeypatch.setattr(compare, "encode_blocks", None)
+    expected = "metric: expected cosine, dot, euclidean or manhattan, found 'cosin'"
+    for asked in (
+        lambda: compare_pairs(make_encoder(), [("a", "b")], "cosin"),
+        lambda: compare_all(make_encoder(), ["a"], metric="cosin"),
+    ):
+        with pytest.raises(RequestError, match=expected):
+            list(asked())
+    for of_vectors in (pairwise, matrix):
+        with pytest.raises(RequestError, match=expected):
+            of_vectors(np.eye(2), np.eye(2), "cosin")
+
+
+def test_a_vector_that_is_not_finite_is_told_with_the_model_and_the_place(make_encoder, tmp_path):
+    make_encoder().save(tmp_path / "spoilt")
+    encoder = SentenceEncoder.load(tmp_path / "spoilt")
+    word = encoder.tokenize(["Rain."])[0][1]
+    encoder.backbone.embeddings.word_embeddings.weight.data[word] = float("nan")
+    pairs = [("A dog runs.", "A dog runs.")] * 4 + [("A dog runs.", "Rain.")]
+    with pytest.raises(WorkError, match=r"spoilt gives a vector that is not finite for pair 5\. .*precision fp32"):
+        list(compare_pairs(encoder, pairs, precision="fp32"))
+    with pytest.raises(WorkError, match="not finite for sentence 2 of the second side"):
+        list(compare_all(encoder, ["A dog runs."], ["A dog runs.", "Rain."], precision="fp32"))

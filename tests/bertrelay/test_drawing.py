@@ -84,7 +84,7 @@ def test_right_to_left_labels_are_set_apart_in_svg_so_that_their_punctuation_sta
 
 
 def test_a_picture_of_another_kind_or_in_no_folder_is_refused(tmp_path):
-    with pytest.raises(RequestError, match=r"ends in \.png, \.svg or \.pdf, found .*p\.gif"):
+    with pytest.raises(RequestError, match=r"ends in \.png or \.svg or \.pdf, found .*p\.gif"):
         check_picture(tmp_path / "p.gif")
     with pytest.raises(RequestError, match=r"there is no folder .*none"):
         check_picture(tmp_path / "none" / "p.png")

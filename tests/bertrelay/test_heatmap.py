@@ -1,5 +1,6 @@
 import colorsys
 import re
+import warnings
 from xml.etree import ElementTree
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from bertrelay.drawing import Box, Label
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.fonts import FIRST, Fonts, fonts_for
 from bertrelay.heatmap import colour, cut, heatmap, heatmap_svg, text_columns, write_heatmap
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -171,3 +173,39 @@ def test_labels_that_do_not_fit_and_pictures_nobody_could_read_are_refused():
         heatmap_svg(np.zeros((0, 0)), [], [], "")
     with pytest.raises(RequestError, match="201 × 1 cells"):
         heatmap_svg(np.zeros((201, 1)), ["a"] * 201, ["b"], "")
+
+
+SENTENCES = {
+    "Korean": "개가 공원에서 짖는다",
+    "Chinese": "一只狗在公园里叫",
+    "Japanese": "犬が公園で吠えている",
+    "Hindi": "कुत्ता पार्क में भौंकता है",
+    "Thai": "สุนัขเห่าในสวน",
+    "Russian": "Собака лает в парке",
+}
+
+
+@pytest.fixture
+def a_missing_glyph_is_an_error(monkeypatch):
+    """Where `write_drawing` says what to do about matplotlib's warning."""
+    filtered = warnings.filterwarnings
+    monkeypatch.setattr(warnings, "filterwarnings", lambda _, message: filtered("error", message))
+
+
+@pytest.mark.usefixtures("a_missing_glyph_is_an_error")
+@pytest.mark.parametrize("language", SENTENCES)
+def test_labels_are_drawn_letter_by_letter_in_every_script_that_a_font_here_has(language, tmp_path, capsys):
+    label = SENTENCES[language]
+    missing = fonts_for(label).missing
+    if missing:
+        pytest.skip(f"no font of this machine has {', '.join(missing)}")
+    write_heatmap(tmp_path / "m.png", [[0.5, 1.0]], [label], [label, "a dog"], label)
+    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
+    assert "no font" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("a_missing_glyph_is_an_error")
+def test_a_letter_without_a_font_would_be_noticed_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertrelay.fonts.fonts_for", lambda _: Fonts([FIRST], []))
+    with pytest.raises(UserWarning, match=r"Glyph .* missing from"):
+        write_heatmap(tmp_path / "m.png", [[1.0]], [SENTENCES["Korean"]], ["a dog"])

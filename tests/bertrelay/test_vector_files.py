@@ -296,6 +296,21 @@ def test_the_input_is_never_overwritten(make_encoder: MakeEncoder, tmp_path: Pat
     assert (tmp_path / "a.parquet").read_bytes() == b"no matter"
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_a_vector_that_is_not_finite_is_told_and_never_written(
+    make_encoder: MakeEncoder, tmp_path: Path, suffix: str
+) -> None:
+    make_encoder().save(tmp_path / "spoilt")
+    encoder = SentenceEncoder.load(tmp_path / "spoilt")
+    word = encoder.tokenize(["Rain."])[0][1]
+    encoder.backbone.embeddings.word_embeddings.weight.data[word] = float("nan")
+    table, output = lines_file(tmp_path, ["A dog runs."] * 20 + ["Rain."]), tmp_path / f"v{suffix}"
+    with pytest.raises(WorkError, match=r"spoilt gives a vector that is not finite for sentence 21\. Check the model"):
+        encode_file(encoder, table, output, precision="fp32")
+    assert not output.exists()
+
+
 def test_two_at_work_on_one_output_are_one_too_many(make_encoder: MakeEncoder, tmp_path: Path) -> None:
     table, output = lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy"
     with held(output), pytest.raises(RequestError, match="another process is writing"):

@@ -97,14 +97,17 @@ def test_kept_vectors_and_neighbours_stand_beside_the_output(model, sides, tmp_p
     [
         ({"model": "/no/such/model"}, "model: expected a model folder, found none"),
         ({"source": "none.txt"}, "there is no file .*none.txt"),
-        ({"output": "m.xlsx"}, r"ends in \.tsv, \.csv, \.jsonl, \.parquet"),
+        ({"output": "gold.tsv"}, r"output: gold\.tsv is the input itself; name another"),
+        ({"output": "m.xlsx"}, r"ends in \.tsv or \.csv or \.jsonl or \.parquet"),
     ],
 )
 def test_a_wrong_request_is_answered_before_torch_works(model, sides, tmp_path, changed, told, monkeypatch):
     monkeypatch.setitem(sys.modules, "students.mining.mine", None)  # what would load the model
+    monkeypatch.chdir(tmp_path)
     given = {"model": model, "source": sides[0], "output": tmp_path / "m.tsv"} | changed
     with pytest.raises(RequestError, match=told):
-        call("mine", given["model"], given["source"], sides[1], given["output"])
+        call("mine", given["model"], given["source"], sides[1], given["output"], "--gold", "gold.tsv")
+    assert (tmp_path / "gold.tsv").read_text() == "2\t3\n3\t1\n"
 
 
 def test_a_recipe_mines_and_skips_what_is_mined(model, sides, tmp_path, write_recipe):

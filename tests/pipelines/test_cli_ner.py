@@ -10,11 +10,13 @@ import sys
 import time
 
 import pytest
+from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import EntityTagger, tag_file
 from domain.biomedical.annotations import Document, Entity, Passage
 from domain.biomedical.entities.tag_files import written
+from domain.biomedical.entities.tag_settings import TagSettings
 from domain.biomedical.formats import FORMATS, read_documents, write_documents
 
 WORDS = ["gout", "fever", "mice", "had", "the", "of", "BRCA1", "p53", "in", "rats", "(", ")", ".", ",", "<", ">", "&"]
@@ -122,7 +124,6 @@ def test_raw_text_is_one_document_to_the_character(call, tagger, tmp_path):
     assert (document.id, document.text) == ("note", text)
 
 
-@pytest.mark.skipif("html" not in FORMATS, reason="there is no HTML page yet")
 def test_a_page_shows_markup_of_a_text_as_text(call, tagger, write_lines, tmp_path):
     source = write_lines(
         "evil.jsonl", [json.dumps({"id": "<i>", "text": "gout <script>alert(1)</script> & p53 fever"})]
@@ -175,6 +176,7 @@ def test_an_empty_file_is_a_document_without_entities(call, tagger, tmp_path):
         (["MODEL", "texts.jsonl", "none/out.jsonl"], "there is no folder none"),
         (["MODEL", "none.jsonl", "out.jsonl"], r"there is no file or folder none\.jsonl"),
         (["MODEL", "texts.jsonl", "texts.jsonl"], "is the input itself"),
+        (["MODEL", "texts.jsonl", ".", "--format", "brat"], "output: expected a new folder or an empty one for brat"),
         (["./none", "texts.jsonl", "out.jsonl"], "model: expected .*folder, found none at .*none"),
     ],
 )
@@ -201,6 +203,12 @@ def test_a_recipe_tags_documents(call, tagger, texts, expected, write_lines, tmp
     found = read_documents(tmp_path / "runs/r/t/latest/entities.json")
     assert [spans(document) for document in found] == expected
     assert "SKIP" in call("run", recipe, "--runs", tmp_path / "runs", "--set", "t.batch_tokens=64")
+
+
+@pytest.mark.parametrize("name", ["text", "lines"])
+def test_a_stage_writes_no_format_that_is_only_read(name):
+    with pytest.raises(ValidationError, match="output"):
+        TagSettings.model_validate({"model": "/m", "documents": "/d.txt", "output": name})
 
 
 SMALL_BLOCKS = """

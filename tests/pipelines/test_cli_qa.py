@@ -146,6 +146,13 @@ def test_squad_is_read_with_its_ids_and_bioasq_snippet_by_snippet(call, answerer
     assert of(rows[0]) == expected[0]
 
 
+def test_what_is_read_over_is_told_once(answerer, tmp_path, capsys):
+    factoid = {"id": "b", "body": ASKED[0][0], "type": "factoid", "snippets": [{"text": SHORT}]}
+    (tmp_path / "b.json").write_text(json.dumps({"questions": [factoid, {**factoid, "id": "c", "type": "list"}]}))
+    answer_file(answerer, tmp_path / "b.json", tmp_path / "b.jsonl", page=tmp_path / "b.html")
+    assert capsys.readouterr().err.count("read over: 1 × a question of the type list") == 1
+
+
 def test_a_page_marks_every_answer_and_shows_markup_as_text(call, answerer, questions, expected, tmp_path):
     call(
         "qa", "answer", answerer, questions, tmp_path / "a.jsonl", "--html", tmp_path / "a.html", "--precision", "fp32"
@@ -226,6 +233,7 @@ FILES = {
         (["MODEL", "questions.jsonl", "none/a.jsonl"], "there is no folder none to write a.jsonl into; make it first"),
         (["MODEL", "questions.jsonl", "questions.jsonl"], "is the input itself; name another"),
         (["MODEL", "questions.jsonl", "a.jsonl", "--html", "a.pdf"], r"--html: expected a file that ends in \.html"),
+        (["MODEL", "questions.jsonl", "a.jsonl", "--top", "21"], r"--top.*20"),
         (["MODEL", "nowhere.csv", "a.jsonl"], r"there is no file nowhere\.csv"),
         (["MODEL", "none.jsonl", "a.jsonl"], r"none\.jsonl holds no records"),
         (["MODEL", "other.csv", "a.jsonl"], r"other\.csv has no column 'question'"),

@@ -178,6 +178,19 @@ def test_rows_that_cannot_be_used_are_listed_by_line_alone(call, model, tmp_path
     assert not (tmp_path / "other.jsonl").exists() and not (tmp_path / "other.jsonl.partial").exists()
 
 
+def test_ids_and_notes_of_other_kinds_are_left_out_by_their_reason_and_mixed_ids_told_once(model, tmp_path, capsys):
+    rows = [{"hadm_id": each, "text": "dry"} for each in (7, "7", 7.0, 8, True, ["qzx"], 100.5)]
+    rows += [{"hadm_id": 9, "text": each} for each in (7, ["qzx"], None)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    score_file(model, tmp_path / "in.jsonl", tmp_path / "out.jsonl", max_rejects=1)
+    assert [row["hadm_id"] for row in rows_of(tmp_path / "out.jsonl")] == ["7", "8", "9"]
+    listed = [(row["line"], row["reason"]) for row in rows_of(tmp_path / "out.jsonl.rejects.jsonl")]
+    no_id, no_text = "an id that is neither text nor a whole number", "a note that is something other than text"
+    assert listed == [(5, no_id), (6, no_id), (7, no_id), (8, no_text), (9, no_text)]
+    told = capsys.readouterr().err
+    assert told.count("hadm_id: some ids are numbers with a point, others text, others whole numbers") == 1
+
+
 WRONG = [
     (["MODEL", "notes.csv", "out.xyz"], r"output: expected a file that ends in \.csv or \.jsonl or \.parquet"),
     (["MODEL", "notes.csv", "none/out.csv"], "there is no folder none"),

@@ -129,8 +129,10 @@ def test_a_column_of_a_table_is_searched(model, tmp_path):
 
 def test_exact_search_may_be_asked_of_an_index_with_a_graph_but_not_the_other_way_round(model, corpus):
     call(model, corpus)
-    with pytest.raises(RequestError, match=r"--kind hnsw: expected a graph .* give CORPUS too"):
+    with pytest.raises(RequestError, match=r"kind: expected a graph \(hnsw\) .* give the corpus too"):
         call(model, "--index", f"{corpus}.index", "--query", "Hund", "--kind", "hnsw")
+    with pytest.raises(RequestError, match=r"ef_search: expected search through a graph .*found exact search"):
+        call(model, corpus, "--query", "Hund", "--ef-search", "5")
     call(model, corpus, "--kind", "hnsw")
     for options in (["--kind", "exact"], ["--ef-search", "1"]):
         assert len(call(model, corpus, "--query", "Hund", "-k", "3", *options)[0].splitlines()) == 4
@@ -151,7 +153,14 @@ def test_another_model_is_refused_and_names_the_first(model, corpus, tiny_encode
         (["corpus.txt", "--query", " \t"], "--query: expected a text to look for, found an empty one"),
         (["corpus.txt", "--output", "a.jsonl"], "--output: expected --query or --queries"),
         (["corpus.txt", "--query", "x", "--output", "a.jsonl", "--json"], "give one of the two"),
-        (["corpus.txt", "--query", "x", "--output", "a.txt"], r"ends in \.jsonl, \.csv or \.tsv, found a\.txt"),
+        (["corpus.txt", "--query", "x", "--output", "a.txt"], r"ends in \.jsonl or \.csv or \.tsv, found a\.txt"),
+        (["corpus.txt", "--queries", "q.csv", "--output", "q.csv"], r"--output: q\.csv is the input itself"),
+        (["q.csv", "--query", "x", "--output", "q.csv"], r"--output: q\.csv is the input itself"),
+        (["corpus.txt", "--kind", "exact", "--ef-search", "5"], "--ef-search is for the graph .*give one of the two"),
+        (["--index", "x", "--column", "said", "--query", "y"], "--column: expected CORPUS, .*found --index alone"),
+        (["--index", "x", "--format", "csv", "--no-header"], "--format, --no-header: expected CORPUS"),
+        (["--index", "x", "--prompt", "query"], "--prompt: expected CORPUS.*--query-prompt is for queries"),
+        (["--index", "x", "--processes", "2"], "--processes: expected CORPUS"),
         (["corpus.txt", "--query", "x", "--output", "none/a.csv"], "there is no folder none"),
         (["none.txt"], "there is no file"),
         (["corpus.txt", "--queries", "none.txt"], "there is no file"),
@@ -165,9 +174,11 @@ def test_a_wrong_request_is_answered_before_the_model_is_loaded(options, told, c
     monkeypatch.chdir(corpus.parent)
     monkeypatch.setattr(SentenceEncoder, "load", None)
     (corpus.parent / "model").mkdir()
+    (corpus.parent / "q.csv").write_text("text\nle chat\n")
     with pytest.raises(RequestError, match=told):
         call("model", *options)
-    assert sorted(path.name for path in corpus.parent.iterdir()) == ["corpus.txt", "model"]
+    assert sorted(path.name for path in corpus.parent.iterdir()) == ["corpus.txt", "model", "q.csv"]
+    assert (corpus.parent / "q.csv").read_text() == "text\nle chat\n"
 
 
 def test_a_file_of_blank_queries_is_refused(model, corpus, tmp_path):

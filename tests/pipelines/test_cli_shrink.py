@@ -77,6 +77,17 @@ def test_layers_dimensions_and_scores_are_told_in_json_and_kept_with_the_model(m
     assert SentenceEncoder.load(out).encode(ENGLISH).shape == (4, 3)
 
 
+def test_translation_accuracy_of_both_is_told_for_aligned_files_and_for_a_table(model, english, tmp_path):
+    (tmp_path / "test.de").write_text("\n".join(GERMAN) + "\n", encoding="utf-8")
+    rows = [f"{one}\t{other}" for one, other in zip(ENGLISH, GERMAN, strict=True)]
+    (tmp_path / "test.tsv").write_text("\n".join(["en\tfr", *rows]) + "\n", encoding="utf-8")
+    options = ["--parallel", f"de={english},{tmp_path / 'test.de'}", "--parallel", f"fr={tmp_path / 'test.tsv'}"]
+    told = json.loads(call(model, english, tmp_path / "small", *options, "--layers", 2, "--json"))
+    for side in ("before", "after"):
+        assert told[f"translation_accuracy/{side}/en-de"] == told[f"translation_accuracy/{side}/en-fr"]
+        assert 0 <= told[f"translation_accuracy/{side}/en-de"] <= 1
+
+
 def test_columns_are_found_by_name_and_by_position_and_may_be_several(model, german, tmp_path):
     call(model, german, tmp_path / "named", "--column", "german")
     call(model, german, tmp_path / "both", "--column", "0", "--column", "1")
@@ -102,6 +113,13 @@ def test_what_a_killed_command_left_behind_is_no_hindrance(model, english, tmp_p
         (["--layers", "9"], "at most the 3 of the base, found 9"),
         (["--dimensions", "16"], "fewer than the model's 16, found 16"),
         (["--format", "csv", "--column", "german"], "has no column 'german'"),
+        (
+            ["--parallel", "english.de"],
+            "--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE, found english.de",
+        ),
+        (["--parallel", "de=a,b,c"], "--parallel: expected LANGUAGE=ENGLISH,OTHER"),
+        (["--parallel", "de=none.en,none.de"], "there is no file .*none"),
+        (["--parallel", "deutsch=none.tsv"], "expected a language code"),
         (["--sts", "a/x.csv", "--sts", "b/x.csv"], "--sts: expected files with different names"),
     ],
 )

@@ -149,9 +149,17 @@ def test_blank_lines_keep_their_place_and_are_counted(call, model, write_lines, 
         (["a dog", " "], "found an empty one"),
         (["a dog", "ein hund", "--picture", "p.svg"], "add --matrix"),
         (["a dog", "ein hund", "--column", "text"], "are for files"),
-        (["english.txt", "--matrix", "--picture", "p.gif"], r"ends in \.png, \.svg or \.pdf, found p\.gif"),
+        (
+            ["english.txt", "--matrix", "--picture", "p.gif"],
+            r"--picture: .* ends in \.png or \.svg or \.pdf, found p\.gif",
+        ),
         (["english.txt", "--matrix", "--picture", "none/p.png"], "there is no folder none"),
-        (["english.txt", "--matrix", "--csv", "none/p.csv"], "found No such file or directory at none/p.csv"),
+        (["english.txt", "--matrix", "--csv", "none/p.csv"], "--csv: there is no folder none"),
+        (["a dog", "ein hund", "--csv", "none/p.csv"], "--csv: there is no folder none"),
+        (["english.txt", "--matrix", "--csv", "p.txt"], r"--csv: expected a file that ends in \.csv, found p\.txt"),
+        (["t.csv", "t.csv", "--files", "--csv", "t.csv"], r"--csv: t\.csv is the input itself"),
+        (["english.txt", "t.csv", "--matrix", "--csv", "t.csv"], r"--csv: t\.csv is the input itself"),
+        (["lines.svg", "--matrix", "--picture", "lines.svg"], r"--picture: lines\.svg is the input itself"),
         (["english.txt", "others.txt", "--matrix", "--files"], "choose one of them"),
         (["english.txt", "others.txt", "--files"], r"3 lines in .*english.txt and 2 in .*others.txt"),
         (["english.txt", "none.txt", "--matrix"], "there is no file .*none.txt"),
@@ -168,10 +176,12 @@ def test_a_wrong_request_is_answered_before_the_model_is_loaded(
     monkeypatch.setattr(SentenceEncoder, "load", None)
     write_lines("long.txt", ["a dog"] * 201)
     write_lines("empty.txt", [])
+    inputs = [write_lines(name, ["text", "a dog"]) for name in ("t.csv", "lines.svg")]
     (tmp_path / "latin.txt").write_bytes(b"ein\nH\xe4nd\n")
     with pytest.raises(RequestError, match=told):
         call("similarity", model, *arguments)
     assert not list(tmp_path.glob("*p.*"))
+    assert [path.read_text() for path in inputs] == ["text\na dog\n"] * 2
 
 
 def test_an_unknown_metric_is_a_wrong_request_that_names_the_known_ones(bertrelay):

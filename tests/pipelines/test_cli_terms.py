@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.errors import RequestError
@@ -79,6 +81,11 @@ def test_a_wrong_file_leaves_no_folder_and_a_file_is_no_folder(call, model, writ
     with pytest.raises(RequestError, match="is an input and would be written over"):
         call("terms", model, own, own.parent)
     assert own.read_text().startswith("term\na dog\n")
+    (folder := tmp_path / "own").mkdir()
+    pq.write_table(pa.table({"term": TERMS}), own := folder / "vectors.parquet")
+    with pytest.raises(RequestError, match="is an input and would be written over"):
+        call("terms", model, own, folder)
+    assert pq.read_table(own)["term"].to_pylist() == TERMS and list(folder.iterdir()) == [own]
     with pytest.raises(RequestError, match="expected a model folder"):
         call("terms", "./nothing", good, tmp_path / "out")
 

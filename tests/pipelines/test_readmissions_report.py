@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.readmissions import flow_table, readmission_pictures
+from pipelines.curves import COLOURS
+from pipelines.readmissions import ORDER, flow_table, readmission_pictures
 from pipelines.scores import score_tables
 
 READING = [{"share": share, "auroc": 0.5 + share / 4, "readmitted": 0.4, "others": 0.2} for share in (0.5, 1.0)]
@@ -14,6 +15,7 @@ CURVES = {
     "precision_recall": {"model": [[0.1, 0.9], [1, 0.3]], "tfidf": [[0.2, 0.6], [1, 0.3]]},
     "calibration": {"model": [[0.1, 0.2, 50], [0.6, 0.5, 50]], "model, calibrated": [[0.2, 0.2, 50], [0.5, 0.5, 50]]},
     "while_reading": READING,
+    "read_in_parts": 1234,
     "prevalence": 0.3,
 }
 GROUP = {"auroc": 0.8, "auroc_low": 0.7, "auroc_high": 0.9, "auprc": 0.5, "prevalence": 0.3, "mean_probability": 0.31}
@@ -37,7 +39,8 @@ def test_curves_have_names_axes_and_no_script(folder: Path) -> None:
     found = readmission_pictures(folder)
     assert found is not None
     titles = [curve.title for curve in found.curves]
-    assert titles[:3] == ["ROC", "Precision and recall", "Calibration"] and len(titles) == 5
+    read = [f"{what} as more of the note is read (1,234 admissions of several chunks)" for what in ("AUROC", "P")]
+    assert titles == ["ROC", "Precision and recall", "Calibration", *read]
     for curve, labels in zip(
         found.curves,
         [("false positive rate", "recall"), ("recall", "precision"), ("probability", "share readmitted")],
@@ -47,6 +50,33 @@ def test_curves_have_names_axes_and_no_script(folder: Path) -> None:
         assert "<script" not in curve.svg and "model" in curve.svg
     assert "TF-IDF" in found.curves[0].svg
     assert "not readmitted" in found.curves[4].svg
+
+
+def test_where_all_is_read_at_once_there_is_no_picture_of_reading(folder: Path) -> None:
+    (folder / "curves.json").write_text(json.dumps(CURVES | {"while_reading": None, "read_in_parts": 0}))
+    found = readmission_pictures(folder)
+    assert found is not None and [curve.title for curve in found.curves] == [
+        "ROC",
+        "Precision and recall",
+        "Calibration",
+    ]
+
+
+def test_steps_without_a_figure_are_left_out_of_the_pictures_of_reading(folder: Path) -> None:
+    reading = [each | {"auroc": None, "others": None} for each in READING]
+    (folder / "curves.json").write_text(json.dumps(CURVES | {"while_reading": reading}))
+    found = readmission_pictures(folder)
+    assert found is not None and len(found.curves) == 5
+
+
+def test_of_a_baseline_the_calibrated_curve_is_drawn_alone_in_its_own_colour(folder: Path) -> None:
+    points = [[0.1, 0.2, 50], [0.6, 0.5, 50]]
+    drawn = dict.fromkeys(("model", "model, calibrated", "tfidf", "tfidf, calibrated"), points)
+    (folder / "curves.json").write_text(json.dumps(CURVES | {"calibration": drawn}))
+    found = readmission_pictures(folder)
+    assert found is not None
+    assert all(each in found.curves[2].svg for each in (">model<", "model, calibrated<", "TF-IDF, calibrated<"))
+    assert ">TF-IDF<" not in found.curves[2].svg and COLOURS[ORDER.index("tfidf")] in found.curves[2].svg
 
 
 def test_groups_are_shown_and_small_ones_counted(folder: Path) -> None:

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from domain.clinical.outcomes.outcome_settings import AggregationName, OutcomeModelSettings
+from domain.clinical.outcomes.outcome_settings import PAPERS_C, AggregationName, OutcomeModelSettings
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]
 
-CHOICES_OF_C = (2.0, 1.0, 4.0, 0.5, 8.0, 0.25, 16.0, 32.0)
+CHOICES_OF_C = (PAPERS_C, 1.0, 4.0, 0.5, 8.0, 0.25, 16.0, 32.0)
 """The paper's first: it stays where no other is better."""
 
 
@@ -28,7 +28,7 @@ def aggregate(
     admissions: Integers,
     count: int,
     aggregation: AggregationName = "max_and_mean",
-    c: float = 2.0,
+    c: float = PAPERS_C,
 ) -> Floats:
     """P of each of `count` admissions, (count,), from those of chunks, (chunks,); nan where there is no chunk."""
     contributed = shares(probabilities, admissions, count, aggregation, c)
@@ -53,7 +53,7 @@ def shares(
     admissions: Integers,
     count: int,
     aggregation: AggregationName = "max_and_mean",
-    c: float = 2.0,
+    c: float = PAPERS_C,
 ) -> Floats:
     """What each chunk contributes to its admission's P, (chunks,): its weight times its probability.
 

@@ -14,7 +14,7 @@ CATEGORIES = {
 }
 """By the version of ICD. An ICD-9 E code says how an injury came about, and has a character more."""
 
-FEWEST = 10
+FEWEST_STAYS = 10
 
 
 def group_of(code: str, version: int) -> str | None:
@@ -32,7 +32,7 @@ def groups_of_stay(codes: Iterable[Mapping[str, Any]]) -> set[str]:
     return {group for each in codes if (group := group_of(each["code"], each["version"]))}
 
 
-def commonest(stays: Iterable[set[str]], count: int, fewest: int = FEWEST) -> tuple[str, ...]:
+def commonest(stays: Iterable[set[str]], count: int, fewest: int = FEWEST_STAYS) -> tuple[str, ...]:
     """The `count` groups that most stays have, the commonest first; of equally common ones the first by name.
 
     fewest: stays that a group must have. From fewer nothing is learnt, and a model's folder would name them.

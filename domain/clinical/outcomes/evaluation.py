@@ -30,6 +30,7 @@ from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 TINY = 1e-9
 POINTS = 200
 STEPS_OF_READING = 10
+CALIBRATION_ERRORS = ("calibration_error", "calibration_error_uncalibrated")
 
 Curve = list[tuple[float, float]]
 
@@ -74,7 +75,7 @@ def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
         return ranked | alarms | _distances(judged, weights) | prevalence
 
     missing: Metrics = {"rp80": None, "rp80_precision": None} if threshold is None else {}
-    return with_intervals(of, judged.subjects, seed=seed) | missing
+    return with_intervals(of, judged.subjects, distances=CALIBRATION_ERRORS, seed=seed) | missing
 
 
 def _alarms(judged: Judged, threshold: float, weights: Floats) -> dict[str, Floats]:
@@ -129,13 +130,18 @@ def _thinned(across: Floats, up: Floats) -> Curve:
 
 def while_reading(
     probabilities: Floats, admissions: NDArray[np.int64], outcomes: Flags, settings: OutcomeModelSettings
-) -> list[dict[str, float | None]]:
-    """The score as more of the note is read: AUROC, and the mean P of those with the label, by its name, and of others.
+) -> dict[str, Any]:
+    """The score as more of the note is read, of admissions with several chunks, as of others all is read at once.
 
+    `while_reading`: at each step the AUROC, and the mean P of those with the label, by its name, and of others; None
+    where no admission has several chunks. `read_in_parts`: how many have.
     probabilities, admissions: of chunks, those of an admission in order; of `share` of them as many are read as make
     up at least that.
     """
     counts = np.bincount(admissions, minlength=len(outcomes))
+    is_long = counts > 1  # (admissions,)
+    if not is_long.any():
+        return {"while_reading": None, "read_in_parts": 0}
     order = np.argsort(admissions, kind="stable")
     places = np.empty(len(admissions), np.int64)
     places[order] = np.concatenate([np.arange(count) for count in counts])
@@ -144,6 +150,11 @@ def while_reading(
         is_read = places * STEPS_OF_READING < step * counts[admissions]
         read = probabilities[is_read], admissions[is_read]
         so_far = aggregate(*read, len(outcomes), settings.aggregation, settings.c)
-        means = {settings.labels[0]: float(so_far[outcomes].mean()), "others": float(so_far[~outcomes].mean())}
-        found.append({"share": step / STEPS_OF_READING, "auroc": auroc_of(so_far, outcomes), **means})
-    return found
+        means = {settings.labels[0]: _mean(so_far[is_long & outcomes]), "others": _mean(so_far[is_long & ~outcomes])}
+        auroc_so_far = auroc_of(so_far[is_long], outcomes[is_long])
+        found.append({"share": step / STEPS_OF_READING, "auroc": auroc_so_far, **means})
+    return {"while_reading": found, "read_in_parts": int(is_long.sum())}
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None

@@ -15,6 +15,7 @@ from domain.clinical.outcomes.aggregation import aggregate_labels, choose_c
 from domain.clinical.outcomes.baselines import baselines
 from domain.clinical.outcomes.evaluation import best_temperature, calibrated
 from domain.clinical.outcomes.measures import Floats, auroc_of, mean_of_known, threshold_at_precision
+from domain.clinical.outcomes.outcome import probability_column
 from domain.clinical.outcomes.outcome_settings import LearningSettings, OutcomeModelSettings
 from domain.clinical.outcomes.outcome_task import OutcomeTask, Split
 
@@ -24,17 +25,17 @@ class HeldOut:
     """The validation and test admissions as the model reads them, their chunks read once.
 
     how: what the validation admissions settled.
-    before, found: P of the validation admissions and of the test admissions, (admissions, labels).
-    of_test: the probabilities of the test admissions' chunks, (chunks, labels).
+    validation_probabilities, test_probabilities: P of the admissions of each, (admissions, labels).
+    test_chunk_probabilities: those of the test admissions' chunks, (chunks, labels).
     """
 
     task: OutcomeTask
     how: OutcomeModelSettings
     validation: Split
     test: Split
-    before: Floats
-    found: Floats
-    of_test: Floats
+    validation_probabilities: Floats
+    test_probabilities: Floats
+    test_chunk_probabilities: Floats
 
     def column(self, name: str) -> "pd.Series[Any]":
         """Of the test admissions."""
@@ -49,12 +50,13 @@ class HeldOut:
     def scores(self, name: str) -> pd.DataFrame:
         """The probabilities of a split beside what came of its admissions."""
         notes, how = self.task.notes, self.how
-        split, found = (self.test, self.found) if name == "test" else (self.validation, self.before)
+        validation, test = (self.validation, self.validation_probabilities), (self.test, self.test_probabilities)
+        split, found = test if name == "test" else validation
         columns: dict[str, Any] = {"hadm_id": notes.table.loc[notes.is_in(name), "hadm_id"].to_numpy()}
         if how.outcome.kind == "binary":
             columns |= {"probability": found[:, 0], "calibrated": calibrated(found[:, 0], how.temperature)}
         else:
-            columns |= {f"probability/{label}": found[:, place] for place, label in enumerate(how.labels)}
+            columns |= {probability_column(label): found[:, place] for place, label in enumerate(how.labels)}
         columns["n_chunks"] = np.bincount(split.admissions, minlength=split.count).astype(np.int32)
         columns |= {label: split.labels[:, place] for place, label in enumerate(how.labels)}
         return pd.DataFrame(columns | {"split": name})
@@ -83,9 +85,9 @@ def read_held_out(task: OutcomeTask, settings: LearningSettings) -> HeldOut:
     with progress("reading chunks", len(validation.chunks) + len(test.chunks), "chunks") as bar:
         of_validation, of_test = (task.probabilities(each, bar) for each in (validation, test))
     how = _settled(task.outcome_model.settings, settings, validation, of_validation)
-    before = aggregate_labels(of_validation, validation.admissions, validation.count, how)
-    found = aggregate_labels(of_test, test.admissions, test.count, how)
-    return HeldOut(task, how, validation, test, before, found, of_test)
+    validation_probabilities = aggregate_labels(of_validation, validation.admissions, validation.count, how)
+    test_probabilities = aggregate_labels(of_test, test.admissions, test.count, how)
+    return HeldOut(task, how, validation, test, validation_probabilities, test_probabilities, of_test)
 
 
 def _settled(

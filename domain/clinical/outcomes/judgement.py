@@ -10,8 +10,17 @@ from bertrelay.progress import say
 from bertrelay.stage import Metrics
 from domain.clinical.cohorts.characteristics import CHARACTERISTICS
 from domain.clinical.outcomes.classifier import save_model
-from domain.clinical.outcomes.evaluation import Judged, best_figures, calibrated, curves, figures, while_reading
+from domain.clinical.outcomes.evaluation import (
+    Judged,
+    best_figures,
+    best_temperature,
+    calibrated,
+    curves,
+    figures,
+    while_reading,
+)
 from domain.clinical.outcomes.held_out import HeldOut, read_held_out
+from domain.clinical.outcomes.judgement_files import CONFUSION, CURVES, FLOW, SCORES, SLICES
 from domain.clinical.outcomes.label_evaluation import JudgedLabels, confusion, label_figures
 from domain.clinical.outcomes.measures import Floats, threshold_at_precision
 from domain.clinical.outcomes.outcome_settings import LearningSettings
@@ -19,7 +28,6 @@ from domain.clinical.outcomes.outcome_task import OutcomeTask
 from domain.clinical.outcomes.slices import groups_of, label_slices, slices
 from domain.clinical.parquet import write_parquet
 
-SCORES, CURVES, SLICES, FLOW, CONFUSION = "scores.parquet", "curves.json", "slices.json", "flow.csv", "confusion.json"
 OURS = "model"
 
 
@@ -55,24 +63,29 @@ def of_baseline(name: str, found: Metrics) -> Metrics:
 def _judged_yes_or_no(held_out: HeldOut, settings: LearningSettings, output: Path, risks: Floats | None) -> Metrics:
     how, test = held_out.how, held_out.test
     outcomes, subjects = test.labels[:, 0], held_out.subjects
-    probability = held_out.found[:, 0]
+    probability = held_out.test_probabilities[:, 0]
     ours = Judged(subjects, outcomes, probability, calibrated(probability, how.temperature))
     others, metrics = _judged_baselines(held_out)
-    reading = while_reading(held_out.of_test[:, 0], test.admissions, outcomes, how)
-    drawn = curves({OURS: ours, **others}) | {"while_reading": reading, "prevalence": float(outcomes.mean())}
-    write_json(output / CURVES, {"outcome": how.labels[0], **drawn}, compact=True)
+    reading = while_reading(held_out.test_chunk_probabilities[:, 0], test.admissions, outcomes, how)
+    about = {"outcome": how.labels[0], "prevalence": float(outcomes.mean())}
+    write_json(output / CURVES, about | curves({OURS: ours, **others}) | reading, compact=True)
     _write_slices(held_out, ours, Path(settings.cohort), output)
     best = {} if risks is None else best_figures(ours, risks[held_out.task.notes.is_in("test")])
     return figures(ours, how.threshold) | metrics | best
 
 
 def _judged_baselines(held_out: HeldOut) -> tuple[dict[str, Judged], Metrics]:
-    """What the baselines tell of the test admissions, and their figures, as `auroc/tfidf`."""
+    """What the baselines tell of the test admissions, and their figures, as `auroc/tfidf`.
+
+    Threshold and temperature are settled on validation, as the model's are.
+    """
     judged, metrics = dict[str, Judged](), Metrics()
-    for name, before, found in held_out.baselines():
-        threshold = threshold_at_precision(before[:, 0], held_out.validation.labels[:, 0])
-        judged[name] = Judged(held_out.subjects, held_out.test.labels[:, 0], found[:, 0])
-        metrics |= of_baseline(name, figures(judged[name], threshold))
+    for name, of_validation, of_test in held_out.baselines():
+        settling = of_validation[:, 0], held_out.validation.labels[:, 0]
+        probability = of_test[:, 0]
+        cooled = calibrated(probability, best_temperature(*settling))
+        judged[name] = Judged(held_out.subjects, held_out.test.labels[:, 0], probability, cooled)
+        metrics |= of_baseline(name, figures(judged[name], threshold_at_precision(*settling)))
     return judged, metrics
 
 
@@ -91,7 +104,7 @@ def _write_slices(held_out: HeldOut, ours: Judged, cohort: Path, output: Path) -
 
 def _judged_labels(held_out: HeldOut, output: Path) -> Metrics:
     how = held_out.how
-    ours = JudgedLabels(held_out.subjects, held_out.test.labels, held_out.found, how.outcome.kind)
+    ours = JudgedLabels(held_out.subjects, held_out.test.labels, held_out.test_probabilities, how.outcome.kind)
     metrics = label_figures(ours)
     if metrics["labels_left_out"]:
         say(

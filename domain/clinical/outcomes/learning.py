@@ -24,6 +24,7 @@ from domain.clinical.outcomes.labelled_notes import LabelledNotes, read_labelled
 from domain.clinical.outcomes.measures import Floats
 from domain.clinical.outcomes.outcome import OUTCOMES
 from domain.clinical.outcomes.outcome_settings import (
+    PAPERS_C,
     LearningSettings,
     OutcomeModelSettings,
     OutcomeSettings,
@@ -31,9 +32,6 @@ from domain.clinical.outcomes.outcome_settings import (
 )
 from domain.clinical.outcomes.outcome_task import OutcomeTask
 from domain.pretraining.vocabulary import plain_rules
-
-PAPERS_C = 2.0
-"""Until the validation admissions choose another."""
 
 
 def run(settings: ReadmissionSettings, context: StageContext) -> Metrics:
@@ -95,7 +93,7 @@ def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
         raise RequestError(
             f"risk: expected a CSV file with the columns hadm_id and true_risk, found something else in {file} "
             f"({type(error).__name__})"
-        ) from error
+        ) from None  # whose words tell the value of a cell
     by_id = dict(zip(table["hadm_id"].map(canonical_id), table["true_risk"], strict=True))
     risks = np.array(notes.table["hadm_id"].map(by_id), np.float64)
     missing = int(np.isnan(risks[notes.is_in("test")]).sum())

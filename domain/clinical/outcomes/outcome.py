@@ -48,6 +48,11 @@ OUTCOMES: dict[str, Outcome] = {
 }
 
 
+def probability_column(label: str) -> str:
+    """What a table of scores calls the probability of one of several labels."""
+    return f"probability/{label}"
+
+
 def in_words(label: str) -> str:
     """`died in hospital` for `died_in_hospital`."""
     return label.replace("_", " ")

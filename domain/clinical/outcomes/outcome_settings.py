@@ -11,6 +11,8 @@ from domain.clinical.outcomes.outcome import OUTCOMES, READMISSION, Outcome, Out
 
 AggregationName = Literal["max_and_mean", "max", "mean"]
 GROUPS = 50
+PAPERS_C = 2.0
+"""Of Huang, Altosaar & Ranganath (2019)."""
 
 
 class LearningSettings(TrainingSettings):
@@ -32,7 +34,7 @@ class LearningSettings(TrainingSettings):
     cohort: InputFile
     chunking: ChunkSettings = ChunkSettings()
     aggregation: AggregationName = "max_and_mean"
-    c: Annotated[float, Field(gt=0)] | Literal["chosen"] = 2.0
+    c: Annotated[float, Field(gt=0)] | Literal["chosen"] = PAPERS_C
     share_weight: bool = True
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     control: Literal["none", "shuffled_labels"] = "none"
@@ -87,7 +89,7 @@ class OutcomeModelSettings(Settings):
     labels: list[str] = list(READMISSION.labels)
     chunking: ChunkSettings = ChunkSettings()
     aggregation: AggregationName = "max_and_mean"
-    c: Annotated[float, Field(gt=0)] = 2.0
+    c: Annotated[float, Field(gt=0)] = PAPERS_C
     temperature: Annotated[float, Field(gt=0)] = 1.0
     threshold: float | None = None
 

@@ -41,14 +41,14 @@ def _likeliest(found: Explanation, how: OutcomeModelSettings) -> list[tuple[str,
 
 def _marked(found: Explanation, start: int, end: int) -> Markup:
     """The characters of a chunk, with those words marked that moved its log-odds."""
-    most = max((abs(word.log_odds) for word in found.words), default=0.0)
+    most = max((abs(word.lost_log_odds) for word in found.words), default=0.0)
     return Markup().join(_pieces(found, start, end, most))
 
 
 def _pieces(found: Explanation, start: int, end: int, most: float) -> Iterator[Markup]:
     place = start
     for word in found.words:
-        strength = round(STRENGTHS * abs(word.log_odds) / most) if most else 0
+        strength = round(STRENGTHS * abs(word.lost_log_odds) / most) if most else 0
         if strength and start <= word.start and word.end <= end:
             yield escape(found.text[place : word.start])
             yield _mark(found.text[word.start : word.end], word, strength)
@@ -57,6 +57,6 @@ def _pieces(found: Explanation, start: int, end: int, most: float) -> Iterator[M
 
 
 def _mark(text: str, word: Word, strength: int) -> Markup:
-    direction = "up" if word.log_odds > 0 else "down"
-    told = f"{word.log_odds:+.2f} log-odds of the chunk, {word.probability:+.4f} in P"
+    direction = "up" if word.lost_log_odds > 0 else "down"
+    told = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {word.lost_probability:+.4f} in P"
     return Markup('<mark class="{} s{}" title="{}">{}</mark>').format(direction, strength, told, text)

@@ -19,7 +19,8 @@ from bertrelay.parts import Parts
 from bertrelay.records import rows
 from bertrelay.rejects import Rejects
 from bertrelay.tables import Record, Table
-from domain.clinical.ids import canonical_id
+from domain.clinical.ids import canonical_id, tell_mixed_ids
+from domain.clinical.outcomes.given_notes import given_note
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 BLOCK_CHARACTERS = 2_000_000
@@ -137,19 +138,21 @@ def sorted_notes(notes: NotesTable, beside: Path, rejects: Rejects) -> Iterator[
 
 
 def _numbered(notes: NotesTable, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[tuple[str, int, str]]:
+    kinds = set[type]()
     for place, row in enumerate(rows(notes.table, [])):
-        identifier, text = row.values if isinstance(row, Record) else (None, None)
-        name = canonical_id(identifier)
         if not isinstance(row, Record):
             rejects.add(row.file, row.line, row.reason)
-        elif not name:
-            rejects.add(row.file, row.line, "no id of an admission")
-        elif not isinstance(text, str | None):
-            rejects.add(row.file, row.line, "a text that is none")
-        else:
-            rejects.used()
-            digest.update(json.dumps([name, text]).encode())
-            yield name, place, text or ""
+            continue
+        try:
+            name, text = given_note(*row.values)
+        except ValueError as error:
+            rejects.add(row.file, row.line, str(error))
+            continue
+        kinds.add(type(row.values[0]))
+        rejects.used()
+        digest.update(json.dumps([name, text]).encode())
+        yield name, place, text
+    tell_mixed_ids(notes.id_column, kinds)
 
 
 def line_of(row: Row) -> str:

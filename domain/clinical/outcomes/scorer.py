@@ -14,7 +14,7 @@ from bertrelay.hardware import accelerator, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.linear import Packed
 from bertrelay.progress import Bar
-from domain.clinical.ids import canonical_id
+from domain.clinical.ids import tell_mixed_ids
 from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens
 from domain.clinical.notes.chunks import Chunker
 from domain.clinical.notes.cleaning import clean
@@ -23,7 +23,8 @@ from domain.clinical.notes.stay_text import BETWEEN
 from domain.clinical.outcomes.aggregation import aggregate, aggregate_labels, shares
 from domain.clinical.outcomes.classifier import OutcomeModel, load_model
 from domain.clinical.outcomes.evaluation import calibrated
-from domain.clinical.outcomes.outcome import READMISSION, OutcomeName
+from domain.clinical.outcomes.given_notes import given_note
+from domain.clinical.outcomes.outcome import READMISSION, OutcomeName, probability_column
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.clinical.outcomes.prediction import chunk_log_odds
 
@@ -69,12 +70,12 @@ class Score(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word of a text, and what it adds to the log-odds of its chunk and to P: what they lose when it is masked."""
+    """A word of a text, and what the log-odds of its chunk and P lose when it is masked."""
 
     start: int
     end: int
-    log_odds: float
-    probability: float
+    lost_log_odds: float
+    lost_probability: float
 
 
 @dataclass(frozen=True)
@@ -120,19 +121,11 @@ class OutcomeScorer:
         the likeliest, and `probability/LABEL` of all. They are missing where an admission has no text. Offsets count
         characters of the admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the
         order of the rows, an empty line between them.
-        Raises RequestError for a missing column and for a row without an id.
+        Raises RequestError for a missing column, and for a row without an id or whose note is not text.
         """
         import pandas as pd
 
-        for column in (id_column, text_column):
-            if column not in notes:
-                raise RequestError(f"score: expected a column {column!r}, found {', '.join(map(str, notes.columns))}")
-        texts: dict[str, list[str]] = {}
-        for place, (identifier, text) in enumerate(zip(notes[id_column], notes[text_column], strict=True)):
-            name = canonical_id(identifier)
-            if not name:
-                raise RequestError(f"score: expected an id in {id_column!r}, found none in row {place:,}, from 0")
-            texts.setdefault(name, []).append(text if isinstance(text, str) else "")
+        texts = notes_by_admission(notes, id_column, text_column)
         found = self.score_texts([joined(each, cleaned) for each in texts.values()], precision=precision)
         how = self.model.settings
         rows = [flat(name, score, how) for name, score in zip(texts, found, strict=True)]
@@ -232,6 +225,29 @@ def _score(text: str, chunks: list[ScoredChunk], by_label: Floats, how: OutcomeM
     return score._replace(section=section_of(text, score.top))
 
 
+def notes_by_admission(notes: "pd.DataFrame", id_column: str, text_column: str) -> dict[str, list[str]]:
+    """The texts of a frame by admission, both in the order of its rows. Raises RequestError as `score` does."""
+    for column in (id_column, text_column):
+        if column not in notes:  # their names are not told: those of a file without a header are its first row
+            raise RequestError(
+                f"score: expected a column {column!r}, found {len(notes.columns)} columns of other names. Name the "
+                "columns with id_column and text_column, and give a file without a header its own"
+            )
+    texts, kinds = dict[str, list[str]](), set[type]()
+    for place, (identifier, given) in enumerate(zip(notes[id_column], notes[text_column], strict=True)):
+        try:
+            name, text = given_note(identifier, given)
+        except ValueError as error:
+            raise RequestError(
+                f"score: expected an id in {id_column!r} and text in {text_column!r}, found {error} in row {place:,}, "
+                "from 0; mend the row or leave it out"
+            ) from None
+        kinds.add(type(identifier))
+        texts.setdefault(name, []).append(text)
+    tell_mixed_ids(id_column, kinds)
+    return texts
+
+
 FLAT = [
     "hadm_id",
     "probability",
@@ -251,12 +267,12 @@ def columns_of(how: OutcomeModelSettings) -> list[str]:
     """The columns of a score by such a model."""
     if how.outcome.kind == "binary":
         return FLAT
-    return ["hadm_id", "label", *(name for name in FLAT[1:] if name not in OF_YES_OR_NO), *map(of_label, how.labels)]
-
-
-def of_label(label: str) -> str:
-    """The column of a label's probability."""
-    return f"probability/{label}"
+    return [
+        "hadm_id",
+        "label",
+        *(name for name in FLAT[1:] if name not in OF_YES_OR_NO),
+        *map(probability_column, how.labels),
+    ]
 
 
 def flat(name: str, score: Score, how: OutcomeModelSettings) -> dict[str, Any]:
@@ -265,9 +281,8 @@ def flat(name: str, score: Score, how: OutcomeModelSettings) -> dict[str, Any]:
     start, end, share = (None, None, None) if top is None else (top.start, top.end, top.share)
     found = name, score.probability, score.calibrated, score.alarm, len(score.chunks), start, end, score.section, share
     row = dict(zip(FLAT, found, strict=True)) | {"label": score.label}
-    row |= {
-        of_label(label): score.by_label[place] if score.by_label else None for place, label in enumerate(how.labels)
-    }
+    by_label: Sequence[float | None] = score.by_label or [None] * len(how.labels)
+    row |= {probability_column(label): told for label, told in zip(how.labels, by_label, strict=True)}
     return {column: row[column] for column in columns_of(how)}
 
 

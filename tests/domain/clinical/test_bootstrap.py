@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from domain.clinical.outcomes.bootstrap import resampled, with_intervals
-from domain.clinical.outcomes.measures import Ranking, auroc
+from domain.clinical.outcomes.bootstrap import of_distance, resampled, with_intervals
+from domain.clinical.outcomes.measures import Bins, Ranking, auroc
 from pipelines.samples.hospital import draw_risks
 
 SETS, STAYS, NOISE = 400, 500, 1.0
@@ -63,7 +63,7 @@ def test_a_seed_gives_the_same_interval_again():
 
 
 def noisy(risks: np.ndarray, seed: int) -> np.ndarray:
-    """A score that a model might give: the log-odds of the true risk, and noise that is the same in all sets."""
+    """A score that a model might give: the log-odds of the true risk, and noise of one size, each patient's own."""
     return np.log(risks / (1 - risks)) + np.random.default_rng(seed).normal(0, NOISE, len(risks))
 
 
@@ -77,3 +77,32 @@ def test_the_interval_holds_the_truth_in_95_of_100_test_sets():
         found = auroc_with_interval(scores, outcomes, np.arange(STAYS), seed=number, resamples=400)
         held += found["auroc_low"] <= truth <= found["auroc_high"]
     assert 0.92 <= held / SETS <= 0.98
+
+
+def calibration_error(probabilities, outcomes, subjects, **options):
+    bins = Bins.by_size(probabilities, outcomes)
+    return with_intervals(lambda weights: {"error": bins.error(weights)}, subjects, distances=["error"], **options)
+
+
+@pytest.mark.parametrize("stays", [300, 2000])
+def test_the_interval_of_a_calibration_error_holds_that_of_perfect_probabilities_which_is_0(stays):
+    held = 0
+    for seed in range(40):
+        risks, outcomes = draw_risks(stays, seed=seed)
+        found = calibration_error(risks, outcomes, np.arange(stays), seed=seed, resamples=200)
+        assert 0 <= found["error_low"] < found["error"] <= found["error_high"]
+        held += found["error_low"] < 0.005
+    assert held >= 38
+
+
+def test_the_interval_of_a_calibration_error_leaves_out_0_where_the_probabilities_are_wrong():
+    risks, outcomes = draw_risks(2000, seed=3)
+    found = calibration_error(risks**0.5, outcomes, np.arange(2000))
+    truth = float(np.mean(risks**0.5 - risks))  # all are too high, so that bins make no difference
+    assert 0.1 < found["error_low"] < truth < found["error_high"] < found["error"] + 0.1
+
+
+def test_a_distance_is_freed_of_the_noise_of_a_resample():
+    assert of_distance(0.5, 0.4, 0.6) == pytest.approx(((2 * 0.25 - 0.36) ** 0.5, (2 * 0.25 - 0.16) ** 0.5))
+    assert of_distance(0.026, 0.021, 0.049) == pytest.approx((0, (2 * 0.026**2 - 0.021**2) ** 0.5))
+    assert of_distance(0.01, 0.02, 0.03) == (0, 0.01)

@@ -248,7 +248,7 @@ def test_a_word_loses_what_its_label_loses_when_it_is_masked(learnt, task):
     (text,) = stays(1)["text"]
     found = scorer.explain(text, precision="fp32")
     told = int(np.argmax(found.score.by_label))
-    word = max(found.words, key=lambda each: abs(each.log_odds))
+    word = max(found.words, key=lambda each: abs(each.lost_log_odds))
     chunker = Chunker(model.tokenizer, model.settings.chunking)
     tokens = chunk_tokens([text], chunker)
     top = found.score.chunks.index(found.score.top)
@@ -258,10 +258,10 @@ def test_a_word_loses_what_its_label_loses_when_it_is_masked(learnt, task):
     before = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32")
     tokens.ids[place] = model.tokenizer.mask_token_id
     after = chunk_log_odds(model, tokens, np.arange(len(tokens)), "fp32")
-    assert word.log_odds == pytest.approx(before[top, told] - after[top, told], abs=1e-3)
+    assert word.lost_log_odds == pytest.approx(before[top, told] - after[top, told], abs=1e-3)
     owners = np.zeros(len(tokens), np.int64)
     p = [aggregate_labels(expit(each), owners, 1, model.settings)[0, told] for each in (before, after)]
-    assert word.probability == pytest.approx(p[0] - p[1], abs=1e-3)
+    assert word.lost_probability == pytest.approx(p[0] - p[1], abs=1e-3)
 
 
 def test_the_page_of_several_labels_tells_the_likeliest(learnt):

@@ -42,9 +42,9 @@ def run(tmp_path, capfd, monkeypatch):
     known.assign(diagnoses=codes).to_parquet(characteristics)
     write_bert(tmp_path / "bert")
 
-    def run_once(uses: str = READMISSION) -> tuple[int, str]:
+    def run_once(uses: str = READMISSION, debug: bool = False) -> tuple[int, str]:
         Path("private.toml").write_text(RECIPE.format(uses=uses))
-        code = _exit_code(["run", "private.toml", "--runs", "runs"], debug=False)
+        code = _exit_code(["run", "private.toml", "--runs", "runs"], debug=debug)
         printed = "".join(capfd.readouterr())
         assert not MARK.search(printed.encode())
         told = [path for path in Path("runs").rglob("*") if path.is_file() and path.suffix != ".parquet"]
@@ -88,6 +88,6 @@ def cut_off(path: Path) -> None:
 )
 def test_broken_files_tell_no_mark(run, breaks, told):
     breaks()
-    code, printed = run()
+    code, printed = run(debug=True)  # the traceback has the words of what caused it
     assert code == 2, printed
     assert re.search(told, printed), printed

@@ -79,7 +79,7 @@ def test_an_unknown_header_is_not_told(scorer):
     assert score.section is None and score.probability is not None
 
 
-@pytest.mark.parametrize("text", ["", "  \n\t", None, float("nan")])
+@pytest.mark.parametrize("text", ["", "  \n\t", None, float("nan"), pd.NA], ids=repr)
 def test_an_admission_without_text_has_no_probability(scorer, text):
     found = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": [text, HARMLESS[0]]}))
     assert found["n_chunks"].tolist() == [0, 1]
@@ -93,10 +93,42 @@ def test_nothing_to_score_is_an_empty_frame(scorer):
 
 
 def test_a_frame_without_the_columns_or_an_id_is_told(scorer):
-    with pytest.raises(RequestError, match="expected a column 'hadm_id', found stay, text"):
+    with pytest.raises(RequestError, match="expected a column 'hadm_id', found 2 columns of other names"):
         scorer.score(pd.DataFrame({"stay": [1], "text": ["a"]}))
-    with pytest.raises(RequestError, match="expected an id in 'hadm_id', found none in row 1"):
-        scorer.score(pd.DataFrame({"hadm_id": [1, None], "text": ["a", "b"]}))
+    for nothing in (None, float("nan"), pd.NA, " "):
+        with pytest.raises(RequestError, match="found no id of an admission in row 1, from 0"):
+            scorer.score(pd.DataFrame({"hadm_id": ["1", nothing], "text": ["a", "b"]}))
+    with pytest.raises(RequestError, match="found no id of an admission in row 1, from 0"):
+        scorer.score(pd.DataFrame({"hadm_id": pd.array([1, None], "Int64"), "text": ["a", "b"]}))
+
+
+def test_a_frame_without_a_header_is_told_without_its_first_row(scorer):
+    with pytest.raises(RequestError) as told:
+        scorer.score(pd.DataFrame([["1", "b"]], columns=["qzx7", "Qzx came in with QZXFEVER"]))
+    assert "qzx" not in str(told.value).casefold()
+
+
+@pytest.mark.parametrize("wrong", [True, np.True_, ["qzx"], 100.5, float("inf"), b"7"], ids=str)
+def test_an_id_that_is_neither_text_nor_a_whole_number_is_refused(scorer, wrong):
+    frame = pd.DataFrame({"hadm_id": pd.Series([7, wrong], dtype=object), "text": ["a", "b"]})
+    with pytest.raises(RequestError, match="found an id that is neither text nor a whole number in row 1") as told:
+        scorer.score(frame)
+    assert "qzx" not in str(told.value) and "100.5" not in str(told.value)
+
+
+@pytest.mark.parametrize("wrong", [7, 1.5, True, ["qzx"], b"qzx"], ids=str)
+def test_a_note_that_is_not_text_is_refused(scorer, wrong):
+    frame = pd.DataFrame({"hadm_id": [7, 8], "text": pd.Series(["a", wrong], dtype=object)})
+    with pytest.raises(RequestError, match="found a note that is something other than text in row 1") as told:
+        scorer.score(frame)
+    assert "qzx" not in str(told.value)
+
+
+def test_ids_of_several_kinds_are_told_once_and_those_of_one_not_at_all(scorer, capsys):
+    scorer.score(pd.DataFrame({"hadm_id": pd.array([7, 8, 7], "Int64"), "text": ["a"] * 3}))
+    assert capsys.readouterr().err == ""
+    scorer.score(pd.DataFrame({"hadm_id": pd.Series([7, "7", 7.0, 7, "7"], dtype=object), "text": ["a"] * 5}))
+    assert capsys.readouterr().err.count("some ids are numbers with a point, others text, others whole numbers") == 1
 
 
 def test_a_words_importance_is_what_masking_it_loses(scorer):
@@ -109,12 +141,12 @@ def test_a_words_importance_is_what_masking_it_loses(scorer):
     for number, word in enumerate(found.words):
         masked = np.where(numbers == number, scorer.model.tokenizer.mask_token_id, ids)
         log_odds = _alone(scorer, masked)
-        assert word.log_odds == pytest.approx(_alone(scorer, ids) - log_odds, abs=1e-3)
+        assert word.lost_log_odds == pytest.approx(_alone(scorer, ids) - log_odds, abs=1e-3)
         others = [chunk.probability for chunk in found.score.chunks]
         others[place] = float(expit(log_odds))
         (after,) = aggregate(np.array(others), np.zeros(len(others), np.int64), 1, c=3.0)
-        assert word.probability == pytest.approx(found.score.probability - after, abs=1e-3)
-    assert max(abs(word.log_odds) for word in found.words) > 0.1
+        assert word.lost_probability == pytest.approx(found.score.probability - after, abs=1e-3)
+    assert max(abs(word.lost_log_odds) for word in found.words) > 0.1
 
 
 def _alone(scorer, ids):

@@ -5,9 +5,17 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
+from domain.clinical.outcomes.bootstrap import resampled
 from domain.clinical.outcomes.slices import groups_of, slices
+
+MEASURES = {
+    "auroc": roc_auc_score,
+    "auprc": average_precision_score,
+    "prevalence": lambda outcomes, _: outcomes.mean(),
+    "mean_probability": lambda _, probabilities: probabilities.mean(),
+}
 
 
 def drawn(groups: dict[str, int], seed: int = 0) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
@@ -25,9 +33,23 @@ def test_a_group_has_its_own_figures():
     assert [(each["group"], each["admissions"]) for each in found] == [("A", 60), ("B", 90)]
     for each in found:
         own = (groups["insurance"] == each["group"]).to_numpy()
-        assert each["figures"]["auroc"] == pytest.approx(roc_auc_score(outcomes[own], probabilities[own]))
-        assert each["figures"]["prevalence"] == pytest.approx(outcomes[own].mean())
-        assert each["figures"]["auroc_low"] < each["figures"]["auroc"] < each["figures"]["auroc_high"]
+        assert {name for name in each["figures"] if not name.endswith(("_low", "_high"))} == set(MEASURES)
+        for name, measure in MEASURES.items():
+            figure = each["figures"][name]
+            assert figure == pytest.approx(measure(outcomes[own], probabilities[own]))
+            assert each["figures"][f"{name}_low"] < figure < each["figures"][f"{name}_high"]
+
+
+def test_the_intervals_of_a_group_resample_its_subjects_with_all_their_admissions():
+    groups, probabilities, outcomes = drawn({"A": 60, "B": 90})
+    subjects = np.arange(150) // 3 + 1000
+    for each in slices(groups, probabilities, outcomes, subjects, seed=5):
+        own = np.flatnonzero(groups["insurance"] == each["group"])
+        resamples = [np.repeat(own, weights.astype(int)) for weights in np.vstack([*resampled(subjects[own], 5)])]
+        for name, measure in MEASURES.items():
+            values = [measure(outcomes[rows], probabilities[rows]) for rows in resamples]
+            told = each["figures"][f"{name}_low"], each["figures"][f"{name}_high"]
+            assert told == pytest.approx(tuple(np.percentile(values, [2.5, 97.5])))
 
 
 def test_of_small_groups_neither_name_nor_size_is_told():

@@ -146,6 +146,22 @@ def test_vectors_of_two_models_are_refused() -> None:
         mine(np.ones((3, 4), np.float32), np.ones((3, 5), np.float32))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"method": "Exact"}, "method: expected auto, exact or approximate, found 'Exact'"),
+        ({"k": 0}, "k: expected 1 or more, found 0"),
+    ],
+)
+def test_another_way_than_there_is_is_refused_and_in_files_before_anything_is_encoded(
+    files: tuple[Path, Path], tmp_path: Path, wrong: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(RequestError, match=told):
+        mine(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32), **wrong)
+    with pytest.raises(RequestError, match=told):
+        mine_files("/no/such/model", *files, tmp_path / "m.tsv", **wrong)
+
+
 # In files
 
 
@@ -219,6 +235,18 @@ def test_blank_and_equal_sentences_are_counted_and_lines_stay_those_of_the_file(
     assert {(53, 11), (63, 21)} <= lines, "an equal sentence is the one at its first line"
 
 
+def test_a_text_with_tabs_and_line_ends_bends_no_row(bilingual: SentenceEncoder, sides: Sides, tmp_path: Path) -> None:
+    breaks = ["\t", "\n", "\r\n", "\x0b", "\x1c", "\x85", "\u2028", "\u2029"]
+    for name, lines in zip(("s.jsonl", "t.jsonl"), sides, strict=True):
+        texts = [line.replace(" ", breaks[row % len(breaks)], 2) for row, line in enumerate(lines)]
+        (tmp_path / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    for output in ("m.tsv", "m.csv"):
+        mined = mine_files(bilingual, tmp_path / "s.jsonl", tmp_path / "t.jsonl", tmp_path / output, precision="fp32")
+        rows = rows_of(tmp_path / output)
+        assert len(rows) == mined.pairs
+        assert {row["source"] for row in rows} <= set(sides[0])
+
+
 def test_both_sides_may_be_columns_of_one_table(
     bilingual: SentenceEncoder, sides: Sides, write: WriteLines, tmp_path: Path
 ) -> None:
@@ -275,6 +303,32 @@ def test_wrong_files_are_told_before_anything_is_encoded(
     table = Table(path=InputFile(path), format="lines")
     with pytest.raises(RequestError, match=told):
         mine_files("/no/such/model", table, files[1], tmp_path / output)
+
+
+def test_gold_is_never_overwritten(files: tuple[Path, Path], gold: Path) -> None:
+    before = gold.read_bytes()
+    with pytest.raises(RequestError, match=r"gold\.tsv is the input itself"):
+        mine_files("/no/such/model", *files, gold, gold=gold)
+    assert gold.read_bytes() == before
+
+
+def test_what_stands_beside_the_work_is_left_alone(files: tuple[Path, Path], gold: Path, tmp_path: Path) -> None:
+    gold.write_text("1\t777\n")
+    with pytest.raises(RequestError):
+        mine_files("/no/such/model", *files, tmp_path / "m.tsv", gold=gold, work=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gold.tsv", "source.txt", "target.txt"]
+
+
+def test_a_vector_that_is_not_finite_is_told_with_its_line(
+    bilingual: SentenceEncoder, sides: Sides, write: WriteLines, tmp_path: Path
+) -> None:
+    bilingual.save(tmp_path / "spoilt")
+    spoilt = SentenceEncoder.load(tmp_path / "spoilt")
+    row = spoilt.tokenize([sides[1][0]])[0][0]
+    spoilt.backbone.embeddings.word_embeddings.weight.data[row] = float("nan")
+    target = write("t.txt", ["", sides[1][0]])
+    with pytest.raises(WorkError, match=r"spoilt gives a vector that is not finite for line 2 of .*t\.txt"):
+        mine_files(spoilt, write("s.txt", ["no such words"]), target, tmp_path / "m.tsv", precision="fp32")
 
 
 def test_a_record_that_cannot_be_used_stops_unless_rejects_count_it(

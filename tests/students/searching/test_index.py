@@ -353,6 +353,79 @@ def test_a_build_that_was_killed_goes_on_to_the_same_index(
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.folder.iterdir())
 
 
+@pytest.mark.usefixtures("small_blocks", "one_thread")
+def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(
+    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, model = Path(f"{corpus}.index"), corpus.parent / "model"
+    encoder.save(model)
+    build(str(model), corpus)
+    script = [
+        sys.executable,
+        "-c",
+        KILLED.format(block=BLOCK),
+        str(model),
+        str(corpus),
+        "neighbours",
+        "_save_checkpoint",
+    ]
+    killed = subprocess.run(script, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert killed.returncode == -signal.SIGKILL
+    assert open_index(str(model), folder).facts.kind == "exact"
+    build(str(model), corpus)  # which asks for no graph, and takes nothing away
+    saves, save = [], neighbours._save_checkpoint
+    monkeypatch.setattr(neighbours, "_save_checkpoint", lambda *given: saves.append(given) or save(*given))
+    build(str(model), corpus, kind="hnsw")
+    assert len(saves) == 5, "three of the eight blocks were linked before"
+    whole = build(str(model), corpus, kind="hnsw", folder=corpus.parent / "whole")
+    assert (folder / "hnsw.faiss").read_bytes() == (whole.folder / "hnsw.faiss").read_bytes()
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.folder.iterdir())
+
+
+def test_a_kill_between_a_new_graph_and_its_facts_costs_no_encoding(
+    encoder: SentenceEncoder, corpus: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*given: Any) -> None:
+        neighbours.write_index(*given)
+        raise KeyboardInterrupt
+
+    build(encoder, corpus, kind="hnsw")
+    encoded.clear()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(building, "write_index", stopped)
+        build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=4))
+    assert open_index(encoder, f"{corpus}.index").facts.kind == "exact"
+    assert build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=4)).facts.hnsw["links"] == 4
+    assert encoded == []
+
+
+def test_the_old_graph_serves_until_a_new_one_is_linked(
+    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    build(encoder, corpus, kind="hnsw")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(building, "recall", stopped)
+        build(encoder, corpus, hnsw=Hnsw(links=4))
+    assert open_index(encoder, f"{corpus}.index").facts.hnsw["links"] == Hnsw().links
+    assert build(encoder, corpus, hnsw=Hnsw(links=4)).facts.hnsw["links"] == 4
+
+
+def test_other_candidates_are_measured_and_kept_without_linking_anew(
+    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = {"links": 2, "ef_construction": 1}
+    few = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(**links, ef_search=1))
+    monkeypatch.setattr(building, "build_hnsw", None)
+    monkeypatch.setattr(building, "recall", lambda _, vectors, ef_search: np.full(len(vectors), ef_search / 200))
+    more = build(encoder, corpus, hnsw=Hnsw(**links, ef_search=100))
+    assert (few.facts.hnsw["ef_search"], more.facts.hnsw["ef_search"]) == (1, 100)
+    assert more.facts.recall["recall_at_10"] == 0.5
+    assert more.facts.files == few.facts.files
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_a_build_begun_for_another_model_is_not_thrown_away(
     encoder: SentenceEncoder, tiny_encoder: MakeEncoder, texts: list[str], corpus: Path, monkeypatch: pytest.MonkeyPatch

@@ -65,6 +65,18 @@ def test_wrong_queries_are_refused(index: SearchIndex, queries: list[str], k: in
         index.search(queries, k)
 
 
+def test_candidates_of_a_graph_are_for_one_that_is_walked(index: SearchIndex, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
+    without = build_index(index.encoder, tmp_path / "corpus.txt", tmp_path / "index", precision="fp32")
+    with pytest.raises(RequestError, match=r"ef_search: expected search through a graph .*found exact search"):
+        without.search(["a dog"], ef_search=5)
+    with pytest.raises(RequestError, match="ef_search: expected search through a graph"):
+        index.search(["a dog"], exact=True, ef_search=5)
+    with pytest.raises(RequestError, match="ef_search: expected 1 or more, found 0"):
+        index.search(["a dog"], ef_search=0)
+    assert len(index.search(["a dog"], 3, ef_search=5)[0]) == 3
+
+
 def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(
     index: SearchIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +107,7 @@ def test_a_model_whose_vectors_are_all_zero_finds_something_at_zero(tiny_encoder
 
 def test_a_query_whose_vector_is_not_finite_is_told(index: SearchIndex, tiny_encoder: MakeEncoder) -> None:
     broken = _with_norms(tiny_encoder("bert", LINES), float("nan"))
-    with pytest.raises(WorkError, match="not finite for a query"):
+    with pytest.raises(WorkError, match="not finite for query 1"):
         SearchIndex(index.folder, index.facts, broken, index.vectors, index.sentences, None).search(["a dog"])
 
 

@@ -6,6 +6,7 @@ import pytest
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.tables import Table
+from students.searching.index import build_index
 from students.searching.opened import open_index
 from students.searching.search import search
 
@@ -44,3 +45,19 @@ def test_an_index_stands_where_it_is_told_to(encoder: SentenceEncoder, corpus: P
 def test_without_a_corpus_and_an_index_there_is_nothing_to_search(encoder: SentenceEncoder) -> None:
     with pytest.raises(RequestError, match="expected the folder of an index"):
         search(encoder, None, ["a dog"])
+
+
+def test_a_kind_that_there_is_not_is_refused_before_anything_is_built(encoder: SentenceEncoder, corpus: Path) -> None:
+    for ask in (
+        lambda kind: search(encoder, corpus, ["a dog"], kind=kind),
+        lambda kind: build_index(encoder, corpus, f"{corpus}.index", kind=kind),
+    ):
+        with pytest.raises(RequestError, match="kind: expected auto, exact or hnsw, found 'hsnw'"):
+            ask("hsnw")
+    assert not Path(f"{corpus}.index").exists()
+
+
+def test_a_graph_that_is_not_there_is_not_walked_in_silence(encoder: SentenceEncoder, corpus: Path) -> None:
+    search(encoder, corpus, ["a dog"])
+    with pytest.raises(RequestError, match=r"kind: expected a graph \(hnsw\) in .*c\.txt\.index, found none"):
+        search(encoder, None, ["a dog"], index=f"{corpus}.index", kind="hnsw")

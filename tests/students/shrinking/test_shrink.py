@@ -59,6 +59,13 @@ def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model: Path, ger
     assert shrink(larger, german, layers=3).axes is None
 
 
+@pytest.mark.parametrize("wrong", [{"layers": 0}, {"layers": -1}, {"dimensions": 0}, {"dimensions": -3}])
+def test_fewer_than_one_layer_or_dimension_is_refused(model: Path, german: list[str], wrong: dict[str, int]) -> None:
+    ((name, count),) = wrong.items()
+    with pytest.raises(RequestError, match=f"{name}: expected 1 or more, found {count}$"):
+        shrink(SentenceEncoder.load(model), german, trim=False, **wrong)
+
+
 def test_axes_are_those_of_the_model_with_fewer_layers(model: Path, german: list[str]) -> None:
     larger = SentenceEncoder.load(model)
     shorter = shrink(larger, german, trim=False, layers=2).encoder

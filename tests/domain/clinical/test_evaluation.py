@@ -1,0 +1,98 @@
+"""Figures of what is true or not, each beside arithmetic of its own, and where there is none."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+
+from domain.clinical.outcomes.evaluation import Judged, best_figures, best_temperature, calibrated, figures
+from domain.clinical.outcomes.judgement import _judged_baselines
+
+PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
+OUTCOMES = np.array([True, False, True, True, True, False])
+
+
+def drawn(count: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities that are as good as can be, and what came of them."""
+    generator = np.random.default_rng(seed)
+    probabilities = generator.uniform(0.02, 0.98, count)
+    return probabilities, generator.random(count) < probabilities
+
+
+def judged(probabilities, outcomes, **more) -> Judged:
+    return Judged(np.arange(len(outcomes)) // 2, outcomes, probabilities, **more)
+
+
+def test_every_figure_is_that_of_scikit_learn_and_has_an_interval_that_holds_it():
+    probabilities, outcomes = drawn()
+    told = probabilities**2
+    found = figures(judged(told, outcomes, calibrated=probabilities), threshold=0.3)
+    raised = told >= 0.3
+    expected = {
+        "auroc": roc_auc_score(outcomes, told),
+        "auprc": average_precision_score(outcomes, told),
+        "rp80": outcomes[raised].sum() / outcomes.sum(),
+        "rp80_precision": outcomes[raised].mean(),
+        "brier": brier_score_loss(outcomes, probabilities),
+        "brier_uncalibrated": brier_score_loss(outcomes, told),
+        "prevalence": outcomes.mean(),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert found["calibration_error_low"] < 0.02 < found["calibration_error_uncalibrated_low"]
+    of_all = {name for name in found if not name.endswith(("_low", "_high"))}
+    assert of_all == {*expected, "rp80_optimistic", "calibration_error", "calibration_error_uncalibrated"}
+    assert all(found[f"{name}_low"] <= found[name] <= found[f"{name}_high"] for name in of_all)
+
+
+def test_a_threshold_is_taken_as_it_is_and_the_optimistic_one_is_chosen_here():
+    found = figures(judged(PROBABILITIES, OUTCOMES), threshold=0.65)
+    assert (found["rp80"], found["rp80_precision"]) == (2 / 4, 2 / 3)
+    assert found["rp80_optimistic"] == 1  # four of the first five
+    alone = figures(judged(PROBABILITIES, OUTCOMES), threshold=0.95)
+    assert (alone["rp80"], alone["rp80_precision"]) == (0, None)
+
+
+def test_without_a_threshold_there_is_no_recall_but_the_optimistic_one():
+    found = figures(judged(PROBABILITIES, OUTCOMES), threshold=None)
+    assert found["rp80"] is None and found["rp80_precision"] is None and "rp80_low" not in found
+    assert found["rp80_optimistic"] == 1 and found["auroc"] is not None
+    nobody = figures(judged(PROBABILITIES, ~OUTCOMES), threshold=None)
+    assert nobody["rp80_optimistic"] is None  # the first is none, and of the first two one is
+
+
+@pytest.mark.parametrize("outcome", [True, False])
+def test_of_one_class_what_sets_two_apart_is_not_known_and_distances_are(outcome):
+    found = figures(judged(PROBABILITIES, np.full(6, outcome)), threshold=0.5)
+    assert found["auroc"] is None and "auroc_low" not in found
+    assert found["prevalence"] == outcome
+    assert found["brier"] == pytest.approx(((PROBABILITIES - outcome) ** 2).mean())
+    assert found["calibration_error"] == pytest.approx(abs(PROBABILITIES - outcome).mean())
+    assert (found["rp80"], found["auprc"]) == ((5 / 6, 1) if outcome else (None, None))
+    assert best_figures(judged(PROBABILITIES, np.full(6, outcome)), PROBABILITIES) == {"best_auroc": None}
+
+
+def test_the_true_risk_is_judged_on_the_same_admissions():
+    probabilities, outcomes = drawn()
+    found = best_figures(judged(np.full(400, 0.5), outcomes), probabilities)
+    assert found["best_auroc"] == pytest.approx(roc_auc_score(outcomes, probabilities))
+
+
+def test_baselines_are_calibrated_on_validation_as_the_model_is():
+    of_validation, outcomes_before = drawn(2_000, 1)
+    of_test, outcomes = drawn(2_000, 2)
+    too_sure = [calibrated(each, 1 / 3) for each in (of_validation, of_test)]
+    held_out = SimpleNamespace(
+        subjects=np.arange(2_000),
+        validation=SimpleNamespace(labels=outcomes_before[:, None]),
+        test=SimpleNamespace(labels=outcomes[:, None]),
+        baselines=lambda: [("tfidf", *(each[:, None] for each in too_sure))],
+    )
+    others, found = _judged_baselines(held_out)
+    temperature = best_temperature(too_sure[0], outcomes_before)
+    assert temperature == pytest.approx(3, rel=0.1)
+    assert found["brier/tfidf"] == pytest.approx(brier_score_loss(outcomes, calibrated(too_sure[1], temperature)))
+    assert found["brier_uncalibrated/tfidf"] == pytest.approx(brier_score_loss(outcomes, too_sure[1]))
+    assert found["calibration_error/tfidf"] < 0.03 < 0.1 < found["calibration_error_uncalibrated/tfidf"]
+    assert found["auroc/tfidf"] == pytest.approx(roc_auc_score(outcomes, of_test))
+    assert others["tfidf"].probability is not others["tfidf"].calibrated

@@ -1,0 +1,174 @@
+"""Marks stand in all notes and terms that a command is given, whole and damaged; it tells none and leaves none behind.
+
+The id of an admission stands in its own column of what scoring writes, and terms in the tables and pictures of terms:
+they were asked for.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from noted_patients import write_bert
+
+from domain.clinical.outcomes.classifier import save_model, start_model
+from domain.clinical.outcomes.outcome import LENGTH_OF_STAY
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+from pipelines.cli import _exit_code
+
+MARK = re.compile("qzx", re.IGNORECASE)
+NOTE = "QZXNAME OF IT:\nQzxword. The wound is dry, qzx {n}."
+OF_TERMS = {"terms.csv", "neighbours.csv", "vectors.parquet", "tsne.svg", "tsne.png"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """The folder of each command's model."""
+    folder = tmp_path_factory.mktemp("models")
+    write_bert(folder / "terms")
+    lengths = {"task": "length-of-stay", "labels": list(LENGTH_OF_STAY.labels)}
+    for command, task in (("readmission", {}), ("outcome", lengths)):
+        how = OutcomeModelSettings.model_validate({**task, "chunking": {"max_tokens": 24}})
+        save_model(start_model(folder / "terms", how), folder / command)
+    return {name: folder / name for name in ("readmission", "outcome", "terms")}
+
+
+def frame_of(command: str) -> pd.DataFrame:
+    """Four rows of the columns that `command` reads."""
+    if command == "terms":
+        return pd.DataFrame({"term": [f"wound qzx {n}" for n in range(4)], "group": ["qzx a", "Qzx b"] * 2})
+    return pd.DataFrame({"hadm_id": [f"qzxH{n % 3}" for n in range(4)], "text": [NOTE.format(n=n) for n in range(4)]})
+
+
+def cut_off(frame: pd.DataFrame, path: Path) -> None:
+    frame.to_parquet(path)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def spoilt_pages(frame: pd.DataFrame, path: Path) -> None:
+    frame.to_parquet(path)
+    raw = bytearray(path.read_bytes())
+    raw[8:200] = bytes(each ^ 0x5A for each in raw[8:200])
+    path.write_bytes(raw)
+
+
+def first_row_as_names(frame: pd.DataFrame, path: Path) -> None:
+    frame.iloc[1:].set_axis([f"{value} of it" for value in frame.iloc[0]], axis=1).to_parquet(path)
+
+
+def with_line(spoil: Callable[[bytes], bytes]) -> Callable[[pd.DataFrame, Path], None]:
+    """Writes lines, JSONL or CSV by the path, the last of them spoilt."""
+
+    def written(frame: pd.DataFrame, path: Path) -> None:
+        flat = frame.replace("\n", " ", regex=True)
+        told = flat.to_json(orient="records", lines=True) if path.suffix == ".jsonl" else flat.to_csv(index=False)
+        *lines, last = told.encode().splitlines()
+        path.write_bytes(b"\n".join([*lines, spoil(last), b""]))
+
+    return written
+
+
+DAMAGES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], object], str]] = {
+    "a Parquet file cut off": (".parquet", cut_off, "cannot be read as Parquet"),
+    "a Parquet file of other bytes": (".parquet", spoilt_pages, "cannot be read as Parquet"),
+    "Parquet, names from its first row": (".parquet", first_row_as_names, "under names that may be text"),
+    "CSV without a header": (".csv", lambda frame, path: frame.to_csv(path, index=False, header=False), "A header was"),
+    "an empty file": (".csv", lambda _, path: path.write_bytes(b""), "holds no records"),
+    "UTF-16": (".csv", lambda frame, path: path.write_bytes(frame.to_csv().encode("utf-16")), "found UTF-16"),
+    "an open quote": (".csv", with_line(lambda line: line + b'\n"qzx\n"qzx,qzx'), "a quoted field begins here"),
+}
+ROWS: dict[str, tuple[str, Callable[[pd.DataFrame, Path], object], str]] = {
+    "bytes that are no text": (".csv", with_line(lambda line: line + b"\xffqzx"), "not valid UTF-8"),
+    "a NUL character": (".csv", with_line(lambda line: line + b"\0qzx"), "a NUL character"),
+    "too many fields": (".csv", with_line(lambda line: line + b",qzx,qzx"), "too many fields"),
+    "JSON cut off": (".jsonl", with_line(lambda line: line[:-3]), "not JSON"),
+    "JSON that is no object": (".jsonl", with_line(lambda _: b'["qzx", "qzx"]'), "not a JSON object"),
+    "JSON of other values": (
+        ".jsonl",
+        with_line(lambda _: b'{"hadm_id": ["qzx"], "term": ["qzx"], "text": {"qzx": 1}}'),
+        "neither text nor a whole number|a term that is no text",
+    ),
+    "JSON with half a character": (".jsonl", with_line(lambda line: line.replace(b"qzx", b"\\ud800qzx")), "Unicode"),
+}
+
+
+@pytest.fixture
+def call(models, tmp_path, capfd):
+    """Runs a command, its traceback and all: the exit code and what was printed. Checks that nothing tells a mark."""
+
+    def run(command: str, source: Path, output: str, *options: str) -> tuple[int, str]:
+        words = [command, *(["score"] if command != "terms" else [])]
+        given = [*words, str(models[command]), str(source), str(tmp_path / output), *options]
+        code = _exit_code(given, debug=True)
+        printed = "".join(capfd.readouterr())
+        assert not MARK.search(printed), "what was printed tells a mark"
+        assert telling(tmp_path, source) == []
+        return code, printed
+
+    return run
+
+
+def telling(folder: Path, source: Path) -> list[str]:
+    """The files but `source` that tell a mark by name or content, where it was not asked for."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path != source and path.name not in OF_TERMS]
+    return [str(path) for path in files if MARK.search(path.name) or MARK.search(content(path))]
+
+
+def content(path: Path) -> str:
+    """All that a file says, but ids in their column."""
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        return f"{table.drop_columns(['hadm_id']).to_pylist()} {table.schema} {pq.read_metadata(path)}"
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return str([{name: value for name, value in row.items() if name != "hadm_id"} for row in rows])
+    return path.read_bytes().decode(errors="replace")
+
+
+OUTPUTS = {"readmission": ("o.parquet", "o.jsonl"), "outcome": ("o.parquet", "o.jsonl"), "terms": ("o",)}
+COMMANDS = pytest.mark.parametrize("command", OUTPUTS)
+
+
+@COMMANDS
+def test_what_is_whole_is_worked_on_and_not_told(call, tmp_path, command):
+    frame_of(command).to_parquet(source := tmp_path / "given.parquet")
+    for output in OUTPUTS[command]:
+        code, printed = call(command, source, output)
+        assert code == 0 and ("3 admissions" in printed or "4 terms" in printed), printed
+
+
+@COMMANDS
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_refused_and_not_told(call, tmp_path, command, damage):
+    suffix, write, told = DAMAGES[damage]
+    write(frame_of(command), source := tmp_path / f"given{suffix}")
+    code, printed = call(command, source, OUTPUTS[command][0], "--max-rejects", "1")
+    assert code == 2 and re.search(told, printed), printed
+    assert not [path for path in tmp_path.rglob("*") if path.name in {"o.parquet", *OF_TERMS}]
+
+
+@COMMANDS
+@pytest.mark.parametrize("damage", ROWS)
+def test_a_damaged_row_is_listed_by_its_line_alone(call, tmp_path, command, damage):
+    suffix, write, told = ROWS[damage]
+    write(frame_of(command), source := tmp_path / f"given{suffix}")
+    code, printed = call(command, source, "a.parquet" if command != "terms" else "a", "--max-rejects", "0")
+    assert code == 1 and re.search(told, printed), printed
+    for output in OUTPUTS[command]:
+        code, printed = call(command, source, output, "--max-rejects", "1")
+        assert code == 0 and re.search(f"left out 1 of 4 .*({told})", printed), printed
+    listed = [json.loads(line) for path in tmp_path.rglob("*rejects.jsonl") for line in path.read_text().splitlines()]
+    assert listed and all(set(each) == {"file", "line", "reason"} for each in listed)
+
+
+def test_the_search_finds_marks_but_in_the_column_of_ids(tmp_path):
+    pd.DataFrame({"hadm_id": ["qzx"], "top_section": ["plan"]}).to_parquet(tmp_path / "good.parquet")
+    pd.DataFrame({"hadm_id": ["1"], "top_section": ["Qzxname"]}).to_parquet(tmp_path / "bad.parquet")
+    (tmp_path / "good.jsonl").write_text('{"hadm_id": "qzx"}')
+    (tmp_path / "bad.jsonl").write_text('{"hadm_id": "1", "top_text": "qzx"}')
+    (tmp_path / "bad.rejects").write_text("qzx")
+    found = telling(tmp_path, tmp_path / "given")
+    assert sorted(Path(path).name for path in found) == ["bad.jsonl", "bad.parquet", "bad.rejects"]
