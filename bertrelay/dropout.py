@@ -5,6 +5,7 @@ torch draws a whole random number for each element, one after the other, which t
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 BITS = 16
 SMALLEST = torch.iinfo(torch.int64).min
@@ -15,6 +16,16 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  (torch's name)
         return dropout(input, self.p if self.training else 0.0)
+
+
+def set_dropout(network: PreTrainedModel, p: float) -> None:
+    """Has each layer, the attention and the head of `network` drop a share `p`, and its configuration say so."""
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = p
+    for name in network.config.to_dict():
+        if name.endswith(("dropout", "dropout_prob")):
+            setattr(network.config, name, p)
 
 
 def dropout(values: Tensor, p: float) -> Tensor:

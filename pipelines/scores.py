@@ -83,6 +83,7 @@ ASKED = {
 ASKED_FOR = "What there was to answer, and how far off the probabilities are"
 ASKED_COUNTS = {
     "questions": "questions",
+    "scored": "questions with right answers, or said to have none, which are scored",
     "texts": "different texts",
     "longest_text_pieces": "word pieces of the longest text",
     "beyond_max_answer_tokens": "questions whose right answers are all longer than the model may give",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder, read_config
+from bertrelay.dropout import set_dropout
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.quick import quicken
@@ -101,13 +102,15 @@ def start_model(
     max_tokens: int | None = None,
     stride: int | None = None,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
+    dropout: float | None = None,
     seed: int = 0,
     cache_dir: Path | None = None,
 ) -> AnswerModel:
     """A model before its first step: the BERT of `source`, a sentence encoder's among them, under a new head.
 
     A model that answers questions already keeps its head. max_tokens, stride: of windows; at most 384, and a third of
-    that, when left out. Raises RequestError for a model that cannot answer, or has not the positions for such windows.
+    that, when left out. dropout: in every layer and before the head; the model's own when left out. Raises RequestError
+    for a model that cannot answer, or has not the positions for such windows.
     """
     folder = model_folder(source, cache_dir=cache_dir)
     if _answers_already(folder):
@@ -117,6 +120,8 @@ def start_model(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = put_under_head(backbone, AutoModelForQuestionAnswering, HEADS, KIND)
+    if dropout is not None:
+        set_dropout(network, dropout)
     return AnswerModel(AnswerFinder(network), tokenizer, *_window(network, max_tokens, stride), max_answer_tokens)
 
 

@@ -22,6 +22,7 @@ class QaSettings(TrainingSettings):
     max_answer_tokens: no longer answer is given, in pieces.
     empty_windows: how many windows without the answer a question brings to an epoch at most, drawn anew for each; all
         when left out. Long texts have many.
+    dropout: in every layer and before the head; that of the base when left out.
     max_rejects: the share of questions that may be unusable.
     """
 
@@ -35,6 +36,7 @@ class QaSettings(TrainingSettings):
     epochs: Positive = 2
     batch_tokens: Positive | None = 4096
     learning_rate: Annotated[float, Field(gt=0)] = 3e-5
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     max_rejects: Share = 0.01
 
     @model_validator(mode="after")

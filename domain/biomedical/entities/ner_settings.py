@@ -41,7 +41,7 @@ class NerSettings(TrainingSettings):
     decoder: `softmax` over each word's tags, or `crf`, a linear-chain CRF; both are decoded to legal sequences.
     max_tokens: longer sentences are read in windows of so many pieces; 256, or as many positions as the base has.
     overlap: how many pieces a window shares with the next one; a quarter of `max_tokens` when left out.
-    dropout: before the head; that of the base when left out.
+    dropout: in every layer and before the head; that of the base when left out.
     max_rejects: the share of sentences or documents that may be unusable.
     """
 

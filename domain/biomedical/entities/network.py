@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder
+from bertrelay.dropout import set_dropout
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.quick import quicken
@@ -109,7 +110,7 @@ def start_model(
     """A model before its first step: the BERT of `source`, a sentence encoder's among them, and a new head.
 
     max_tokens, overlap: of windows; at most 256, and a quarter of that, when left out.
-    dropout: before the head; the BERT's own when left out.
+    dropout: in every layer and before the head; the BERT's own when left out.
     Raises RequestError for a model that cannot tag, or has not the positions for such windows.
     """
     backbone, tokenizer = load_base(source, cache_dir)
@@ -137,8 +138,7 @@ def _with_head(backbone: PreTrainedModel, labels: LabelSet, dropout: float | Non
     config.label2id = dict(labels.number)
     network: Any = put_under_head(backbone, AutoModelForTokenClassification, HEADS, KIND)
     if dropout is not None:
-        network.dropout.p = dropout
-        config.classifier_dropout = dropout
+        set_dropout(network, dropout)
     return cast(PreTrainedModel, network)
 
 

@@ -23,6 +23,7 @@ from bertrelay.backbone import (
     save_backbone,
     save_tokenizer,
 )
+from bertrelay.dropout import set_dropout
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.layout import read_layout
@@ -91,7 +92,7 @@ def start_model(
 ) -> OutcomeModel:
     """A model before its first step: the BERT of `source`, a sentence encoder's among them, and a new head.
 
-    dropout: before the head; the BERT's own when left out.
+    dropout: in every layer and before the head; the BERT's own when left out.
     Raises RequestError for a model that cannot classify, or has not the positions for such chunks.
     """
     folder = model_folder(source, cache_dir=cache_dir)
@@ -113,8 +114,6 @@ def _with_head(backbone: PreTrainedModel, settings: OutcomeModelSettings, dropou
     config, labels = backbone.config, settings.labels
     config.num_labels, config.problem_type = len(labels), PROBLEMS[settings.outcome.kind]
     config.id2label, config.label2id = dict(enumerate(labels)), {label: row for row, label in enumerate(labels)}
-    if dropout is not None:
-        config.classifier_dropout = config.seq_classif_dropout = dropout
     try:
         network = AutoModelForSequenceClassification.from_config(config)
         _last_map(network.classifier)
@@ -122,6 +121,8 @@ def _with_head(backbone: PreTrainedModel, settings: OutcomeModelSettings, dropou
         raise RequestError(f"base: no classifier of texts is known here for {config.model_type!r}") from error
     _fit_pooler(backbone, wanted=getattr(network.base_model, "pooler", None))
     setattr(network, network.base_model_prefix, backbone)
+    if dropout is not None:
+        set_dropout(network, dropout)
     return cast(PreTrainedModel, network)
 
 

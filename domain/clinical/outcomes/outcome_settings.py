@@ -24,7 +24,7 @@ class LearningSettings(TrainingSettings):
     aggregation: of the chunks' probabilities: `max_and_mean` is (P_max + P_mean · n/c) / (1 + n/c).
     c: of `max_and_mean`; "chosen" takes the one with the highest validation AUROC.
     share_weight: an admission weighs as much as any other in training, shared among its chunks; else each chunk does.
-    dropout: before the head; that of the base when left out.
+    dropout: in every layer and before the head; that of the base when left out.
     control: `shuffled_labels` deals out the labels of train and validation anew. What is learnt from them is nothing,
         so an AUROC other than 0.5 on the test admissions tells of a leak.
     """

@@ -27,6 +27,8 @@ FILLINGS = {
 }
 SHARES = (4, 2, 1, 2, 3, 6, 4, 2)
 """How much of the filling goes to each."""
+BRIEF = ("History of Present Illness", "Social History", "Family History", "Brief Hospital Course", "Discharge Condition")
+"""The sections of a report that is to be shorter than all that is essential: those that speak of conditions."""
 SPOKEN = ("presenting", "social", "course", "condition")
 """Where the patient's conditions are spoken of."""
 
@@ -37,7 +39,10 @@ def summary(random: Random, subject: Subject, stay: Stay, said: Sequence[str], w
     for name, templates in _filling(random, words).items():
         lines = filled(random, templates, stay.discharged)
         parts[name] = _mixed(random, parts.get(name, []), lines)
-    return "\n\n".join((_head(random, subject, stay), *_sections(random, stay, parts))) + "\n"
+    sections = _sections(random, stay, parts)
+    if words < ESSENTIAL_WORDS:
+        return "\n\n".join(_section(header, text) for header, text in sections if header in BRIEF) + "\n"
+    return "\n\n".join((_head(random, subject, stay), *(_section(*each) for each in sections))) + "\n"
 
 
 def addendum(random: Random, stay: Stay, said: Sequence[str]) -> str:
@@ -77,8 +82,8 @@ def _head(random: Random, subject: Subject, stay: Stay) -> str:
     )
 
 
-def _sections(random: Random, stay: Stay, parts: dict[str, list[str]]) -> list[str]:
-    """The sections in their order, those without a word left out."""
+def _sections(random: Random, stay: Stay, parts: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """Headers and texts in their order, sections without a word left out."""
     problem = stay.problem
     warning = phrases.WARNING.format(any_condition(random))
     home, away = (" ", "x") if stay.severity == 2 or stay.died else ("x", " ")
@@ -97,4 +102,8 @@ def _sections(random: Random, stay: Stay, parts: dict[str, list[str]]) -> list[s
         ("Discharge Condition", prose(parts.get("condition", []))),
         ("Discharge Instructions", "" if stay.died else prose([warning, *parts.get("instructions", [])])),
     )
-    return [f"{header}:\n{text}" for header, text in written if text]
+    return [(header, text) for header, text in written if text]
+
+
+def _section(header: str, text: str) -> str:
+    return f"{header}:\n{text}"

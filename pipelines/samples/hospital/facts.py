@@ -1,7 +1,7 @@
 """How a patient's conditions are put into sentences, so that one must read who has what to know the risk.
 
 Numbers of statements and denials say nothing of the risk, for harmless findings fill them up; a condition that is
-absent is often denied, and relatives have it as often as not. So words counted without their order are fooled at times.
+absent is sometimes denied, and relatives may have it. So words counted without their order are fooled at times.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from random import Random
 
 from pipelines.samples.hospital.phrases import ASSERTED, CONDITIONS, HARMLESS, MIXED, NEGATED, OF_RELATIVES
 
-STATEMENTS, DENIALS, RELATIVES = 5, 4, 2
-DENIED = 0.6
+STATEMENTS, DENIALS, RELATIVES = 4, 3, 1
+DENIED = 0.4
 """Of denials, those of a condition that could have been there; the others are of something harmless."""
 MIXED_UP = 0.3
 

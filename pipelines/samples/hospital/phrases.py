@@ -108,8 +108,6 @@ CONDITIONS = (
     ("missed doses of medication", "poor adherence to tablets"),
     ("repeated falls", "falls on the stairs"),
     ("heavy alcohol use", "daily drinking of spirits"),
-    ("recurrent fluid overload", "swelling that keeps coming back"),
-    ("a draining foot ulcer", "chronic wound infection"),
     ("severe memory loss", "advanced dementia"),
 )
 """What raises the risk of return, in the order of the weights in `risk`, each said in two ways."""

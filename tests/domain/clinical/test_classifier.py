@@ -46,6 +46,16 @@ def test_any_bert_learns_with_all_its_weights_and_is_read_again_as_it_was(base, 
     assert torch.allclose(plain(ids, torch.ones_like(ids)).logits, found[:1], atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "mpnet"])
+def test_the_dropout_asked_for_is_that_of_every_layer_here_and_in_the_folder(base, tmp_path, kind):
+    model = start_model(base(kind), HOW, dropout=0.3)
+    save_model(model, tmp_path / "model")
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    for network in (model.network, plain):
+        shares = [each.p for each in network.modules() if isinstance(each, torch.nn.Dropout)]
+        assert len(shares) > 2 and set(shares) == {0.3}
+
+
 def test_a_seed_gives_the_same_head_and_another_one_another(base):
     folder = base("bert")
     first, again, other = (log_odds(start_model(folder, HOW, seed=seed)).tolist() for seed in (1, 1, 2))
