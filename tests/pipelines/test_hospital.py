@@ -277,11 +277,11 @@ def test_statements_and_denials_are_as_many_whatever_the_risk():
         Counter(
             bool(re.match(r"Patient denies|No |Negative|Team ruled out", s)) for s in sentences_about(random, present)
         )
-        for present in ((False,) * 6, (True, False, True, False, True, False))
+        for present in ((False,) * 4, (True, False, True, False))
         for _ in range(300)
     ]
     first, second = counts[:300], counts[300:]
-    assert {count.total() for count in first} <= {8, 9}
+    assert {count.total() for count in first} <= {6, 7}
     assert np.mean([c[True] for c in first]) == pytest.approx(np.mean([c[True] for c in second]), abs=0.15)
 
 
