@@ -27,7 +27,13 @@ FILLINGS = {
 }
 SHARES = (4, 2, 1, 2, 3, 6, 4, 2)
 """How much of the filling goes to each."""
-BRIEF = ("History of Present Illness", "Social History", "Family History", "Brief Hospital Course", "Discharge Condition")
+BRIEF = (
+    "History of Present Illness",
+    "Social History",
+    "Family History",
+    "Brief Hospital Course",
+    "Discharge Condition",
+)
 """The sections of a report that is to be shorter than all that is essential: those that speak of conditions."""
 SPOKEN = ("presenting", "social", "course", "condition")
 """Where the patient's conditions are spoken of."""
