@@ -96,9 +96,9 @@ def _spread(vectors: NDArray[np.float32], weights: NDArray[np.int32]) -> tuple[f
         squares += float(share @ lengths**2)
         farthest = max(farthest, float(np.abs(lengths - 1).max()))
     variance = squares - float(mean @ mean)
-    if not variance > NO_VARIANCE * squares:  # NaN too
+    if variance <= NO_VARIANCE * squares:
         raise RequestError(
-            f"teacher: expected vectors that differ, found the same one, or none that is finite, for all "
+            "teacher: expected vectors that differ, found the same one for all "
             f"{len(vectors):,} English sentences. Check the teacher, and that the corpus has more than one sentence."
         )
     return variance, farthest < UNIT_TOLERANCE

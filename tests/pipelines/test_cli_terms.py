@@ -112,11 +112,11 @@ def test_the_report_shows_the_picture_some_neighbours_and_the_figures(call, mode
 
 def test_the_hospitals_terms_are_distinct_and_rated_by_the_rule(tmp_path):
     group_of = {term: group for group, terms in groups().items() for term in terms}
-    assert len(group_of) == sum(map(len, groups().values())) == 56
+    assert len(group_of) == sum(map(len, groups().values())) == 52
     rated = list(ratings())
     assert len({frozenset(pair[:2]) for pair in rated}) == len(rated)
     for first, second, score in rated:
         assert (group_of[first] == group_of[second]) == (score in (2, 4)), (first, second)
     assert {score for *_, score in rated} == {0, 2, 3, 4}
-    assert write_terms(tmp_path) == {"terms.csv": 56, "ratings.csv": len(rated)}
+    assert write_terms(tmp_path) == {"terms.csv": 52, "ratings.csv": len(rated)}
     assert (tmp_path / "terms.csv").read_text().startswith("term,group\nmissed doses of medication,raises the risk\n")
