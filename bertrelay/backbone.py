@@ -170,11 +170,11 @@ def bert_config(size: NewEncoder, tokenizer: PreTrainedTokenizerFast) -> BertCon
         hidden_dropout_prob=size.dropout,
         attention_probs_dropout_prob=size.dropout,
         pad_token_id=tokenizer.pad_token_id,
-        initializer_range=spread_of_weights(size.dim),
+        initializer_range=_spread_of_weights(size.dim),
     )
 
 
-def spread_of_weights(dim: int) -> float:
+def _spread_of_weights(dim: int) -> float:
     """The standard deviation of new weights: BERT's 0.02 at BERT's 768 dimensions, so that what a layer sums up stays
     as large in a narrow network, which otherwise takes far longer to learn where to look.
     """
