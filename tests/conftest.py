@@ -1,5 +1,6 @@
-"""What the tests of teachers and students share: tiny random encoders, and the folders a stage runs in."""
+"""What the tests share: one thread, tiny random encoders, and the folders a stage runs in."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ LIKE_ROBERTA = ("roberta", "xlm-roberta", "mpnet")
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40}
 
 MakeEncoder = Callable[..., SentenceEncoder]
+
+
+def pytest_configure() -> None:
+    """One thread, here and in the processes of tests: in networks so tiny, more of them only wait for one another."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -119,8 +120,56 @@ def write_lines(tmp_path):
 
 
 @pytest.fixture
+def cut_short(monkeypatch):
+    """Does some work here that ends where it stands after its first part, as a kill ends it."""
+    from bertrelay.parts import Parts
+
+    write = Parts.write
+
+    def write_and_end(self, number, lines):
+        write(self, number, lines)
+        raise KeyboardInterrupt
+
+    def run(work, *arguments):
+        with monkeypatch.context() as cutting, pytest.raises(KeyboardInterrupt):
+            cutting.setattr(Parts, "write", write_and_end)
+            work(*arguments)
+
+    return run
+
+
+ALL_WRONG = """
+import contextlib, io, json, sys
+from pipelines.cli import main
+told = []
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as words:
+        try:
+            main(arguments)
+        except SystemExit as ended:
+            told.append([ended.code, words.getvalue()])
+print(json.dumps([told, "torch" in sys.modules]))
+"""
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """Asks one process for everything in turn: the exit code and standard error of each; it must not load torch."""
+
+    def run(requests):
+        given = json.dumps([list(map(str, arguments)) for arguments in requests])
+        process = [sys.executable, "-c", ALL_WRONG, given]
+        done = subprocess.run(process, capture_output=True, text=True, cwd=tmp_path, check=True)
+        found, loaded_torch = json.loads(done.stdout)
+        assert not loaded_torch
+        return found
+
+    return run
+
+
+@pytest.fixture
 def call():
-    """Runs a command here: its standard output; its error is raised."""
+    """Runs a command here: its standard output; its error is raised, and what it told is on standard error."""
     from typer.testing import CliRunner
 
     from pipelines.cli.app import app
@@ -128,6 +177,7 @@ def call():
     def run(*arguments):
         result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
         assert result.exit_code == 0, result.output
+        print(result.stderr, end="", file=sys.stderr)
         return result.stdout
 
     return run

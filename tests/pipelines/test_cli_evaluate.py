@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from typer.testing import CliRunner
 
+from bertrelay import statistics
 from bertrelay.errors import RequestError
 from pipelines.cli.app import app
 from pipelines.cli.tables import score_lines
@@ -38,7 +39,9 @@ def evaluate(*arguments):
 @pytest.fixture(scope="module")
 def metrics(data):
     protocols = [word for name in PROTOCOLS for word in ("--protocol", name)]
-    return json.loads(evaluate("tf-idf", *protocols, "--data", data, "--json"))["metrics"]
+    with pytest.MonkeyPatch.context() as fewer:
+        fewer.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
+        return json.loads(evaluate("tf-idf", *protocols, "--data", data, "--json"))["metrics"]
 
 
 def test_every_protocol_has_a_figure_for_each_of_its_sets(metrics):

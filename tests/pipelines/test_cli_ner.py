@@ -168,26 +168,21 @@ def test_an_empty_file_is_a_document_without_entities(call, tagger, tmp_path):
         tag_file(tagger, tmp_path / "none.jsonl", tmp_path / "out.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["MODEL", "texts.jsonl", "out.xyz"], r"expected a suffix that tells the format"),
-        (["MODEL", "texts.jsonl", "out.txt", "--format", "text"], r"output: text is only read"),
-        (["MODEL", "texts.jsonl", "none/out.jsonl"], "there is no folder none"),
-        (["MODEL", "none.jsonl", "out.jsonl"], r"there is no file or folder none\.jsonl"),
-        (["MODEL", "texts.jsonl", "texts.jsonl"], "is the input itself"),
-        (["MODEL", "texts.jsonl", ".", "--format", "brat"], "output: expected a new folder or an empty one for brat"),
-        (["./none", "texts.jsonl", "out.jsonl"], "model: expected .*folder, found none at .*none"),
-    ],
-)
-def test_a_wrong_request_ends_with_2_and_loads_no_torch(tagger, texts, tmp_path, arguments, told):
-    words = [str(tagger) if word == "MODEL" else word for word in arguments]
-    code = "import sys\nfrom pipelines.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "ner", "tag", *words], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "False\n"), done.stderr
-    assert re.search(told, done.stderr)
+WRONG = [
+    (["MODEL", "texts.jsonl", "out.xyz"], r"expected a suffix that tells the format"),
+    (["MODEL", "texts.jsonl", "out.txt", "--format", "text"], r"output: text is only read"),
+    (["MODEL", "texts.jsonl", "none/out.jsonl"], "there is no folder none"),
+    (["MODEL", "none.jsonl", "out.jsonl"], r"there is no file or folder none\.jsonl"),
+    (["MODEL", "texts.jsonl", "texts.jsonl"], "is the input itself"),
+    (["MODEL", "texts.jsonl", ".", "--format", "brat"], "output: expected a new folder or an empty one for brat"),
+    (["./none", "texts.jsonl", "out.jsonl"], "model: expected .*folder, found none at .*none"),
+]
+
+
+def test_a_wrong_request_ends_with_2_and_loads_no_torch(refused, tagger, texts, tmp_path):
+    asked = [[tagger if word == "MODEL" else word for word in arguments] for arguments, _ in WRONG]
+    for (code, words), (_, told) in zip(refused(["ner", "tag", *each] for each in asked), WRONG, strict=True):
+        assert code == 2 and re.search(told, words), words
     assert {path.name for path in tmp_path.iterdir()} == {texts.name}
 
 
@@ -250,7 +245,10 @@ def start(tagger, tmp_path):
 
 
 @pytest.fixture
-def many(write_lines):
+def many(write_lines, monkeypatch):
+    """The texts of many documents, which are tagged in blocks of 10,000 characters here too."""
+    for room in ("tagging", "tag_files"):
+        monkeypatch.setattr(f"domain.biomedical.entities.{room}.BLOCK_CHARACTERS", 10_000)
     texts = [f"{TEXTS[n % 3]} {TEXTS[n // 3 % 3]} in rats {n}." for n in range(3_000)]
     write_lines("many.jsonl", [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts)])
     return texts
@@ -268,7 +266,8 @@ def finished(process):
     return out, told
 
 
-def test_killed_again_and_again_it_goes_on_to_the_same_bytes(start, many, tmp_path):
+def test_killed_again_and_again_it_goes_on_to_the_same_bytes(start, call, tagger, many, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     parts = tmp_path / "out.jsonl.partial"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -286,30 +285,28 @@ def test_killed_again_and_again_it_goes_on_to_the_same_bytes(start, many, tmp_pa
     assert alone.wait() == -signal.SIGKILL
     assert not (tmp_path / "out.jsonl").exists()
 
-    out, told = finished(start("out.jsonl"))
-    assert "tagging: going on after" in told
+    out = call("ner", "tag", tagger, "many.jsonl", "out.jsonl", "--precision", "fp32")
+    assert "tagging: going on after" in capsys.readouterr().err
     assert "in 3,000 documents, in out.jsonl" in out
-    _, told = finished(start("whole.jsonl"))
-    assert "going on after" not in told
+    call("ner", "tag", tagger, "many.jsonl", "whole.jsonl", "--precision", "fp32")
+    assert "going on after" not in capsys.readouterr().err
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert [document.text for document in read_documents(tmp_path / "out.jsonl")] == many
     assert {path.name for path in tmp_path.iterdir()} == {"many.jsonl", "out.jsonl", "whole.jsonl"}
 
 
-def test_processes_of_our_own_give_the_same_bytes(start, write_lines, tmp_path):
+def test_processes_of_our_own_give_the_same_bytes(start, call, tagger, write_lines, tmp_path):
     write_lines("many.jsonl", [json.dumps({"text": text}) for text in TEXTS])
     summary, _ = finished(start("two.jsonl", "--processes", "2", "--json"))
     assert json.loads(summary)["documents"] == len(TEXTS)
-    finished(start("one.jsonl"))
+    call("ner", "tag", tagger, tmp_path / "many.jsonl", tmp_path / "one.jsonl", "--precision", "fp32")
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
 
 
-def test_what_was_begun_for_another_input_is_begun_again(start, many, write_lines, tmp_path):
-    begun = start("out.jsonl")
-    wait_for_parts(begun, tmp_path / "out.jsonl.partial", 1)
-    begun.kill()
-    begun.wait()
+def test_what_was_begun_for_another_input_is_begun_again(cut_short, tagger, many, write_lines, tmp_path, capsys):
+    cut_short(tag_file, tagger, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
+    assert len(list((tmp_path / "out.jsonl.partial").glob("0*.jsonl"))) == 1
     write_lines("many.jsonl", [json.dumps({"text": text}) for text in many[:10]])
-    _, told = finished(start("out.jsonl"))
-    assert "was begun for another model or input; it is begun again" in told
+    tag_file(tagger, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
+    assert "was begun for another model or input; it is begun again" in capsys.readouterr().err
     assert [document.text for document in read_documents(tmp_path / "out.jsonl")] == many[:10]

@@ -226,33 +226,28 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["MODEL", "questions.jsonl", "a.txt"], r"expected a file that ends in \.jsonl or \.csv or \.parquet, found a"),
-        (["MODEL", "questions.jsonl", "none/a.jsonl"], "there is no folder none to write a.jsonl into; make it first"),
-        (["MODEL", "questions.jsonl", "questions.jsonl"], "is the input itself; name another"),
-        (["MODEL", "questions.jsonl", "a.jsonl", "--html", "a.pdf"], r"--html: expected a file that ends in \.html"),
-        (["MODEL", "questions.jsonl", "a.jsonl", "--top", "21"], r"--top.*20"),
-        (["MODEL", "nowhere.csv", "a.jsonl"], r"there is no file nowhere\.csv"),
-        (["MODEL", "none.jsonl", "a.jsonl"], r"none\.jsonl holds no records"),
-        (["MODEL", "other.csv", "a.jsonl"], r"other\.csv has no column 'question'"),
-        (["MODEL", "shape.json", "a.jsonl"], r"shape\.json: expected questions, found JSON of another shape"),
-        (["MODEL", "empty.json", "a.jsonl"], r"empty\.json: expected questions \(squad\), found none"),
-        (["MODEL", "questions.jsonl", "a.jsonl", "--id", "name"], "has no column 'name'.*Its columns are id, question"),
-        (["./none", "questions.jsonl", "a.jsonl"], "model: expected .*folder, found none at .*none"),
-    ],
-)
-def test_a_wrong_request_ends_with_2_and_loads_no_torch(answerer, tmp_path, arguments, told):
+WRONG = [
+    (["MODEL", "questions.jsonl", "a.txt"], r"expected a file that ends in \.jsonl or \.csv or \.parquet, found a"),
+    (["MODEL", "questions.jsonl", "none/a.jsonl"], "there is no folder none to write a.jsonl into; make it first"),
+    (["MODEL", "questions.jsonl", "questions.jsonl"], "is the input itself; name another"),
+    (["MODEL", "questions.jsonl", "a.jsonl", "--html", "a.pdf"], r"--html: expected a file that ends in \.html"),
+    (["MODEL", "questions.jsonl", "a.jsonl", "--top", "21"], r"--top.*20"),
+    (["MODEL", "nowhere.csv", "a.jsonl"], r"there is no file nowhere\.csv"),
+    (["MODEL", "none.jsonl", "a.jsonl"], r"none\.jsonl holds no records"),
+    (["MODEL", "other.csv", "a.jsonl"], r"other\.csv has no column 'question'"),
+    (["MODEL", "shape.json", "a.jsonl"], r"shape\.json: expected questions, found JSON of another shape"),
+    (["MODEL", "empty.json", "a.jsonl"], r"empty\.json: expected questions \(squad\), found none"),
+    (["MODEL", "questions.jsonl", "a.jsonl", "--id", "name"], "has no column 'name'.*Its columns are id, question"),
+    (["./none", "questions.jsonl", "a.jsonl"], "model: expected .*folder, found none at .*none"),
+]
+
+
+def test_a_wrong_request_ends_with_2_and_loads_no_torch(refused, answerer, tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    words = [str(answerer) if word == "MODEL" else word for word in arguments]
-    code = "import sys\nfrom pipelines.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "qa", "answer", *words], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "False\n"), done.stderr
-    assert re.search(told, done.stderr), done.stderr
+    asked = [[answerer if word == "MODEL" else word for word in arguments] for arguments, _ in WRONG]
+    for (code, words), (_, told) in zip(refused(["qa", "answer", *each] for each in asked), WRONG, strict=True):
+        assert code == 2 and re.search(told, words), words
     assert {path.name for path in tmp_path.iterdir()} == FILES.keys()
 
 
@@ -303,7 +298,10 @@ def start(answerer, tmp_path):
 
 
 @pytest.fixture
-def many(write_lines):
+def many(write_lines, monkeypatch):
+    """Many questions, which are answered in blocks of 10,000 characters here too."""
+    for room in ("answering", "answer_files"):
+        monkeypatch.setattr(f"domain.biomedical.answers.{room}.BLOCK_CHARACTERS", 10_000)
     asked = [{"id": n, "question": ASKED[n % 3][0], "context": f"{n} of {SHORT * (n % 5 + 1)}"} for n in range(1_500)]
     write_lines("many.jsonl", map(json.dumps, asked))
     return asked
@@ -321,7 +319,10 @@ def finished(process):
     return out, told
 
 
-def test_killed_again_and_again_it_goes_on_to_the_same_bytes(start, many, tmp_path):
+def test_killed_again_and_again_it_goes_on_to_the_same_bytes(
+    start, call, answerer, many, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
     parts = tmp_path / "out.jsonl.partial"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -333,30 +334,28 @@ def test_killed_again_and_again_it_goes_on_to_the_same_bytes(start, many, tmp_pa
         assert worker.wait() == -signal.SIGKILL
     assert not (tmp_path / "out.jsonl").exists()
 
-    out, told = finished(start("out.jsonl", "--html", "out.html"))
-    assert "answering: going on after" in told
+    out = call("qa", "answer", answerer, "many.jsonl", "out.jsonl", "--precision", "fp32", "--html", "out.html")
+    assert "answering: going on after" in capsys.readouterr().err
     assert "1,500 questions answered" in out
-    _, told = finished(start("whole.jsonl"))
-    assert "going on after" not in told
+    call("qa", "answer", answerer, "many.jsonl", "whole.jsonl", "--precision", "fp32")
+    assert "going on after" not in capsys.readouterr().err
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert [row["id"] for row in answers(tmp_path / "out.jsonl")] == [str(each["id"]) for each in many]
     assert {path.name for path in tmp_path.iterdir()} == {"many.jsonl", "out.jsonl", "out.html", "whole.jsonl"}
 
 
-def test_processes_of_our_own_give_the_same_bytes(start, write_lines, tmp_path):
+def test_processes_of_our_own_give_the_same_bytes(start, call, answerer, write_lines, tmp_path):
     write_lines("many.jsonl", [json.dumps({"question": question, "context": text}) for question, text in ASKED])
     summary, _ = finished(start("two.jsonl", "--processes", "2", "--json"))
     assert json.loads(summary)["questions"] == len(ASKED)
-    finished(start("one.jsonl"))
+    call("qa", "answer", answerer, tmp_path / "many.jsonl", tmp_path / "one.jsonl", "--precision", "fp32")
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
 
 
-def test_what_was_begun_for_other_questions_is_begun_again(start, many, write_lines, tmp_path):
-    begun = start("out.jsonl")
-    wait_for_parts(begun, tmp_path / "out.jsonl.partial", 1)
-    begun.kill()
-    begun.wait()
+def test_what_was_begun_for_other_questions_is_begun_again(cut_short, answerer, many, write_lines, tmp_path, capsys):
+    cut_short(answer_file, answerer, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
+    assert len(list((tmp_path / "out.jsonl.partial").glob("0*.jsonl"))) == 1
     write_lines("many.jsonl", map(json.dumps, many[:10]))
-    _, told = finished(start("out.jsonl"))
-    assert "was begun for another model or input; it is begun again" in told
+    answer_file(answerer, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
+    assert "was begun for another model or input; it is begun again" in capsys.readouterr().err
     assert len(answers(tmp_path / "out.jsonl")) == 10

@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 from scipy.stats import pearsonr, spearmanr
 
+from bertrelay import statistics
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
@@ -48,6 +49,7 @@ def write_ablation(data: Path) -> None:
 def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(
     context: StageContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
     write_ablation(tmp_path)
     ways: list[str] = []
     run = variants.run
