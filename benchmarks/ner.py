@@ -11,7 +11,8 @@ All learn from the same training file alone and keep their last weights. Trainer
 each batch to its longest sentence, in random order; with --peer-groups its batches are of like lengths, as ours are. A
 time is that of the training steps alone. Every model is scored by one scorer on every gold entity of the test file,
 decoded to legal tags; for Trainer's the score of the best tag of each word by itself stands beside it, as its users
-compute it. Sides train in turns, each in a process of its own; ratios are of times in the same turn.
+compute it. Sides train in turns, each in a process of its own; ratios are of times of the same seed. In parts:
+`benchmarks.trainer`; the claims are judged once all sides are there.
 """
 
 import os
@@ -19,7 +20,7 @@ import statistics
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -29,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import Answer, Claim, Spread, at_least, in_turns, judge
+from benchmarks.contenders import Answer, Claim, Spread, at_least, judge
 from benchmarks.machine import MINILM, add_data, machine, require
-from benchmarks.trainer import in_a_process_of_its_own, quiet, train_with_trainer
+from benchmarks.trainer import BF16, DEFAULT, OURS, add_parts, quiet, train_in_turns, train_with_trainer
 from bertrelay.stage import StageContext
 from domain.biomedical.entities.examples import Example, read_examples, types_in
 from domain.biomedical.entities.labels import LabelSet
@@ -43,10 +44,8 @@ from domain.biomedical.entities.scoring import Tags, count_entities, entity_figu
 from domain.biomedical.tags import TokenSpan, tags_of
 
 TRAIN, TEST = "ner/ncbi-disease/train.tsv", "ner/ncbi-disease/test.tsv"
-SEEDS = [1, 2, 3]
 BELOW, TIMES_DEFAULT, TIMES_BF16 = 0.015, 3, 2
 IGNORED = -100
-OURS, DEFAULT, BF16 = "ours", "Trainer", "Trainer, bf16"
 
 
 @dataclass(frozen=True)
@@ -141,33 +140,35 @@ def f1(examples: Sequence[Example], tags: Sequence[Tags], model: EntityModel) ->
 
 
 def compare(bench: Bench) -> bool:
-    """Trains in turns, prints all figures, and tells whether the claims hold."""
-    seeds, epochs = bench.options.seeds, bench.options.epochs
+    """Trains in turns, prints all figures, and tells whether the claims hold; without all sides there are none."""
+    options, epochs = bench.options, bench.options.epochs
     sides = {
         OURS: partial(train_ours, bench),
         DEFAULT: partial(train_peer, bench, False),
         BF16: partial(train_peer, bench, True),
     }
-    works: dict[str, Callable[[int], Answer]] = {
-        name: partial(in_a_process_of_its_own, train, seeds) for name, train in sides.items()
-    }
-    answers = in_turns(works, len(seeds))
+    about = {name: getattr(options, name) for name in ("epochs", "batch_items", "learning_rate", "sentences")}
+    answers = train_in_turns(
+        sides, options, about, lambda answer: f"strict F1 {answer['f1']:.4f}, {answer['seconds']:,.0f} s"
+    )
     for name, told in answers.items():
         mean, alone = (statistics.mean(each[key] for each in told) for key in ("f1", "f1_alone"))
         spread = statistics.pstdev(each["f1"] for each in told)
         pace = Spread.of(each["seconds"] / epochs for each in told).told(0)
         print(f"{name:14}  strict F1 {mean:.4f} ± {spread:.4f}, not decoded {alone:.4f}  {pace} s an epoch")
+    return judge(claims(answers)) if len(answers) == len(sides) else True
+
+
+def claims(answers: dict[str, list[Answer]]) -> list[Claim]:
+    """What is claimed of ours beside Trainer as it comes, and with bf16."""
     seconds = {name: [each["seconds"] for each in told] for name, told in answers.items()}
-    behind = statistics.mean(
-        peer["f1"] - ours["f1"] for peer, ours in zip(answers[DEFAULT], answers[OURS], strict=True)
-    )
-    return judge(
-        [
-            Claim(f"mean strict F1 at most {BELOW} below {DEFAULT}'s", f"{behind:+.4f} below", behind <= BELOW),
-            at_least(TIMES_DEFAULT, f"{DEFAULT}'s speed", Spread.of_ratios(seconds[DEFAULT], seconds[OURS])),
-            at_least(TIMES_BF16, f"that of {BF16}", Spread.of_ratios(seconds[BF16], seconds[OURS])),
-        ]
-    )
+    pairs = list(zip(answers[DEFAULT], answers[OURS], strict=True))
+    behind = statistics.mean(peer["f1"] - ours["f1"] for peer, ours in pairs)
+    return [
+        Claim(f"mean strict F1 at most {BELOW} below {DEFAULT}'s", f"{behind:+.4f} below", behind <= BELOW),
+        at_least(TIMES_DEFAULT, f"{DEFAULT}'s speed", Spread.of_ratios(seconds[DEFAULT], seconds[OURS])),
+        at_least(TIMES_BF16, f"that of {BF16}", Spread.of_ratios(seconds[BF16], seconds[OURS])),
+    ]
 
 
 def shortened(file: Path, sentences: int | None, scratch: Path) -> Path:
@@ -183,11 +184,10 @@ def shortened(file: Path, sentences: int | None, scratch: Path) -> Path:
 def main() -> None:
     parser = ArgumentParser(prog="python -m benchmarks.ner", description=(__doc__ or "").partition("\n")[0])
     add_data(parser)
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    add_parts(parser, [OURS, DEFAULT, BF16])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-items", type=int, default=32, metavar="N", help="sentences in a batch (default 32)")
     parser.add_argument("--learning-rate", type=float, default=3e-4, metavar="RATE")
-    parser.add_argument("--peer-groups", action="store_true", help="the peer's batches are of like lengths, too")
     parser.add_argument("--sentences", type=int, metavar="N", help="only the first N of each file, to try it out")
     options = parser.parse_args()
     require(parser, options.data, TRAIN, TEST)

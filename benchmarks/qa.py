@@ -16,17 +16,15 @@ first one alone. Trainer pads each batch to its longest window, in random order;
 like lengths, as ours are. One decoding and one scorer judge all of them on the articles of COVID-QA's test split.
 
 Sides train in turns, each in a process of its own; ratios are of times of the same seed. What each training found is
-printed as soon as it is known. In parts: --contenders and --seeds choose some of them, and --results names a file that
-keeps what was found; trainings in it are not done again, and the claims are judged once both sides are there.
+printed as soon as it is known. In parts: `benchmarks.trainer`; the claims are judged once both sides are there.
 """
 
-import json
 import os
 import statistics
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -36,9 +34,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from benchmarks.contenders import Answer, Claim, Spread, at_least, in_turns, judge
+from benchmarks.contenders import Answer, Claim, Spread, at_least, judge
 from benchmarks.machine import MINILM, add_data, machine, require
-from benchmarks.trainer import in_a_process_of_its_own, quiet, train_with_trainer
+from benchmarks.trainer import BF16, DEFAULT, OURS, add_parts, quiet, train_in_turns, train_with_trainer
 from bertrelay.rejects import Rejects
 from bertrelay.stage import StageContext
 from domain.biomedical.answers import qa_evaluation
@@ -55,9 +53,7 @@ from pipelines.registry import REGISTRY
 RECIPE, LESSONS = "covid-qa", {"xquad": "general", "covid": "qa"}
 """The stages of the recipe that split a file, and those that learn from what they write, in their order."""
 XQUAD, COVID = "qa/xquad.en.json.gz", "qa/covidqa-200423.json.gz"
-SEEDS = [1, 2, 3]
 BELOW, TIMES_DEFAULT, TIMES_FIRST_SENTENCE = 0.015, 2, 2
-OURS, DEFAULT, BF16 = "ours", "Trainer", "Trainer-bf16"
 
 
 @dataclass(frozen=True)
@@ -140,43 +136,15 @@ def scored(bench: Bench, folder: str) -> Answer:
     return {name: found[name] for name in ("questions", "f1", "exact_match", "first_sentence/f1")}
 
 
-def known_or_trained(bench: Bench, name: str, train: Callable[[Bench, int], Answer], turn: int) -> Answer:
-    """What a training found: as it stands among the results, or else found now, printed and put there."""
-    options, seed = bench.options, bench.options.seeds[turn]
-    about = {"contender": name, "seed": seed, "epochs": options.epochs, "questions": options.questions}
-    about["groups"] = options.peer_groups and name != OURS
-    answer = known(options.results, about)
-    if answer is None:
-        answer = in_a_process_of_its_own(partial(train, bench), options.seeds, turn)
-        if options.results is not None:
-            with options.results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({**about, **answer}) + "\n")
-    seconds = f"{answer['seconds']:,.0f} s ({' + '.join(f'{each:,.0f}' for each in answer['each'])})"
-    print(f"{name}, seed {seed}: F1 {answer['f1']:.4f}, exact match {answer['exact_match']:.4f}, {seconds}", flush=True)
-    return answer
-
-
-def known(results: Path | None, about: dict[str, Any]) -> Answer | None:
-    """The figures of a training that is among the results; of several the last ones."""
-    if results is None or not results.exists():
-        return None
-    lines = map(json.loads, results.read_text(encoding="utf-8").splitlines())
-    found = [line for line in lines if about.items() <= line.items()]
-    return found[-1] if found else None
-
-
 def compare(bench: Bench) -> bool:
     """Trains in turns, prints all figures, and tells whether the claims hold; without both sides there are none."""
-    seeds = bench.options.seeds
-    sides: dict[str, Callable[[Bench, int], Answer]] = {
-        OURS: train_ours,
-        DEFAULT: partial(train_peer, bf16=False),
-        BF16: partial(train_peer, bf16=True),
+    sides = {
+        OURS: partial(train_ours, bench),
+        DEFAULT: partial(train_peer, bench, bf16=False),
+        BF16: partial(train_peer, bench, bf16=True),
     }
-    works: dict[str, Callable[[int], Answer]] = {
-        name: partial(known_or_trained, bench, name, sides[name]) for name in bench.options.contenders
-    }
-    answers = in_turns(works, len(seeds))
+    learnt = [lesson.model_dump(mode="json", exclude={"base", "train", "seed"}) for lesson in bench.lessons]
+    answers = train_in_turns(sides, bench.options, {"lessons": learnt, "questions": bench.options.questions}, told_of)
     for name, told in answers.items():
         f1, exact = (statistics.mean(each[key] for each in told) for key in ("f1", "exact_match"))
         spread, pace = statistics.pstdev(each["f1"] for each in told), Spread.of(each["seconds"] for each in told)
@@ -184,6 +152,11 @@ def compare(bench: Bench) -> bool:
     first = next(iter(answers.values()))[0]
     print(f"the first sentence of each text: F1 {first['first_sentence/f1']:.4f}, {first['questions']:,.0f} questions")
     return judge(claims(answers)) if {OURS, DEFAULT} <= answers.keys() else True
+
+
+def told_of(answer: Answer) -> str:
+    seconds = f"{answer['seconds']:,.0f} s ({' + '.join(f'{each:,.0f}' for each in answer['each'])})"
+    return f"F1 {answer['f1']:.4f}, exact match {answer['exact_match']:.4f}, {seconds}"
 
 
 def claims(answers: dict[str, list[Answer]]) -> list[Claim]:
@@ -229,11 +202,7 @@ def shorten(folder: Path, questions: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(prog="python -m benchmarks.qa", description=(__doc__ or "").partition("\n")[0])
     add_data(parser)
-    both = [OURS, DEFAULT]
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--contenders", nargs="+", choices=[*both, BF16], default=both, help="(default ours Trainer)")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="keeps what is found, and is looked into first")
-    parser.add_argument("--peer-groups", action="store_true", help="the peer's batches are of like lengths, too")
+    add_parts(parser, [OURS, DEFAULT])
     parser.add_argument("--epochs", type=int, metavar="N", help="of each training (default: as the recipe has it)")
     parser.add_argument("--questions", type=int, metavar="N", help="only the first N of each split, to try it out")
     options = parser.parse_args(arguments)

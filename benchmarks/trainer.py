@@ -1,13 +1,24 @@
-"""transformers' Trainer as the peer of a training here: the same schedule, and its own defaults for all not said."""
+"""transformers' Trainer as the peer of a training here: the same schedule, and its own defaults for all not said.
 
-from collections.abc import Callable, Sequence
+Trainings of several seeds take hours. So they are done in parts where one likes: `--contenders` and `--seeds` choose
+some, and `--results` names a file that keeps what was found, so that no training in it is done again.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.contenders import Answer
+from benchmarks.contenders import Answer, in_turns
 from bertrelay.training_settings import TrainingSettings
+
+OURS, DEFAULT, BF16 = "ours", "Trainer", "Trainer-bf16"
+SEEDS = [1, 2, 3]
+Train = Callable[[int], Answer]
 
 
 def train_with_trainer(
@@ -40,10 +51,58 @@ def train_with_trainer(
     return float(trainer.train().metrics["train_runtime"])
 
 
-def in_a_process_of_its_own(train: Callable[[int], Answer], seeds: Sequence[int], turn: int) -> Answer:
+def add_parts(parser: ArgumentParser, contenders: list[str]) -> None:
+    """Options for the sides and seeds of one run, what was found before, and the peer's batches."""
+    both = [OURS, DEFAULT, BF16]
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument(
+        "--contenders", nargs="+", choices=both, default=contenders, help=f"(default {' '.join(contenders)})"
+    )
+    parser.add_argument("--results", type=Path, metavar="FILE", help="keeps what is found, and is looked into first")
+    parser.add_argument("--peer-groups", action="store_true", help="the peer's batches are of like lengths, too")
+
+
+def train_in_turns(
+    sides: Mapping[str, Train], options: Namespace, about: Mapping[str, Any], told: Callable[[Answer], str]
+) -> dict[str, list[Answer]]:
+    """What the trainings of `options.contenders` found with each of `options.seeds`; each is told when it is known.
+
+    about: what a training depends on beside its side and seed; one of which all is equal stands for it in the results.
+    """
+
+    def known_or_trained(name: str, turn: int) -> Answer:
+        seed = options.seeds[turn]
+        which = {**about, "contender": name, "seed": seed, "groups": options.peer_groups and name != OURS}
+        answer = _known(options.results, which)
+        if answer is None:
+            answer = _in_a_process_of_its_own(sides[name], seed)
+            _keep(options.results, which, answer)
+        print(f"{name}, seed {seed}: {told(answer)}", flush=True)
+        return answer
+
+    works = {name: partial(known_or_trained, name) for name in options.contenders}
+    return in_turns(works, len(options.seeds))
+
+
+def _known(results: Path | None, which: Mapping[str, Any]) -> Answer | None:
+    """The figures of a training that is among the results; of several the last ones."""
+    if results is None or not results.exists():
+        return None
+    lines = map(json.loads, results.read_text(encoding="utf-8").splitlines())
+    found = [line["found"] for line in lines if line["of"] == which]
+    return found[-1] if found else None
+
+
+def _keep(results: Path | None, which: Mapping[str, Any], answer: Answer) -> None:
+    if results is not None:
+        with results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"of": which, "found": answer}) + "\n")
+
+
+def _in_a_process_of_its_own(train: Train, seed: int) -> Answer:
     """Accelerate keeps one precision for a process, and neither side finds the other's memory in its way."""
     with ProcessPoolExecutor(1, get_context("spawn"), quiet) as pool:
-        return pool.submit(train, seeds[turn]).result()
+        return pool.submit(train, seed).result()
 
 
 def quiet() -> None:
