@@ -27,6 +27,10 @@ knows no scale. The labels of theirs go into its data set at once, without the `
 Translation accuracy is the mean of both directions and all languages on the 1,000 rows of test_2016_flickr, of the
 weights after the last step, by one scorer in fp32. Figures are medians over rounds, ratios those of the ratio in a
 round; in brackets the least and the most.
+
+Tokens and the share of the matrix rate are as in `benchmarks.encode`, of what all have to do: each distinct sentence
+once, an English one by the teacher, and all by the student, forwards and, at twice the work, backwards. What a
+contender does beside it, padding or the same English sentence again, does not count for it.
 """
 
 import json
@@ -38,13 +42,16 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.contenders import Answer, Claim, Contender, Spread, at_least, in_turns, judge
 from benchmarks.distill_ours import settings_of
-from benchmarks.machine import MINILM, add_data, add_device, machine, require
+from benchmarks.encode import operations
+from benchmarks.machine import MINILM, add_data, add_device, machine, matrix_rate, require
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.records import Rejects
 from bertrelay.settings import InputFile, ModelSource
@@ -60,6 +67,8 @@ from students.targets import fill_targets
 VOCABULARY, LEARNING_RATE = 4_000, 5e-4
 PAIRS, PAIRS_TRIED, TRIED_ON = 64, [32, 64, 128], 384
 OF_DEFAULT, OF_BEST, FP32_OF_DEFAULT = 6.0, 3.0, 2.5
+PASSES = 3
+"""Of a training step, each as much work as the way forwards: there, and back to the inputs and to the weights."""
 
 
 @dataclass(frozen=True)
@@ -134,19 +143,40 @@ def save_start(options: Namespace) -> None:
     start_student(settings, corpus, teacher, targets, context).save(options.scratch / "start")
 
 
+class Load(NamedTuple):
+    """What all have to do. tokens: the student's. operations: floating-point ones of all matrix products."""
+
+    tokens: int
+    operations: float
+
+
+def load(options: Namespace) -> Load:
+    english, other = ((options.scratch / "rows" / name).read_text().splitlines() for name in ("en.txt", "other.txt"))
+    teacher, student = SentenceEncoder.load(MINILM), SentenceEncoder.load(options.scratch / "start")
+    taught, learnt = lengths(teacher, english), lengths(student, [*english, *other])
+    work = operations(taught, teacher.backbone.config) + PASSES * operations(learnt, student.backbone.config)
+    return Load(int(learnt.sum()), work)
+
+
+def lengths(encoder: SentenceEncoder, sentences: list[str]) -> NDArray[np.int64]:
+    """Tokens of each distinct sentence."""
+    return np.array([len(ids) for ids in encoder.tokenize(list(dict.fromkeys(sentences)))])
+
+
 # The measurement
 
 
-def measure(options: Namespace) -> dict[str, Result]:
-    """The result of each contender."""
+def measure(options: Namespace) -> tuple[dict[str, Result], list[float]]:
+    """The result of each contender, and the matrix rate in each round."""
     contenders = {name: started(ENTRANTS[name], options) for name in options.contenders}
     pairs = {name: best_pairs(ENTRANTS[name], contender) for name, contender in contenders.items()}
     works = {name: turn(name, contender, pairs[name], options.seed) for name, contender in contenders.items()}
-    answers = in_turns(works, options.rounds)
+    answers = in_turns({"rate": lambda _: {"rate": matrix_rate(options.device)}, **works}, options.rounds)
     for contender in contenders.values():
         contender.end()
     test = multi30k(options, "test_2016_flickr")
-    return {name: result(name, pairs[name], answers[name], test, options) for name in contenders}
+    results = {name: result(name, pairs[name], answers[name], test, options) for name in contenders}
+    return results, [answer["rate"] for answer in answers["rate"]]
 
 
 def started(entrant: Entrant, options: Namespace) -> Contender:
@@ -190,13 +220,17 @@ def translation_accuracy(student: SentenceEncoder, test: dict[str, Translations]
 # What is told
 
 
-def print_table(results: dict[str, Result]) -> None:
+def print_table(results: dict[str, Result], job: Load) -> None:
     ours = [name for name in OURS if name in results]
-    print(f"{'':24} {'pairs':>5} {'seconds':>22} {'accuracy':>24}   {', '.join(f'{name} ×' for name in ours)}")
+    print(
+        f"{'':24} {'pairs':>5} {'seconds':>22} {'tokens/s':>9} {'accuracy':>24}   "
+        f"{', '.join(f'{name} ×' for name in ours)}"
+    )
     for result in results.values():
         ratios = ", ".join(str(result.slower_than(results[name])) for name in ours)
         seconds, accuracy = Spread.of(result.seconds), Spread.of(result.accuracies).told(4)
-        print(f"{result.title:24} {result.pairs:>5} {seconds!s:>22} {accuracy:>24}   {ratios}")
+        pace = f"{job.tokens / seconds.median:>9,.0f}"
+        print(f"{result.title:24} {result.pairs:>5} {seconds!s:>22} {pace} {accuracy:>24}   {ratios}")
 
 
 def claims(results: dict[str, Result]) -> list[Claim]:
@@ -213,13 +247,14 @@ def claims(results: dict[str, Result]) -> list[Claim]:
     ]
 
 
-def figures(result: Result, results: dict[str, Result]) -> dict[str, Any]:
+def figures(result: Result, results: dict[str, Result], job: Load) -> dict[str, Any]:
     """All that was measured of one contender."""
     faster = {f"{name}_faster": result.slower_than(results[name])._asdict() for name in OURS if name in results}
     return {
         "title": result.title,
         "pairs_a_step": result.pairs,
         "seconds": result.seconds,
+        "tokens_per_second": job.tokens / Spread.of(result.seconds).median,
         "accuracies": result.accuracies,
         **faster,
     }
@@ -238,7 +273,8 @@ def parsed() -> Namespace:
     parser.add_argument("--contenders", nargs="+", choices=list(ENTRANTS), default=list(ENTRANTS))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there too")
     options = parser.parse_args()
-    require(parser, options.data, "parallel/multi30k")
+    parts = [f"{part}.{code}.gz" for part in ("train", "test_2016_flickr") for code in ["en", *options.languages]]
+    require(parser, options.data, *(f"parallel/multi30k/{part}" for part in parts))
     return options
 
 
@@ -257,9 +293,19 @@ def main() -> None:
         save_start(options)
         start = SentenceEncoder.load(options.scratch / "start")
         at_start = translation_accuracy(start, multi30k(options, "test_2016_flickr"))
-        results = measure(options)
+        job = load(options)
+        results, rates = measure(options)
     print(f"translation accuracy of the student that all begin with: {at_start:.4f}")
-    print_table(results)
+    print_table(results, job)
+    rate = Spread.of(rate / 1e12 for rate in rates)
+    shares = {
+        name: Spread.of_ratios([job.operations / seconds for seconds in result.seconds], rates)
+        for name, result in results.items()
+        if name in OURS
+    }
+    print(f"bf16 matrix rate {rate} TFLOP/s; of it the networks on real tokens reach:")
+    for name, share in shares.items():
+        print(f"{results[name].title:24} {share}")
     judged = claims(results) if options.device == "cpu" and len(results) == len(ENTRANTS) else []
     holds = judge(judged)
     if options.json:
@@ -271,7 +317,10 @@ def main() -> None:
             "languages": options.languages,
             "learning_rate": options.learning_rate,
             "accuracy_at_start": at_start,
-            "contenders": {name: figures(result, results) for name, result in results.items()},
+            "contenders": {name: figures(result, results, job) for name, result in results.items()},
+            "tokens": job.tokens,
+            "operations": job.operations,
+            "matrix_rate": rates,
             "claims": [claim._asdict() for claim in judged],
         }
         options.json.write_text(json.dumps(told, indent=1) + "\n")
