@@ -20,6 +20,8 @@ POINTS_WITH_MARKS = 30
 SIZE_INCHES = (3.5, 2.3)
 # Dark and light enough to be seen on a white page and on a dark one.
 COLOURS = ("#3b7dc4", "#cf6a2c", "#3f9a66", "#a45fbd", "#b0892a", "#c8517b", "#2a9aa8", "#8a8a8a", "#7a6fd0", "#7f9a2f")
+DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
+"""Told from one another by eyes that colours look alike to."""
 INK = "#010203"  # a colour that nothing else has, and that becomes the page's own
 
 Points = list[tuple[float, float]]
@@ -41,7 +43,7 @@ def training_curves(log: Path) -> list[Curve]:
             panel, _, line = name.partition("/")
             panels.setdefault(panel, {}).setdefault(line, []).append((step, value))
     names = [name for name in TITLES if name in panels] + [name for name in panels if name not in TITLES]
-    return [Curve(_title(name), _draw(panels[name])) for name in names]
+    return [Curve(_title(name), _draw(_title(name), panels[name])) for name in names]
 
 
 def _lines(log: Path) -> Iterator[tuple[float, dict[str, float]]]:
@@ -63,8 +65,8 @@ def _title(panel: str) -> str:
     return TITLES.get(panel, "Dev scores" if panel == "dev" else f"Dev: {panel.replace('_', ' ')}")
 
 
-def _draw(lines: Mapping[str, Points]) -> str:
-    return picture(lambda axes: _plot(axes, lines))
+def _draw(title: str, lines: Mapping[str, Points]) -> str:
+    return picture(lambda axes: _plot(axes, title, lines))
 
 
 def picture(plot: Callable[["Axes"], None]) -> str:
@@ -87,14 +89,16 @@ def picture(plot: Callable[["Axes"], None]) -> str:
     return _for_a_page(buffer.getvalue())
 
 
-def _plot(axes: "Axes", lines: Mapping[str, Points]) -> None:
+def _plot(axes: "Axes", title: str, lines: Mapping[str, Points]) -> None:
     for number, (name, points) in enumerate(lines.items()):
         steps, values = zip(*_thinned(points), strict=True)
         marker = "o" if len(points) <= POINTS_WITH_MARKS else ""
-        colour = COLOURS[number % len(COLOURS)]
-        axes.plot(steps, values, marker=marker, markersize=3, linewidth=1.4, label=name or None, color=colour)
+        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        looks = {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 3, "linewidth": 1.4}
+        axes.plot(steps, values, label=name or None, **looks)
     plain(axes)
     axes.set_xlabel("step")
+    axes.set_ylabel(title.removeprefix("Dev: ").lower())
     axes.ticklabel_format(axis="y", scilimits=(-3, 5), useMathText=False)
     if any(lines) and len(lines) <= LINES_WITH_NAMES:
         axes.legend(frameon=False, fontsize=7.5, ncols=2 if len(lines) > 4 else 1)

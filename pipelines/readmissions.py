@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertrelay.files import read_json
 from domain.clinical.outcomes.judgement_files import CONFUSION, CURVES, FLOW, SLICES
 from domain.clinical.outcomes.outcome import in_words
-from pipelines.curves import COLOURS, INK, Curve, picture, plain
+from pipelines.curves import COLOURS, DASHES, INK, Curve, picture, plain
 from pipelines.scores import READERS, Figure
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ ORDER = ("model", "note_length", "tfidf", "model, calibrated")
 CALIBRATED = ", calibrated"
 CALIBRATIONS = ("model", *(f"{name}{CALIBRATED}" for name in ORDER[:3]))
 POINTS_WITH_MARKS = 12
-DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
-"""A line each beside its colour, for the colour-blind and for paper."""
 GROUP_FIGURES = {
     "auroc": "AUROC",
     "auprc": "AUPRC",
