@@ -72,7 +72,9 @@ def search(
             metavar="NAME", help="The same before each query; --prompt is for CORPUS.", show_default="the model's own"
         ),
     ] = None,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build the index anew, whatever is there.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Build the index anew, whatever is there; once stopped, it goes on.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every file of the index again, instead of trusting size and time.")
     ] = False,
@@ -130,6 +132,7 @@ def search(
             )
         if world.is_main:
             opened.check_graph(kind, ef_search)
+            opened.tell_precision(precision)
             find = partial(
                 opened.search,
                 k=k,
@@ -188,17 +191,22 @@ def _check_files(corpus: "Table | None", queries: "Table | None", output: Path |
         check_output(output, tuple(WRITERS), *(table.path for table in tables), option="--output")
 
 
-def _answers(
-    find: "Callable[[list[str]], list[list[Hit]]]", query: list[str], asked: "Table | None"
-) -> "Iterator[Answer]":
+def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], asked: "Table | None") -> "Iterator[Answer]":
     """The answers to `--query`, then to the sentences of `--queries`, some thousand at a time."""
     from pipelines.cli.answers import Answer
 
     of_file: Iterable[tuple[str, int | None]] = () if asked is None else _sentences(asked)
     texts = chain(((text, None) for text in query), of_file)
     while block := list(islice(texts, QUERIES_AT_ONCE)):
-        found = find([text for text, _ in block])
+        place = partial(_place, asked, [line for _, line in block])
+        found = find([text for text, _ in block], place=place)
         yield from (Answer(*text, hits) for text, hits in zip(block, found, strict=True))
+
+
+def _place(asked: "Table | None", lines: list[int | None], row: int) -> str:
+    """What an error calls a query of a block."""
+    line = lines[row]
+    return f"line {line:,} of {asked.name}" if asked and line is not None else f"--query {row + 1:,}"
 
 
 def _sentences(asked: "Table") -> Iterator[tuple[str, int]]:
@@ -241,7 +249,8 @@ def _facts(opened: "SearchIndex") -> dict[str, Any]:
     facts = opened.facts
     head = {"folder": str(opened.folder), "corpus": facts.origin.corpus, "model": facts.origin.model}
     counts = {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.origin.dim}
-    return {**head, **counts, "kind": facts.kind, "hnsw": facts.hnsw or None, **facts.recall}
+    how = {"precision": facts.precision, "kind": facts.kind, "hnsw": facts.hnsw or None}
+    return {**head, **counts, **how, **facts.recall}
 
 
 def _described(opened: "SearchIndex") -> str:

@@ -7,7 +7,8 @@ index.json        written last
 building.json     what is being built, until index.json is there
 """
 
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
-from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
 from bertrelay.outputs import not_written
 from bertrelay.records import Table
 from bertrelay.sentence_files import text_column
@@ -34,6 +35,7 @@ class Origin:
 
     model, corpus: where they stood, for people; `model_digest` and `content` are what counts.
     reading: how the corpus was read: columns, format, header, prompt.
+    stamp: of the corpus file, by which an untouched one is known without reading it; empty where there is none.
     """
 
     model: str
@@ -42,15 +44,20 @@ class Origin:
     corpus: str
     content: str
     reading: dict[str, Any]
+    stamp: list[int] = field(default_factory=list, compare=False)
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What `building.json` tells; the counts are there when `sentences.arrow` is."""
+    """What `building.json` tells; the counts are there when `sentences.arrow` is.
+
+    rebuild: what stood here before was asked to go, and is gone when the counts are there.
+    """
 
     origin: Origin
     sentences: int | None = None
     blank: int | None = None
+    rebuild: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,8 +82,10 @@ class IndexFacts:
     format: int = FORMAT
 
 
-def origin_of(model: str, model_digest: str, dim: int, table: Table, prompt_name: str | None) -> Origin:
-    """The origin of an index of `table`; the whole file is read for its digest."""
+def origin_of(
+    model: str, model_digest: str, dim: int, table: Table, prompt_name: str | None, known: Origin | None = None
+) -> Origin:
+    """The origin of an index of `table`; the whole file is read for its digest, unless `known` has its stamp."""
     reading: dict[str, Any] = {"columns": text_column(table)}
     if prompt_name is not None:
         reading["prompt"] = prompt_name
@@ -85,11 +94,15 @@ def origin_of(model: str, model_digest: str, dim: int, table: Table, prompt_name
     reading["format"] = table.file_format
     if table.file_format in ("csv", "tsv"):
         reading["header"] = table.header
+    path = Path(table.path)
     try:
-        content = Digests().of_file(Path(table.path))
+        stamp, begun = _stamp(path), time.time_ns()
+        content = known.content if known and known.stamp == stamp else Digests().of_file(path)
     except OSError as error:
         raise RequestError(f"{table.name} cannot be read: {error.strerror}. Give a file that may be read") from error
-    return Origin(model, model_digest, dim, table.name, content, reading)
+    # Changed again within the clock's grain, a file could keep its stamp: such a fresh one is not kept.
+    is_settled = begun - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS
+    return Origin(model, model_digest, dim, table.name, content, reading, stamp if is_settled else [])
 
 
 def check_model(folder: Path, built: Origin, digest: str, dim: int) -> None:

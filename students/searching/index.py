@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError, RequestError, WorkError, check_choice
-from bertrelay.files import sync_contents
+from bertrelay.files import read_json, sync_contents
 from bertrelay.hardware import resolve_precision
 from bertrelay.ledger import forget
 from bertrelay.outputs import not_written
@@ -25,7 +25,7 @@ from bertrelay.records import Rejects, Table
 from bertrelay.sentence_files import as_table, sentence_records
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.statistics import share, with_interval
-from bertrelay.together import wait_for_all
+from bertrelay.together import from_main, wait_for_all
 from bertrelay.vector_files import encoder_digest, fill_vectors
 from bertrelay.vectors import open_vectors
 from students.searching.folder import (
@@ -55,6 +55,7 @@ from students.searching.settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSetti
 READ_AT_ONCE = 4096
 CHECKPOINT = "hnsw.checkpoint"
 LOCK = ".lock"
+OURS = {SENTENCES, VECTORS, GRAPH, FACTS, BUILDING, CHECKPOINT}
 SCHEMA = pa.schema({"text": pa.string(), "line": pa.int64()})
 
 ALONE = World()
@@ -96,15 +97,16 @@ def build_index(
 ) -> SearchIndex:
     """The index of the sentences of `corpus` in `folder`: opened where it is whole, else built, or gone on with.
 
-    Blank sentences are left out and counted; the others keep the number of their line.
+    Blank sentences are left out and counted; the others keep the number of their line. A whole index is opened without
+    a lock and without writing, and its corpus read only where it was touched.
 
     model: an encoder, or a name that `SentenceEncoder.load` knows.
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
     kind: `auto` takes what is there; where there is nothing, it is exact up to 100,000 sentences and HNSW beyond.
     hnsw: of the graph; where there is one with other links, it is linked anew.
     prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
-    rebuild: from the beginning, whatever is there.
-    verify: read every file again instead of trusting those that were not touched.
+    rebuild: from the beginning, whatever is there but a rebuild of the same that was stopped, which is gone on with.
+    verify: read every file again, the corpus too, instead of trusting those that were not touched.
     cache: where a model or data set of the hub is kept.
     world: all processes encode, each its share of the blocks; the main one does the rest.
     rejects: entered while the corpus is read; without it the first record that cannot be used raises.
@@ -113,10 +115,15 @@ def build_index(
     check_choice("kind", kind, get_args(IndexKind))
     load_faiss()  # where it is missing, say so before hours of encoding
     table, folder = as_table(corpus), Path(folder)
+    _check_is_ours(folder)
+    facts = None if rebuild else read_facts(folder)
     encoder = as_encoder(model, cache)
     encoder.prompts.text(prompt_name)  # where there is none of that name, say so
     name = "" if encoder is model else str(model)
-    origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name)
+    known = facts.origin if facts and not verify else None
+    origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name, known)
+    if from_main(facts is not None and _is_all(folder, facts, origin, kind, hnsw), world):
+        return whole_index(encoder, folder, verify)
     with _held(folder) if world.is_main else nullcontext():
         if world.is_main:
             _begin(folder, origin, table, rebuild, cache, rejects)
@@ -131,12 +138,40 @@ def build_index(
     return whole_index(encoder, folder, verify)
 
 
+def _check_is_ours(folder: Path) -> None:
+    """Raises RequestError where `folder` holds anything that is not of an index, for a rebuild deletes by name."""
+    try:
+        found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise not_written(folder, error) from error
+    strange = [name for name in found if name not in OURS and not name.startswith(VECTORS)]
+    if strange or (found and not _is_index(folder, found)):
+        raise RequestError(
+            f"--index: expected an index and nothing else, an empty folder or none, found {folder} with "
+            f"{(strange or found)[0]} in it. Name another folder"
+        )
+
+
+def _is_index(folder: Path, found: list[str]) -> bool:
+    """Whether `found` are an index, damaged perhaps; others have an `index.json` too."""
+    if BUILDING in found:
+        return True
+    return FACTS in found and (SENTENCES in found or "seal" in (read_json(folder / FACTS) or {}))
+
+
+def _is_all(folder: Path, facts: IndexFacts, origin: Origin, kind: IndexKind, hnsw: Hnsw | None) -> bool:
+    """Whether nothing is to be built or tidied. Raises RequestError for an index of another origin."""
+    check_origin(folder, facts.origin, origin)
+    return not (folder / BUILDING).exists() and not _wants_graph(facts, kind, hnsw, is_new=False)
+
+
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Makes `folder` and keeps it to this process; the system lets go of it even when the process is killed."""
     lock = FileLock(folder / LOCK)
     try:
-        _check_is_ours(folder)
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout as error:
@@ -152,15 +187,6 @@ def _held(folder: Path) -> Iterator[None]:
             folder.rmdir()
 
 
-def _check_is_ours(folder: Path) -> None:
-    found = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.exists() else []
-    if found and not {FACTS, BUILDING} & set(found):
-        raise RequestError(
-            f"--index: expected an index, an empty folder or none, found {folder} with {found[0]} in it. "
-            "Name another folder"
-        )
-
-
 # Before the vectors
 
 
@@ -168,8 +194,8 @@ def _begin(
     folder: Path, origin: Origin, table: Table, rebuild: bool, cache: Path | None, rejects: Rejects | None
 ) -> None:
     """Leaves a whole index, or the sentences laid down and `building.json`, which counts them."""
-    if rebuild:
-        write_begun(folder, Begun(origin))
+    if rebuild and not _is_rebuilding(folder, origin):
+        write_begun(folder, Begun(origin, rebuild=True))
         _clear(folder)
     facts, begun = read_facts(folder), read_begun(folder)
     if facts is not None:
@@ -179,7 +205,13 @@ def _begin(
     elif begun is not None and begun.sentences is not None:
         check_origin(folder, begun.origin, origin)
     else:
-        _lay_down(folder, origin, table, cache, rejects)
+        _lay_down(folder, Begun(origin, rebuild=rebuild), table, cache, rejects)
+
+
+def _is_rebuilding(folder: Path, origin: Origin) -> bool:
+    """Whether a rebuild from `origin` was stopped here after it had cleared the folder."""
+    begun = read_begun(folder)
+    return begun is not None and begun.rebuild and begun.sentences is not None and begun.origin == origin
 
 
 def _clear(folder: Path) -> None:
@@ -189,8 +221,8 @@ def _clear(folder: Path) -> None:
     _forget_building(folder)
 
 
-def _lay_down(folder: Path, origin: Origin, table: Table, cache: Path | None, rejects: Rejects | None) -> None:
-    write_begun(folder, Begun(origin))
+def _lay_down(folder: Path, begun: Begun, table: Table, cache: Path | None, rejects: Rejects | None) -> None:
+    write_begun(folder, begun)
     try:
         sentences, blank = _write_sentences(folder / SENTENCES, table, cache, rejects)
     except BertRelayError:
@@ -199,7 +231,7 @@ def _lay_down(folder: Path, origin: Origin, table: Table, cache: Path | None, re
     if blank:
         say(f"{table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
     sync_contents(folder)
-    write_begun(folder, Begun(origin, sentences, blank))
+    write_begun(folder, replace(begun, sentences=sentences, blank=blank))
 
 
 def _write_sentences(path: Path, table: Table, cache: Path | None, rejects: Rejects | None) -> tuple[int, int]:

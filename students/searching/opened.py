@@ -1,6 +1,6 @@
 """An index opened, and queries to the sentences of it nearest in meaning, in whatever language either is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ import pyarrow as pa
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import check_finite
 from bertrelay.errors import RequestError, check_count
+from bertrelay.progress import say
 from bertrelay.similarity import unit
 from bertrelay.vector_files import encoder_digest
 from bertrelay.vectors import open_vectors
@@ -62,20 +63,23 @@ class SearchIndex:
         prompt_name: str | None = None,
         precision: str = "auto",
         batch_tokens: int | None = None,
+        place: Callable[[int], str] = lambda row: f"query {row + 1:,}",
     ) -> list[list[Hit]]:
         """For each of `queries` its `k` nearest sentences, best first; fewer where the index has fewer.
 
         exact: compare with every sentence even where there is a graph.
         ef_search: candidates kept in the graph, more of which find more and take longer; the index's own if not given.
         prompt_name: which of the model's prompts stands before each query; without one, the model's default.
-        Raises RequestError for a query that is blank, and for `ef_search` where no graph is walked.
+        place: what an error calls the query of a row, counted from 0.
+        Raises RequestError for a query that is blank, and for `ef_search` where no graph is walked; WorkError for one
+        whose vector is not finite.
         """
-        _check_queries(queries, k)
+        _check_queries(queries, k, place)
         self.check_graph("exact" if exact else "auto", ef_search)
         vectors = self.encoder.encode(
             queries, prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens
         )  # (queries, dim)
-        check_finite(self.encoder, vectors, lambda row: f"query {row + 1:,}")
+        check_finite(self.encoder, vectors, place)
         similarities, rows = self.neighbours(unit(vectors), k, exact, ef_search)
         return [self._hits(*found) for found in zip(similarities, rows, strict=True)]
 
@@ -92,6 +96,14 @@ class SearchIndex:
                 "no candidates; leave it out, or ask for kind hnsw"
             )
 
+    def tell_precision(self, precision: str) -> None:
+        """Says so where `precision` is not what the sentences were encoded in; `auto` asks for none."""
+        if precision not in ("auto", self.facts.precision):
+            say(
+                f"{self.folder}: its sentences were encoded in {self.facts.precision} and stay so; {precision} is for "
+                "the queries alone. Build it anew with --rebuild to have both alike"
+            )
+
     def neighbours(
         self, queries: Vectors, k: int, exact: bool = False, ef_search: int | None = None
     ) -> tuple[Vectors, Rows]:
@@ -105,13 +117,13 @@ class SearchIndex:
         return [Hit(min(value, 1.0), **self.sentences.slice(row, 1).to_pylist()[0]) for value, row in found]
 
 
-def _check_queries(queries: Sequence[str], k: int) -> None:
+def _check_queries(queries: Sequence[str], k: int, place: Callable[[int], str]) -> None:
     if isinstance(queries, str):
         raise RequestError("search: expected a list of queries, found one string; write [query]")
     check_count("k", k)
-    blank = next((place for place, query in enumerate(queries, 1) if not query.strip()), None)
+    blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
     if blank is not None:
-        raise RequestError(f"search: expected a text to look for, found an empty one (query {blank:,})")
+        raise RequestError(f"search: expected a text to look for, found an empty one ({place(blank)})")
 
 
 def open_index(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, check_choice
+from bertrelay.errors import RequestError, check_choice, check_count
 from bertrelay.tables import Table
 from students.searching.index import build_index
 from students.searching.opened import Hit, open_index
@@ -20,6 +20,8 @@ def search(
     *,
     index: str | Path | None = None,
     kind: IndexKind = "auto",
+    ef_search: int | None = None,
+    rebuild: bool = False,
     prompt_name: str | None = None,
     query_prompt_name: str | None = None,
     precision: str = "auto",
@@ -33,10 +35,15 @@ def search(
     index: its folder, or where it comes to stand; beside the corpus when not given.
     kind: as for `build_index`; `exact` compares with every sentence even where there is a graph, and without a corpus
         `hnsw` expects one.
+    ef_search: as for `SearchIndex.search`.
+    rebuild: as for `build_index`, so there must be a corpus.
     prompt_name, query_prompt_name: which of the model's prompts stands before each sentence, and before each query.
     Raises RequestError as `build_index`, `open_index` and `SearchIndex.search` do.
     """
     check_choice("kind", kind, get_args(IndexKind))
+    check_count("ef_search", ef_search)
+    if corpus is None and rebuild:
+        raise RequestError("rebuild: expected a corpus, from which the index is built anew; found none")
     folder = _folder(corpus, index)
     opened = (
         open_index(model, folder)
@@ -49,13 +56,16 @@ def search(
             prompt_name=prompt_name,
             precision=precision,
             batch_tokens=batch_tokens,
+            rebuild=rebuild,
         )
     )
-    opened.check_graph(kind, None)
+    opened.check_graph(kind, ef_search)
+    opened.tell_precision(precision)
     return opened.search(
         queries,
         k,
         exact=kind == "exact",
+        ef_search=ef_search,
         prompt_name=query_prompt_name,
         precision=precision,
         batch_tokens=batch_tokens,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 from pipelines.cli.app import app
 
 LINES = ["the dog runs", "ein Hund bellt", "", "le chat dort", "two cats sleep here", "eine Maus\tsingt laut"]
@@ -119,6 +119,37 @@ def test_many_queries_are_answered_in_blocks(model, corpus, tmp_path, monkeypatc
     (tmp_path / "queries.csv").write_text("id,text\n" + "".join(f"{n},{LINES[n % 2]}\n" for n in range(5)))
     out, _ = call(model, corpus, "--queries", tmp_path / "queries.csv", "-k", "1")
     assert [line.split()[3] for line in out.splitlines()[1::2]] == ["1", "2", "1", "2", "1"]
+
+
+def test_a_query_without_a_finite_vector_is_told_by_its_line(model, corpus, tmp_path, monkeypatch):
+    from bertrelay.encoder import SentenceEncoder
+    from pipelines.cli import search
+
+    call(model, corpus)
+    encode = SentenceEncoder.encode
+
+    def broken(self, sentences, **given):
+        vectors = encode(self, sentences, **given)
+        vectors[[place for place, text in enumerate(sentences) if "broken" in text]] = float("nan")
+        return vectors
+
+    monkeypatch.setattr(SentenceEncoder, "encode", broken)
+    monkeypatch.setattr(search, "QUERIES_AT_ONCE", 2)
+    (tmp_path / "queries.txt").write_text("Hund\n\nMaus\nHund\nbroken\n")
+    with pytest.raises(WorkError, match=r"not finite for line 5 of .*queries\.txt\. Check"):
+        call(model, corpus, "--queries", tmp_path / "queries.txt")
+    with pytest.raises(WorkError, match=r"not finite for --query 2\. Check"):
+        call(model, corpus, "--query", "Hund", "--query", "broken")
+
+
+def test_a_precision_that_is_not_the_index_s_is_told_once(model, corpus, queries, monkeypatch):
+    from pipelines.cli import search
+
+    call(model, corpus, "--precision", "fp32")
+    monkeypatch.setattr(search, "QUERIES_AT_ONCE", 1)
+    out, err = call(model, corpus, "--queries", queries, "--precision", "bf16", "--json")
+    assert err.count("encoded in fp32 and stay so; bf16 is for the queries alone") == 1
+    assert json.loads(out)["index"]["precision"] == "fp32"
 
 
 def test_a_column_of_a_table_is_searched(model, tmp_path):

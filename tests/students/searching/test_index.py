@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from scipy.spatial.distance import cdist
 from bertrelay import encoding, vector_files
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
 from bertrelay.records import Rejects, Table
 from bertrelay.stage import StageContext
 from students.searching import index as building
@@ -253,6 +255,82 @@ def test_a_folder_with_other_files_is_left_alone(encoder: SentenceEncoder, corpu
     assert (tmp_path / "mine" / "vectors.npy").read_text() == "precious"
 
 
+def test_a_foreign_index_json_makes_no_folder_ours(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    foreign = {"index.json": '{"pages": 3}', "vectors.npy": "precious", "notes.txt": "mine"}
+    for names, shown in ((["index.json"], "index"), (["index.json", "vectors.npy"], "index"), (foreign, "notes")):
+        for name in names:
+            (tmp_path / "mine" / name).write_text(foreign[name])
+        for rebuild in (False, True):
+            with pytest.raises(
+                RequestError, match=rf"an index and nothing else.* found .*mine with {shown}\.\w+ in it"
+            ):
+                build(encoder, corpus, folder=tmp_path / "mine", rebuild=rebuild)
+        assert {path.name: path.read_text() for path in (tmp_path / "mine").iterdir()} == {
+            name: foreign[name] for name in names
+        }
+
+
+def test_a_file_of_ones_own_in_an_index_is_never_deleted_with_it(encoder: SentenceEncoder, corpus: Path) -> None:
+    folder = build(encoder, corpus).folder
+    (folder / "notes.txt").write_text("mine")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(RequestError, match=r"nothing else.*found .* with notes\.txt in it"):
+        build(encoder, corpus, rebuild=True)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert len(open_index(encoder, folder).search(["a dog"], 1)[0]) == 1
+
+
+@pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "index.json"])
+def test_a_damaged_index_is_built_anew_with_rebuild(name: str, encoder: SentenceEncoder, corpus: Path) -> None:
+    folder = build(encoder, corpus).folder
+    (folder / name).write_bytes(b"{")
+    assert build(encoder, corpus, rebuild=True).facts.sentences == 61
+
+
+def test_a_whole_index_is_opened_while_another_process_holds_it_and_nothing_is_written(
+    encoder: SentenceEncoder, corpus: Path
+) -> None:
+    folder = build(encoder, corpus).folder
+    with FileLock(folder / ".lock"):
+        before = folder.stat().st_mtime_ns  # which a lock made or a file written would change
+        assert len(build(encoder, corpus).search(["a dog"], 1)[0]) == 1
+        assert folder.stat().st_mtime_ns == before
+        with pytest.raises(RequestError, match="another process builds this index"):
+            build(encoder, corpus, kind="hnsw")
+
+
+def test_an_untouched_corpus_is_not_read_again(
+    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time.sleep(2 * CLOCK_GRAIN_NS / 1e9)  # as a corpus usually is not written the moment before
+    build(encoder, corpus)
+    read: list[Path] = []
+    of_file = Digests.of_file
+    monkeypatch.setattr(Digests, "of_file", lambda self, path: read.append(path) or of_file(self, path))
+    build(encoder, corpus)
+    assert read == []
+    build(encoder, corpus, verify=True)
+    assert corpus in read
+    read.clear()
+    corpus.touch()
+    build(encoder, corpus)
+    assert read == [corpus]
+    written = corpus.stat()
+    corpus.write_text(corpus.read_text().replace("dog", "cow"))
+    os.utime(corpus, ns=(written.st_atime_ns, written.st_mtime_ns))
+    with pytest.raises(RequestError, match="its content differs"):
+        build(encoder, corpus)
+
+
+def test_a_corpus_written_the_moment_before_is_read_again(
+    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("students.searching.folder.CLOCK_GRAIN_NS", 10**15)
+    assert build(encoder, corpus).facts.origin.stamp == []
+    assert build(encoder, corpus).facts.origin.stamp == []
+
+
 def test_a_second_builder_is_told_of_the_first(encoder: SentenceEncoder, corpus: Path) -> None:
     folder = Path(f"{corpus}.index")
     folder.mkdir()
@@ -316,7 +394,7 @@ def killed_at_the_fourth(*arguments):
     return real(*arguments)
 
 setattr(eval(module), name, killed_at_the_fourth)
-build_index(model, corpus, corpus + ".index", kind="hnsw", precision="fp32")
+build_index(model, corpus, corpus + ".index", kind="hnsw", precision="fp32", rebuild={rebuild})
 """
 
 
@@ -332,20 +410,34 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_blocks", "one_thread")
 @pytest.mark.parametrize(
-    ("module", "name", "still_encoded"),
-    [("vector_files", "write_rows", 61 - 3 * BLOCK), ("neighbours", "_save_checkpoint", 0)],
+    ("module", "name", "rebuild", "still_encoded"),
+    [
+        ("vector_files", "write_rows", False, 61 - 3 * BLOCK),
+        ("vector_files", "write_rows", True, 61 - 3 * BLOCK),
+        ("neighbours", "_save_checkpoint", False, 0),
+    ],
 )
 def test_a_build_that_was_killed_goes_on_to_the_same_index(
-    module: str, name: str, still_encoded: int, encoder: SentenceEncoder, corpus: Path, encoded: list[str]
+    module: str,
+    name: str,
+    rebuild: bool,
+    still_encoded: int,
+    encoder: SentenceEncoder,
+    corpus: Path,
+    encoded: list[str],
 ) -> None:
     folder, model = Path(f"{corpus}.index"), corpus.parent / "model"
     encoder.save(model)
-    script = [sys.executable, "-c", KILLED.format(block=BLOCK), str(model), str(corpus), module, name]
+    if rebuild:
+        build(str(model), corpus)
+        encoded.clear()
+    code = KILLED.format(block=BLOCK, rebuild=rebuild)
+    script = [sys.executable, "-c", code, str(model), str(corpus), module, name]
     killed = subprocess.run(script, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert killed.returncode == -signal.SIGKILL
     with pytest.raises(RequestError, match="this index is not finished"):
         open_index(str(model), folder)
-    build(str(model), corpus, kind="hnsw")
+    build(str(model), corpus, kind="hnsw", rebuild=rebuild)
     assert len(encoded) == still_encoded
     whole = build(str(model), corpus, kind="hnsw", folder=corpus.parent / "whole")
     for name in ("sentences.arrow", "vectors.npy", "hnsw.faiss"):
@@ -363,7 +455,7 @@ def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(
     script = [
         sys.executable,
         "-c",
-        KILLED.format(block=BLOCK),
+        KILLED.format(block=BLOCK, rebuild=False),
         str(model),
         str(corpus),
         "neighbours",
@@ -454,6 +546,37 @@ def test_a_rebuild_stopped_while_it_cleared_the_old_index_goes_on(
         with pytest.raises(KeyboardInterrupt):
             build(encoder, corpus, rebuild=True)
     assert build(encoder, corpus).facts.sentences == 61
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_rebuild_goes_on_with_nothing_but_a_rebuild_of_the_same(
+    encoder: SentenceEncoder, corpus: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop_at_the_fourth(rebuild: bool) -> None:
+        write, calls = vector_files.write_rows, []
+
+        def stopped(*given: Any) -> None:
+            calls.append(given)
+            if len(calls) == 4:
+                raise KeyboardInterrupt
+            write(*given)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(vector_files, "write_rows", stopped)
+            build(encoder, corpus, rebuild=rebuild)
+        encoded.clear()
+
+    stop_at_the_fourth(rebuild=False)
+    build(encoder, corpus, rebuild=True)
+    assert len(encoded) == 61, "what was begun without --rebuild may be what the user wants to be rid of"
+    stop_at_the_fourth(rebuild=True)
+    with corpus.open("a") as file:
+        file.write("a new line\n")
+    assert build(encoder, corpus, rebuild=True).facts.sentences == 62
+    assert len(encoded) == 62
+    encoded.clear()
+    build(encoder, corpus, rebuild=True)
+    assert len(encoded) == 62, "a rebuild that is done is not gone on with"
 
 
 # The stage

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,7 +8,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.tables import Table
 from students.searching.index import build_index
-from students.searching.opened import open_index
+from students.searching.opened import Hit, open_index
 from students.searching.search import search
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -40,6 +41,32 @@ def test_an_index_stands_where_it_is_told_to(encoder: SentenceEncoder, corpus: P
     search(encoder, corpus, ["a dog"], index=tmp_path / "elsewhere", kind="hnsw")
     assert open_index(encoder, tmp_path / "elsewhere").facts.kind == "hnsw"
     assert not Path(f"{corpus}.index").exists()
+
+
+def test_an_index_is_built_anew_and_its_graph_walked_as_told(encoder: SentenceEncoder, corpus: Path) -> None:
+    def ask(**given: Any) -> list[list[Hit]]:
+        return search(encoder, corpus, LINES[:1], 1, precision="fp32", **given)
+
+    assert ask(kind="hnsw", ef_search=5)[0][0].line == 1
+    corpus.write_text("\n".join(["ein Hund bellt", *LINES]), encoding="utf-8")
+    with pytest.raises(RequestError, match="its content differs"):
+        ask()
+    assert ask(rebuild=True)[0][0].line == 2
+    with pytest.raises(RequestError, match="ef_search: expected search through a graph"):
+        ask(ef_search=5)
+    with pytest.raises(RequestError, match="rebuild: expected a corpus"):
+        search(encoder, None, LINES[:1], index=f"{corpus}.index", rebuild=True)
+
+
+def test_a_precision_that_is_not_the_index_s_is_told(
+    encoder: SentenceEncoder, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search(encoder, corpus, ["a dog"], precision="fp32")
+    search(encoder, None, ["a dog"], index=f"{corpus}.index")
+    assert "its sentences were encoded in" not in capsys.readouterr().err
+    for given in (corpus, None):
+        search(encoder, given, ["a dog"], index=f"{corpus}.index", precision="bf16")
+        assert "its sentences were encoded in fp32 and stay so; bf16 is for the queries" in capsys.readouterr().err
 
 
 def test_without_a_corpus_and_an_index_there_is_nothing_to_search(encoder: SentenceEncoder) -> None:
