@@ -53,7 +53,8 @@ def differing(ours: Metrics, theirs: Mapping[str, float]) -> Iterator[str]:
     """The names of the figures that are not the same to four digits; prints them all."""
     for name, expected in theirs.items():
         figure = ours[name]
-        print(f"{name:40} ours {figure:.6f}  scipy and sentence-transformers {expected:.6f}")
+        shown = "none" if figure is None else f"{figure:.6f}"
+        print(f"{name:40} ours {shown}  scipy and sentence-transformers {expected:.6f}")
         if figure is None or abs(figure - expected) >= 0.5 * 10**-DIGITS:
             yield name
 

@@ -14,6 +14,8 @@ Column = NDArray[Any]
 
 RESAMPLES = 1000
 INTERVAL = (2.5, 97.5)
+LEAST_SHARE = 0.5
+"""Of the resamples, how many must have a figure: the interval of the few that have one would tell of nothing else."""
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
@@ -32,25 +34,44 @@ def pearson(first: Floats, second: Floats) -> float | None:
 
 
 def with_interval(
-    name: str, statistic: Callable[..., float | None], *columns: Column, seed: int = 0, resamples: int = RESAMPLES
+    name: str,
+    statistic: Callable[..., float | None],
+    *columns: Column,
+    groups: Column | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
 ) -> Metrics:
     """`statistic(*columns)` as `name`, with `name_low` and `name_high`: a 95 % bootstrap interval over the rows.
 
-    Without a figure, or with fewer than two rows, there is no interval.
+    groups: what each row belongs to, (rows,); every resample then has as many rows of each group as there are.
+    Without a figure, with fewer than two rows, or when fewer than half of the resamples have a figure, there is no
+    interval.
     """
     figure = statistic(*columns)
     if figure is None or len(columns[0]) < 2:
         return {name: figure}
+    members = _members(np.zeros(len(columns[0])) if groups is None else groups)
     generator = np.random.default_rng(seed)
-    drawn = [_resampled(statistic, columns, generator) for _ in range(resamples)]
-    low, high = np.percentile([value for value in drawn if value is not None], INTERVAL)
+    drawn = [_resampled(statistic, columns, members, generator) for _ in range(resamples)]
+    known = [value for value in drawn if value is not None]
+    if len(known) < LEAST_SHARE * resamples:
+        return {name: figure}
+    low, high = np.percentile(known, INTERVAL)
     return {name: figure, f"{name}_low": float(low), f"{name}_high": float(high)}
 
 
+def _members(groups: Column) -> list[NDArray[np.intp]]:
+    """The rows of each group."""
+    return [np.flatnonzero(groups == group) for group in np.unique(groups)]
+
+
 def _resampled(
-    statistic: Callable[..., float | None], columns: tuple[Column, ...], generator: np.random.Generator
+    statistic: Callable[..., float | None],
+    columns: tuple[Column, ...],
+    members: list[NDArray[np.intp]],
+    generator: np.random.Generator,
 ) -> float | None:
-    rows = generator.integers(0, len(columns[0]), len(columns[0]))
+    rows = np.concatenate([rows[generator.integers(0, len(rows), len(rows))] for rows in members])
     return statistic(*(column[rows] for column in columns))
 
 

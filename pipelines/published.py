@@ -7,10 +7,11 @@ from pipelines.scores import ABLATION, CLASSIFICATION, SECTIONS, SIMILARITY, Fig
 PUBLISHED = "published"
 FIGURES = {
     (SIMILARITY, ""): {
-        ("mean", "SBERT-NLI-base"): 0.7489,
-        ("mean", "GloVe, averaged"): 0.6132,
-        ("mean", "BERT, averaged"): 0.5481,
-        ("mean", "BERT, [CLS]"): 0.2919,
+        # Each year's pairs as one set, and one correlation: sentence-transformers, issue 1165.
+        ("mean / all", "SBERT-NLI-base"): 0.7489,
+        ("mean / all", "GloVe, averaged"): 0.6132,
+        ("mean / all", "BERT, averaged"): 0.5481,
+        ("mean / all", "BERT, [CLS]"): 0.2919,
         ("STSb", "SBERT, STSb"): 0.8467,
         ("STSb", "SBERT, NLI + STSb"): 0.8535,
     },

@@ -68,14 +68,14 @@ REGISTRY = (
     ),
     Stage(
         kind="teachers.protocols",
-        version=2,
+        version=3,
         settings="teachers.evaluation.settings:ProtocolSettings",
         run="teachers.evaluation.protocols:run",
         summary="scores an encoder, GloVe or TF-IDF by the SBERT paper: similarity, SentEval, arguments, sections",
     ),
     Stage(
         kind="teachers.facets",
-        version=2,
+        version=3,
         settings="teachers.evaluation.settings:FacetSettings",
         run="teachers.evaluation.facet_training:run",
         summary="trains and tests an encoder on Argument Facet Similarity, in ten folds or across topics",
@@ -159,7 +159,7 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.terms",
-        version=1,
+        version=2,
         settings="domain.terms.terms_settings:TermsSettings",
         run="domain.terms.terms:run",
         summary="shows what a BERT holds medical terms for: vectors, neighbours, people's ratings, a t-SNE picture",
@@ -236,14 +236,14 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.readmission",
-        version=2,
+        version=3,
         settings="domain.clinical.outcomes.outcome_settings:ReadmissionSettings",
         run="domain.clinical.outcomes.learning:run",
         summary="teaches a BERT to tell from notes who comes back unplanned, and judges it admission by admission",
     ),
     Stage(
         kind="domain.outcome",
-        version=1,
+        version=2,
         settings="domain.clinical.outcomes.outcome_settings:OutcomeSettings",
         run="domain.clinical.outcomes.learning:run_outcome",
         summary="teaches a BERT to tell deaths in hospital, length of stay or diagnoses from a stay's early notes",

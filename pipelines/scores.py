@@ -17,7 +17,8 @@ ABOUT = {
     "Translation accuracy": "The share of sentences whose nearest neighbour in the other language is their own "
     "translation. Word-for-word lookup has only a dictionary learnt from the training pairs to find it by.",
     SIMILARITY: "Spearman's rank correlation of the vectors' similarity with the gold scores. A year's figure is the "
-    "mean of its subsets, and under “all” that of its pairs taken together.",
+    "mean of its subsets, and under “all” that of its pairs taken together. The published means take each year's pairs "
+    "together, and so stand beside “mean / all”.",
     CLASSIFICATION: "Logistic regression on frozen vectors, on sentences that it has not seen.",
     FACETS: "Correlation of the vectors' similarity with how far two arguments make the same point.",
     SECTIONS: "How often a sentence of the same section is nearer than one of another section.",

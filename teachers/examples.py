@@ -14,6 +14,7 @@ from bertrelay.stage import StageContext
 from bertrelay.tables import Record, Table
 from teachers.settings import COLUMNS, TrainSettings
 
+BLANK = "an empty sentence"
 NO_GOLD_LABEL = {"", "-", "-1"}  # how SNLI marks a pair on which the annotators did not agree
 
 
@@ -80,7 +81,7 @@ def _sentence(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a sentence that is not text")
     if not value.strip():
-        raise ValueError("an empty sentence")
+        raise ValueError(BLANK)
     return value
 
 

@@ -1,16 +1,20 @@
 """The files of published data sets: found by their official names, wherever below a folder, and read line by line."""
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bertrelay.errors import RequestError
 from bertrelay.text_tables import opened
 from teachers.examples import parse_score
 
+Scale = tuple[float, float]
+"""The lowest and the highest gold score."""
+
 
 class OfficialFiles:
-    """The files below the folder `data`, subfolders included.
+    """The files below the folder `data`, subfolders and linked folders included.
 
     Raises RequestError when there is no such folder.
     """
@@ -19,7 +23,7 @@ class OfficialFiles:
         if not data.is_dir():
             raise RequestError(f"data: expected a folder with the official files, found none at {data}")
         self.data = data
-        self._paths = sorted(path for path in data.rglob("*") if path.is_file())
+        self._paths = sorted(_files_below(data))
 
     def named(self, *names: str) -> list[Path]:
         """The files of one of these names, or of one with `.gz` behind it."""
@@ -33,13 +37,30 @@ class OfficialFiles:
         Raises RequestError when there are several.
         """
         folder = re.compile(within, re.IGNORECASE)
-        found = [path for path in self.named(*names) if folder.search(self._place(path))]
+        found = distinct(path for path in self.named(*names) if folder.search(self._place(path)))
         refuse_several(found, " or ".join(names))
         return found[0] if found else None
 
     def _place(self, path: Path) -> str:
         """The folder of `path` as seen from the one that `data` stands in."""
         return str(Path(self.data.resolve().name) / path.parent.relative_to(self.data))
+
+
+def _files_below(data: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(data, followlinks=True):
+        folders[:] = [name for name in folders if not _leads_back(Path(root, name), data)]
+        yield from (path for name in names if (path := Path(root, name)).is_file())
+
+
+def _leads_back(folder: Path, data: Path) -> bool:
+    """Whether `folder` is a link to one that it lies in, where following links would never end."""
+    above = (each for each in folder.parents if each.is_relative_to(data))
+    return folder.is_symlink() and folder.resolve() in {each.resolve() for each in above}
+
+
+def distinct(paths: Iterable[Path]) -> list[Path]:
+    """`paths`, of which one is left of those that are the same file through links."""
+    return list({path.resolve(): path for path in paths}.values())
 
 
 def refuse_several(found: Sequence[object], what: str) -> None:
@@ -81,9 +102,14 @@ def fields_of(path: Path, lines: list[str], separator: str, least: int, form: st
     return rows
 
 
-def gold_score(text: str, path: Path, line: int) -> float:
-    """The number that `text` is; raises RequestError with file and line, and without the text, for anything else."""
+def gold_score(text: str, path: Path, line: int, scale: Scale = (0, 5)) -> float:
+    """The number on `scale` that `text` is; raises RequestError with file and line, and without the text, otherwise."""
+    lowest, highest = scale
+    expected = f"{path}, line {line:,}: expected a gold score from {lowest:g} to {highest:g}"
     try:
-        return parse_score(text)
+        score = parse_score(text)
     except ValueError:
-        raise RequestError(f"{path}, line {line:,}: expected a gold score, found what is no number") from None
+        raise RequestError(f"{expected}, found what is no number. Is it a header, or another column?") from None
+    if not lowest <= score <= highest:
+        raise RequestError(f"{expected}, found one outside. Is it another column, or another file?")
+    return score

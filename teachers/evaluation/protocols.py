@@ -15,7 +15,7 @@ from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.sections import read_sections, section_metrics
 from teachers.evaluation.settings import ProtocolSettings
 from teachers.evaluation.sts import Fit, at_once
-from teachers.evaluation.sts_sets import read_sets, set_metrics
+from teachers.evaluation.sts_sets import read_sets, set_metrics, without_year
 
 Read = TypeVar("Read")
 Score = Callable[[Fit], Metrics]
@@ -54,7 +54,8 @@ def _read(
     names = [name for name in SETS[protocol] if name in settings.sets] or list(SETS[protocol])
     match protocol:
         case "sts":
-            pairs = _there(protocol, read_sets(files, names, context, rejects), settings)
+            sets = read_sets(files, names, context, rejects)
+            pairs = _there(protocol, sets, settings, _hint(files, [name for name in names if sets[name] is None]))
             return lambda fit: set_metrics(pairs, at_once(fit))
         case "senteval":
             labelled = _there(protocol, transfer.read_sets(files, names, settings.folds), settings)
@@ -67,15 +68,25 @@ def _read(
             return lambda fit: section_metrics(triplets, fit)
 
 
-def _there(protocol: str, found: Mapping[str, Read | None], settings: ProtocolSettings) -> dict[str, Read]:
+def _hint(files: OfficialFiles, missing: list[str]) -> str:
+    """What to do where a year is missing because the folder of its files does not say that they are its."""
+    path = without_year(files, missing)
+    told = "is a file of an STS year, but no folder below DIR names one year: name its folder so, as STS13-en-test"
+    return f". {path} {told}" if path else ""
+
+
+def _there(
+    protocol: str, found: Mapping[str, Read | None], settings: ProtocolSettings, hint: str = ""
+) -> dict[str, Read]:
     """What was found; raises RequestError where that is nothing, or not what was asked for by name."""
     there = {name: read for name, read in found.items() if read is not None}
     missing = [name for name in found if name not in there]
     if missing and (not there or any(name in settings.sets for name in missing)):
         raise RequestError(
-            f"{protocol}: expected the official files of {', '.join(missing)}, found none below {settings.data}. "
+            f"{protocol}: expected the official files of {', '.join(missing)}, found none below {settings.data}{hint}. "
             "`bertrelay samples DIR` writes made-up ones in DIR/sbert-paper"
         )
     if missing:
-        say(f"{protocol}: not below {settings.data} and left out: {', '.join(missing)}; there is no mean over all sets")
+        left_out = f"{protocol}: not below {settings.data} and left out: {', '.join(missing)}"
+        say(f"{left_out}; there is no mean over all sets{hint}")
     return there

@@ -14,6 +14,7 @@ from bertrelay.tables import Table
 from teachers.evaluation.names import TRIPLET
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.sts import Encode, Fit
+from teachers.examples import BLANK
 
 FILE = "test.csv"
 WITHIN = r"wiki|sections"
@@ -31,8 +32,11 @@ def read_sections(files: OfficialFiles, context: StageContext, rejects: Rejects)
         return None
     triplets: Triplets = []
     for record in read(Table(path=InputFile(path.resolve())), TRIPLET, context.cache, rejects):
-        rejects.used()
-        triplets.append(record.values)
+        if all(sentence.strip() for sentence in record.values):
+            rejects.used()
+            triplets.append(record.values)
+        else:
+            rejects.add(record.file, record.line, BLANK)
     return triplets
 
 

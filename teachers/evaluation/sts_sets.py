@@ -7,6 +7,7 @@ papers count, stand beside it under `all`.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.records import Rejects
+from bertrelay.records import Rejects, Table, read
 from bertrelay.settings import InputFile
 from bertrelay.similarity import Metric, pairwise
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import Floats, pearson, spearman, with_interval
 from teachers.evaluation.names import SETS, YEARS
-from teachers.evaluation.official import OfficialFiles, fields_of, gold_score, read_lines, refuse_several
-from teachers.evaluation.sts import Encode, StsPairs, read_sts
-from teachers.settings import StsTable
+from teachers.evaluation.official import (
+    OfficialFiles,
+    Scale,
+    distinct,
+    fields_of,
+    gold_score,
+    read_lines,
+    refuse_several,
+)
+from teachers.evaluation.sts import Encode, StsPairs
+from teachers.examples import BLANK
 
 SINGLE: dict[str, dict[str, dict[str, Any]]] = {
     "STSb": {
@@ -33,6 +42,7 @@ SINGLE: dict[str, dict[str, dict[str, Any]]] = {
         "SICK_test_annotated.txt": {"format": "tsv", "columns": ["sentence_A", "sentence_B", "relatedness_score"]},
     },
 }
+SCALES: dict[str, Scale] = {"STSb": (0, 5), "SICK-R": (1, 5)}
 YEAR = re.compile(r"(?:sts|(?<!\d)20)(1[2-6])(?!\d)", re.IGNORECASE)  # STS12-en-test, STS2012, semeval2012, 2012
 SIMILARITIES: tuple[Metric, ...] = ("cosine", "euclidean", "manhattan")
 CORRELATIONS: dict[str, Callable[[Floats, Floats], float | None]] = {"spearman": spearman, "pearson": pearson}
@@ -58,18 +68,22 @@ def read_sets(
 
     Raises RequestError for one of which a part is missing, and for a file that is not in its official form.
     """
-    return {name: _year(files, name) if name in YEARS else _single(files, name, context, rejects) for name in names}
+    return {
+        name: _year(files, name, rejects) if name in YEARS else _single(files, name, context, rejects) for name in names
+    }
 
 
 def _single(files: OfficialFiles, name: str, context: StageContext, rejects: Rejects) -> StsSet | None:
     path = files.find(*SINGLE[name])
     if path is None:
         return None
-    table = StsTable(path=InputFile(path.resolve()), **SINGLE[name][path.name.removesuffix(".gz")])
-    return StsSet({"": read_sts(table, context, rejects)})
+    table = Table(path=InputFile(path.resolve()), **SINGLE[name][path.name.removesuffix(".gz")])
+    rows = [(record.line, *record.values) for record in read(table, (), context.cache, rejects)]
+    pairs, missing = _scored(path, rows, path, rejects, SCALES[name])
+    return StsSet({"": pairs}, {"": missing})
 
 
-def _year(files: OfficialFiles, name: str) -> StsSet | None:
+def _year(files: OfficialFiles, name: str, rejects: Rejects) -> StsSet | None:
     found = {subset: _subset_files(files, name, subset) for subset in YEARS[name]}
     missing = [subset for subset, paths in found.items() if paths is None]
     if len(missing) == len(found):
@@ -80,10 +94,10 @@ def _year(files: OfficialFiles, name: str) -> StsSet | None:
             f"expected files such as STS.input.{missing[0]}.txt and STS.gs.{missing[0]}.txt in a folder that its year "
             f"names, such as {name}-en-test"
         )
-    read = {subset: _subset(*paths) for subset, paths in found.items() if paths}
+    known = {subset: _subset(*paths, rejects) for subset, paths in found.items() if paths}
     return StsSet(
-        {subset: pairs for subset, (pairs, _) in read.items()},
-        {subset: missing for subset, (_, missing) in read.items()},
+        {subset: pairs for subset, (pairs, _) in known.items()},
+        {subset: missing for subset, (_, missing) in known.items()},
     )
 
 
@@ -91,12 +105,8 @@ def _subset_files(files: OfficialFiles, name: str, subset: str) -> tuple[Path, P
     """Sentences and gold scores of a subset, from one folder, or the one file of some collections that has both."""
     year = name.removeprefix("STS")
     sentences, golds, both = (
-        [path for path in files.named(*names) if _year_of(path, files.data) == year]
-        for names in (
-            [f"STS.input.{subset}.txt", f"STS20{year}.input.{subset}.txt"],
-            [f"STS.gs.{subset}.txt", f"STS20{year}.gs.{subset}.txt"],
-            [f"{subset}.test.tsv"],
-        )
+        distinct(path for path in files.named(*names) if _year_of(path, files.data) == year)
+        for names in _file_names(year, subset)
     )
     found: list[tuple[Path, Path | None]] = [(path, None) for path in both]
     found += [(path, gold) for path in sentences for gold in golds if path.parent == gold.parent]
@@ -108,6 +118,22 @@ def _subset_files(files: OfficialFiles, name: str, subset: str) -> tuple[Path, P
     return found[0] if found else None
 
 
+def _file_names(year: str, subset: str) -> tuple[list[str], list[str], list[str]]:
+    """Of a subset's sentences, of its gold scores, and of the file that has both."""
+    return (
+        [f"STS.input.{subset}.txt", f"STS20{year}.input.{subset}.txt"],
+        [f"STS.gs.{subset}.txt", f"STS20{year}.gs.{subset}.txt"],
+        [f"{subset}.test.tsv"],
+    )
+
+
+def without_year(files: OfficialFiles, names: Sequence[str]) -> Path | None:
+    """A file that may be of one of the years among `names`, in no folder that names a year; None without any."""
+    kinds = [kind for name in names for subset in YEARS.get(name, ()) for kind in _file_names(name[3:], subset)]
+    found = (path for path in files.named(*chain(*kinds)) if _year_of(path, files.data) is None)
+    return next(found, None)
+
+
 def _year_of(path: Path, data: Path) -> str | None:
     """The year that the innermost folder below `data` names, if any does; one that names several tells none."""
     for folder in reversed(path.relative_to(data).parent.parts):
@@ -117,18 +143,33 @@ def _year_of(path: Path, data: Path) -> str | None:
     return None
 
 
-def _subset(sentences: Path, gold: Path | None) -> tuple[StsPairs, int]:
+def _subset(sentences: Path, gold: Path | None, rejects: Rejects) -> tuple[StsPairs, int]:
     """The pairs that have a gold score, and how many have none."""
     pairs, golds = _both_in_one(sentences) if gold is None else _side_by_side(sentences, gold)
-    scored = [
-        (first, second, gold_score(text, gold or sentences, line))
-        for line, ((first, second), text) in enumerate(zip(pairs, golds, strict=True), 1)
-        if text.strip()
-    ]
-    if not scored:
-        raise RequestError(f"{gold or sentences}: expected gold scores, found none")
-    first, second, scores = zip(*scored, strict=True)
-    return StsPairs(list(first), list(second), np.array(scores)), len(pairs) - len(scored)
+    rows = [(line, *pair, text) for line, (pair, text) in enumerate(zip(pairs, golds, strict=True), 1)]
+    return _scored(sentences, rows, gold or sentences, rejects)
+
+
+def _scored(
+    path: Path, rows: list[tuple[Any, ...]], gold: Path, rejects: Rejects, scale: Scale = (0, 5)
+) -> tuple[StsPairs, int]:
+    """The pairs of `path` that have a gold score, and how many have none; those with a blank sentence are rejected.
+
+    rows: line, both sentences, and the score as the file `gold` has it on that line.
+    """
+    known = [row for row in rows if row[3].strip()]
+    scores = [gold_score(text, gold, line, scale) for line, _, _, text in known]
+    found = []
+    for (line, first, second, _), score in zip(known, scores, strict=True):
+        if first.strip() and second.strip():
+            rejects.used()
+            found.append((first, second, score))
+        else:
+            rejects.add(str(path), line, BLANK)
+    if not found:
+        raise RequestError(f"{gold}: expected pairs with a gold score, found none that can be used")
+    firsts, seconds, usable = zip(*found, strict=True)
+    return StsPairs(list(firsts), list(seconds), np.array(usable)), len(rows) - len(known)
 
 
 def _both_in_one(path: Path) -> tuple[list[list[str]], list[str]]:
@@ -152,12 +193,13 @@ def set_metrics(sets: Mapping[str, StsSet], encode: Encode, intervals: bool = Tr
 
     `sts/STS12/…` is the mean of the year's subsets, `sts/STS12/all/…` takes the year's pairs together, and
     `sts/mean/…` is the mean of the seven sets, absent without all of them. Distances count negatively.
-    `without_gold/<year>/<subset>` counts the pairs that nobody has scored.
+    `without_gold/<set>[/<subset>]` counts the pairs that nobody has scored.
     """
     metrics: Metrics = {}
     for name, each in sets.items():
         metrics |= _of_set(f"sts/{name}", each, encode, intervals)
-        metrics |= {f"without_gold/{name}/{subset}": count for subset, count in each.without_gold.items()}
+        for subset, count in each.without_gold.items():
+            metrics["/".join(filter(None, ["without_gold", name, subset]))] = count
     if set(SETS["sts"]) <= sets.keys():
         for measure in MEASURES:
             metrics[f"sts/mean/{measure}"] = _mean([metrics[f"sts/{name}/{measure}"] for name in SETS["sts"]])
@@ -212,7 +254,7 @@ def correlations(
             measure = f"{correlation}_{similarity}"
             figure = over_groups(statistic)
             if intervals and measure == MAIN:
-                metrics |= with_interval(f"{name}/{measure}", figure, values, scores, grouped)
+                metrics |= with_interval(f"{name}/{measure}", figure, values, scores, grouped, groups=grouped)
             else:
                 metrics[f"{name}/{measure}"] = figure(values, scores, grouped)
     return metrics

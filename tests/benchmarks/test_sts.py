@@ -27,3 +27,9 @@ def test_a_figure_that_differs_in_its_fourth_digit_is_named(bend: float, names: 
     assert set(theirs) == {f"sts/{name}/spearman_cosine" for name in ("STSb", "STS13/FNWN", "STS13/OnWN")}
     theirs["sts/STSb/spearman_cosine"] += bend
     assert list(differing(ours, theirs)) == names
+
+
+def test_a_figure_that_is_missing_is_named() -> None:
+    assert list(differing({"sts/STSb/spearman_cosine": None}, {"sts/STSb/spearman_cosine": 0.8})) == [
+        "sts/STSb/spearman_cosine"
+    ]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertrelay.statistics import share, spearman, with_interval
+from bertrelay.statistics import pearson, share, spearman, with_interval
 
 CHANCE = np.random.default_rng(0)
 
@@ -74,3 +74,44 @@ def test_samples_without_a_figure_are_left_out():
     """Of five rows with one odd one, a third of the samples are constant and have no correlation."""
     first, second = np.array([0.0, 0, 0, 0, 1]), np.array([0.0, 0, 0, 0, 1])
     assert list(with_interval("s", spearman, first, second).values()) == pytest.approx([1, 1, 1])
+
+
+def mean_of_groups(statistic):
+    def mean(first, second, groups):
+        values = [statistic(first[groups == group], second[groups == group]) for group in np.unique(groups)]
+        return None if None in values else float(np.mean(values))
+
+    return mean
+
+
+def test_rows_of_a_group_stay_in_it():
+    """In each group the columns fall together, in all taken as one they rise: every resample has the groups' figure."""
+    first = np.concatenate([np.arange(20.0), 100 + np.arange(20.0)])
+    second, groups = np.concatenate([-np.arange(20.0), 100 - np.arange(20.0)]), np.repeat([0, 1], 20)
+    sizes = []
+
+    def counted(*columns):
+        sizes.append(tuple(np.bincount(columns[2])))
+        return mean_of_groups(pearson)(*columns)
+
+    found = with_interval("s", counted, first, second, groups, groups=groups, resamples=50)
+    assert list(found.values()) == pytest.approx([-1, -1, -1])
+    assert set(sizes) == {(20, 20)}
+
+
+def test_the_interval_of_a_mean_over_groups_is_that_of_numpys_stratified_resamples():
+    groups = np.repeat([0, 1, 2], [12, 30, 7])
+    first = CHANCE.normal(size=len(groups))
+    second = first + CHANCE.normal(size=len(groups))
+    found = with_interval("s", mean_of_groups(pearson), first, second, groups, groups=groups)
+    chance, drawn = np.random.default_rng(99), []
+    for _ in range(2000):
+        rows = [chance.choice(np.flatnonzero(groups == group), np.sum(groups == group)) for group in range(3)]
+        drawn.append(np.mean([stats.pearsonr(first[each], second[each]).statistic for each in rows]))
+    assert [found["s_low"], found["s_high"]] == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.03)
+
+
+def test_there_is_no_interval_where_most_resamples_have_no_figure():
+    """Half the resamples of two pairs are constant, so that twelve folds of two nearly never have a mean."""
+    first, second, folds = np.arange(24.0), np.tile([0.0, 5.0], 12), np.repeat(np.arange(12), 2)
+    assert with_interval("s", mean_of_groups(spearman), first, second, folds, groups=folds) == {"s": pytest.approx(1)}

@@ -86,7 +86,7 @@ def test_an_arguments_file_without_its_header_is_told(tmp_path: Path) -> None:
     ("spoil", "told"),
     [
         ("1.0,short\n", r"ArgPairs_GM\.csv, line 13: .* found 2 columns"),
-        ("high" + "," * 10 + "\n", r"ArgPairs_GM\.csv, line 13: expected a gold score, found what is no number"),
+        ("high" + "," * 10 + "\n", r"ArgPairs_GM\.csv, line 13: expected a gold score .*, found what is no number"),
         ("5.1" + "," * 10 + "\n", r"ArgPairs_GM\.csv, line 13: expected a gold score from 0 to 5, found one outside"),
     ],
 )
@@ -146,3 +146,8 @@ def test_sections_without_their_columns_are_told(tmp_path: Path) -> None:
 def test_a_triplet_cut_short_is_counted(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="too few fields"):
         sections(tmp_path, [("a", "b", "c"), ("a", "b")])
+
+
+def test_a_triplet_with_a_blank_sentence_is_counted(tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match=r"1 × an empty sentence in .*test\.csv.* line 3"):
+        sections(tmp_path, [("a", "b", "c"), ("a", "", "c")])

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cityblock, cosine, euclidean
 from scipy.stats import pearsonr, spearmanr
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
 from teachers.evaluation.names import SETS, YEARS
 from teachers.evaluation.official import OfficialFiles
+from teachers.evaluation.protocols import read_protocols
+from teachers.evaluation.settings import ProtocolSettings
 from teachers.evaluation.sts_sets import MEASURES, StsSet, read_sets, set_metrics
 
 CORRELATIONS: dict[str, Any] = {"spearman": spearmanr, "pearson": pearsonr}
@@ -178,6 +180,7 @@ def spoil(path: Path, line: int, text: str) -> None:
         ("STS.input.FNWN.txt", "no tab", r"STS\.input\.FNWN\.txt, line 4: expected two sentences with a tab"),
         ("STS.gs.FNWN.txt", "nan", r"STS\.gs\.FNWN\.txt, line 4: expected a gold score"),
         ("STS.gs.FNWN.txt", "four", r"STS\.gs\.FNWN\.txt, line 4: expected a gold score"),
+        ("STS.gs.FNWN.txt", "5.5", r"STS\.gs\.FNWN\.txt, line 4: expected a gold score from 0 to 5, found one outside"),
         ("STS.gs.FNWN.txt", "1\n2", r"has 13 lines and the second 12"),
     ],
 )
@@ -200,3 +203,111 @@ def test_a_benchmark_of_other_columns_is_told(tmp_path: Path) -> None:
     (tmp_path / "sts-test.csv").write_text("one\ttwo\n" * 3)
     with pytest.raises(RequestError, match=r"sts-test\.csv has no column 5: it has 2"):
         read(tmp_path, "STSb")
+
+
+GLUE = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+
+
+def glue(first: int) -> str:
+    rows = [f"{n}\tmain\tnews\t2015\t{first + n}\tnone\tnone\ta {n}\tb {n}\t{n % 5}\n" for n in range(9)]
+    return "".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GLUE + glue(0), "line 1: expected a gold score from 0 to 5, found what is no number. Is it a header"),
+        (glue(0), "line 7: expected a gold score from 0 to 5, found one outside"),
+        ("g\tf\ty\t1\t2\ta\tb\ng\tf\ty\t1\tfour\ta\tb\n", "line 2: .* found what is no number"),
+    ],
+)
+def test_a_benchmark_whose_scores_stand_elsewhere_is_told(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "sts-test.csv").write_text(text)
+    with pytest.raises(RequestError, match=rf"sts-test\.csv, {told}"):
+        read(tmp_path, "STSb")
+
+
+def write_sick(data: Path, *rows: str) -> None:
+    head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n"
+    sick = [f"{n}\tleft {n}\tright {n}\t{1 + n % 5}\n" for n in range(9)]
+    (data / "SICK_test_annotated.txt").write_text(head + "".join(sick) + "".join(f"{row}\n" for row in rows))
+
+
+@pytest.mark.parametrize("score", ["900", "0.5", "-1"])
+def test_sick_is_scored_from_1_to_5(tmp_path: Path, score: str) -> None:
+    write_sick(tmp_path, f"10\ta\tb\t{score}")
+    with pytest.raises(RequestError, match=r"SICK_test_annotated\.txt, line 11: expected a gold score from 1 to 5"):
+        read(tmp_path, "SICK-R")
+
+
+def test_blank_sentences_are_rejected_and_counted(tmp_path: Path) -> None:
+    write_sick(tmp_path, "10\ta\t \t3")
+    with pytest.raises(WorkError, match=r"1 of 10 records .*1 × an empty sentence in .*SICK.*The first is .*line 11"):
+        read(tmp_path, "SICK-R")
+    assert len(pairs_of(read(tmp_path, "SICK-R", limit=0.2)["SICK-R"], "")) == 9
+
+
+def test_blank_sentences_of_a_year_are_rejected_and_counted(tmp_path: Path) -> None:
+    write_year(tmp_path, "STS13", blank=1)
+    for line, text in ((1, "\tnobody scored it"), (5, " \tright")):
+        spoil(tmp_path / "STS13-en-test/STS.input.OnWN.txt", line, text)
+    with pytest.raises(WorkError, match=r"1 of 33 records .*1 × an empty sentence in .*input\.OnWN.* line 5"):
+        read(tmp_path, "STS13")
+    year = read(tmp_path, "STS13", limit=0.1)["STS13"]
+    assert year is not None and year.without_gold == {"FNWN": 1, "headlines": 1, "OnWN": 1}
+    assert [first for first, *_ in pairs_of(year, "OnWN")] == [f"OnWN left {n}" for n in range(1, 12) if n != 4]
+
+
+def test_the_benchmark_and_sick_count_pairs_without_a_gold_score(tmp_path: Path) -> None:
+    write_sick(tmp_path, "10\ta\tb\t", "11\tc\td\t ")
+    golds = [3, "", 1, 5]
+    (tmp_path / "sts-test.csv").write_text("".join(f"g\tf\ty\t1\t{gold}\ta {gold}\tb\n" for gold in golds))
+    metrics = figures(tmp_path, "STSb", "SICK-R")
+    assert (metrics["without_gold/STSb"], metrics["without_gold/SICK-R"]) == (1, 2)
+    found = read(tmp_path, "STSb", "SICK-R")
+    assert [score for *_, score in pairs_of(found["STSb"], "")] == [3, 1, 5]
+    assert len(pairs_of(found["SICK-R"], "")) == 9
+
+
+def test_linked_folders_are_followed_but_never_back(tmp_path: Path) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    write_year(elsewhere, "STS13", folder="raw")
+    write_sick(elsewhere)
+    data.mkdir()
+    (data / "STS13").symlink_to(elsewhere / "raw")
+    (data / "sick").symlink_to(elsewhere)  # the year's files stand in it too, but in a folder without its year
+    (elsewhere / "raw/back").symlink_to(data)
+    (elsewhere / "itself").symlink_to(elsewhere / "itself")
+    found = read(data, "STS13", "SICK-R")
+    assert len(pairs_of(found["STS13"], "FNWN")) == 12
+    assert len(pairs_of(found["SICK-R"], "")) == 9
+
+
+def test_a_file_that_links_lead_to_twice_is_one(tmp_path: Path) -> None:
+    write_year(tmp_path, "STS13")
+    write_sick(tmp_path)
+    (tmp_path / "latest").mkdir()
+    (tmp_path / "latest/STS2013").symlink_to(tmp_path / "STS13-en-test")
+    (tmp_path / "latest/SICK_test_annotated.txt").symlink_to(tmp_path / "SICK_test_annotated.txt")
+    assert None not in read(tmp_path, "STS13", "SICK-R").values()
+
+
+@pytest.mark.parametrize("folder", ["all", "STS2012-STS2013"])
+def test_files_of_a_year_in_a_folder_without_it_are_named(tmp_path: Path, folder: str) -> None:
+    write_year(tmp_path, "STS13", folder=folder)
+    write_sick(tmp_path)
+    told = rf"{folder}/STS\.gs\.FNWN\.txt is a file of an STS year, but no folder below DIR names one year"
+    given = {"protocols": ["sts"], "data": str(tmp_path), "tfidf": True}
+    settings = ProtocolSettings.model_validate({**given, "sets": ["STS13"]})
+    with Rejects(None) as rejects, pytest.raises(RequestError, match=told):
+        read_protocols(settings, StageContext(tmp_path, tmp_path), rejects)
+
+
+def test_what_is_left_out_for_its_folder_is_told_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_year(tmp_path, "STS13", folder="all")
+    write_sick(tmp_path)
+    settings = ProtocolSettings.model_validate({"protocols": ["sts"], "data": str(tmp_path), "tfidf": True})
+    with Rejects(None) as rejects:
+        read_protocols(settings, StageContext(tmp_path, tmp_path), rejects)
+    told = capsys.readouterr().err
+    assert "left out: STS12, STS13, " in told and "all/STS.gs.FNWN.txt is a file of an STS year" in told

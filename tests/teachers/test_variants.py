@@ -157,3 +157,11 @@ def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(
     with pytest.raises(RequestError, match=r"at least 2 pairs with a score in each of 10 folds, .* found 1 in one"):
         facet_training.run(settings, context)
     assert not context.work.exists()
+
+
+def test_folds_of_two_pairs_have_a_figure_without_an_interval(context: StageContext, tmp_path: Path) -> None:
+    write_topics(tmp_path, pairs=8)
+    settings = FacetSettings.model_validate({**QUICK, "data": str(tmp_path), "folds": 12})
+    metrics = facet_training.run(settings, context)
+    assert "facets/ten-fold/spearman_cosine" in metrics
+    assert "facets/ten-fold/spearman_cosine_low" not in metrics
