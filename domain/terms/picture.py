@@ -69,7 +69,7 @@ def perplexity_for(terms: int) -> float:
 
 
 def place_terms(vectors: Vectors, seed: int, perplexity: float | None = None) -> Map:
-    """t-SNE (van der Maaten & Hinton, 2008) by cosine of `vectors` (n, dim), from their principal components on.
+    """t-SNE (van der Maaten & Hinton, 2008) by cosine of `vectors` (n, dim), from positions that the seed draws.
 
     Of more than MOST_TERMS, as many drawn at random.
     """
@@ -79,7 +79,7 @@ def place_terms(vectors: Vectors, seed: int, perplexity: float | None = None) ->
     if len(vectors) > MOST_TERMS:
         rows = np.sort(np.random.default_rng(seed).choice(len(vectors), MOST_TERMS, replace=False))
     perplexity = perplexity or perplexity_for(len(rows))
-    method = TSNE(perplexity=perplexity, metric="cosine", init="pca", method="exact", random_state=seed)
+    method = TSNE(perplexity=perplexity, metric="cosine", init="random", method="exact", random_state=seed)
     positions: Floats = method.fit_transform(np.asarray(vectors[rows], np.float64)).astype(np.float64)
     return Map(rows, positions, perplexity, seed, len(vectors))
 
