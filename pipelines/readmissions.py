@@ -79,13 +79,19 @@ def _curves(found: Mapping[str, Any]) -> list[Curve]:
     named = in_words(outcome)
     level, slope = (prevalence, prevalence), (0.0, 1.0)
     told = {name: found["calibration"][name] for name in CALIBRATIONS if name in found["calibration"]}
-    calibration = {name: [point[:2] for point in points] for name, points in told.items()}
+    calibration = {name: [*map(_with_interval, points)] for name, points in told.items()}
     return [
         Curve("ROC", _drawn(found["roc"], "false positive rate", "recall", slope)),
         Curve("Precision and recall", _drawn(found["precision_recall"], "recall", "precision", level)),
         Curve("Calibration", _drawn(calibration, "probability", f"share {named}", slope, square=False)),
         *_reading(found, {outcome: named, "others": f"not {named}"}),
     ]
+
+
+def _with_interval(point: Sequence[Any]) -> list[Any]:
+    """Mean probability and share, and the interval of the share where there is one."""
+    mean, share, _, *interval = point
+    return [mean, share] if None in interval else [mean, share, *interval]
 
 
 def _reading(found: Mapping[str, Any], groups: Mapping[str, str]) -> Iterator[Curve]:
@@ -106,7 +112,10 @@ def _reading(found: Mapping[str, Any], groups: Mapping[str, str]) -> Iterator[Cu
 def _drawn(
     lines: Lines, across: str, up: str, reference: tuple[float, float] | None = None, square: bool = True
 ) -> str:
-    """Lines with names; `reference` is what chance, or perfect calibration, gives at 0 and at 1."""
+    """Lines with names, and bars where points have low and high.
+
+    reference: what chance, or perfect calibration, gives at 0 and at 1.
+    """
     limits = (-0.02, 1.02) if reference and square else None
     return picture(lambda axes: _plot(axes, lines, (across, up), reference, limits))
 
@@ -118,7 +127,7 @@ def _plot(
     reference: tuple[float, float] | None,
     limits: tuple[float, float] | None,
 ) -> None:
-    most = max((value for points in lines.values() for point in points for value in point), default=1.0)
+    most = max((value for points in lines.values() for point in points for value in point[:2]), default=1.0)
     if reference:
         end = 1.0 if limits else most  # of a slope through all that is drawn
         first, last = reference
@@ -131,6 +140,8 @@ def _plot(
         xs, ys = [point[0] for point in points], [point[1] for point in points]
         told = name.replace(reader, NAMES.get(reader, reader), 1) or None
         axes.plot(xs, ys, color=colour, linestyle=dashes, marker=marker, markersize=3, linewidth=1.4, label=told)
+        for x, _, low, high in (point for point in points if len(point) == 4):
+            axes.vlines(x, low, high, color=colour, linewidth=1.2)
     plain(axes)
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])

@@ -79,6 +79,18 @@ def test_of_a_baseline_the_calibrated_curve_is_drawn_alone_in_its_own_colour(fol
     assert ">TF-IDF<" not in found.curves[2].svg and COLOURS[ORDER.index("tfidf")] in found.curves[2].svg
 
 
+def test_points_of_the_calibration_have_bars_where_they_have_intervals(folder: Path) -> None:
+    ends = {"none": [], "unknown": [None, None], "known": [0.1, 0.35]}
+    bars = {}
+    for name, interval in ends.items():
+        drawn = {"model": [[0.1, 0.2, 50, *interval], [0.6, 0.5, 50, *interval]]}
+        (folder / "curves.json").write_text(json.dumps(CURVES | {"calibration": drawn}))
+        found = readmission_pictures(folder)
+        assert found is not None
+        bars[name] = found.curves[2].svg.count("stroke-width: 1.2")
+    assert bars == {"none": 0, "unknown": 0, "known": 2}
+
+
 def test_groups_are_shown_and_small_ones_counted(folder: Path) -> None:
     found = readmission_pictures(folder)
     assert found is not None

@@ -63,7 +63,7 @@ class Chunker:
             )
 
     def __call__(self, text: str) -> Chunks:
-        """The chunks of one text; an empty one has none."""
+        """The chunks of one text; none of one that is empty, white space alone, or nothing to the tokenizer."""
         return next(self.of_texts([text]))
 
     def of_texts(self, texts: Iterable[str]) -> Iterator[Chunks]:
@@ -75,12 +75,13 @@ class Chunker:
                 yield self._limited([*self._chunks(text, encoding)])
 
     def _chunks(self, text: str, encoding: Encoding) -> Iterator[Chunk]:
+        if not encoding.ids or not text.strip():
+            return
         ids = np.array(encoding.ids, np.int32)  # (tokens,)
         starts, can_begin = _token_starts(encoding, len(self._space))
         borders = np.concatenate([[0], starts[1:], [len(text)]])  # what stands before the first token belongs to it
         sentences = np.searchsorted(starts, [start for start, _ in sentence_spans(text)])
-        spans = token_spans(sentences, can_begin, self.room, self.settings.overlap)
-        for first, end in spans if len(ids) else [(0, -1)] * bool(text):
+        for first, end in token_spans(sentences, can_begin, self.room, self.settings.overlap):
             yield Chunk(int(borders[first]), int(borders[end]), self._with_specials(ids[first:end]))
 
     def words(self, chunk: str) -> tuple[Integers, Integers, Integers]:

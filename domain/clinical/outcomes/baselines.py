@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from bertrelay.progress import progress
+from bertrelay.progress import progress, say
 from domain.clinical.outcomes.labelled_notes import LabelledNotes
 from domain.clinical.outcomes.measures import Flags, Floats, auroc_of
 
@@ -25,13 +25,18 @@ def baselines(notes: LabelledNotes, judged: Flags) -> Iterator[tuple[str, Floats
     """The name of each baseline and its probabilities of the stays that are `judged`, (judged, labels).
 
     Fitted on train, for each label by itself; where exactly one is true, those of a stay are divided by their sum.
+    There is no `tfidf` where no two notes of train have a word in common, which is told.
     """
     splits = notes.is_in("train"), notes.is_in("validation"), judged
     lengths = np.log1p(notes.table["characters"].to_numpy(np.float64))[:, None]  # (stays, 1)
     by_length = [make_pipeline(StandardScaler(), LogisticRegression())]
     yield "note_length", _of_labels(notes, by_length, *(lengths[split] for split in splits))
     words = TfidfVectorizer(min_df=FEWEST_NOTES, max_features=MOST_WORDS, sublinear_tf=True, dtype=np.float32)
-    words.fit(notes.texts(splits[0]))
+    try:
+        words.fit(notes.texts(splits[0]))
+    except ValueError:
+        say(f"no word stands in {FEWEST_NOTES} notes of train: there is no baseline of counted words")
+        return
     by_words = [LogisticRegression(C=c, max_iter=ITERATIONS) for c in PENALTIES]
     yield "tfidf", _of_labels(notes, by_words, *(words.transform(notes.texts(split)) for split in splits))
 

@@ -26,6 +26,7 @@ from domain.clinical.outcomes.measures import (
     ratio,
 )
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+from domain.clinical.outcomes.slices import FEWEST
 
 TINY = 1e-9
 POINTS = 200
@@ -109,17 +110,37 @@ def best_figures(judged: Judged, true_risk: Floats, seed: int = 0) -> Metrics:
 
 
 def curves(judged: Mapping[str, Judged]) -> dict[str, Any]:
-    """ROC, precision-recall and calibration curves of each model, by name."""
+    """ROC, precision-recall and calibration curves of each model, by name; the last with 95 % intervals of subjects."""
     drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
     for name, each in judged.items():
         hits, misses = Ranking(each.probability, each.outcomes).counts(np.ones(len(each.outcomes)))
         recall, false_alarms = hits / hits[-1], misses / misses[-1]
         drawn["roc"][name] = [(0.0, 0.0), *_thinned(false_alarms, recall)]
         drawn["precision_recall"][name] = _thinned(recall, hits / (hits + misses))
-        drawn["calibration"][name] = calibration_curve(each.probability, each.outcomes)
+        drawn["calibration"][name] = _calibration(each, each.probability)
         if each.calibrated is not None:
-            drawn["calibration"][f"{name}, calibrated"] = calibration_curve(each.calibrated, each.outcomes)
+            drawn["calibration"][f"{name}, calibrated"] = _calibration(each, each.calibrated)
     return drawn
+
+
+def _calibration(judged: Judged, probability: Floats) -> list[tuple[float | None, ...]]:
+    """The points of `calibration_curve`, each with low and high of its share; None where there is no interval.
+
+    The borders of the bins stay; who is in them is drawn anew.
+    """
+    bins = Bins.by_size(probability, judged.outcomes)
+    there = np.unique(bins.of).tolist()
+
+    def of(weights: Floats) -> dict[str, Floats]:
+        shares = bins.shares(judged.outcomes, weights)
+        return {f"{number}": shares[..., number] for number in there}
+
+    found = with_intervals(of, judged.subjects)
+    points = calibration_curve(probability, judged.outcomes)
+    return [
+        (*point, found.get(f"{number}_low"), found.get(f"{number}_high"))
+        for point, number in zip(points, there, strict=True)
+    ]
 
 
 def _thinned(across: Floats, up: Floats) -> Curve:
@@ -133,15 +154,16 @@ def while_reading(
 ) -> dict[str, Any]:
     """The score as more of the note is read, of admissions with several chunks, as of others all is read at once.
 
-    `while_reading`: at each step the AUROC, and the mean P of those with the label, by its name, and of others; None
-    where no admission has several chunks. `read_in_parts`: how many have.
+    `while_reading`: at each step the AUROC, and the mean P of those with the label, by its name, and of others.
+    `read_in_parts`: how many have several chunks. Both None where those with the label, or the others, are too few to
+    be told of.
     probabilities, admissions: of chunks, those of an admission in order; of `share` of them as many are read as make
     up at least that.
     """
     counts = np.bincount(admissions, minlength=len(outcomes))
     is_long = counts > 1  # (admissions,)
-    if not is_long.any():
-        return {"while_reading": None, "read_in_parts": 0}
+    if min((is_long & outcomes).sum(), (is_long & ~outcomes).sum()) < FEWEST:
+        return {"while_reading": None, "read_in_parts": None}
     order = np.argsort(admissions, kind="stable")
     places = np.empty(len(admissions), np.int64)
     places[order] = np.concatenate([np.arange(count) for count in counts])
@@ -150,11 +172,8 @@ def while_reading(
         is_read = places * STEPS_OF_READING < step * counts[admissions]
         read = probabilities[is_read], admissions[is_read]
         so_far = aggregate(*read, len(outcomes), settings.aggregation, settings.c)
-        means = {settings.labels[0]: _mean(so_far[is_long & outcomes]), "others": _mean(so_far[is_long & ~outcomes])}
+        groups = {settings.labels[0]: is_long & outcomes, "others": is_long & ~outcomes}
+        means = {name: float(so_far[group].mean()) for name, group in groups.items()}
         auroc_so_far = auroc_of(so_far[is_long], outcomes[is_long])
         found.append({"share": step / STEPS_OF_READING, "auroc": auroc_so_far, **means})
     return {"while_reading": found, "read_in_parts": int(is_long.sum())}
-
-
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None

@@ -19,6 +19,7 @@ from domain.clinical.cohorts.flow import Flow
 from domain.clinical.cohorts.splits import SPLITS
 from domain.clinical.ids import canonical_ids
 from domain.clinical.notes.notes import ABOUT_FILE, NOTES_FILE
+from domain.clinical.notes.notes_settings import Input
 from domain.clinical.outcomes.labels import labels_of
 from domain.clinical.outcomes.outcome import READMISSION, Outcome, in_words
 from domain.clinical.outcomes.outcome_settings import GROUPS
@@ -43,6 +44,11 @@ class LabelledNotes:
 
     def __len__(self) -> int:
         return len(self.table)
+
+    @property
+    def input(self) -> Input | None:
+        """Which notes of a stay these are; None where their folder does not say."""
+        return about(self.file.parent).get("input")
 
     def is_in(self, split: str) -> NDArray[np.bool_]:
         """Which stays are in `split`, (stays,)."""
@@ -91,16 +97,21 @@ def read_labelled_notes(
     return LabelledNotes(outcome, file, table, flow, names, labels)
 
 
+def about(notes: Path) -> dict[str, Any]:
+    """What the folder `notes` says of its notes: which ones of which stays."""
+    return read_json(notes / ABOUT_FILE) or {}
+
+
 def _check_early(outcome: Outcome, notes: Path) -> None:
-    about = read_json(notes / ABOUT_FILE) or {}
-    if about.get("input") != "early":
-        found = about.get("input", f"none named in {ABOUT_FILE}")
+    told = about(notes)
+    if told.get("input") != "early":
+        found = told.get("input", f"none named in {ABOUT_FILE}")
         raise RequestError(
             f"notes: {outcome.name} is asked of early notes alone, as a discharge summary gives it away; expected them "
             f'in {notes}, found notes of input {found}. Set input = "early" and stays = "all" in their stage, '
             "domain.notes."
         )
-    if about.get("stays") != "all":
+    if told.get("stays") != "all":
         raise RequestError(
             f"notes: {outcome.name} is asked of all stays, those that end in death among them; expected their notes in "
             f'{notes}, found those of stays that a return can follow. Set stays = "all" in their stage, domain.notes.'

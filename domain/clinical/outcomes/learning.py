@@ -70,6 +70,7 @@ def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContex
     how = OutcomeModelSettings(
         task=notes.outcome.name,
         labels=list(notes.names),
+        input=notes.input,
         chunking=settings.chunking,
         aggregation=settings.aggregation,
         c=PAPERS_C if settings.c == "chosen" else settings.c,
@@ -82,6 +83,12 @@ def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContex
     parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
     folder = context.cache / "chunks" / fingerprint(parts)[:32]
     tokens = stored_chunk_tokens(notes.texts(), len(notes), Chunker(model.tokenizer, settings.chunking), folder)
+    unread = len(notes) - len(np.unique(tokens.admissions))
+    if unread:
+        raise RequestError(
+            f"notes: expected a text that the base can read for every stay, found nothing but white space or what its "
+            f"tokenizer drops for {unread:,} in {notes.file}"
+        )
     return OutcomeTask(model, settings, notes, tokens)
 
 

@@ -101,8 +101,17 @@ class Bins(NamedTuple):
 
     def error(self, weights: Floats) -> Floats:
         """The mean distance of mean probability and share of positives, bins weighted by their sizes."""
-        is_in = (self.of[:, None] == np.arange(BINS)).astype(np.float64)  # (admissions, bins)
-        return ratio(np.abs((weights * self.gaps) @ is_in).sum(-1), weights.sum(-1))
+        return ratio(np.abs((weights * self.gaps) @ self._is_in).sum(-1), weights.sum(-1))
+
+    def shares(self, outcomes: Flags, weights: Floats) -> Floats:
+        """The share of positives in each bin, (…, bins); nan of an empty one."""
+        return ratio((weights * outcomes) @ self._is_in, weights @ self._is_in)
+
+    @property
+    def _is_in(self) -> Floats:
+        """Whether each admission is in each bin, as 0 and 1, (admissions, bins)."""
+        is_in: Flags = self.of[:, None] == np.arange(BINS)
+        return is_in.astype(np.float64)
 
 
 def calibration_curve(probabilities: Floats, outcomes: Flags) -> list[tuple[float, float, int]]:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from bertrelay.settings import InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training_settings import TrainingSettings
 from domain.clinical.notes.chunk_settings import ChunkSettings
+from domain.clinical.notes.notes_settings import Input
 from domain.clinical.outcomes.outcome import OUTCOMES, READMISSION, Outcome, OutcomeName
 
 AggregationName = Literal["max_and_mean", "max", "mean"]
@@ -80,6 +81,7 @@ class OutcomeModelSettings(Settings):
     """What `outcome.json` in a model folder says: all that scoring needs beside the network.
 
     labels: what the network's classes are called, in their order.
+    input: the notes of a stay that it learnt from; None where they, or the older stage that wrote this, did not say.
     temperature: of a binary task, what the log-odds of P are divided by, so that it is a good probability.
     threshold: of a binary task, P from which on an alarm had a precision of 0.8 on the validation admissions; None
         where none had.
@@ -87,6 +89,7 @@ class OutcomeModelSettings(Settings):
 
     task: OutcomeName = READMISSION.name
     labels: list[str] = list(READMISSION.labels)
+    input: Input | None = None
     chunking: ChunkSettings = ChunkSettings()
     aggregation: AggregationName = "max_and_mean"
     c: Annotated[float, Field(gt=0)] = PAPERS_C

@@ -1,8 +1,8 @@
 """The figures of groups of patients, or of labels, side by side, small ones left unsaid.
 
 What a group is called, how many are in it and of how many of them the outcome is true is told only where of ten or more
-it is, and of ten or more it is not: fewer may be found again, and a name of a table's own may be anything. Where a
-single group would be left out, the next smallest is too, for else a subtraction from the whole would tell.
+it is, and of ten or more it is not: fewer may be found again, and a name of a table's own may be anything. Where those
+left out are fewer together, the next smallest are left out too, for else a subtraction from the whole would tell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def slices(
     found: list[Slice] = []
     for characteristic in groups:
         members = {str(name): (groups[characteristic] == name).to_numpy() for name in _names(groups[characteristic])}
-        shown = _large_enough({name: _rarer(outcomes[is_in]) for name, is_in in members.items()})
+        shown = _large_enough({name: _of_each_kind(outcomes[is_in]) for name, is_in in members.items()})
         for name in shown:
             chosen = members[name]
             figures = _figures(probabilities[chosen], outcomes[chosen], subjects[chosen], seed)
@@ -60,7 +60,7 @@ def label_slices(
 ) -> list[dict[str, Any]]:
     """The figures of each of several labels; probabilities, labels: (admissions, labels)."""
     columns = dict(zip(names, zip(probabilities.T, labels.T, strict=True), strict=True))
-    shown = _large_enough({name: _rarer(outcomes) for name, (_, outcomes) in columns.items()})
+    shown = _large_enough({name: _of_each_kind(outcomes) for name, (_, outcomes) in columns.items()})
     found = [
         Slice(task, name, int(outcomes.sum()), _figures(of_label, outcomes, subjects, seed))
         for name, (of_label, outcomes) in columns.items()
@@ -73,9 +73,9 @@ def _suppressed(characteristic: str, count: int) -> list[Slice]:
     return [Slice(characteristic, suppressed=count)] if count else []
 
 
-def _rarer(outcomes: Flags) -> int:
-    """How many there are of the rarer kind: of those with the outcome, or of those without."""
-    return int(min(outcomes.sum(), (~outcomes).sum()))
+def _of_each_kind(outcomes: Flags) -> NDArray[np.int64]:
+    """How many there are with the outcome, and how many without, (2,)."""
+    return np.array([outcomes.sum(), (~outcomes).sum()], np.int64)
 
 
 def _names(column: "pd.Series[Any]") -> list[Any]:
@@ -84,12 +84,15 @@ def _names(column: "pd.Series[Any]") -> list[Any]:
     return [name for name in column.cat.categories if name in there] if column.dtype == "category" else sorted(there)
 
 
-def _large_enough(rarer: Mapping[str, int]) -> list[str]:
-    """The groups that may be told, of all by how many of the rarer kind each has."""
-    small = [name for name, count in rarer.items() if count < FEWEST]
-    if len(small) == 1 and len(rarer) > 1:
-        small.append(min((name for name in rarer if name not in small), key=lambda name: rarer[name]))
-    return [name for name in rarer if name not in small]
+def _large_enough(counts: Mapping[str, NDArray[np.int64]]) -> list[str]:
+    """The groups that may be told, of all by how many of each kind they have, (2,)."""
+    small, hidden = list[str](), np.zeros(2, np.int64)
+    for name in sorted(counts, key=lambda name: int(counts[name].min())):
+        if counts[name].min() >= FEWEST and (not small or hidden.min() >= FEWEST):
+            break
+        small.append(name)
+        hidden = hidden + counts[name]
+    return [name for name in counts if name not in small]
 
 
 def _figures(probabilities: Floats, outcomes: Flags, subjects: NDArray[Any], seed: int) -> dict[str, float | None]:

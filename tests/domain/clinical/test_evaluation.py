@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from domain.clinical.outcomes.evaluation import Judged, best_figures, best_temperature, calibrated, figures
+from domain.clinical.outcomes.bootstrap import resampled
+from domain.clinical.outcomes.evaluation import Judged, best_figures, best_temperature, calibrated, curves, figures
 from domain.clinical.outcomes.judgement import _judged_baselines
 
 PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
@@ -76,6 +77,28 @@ def test_the_true_risk_is_judged_on_the_same_admissions():
     probabilities, outcomes = drawn()
     found = best_figures(judged(np.full(400, 0.5), outcomes), probabilities)
     assert found["best_auroc"] == pytest.approx(roc_auc_score(outcomes, probabilities))
+
+
+def test_points_of_the_calibration_curve_have_intervals_that_resample_subjects():
+    probabilities, outcomes = drawn(300)
+    one = judged(probabilities**2, outcomes, calibrated=probabilities)
+    drawn_curves = curves({"model": one})["calibration"]
+    (weights,) = resampled(one.subjects, 0)
+    resamples = [np.repeat(np.arange(300), row.astype(int)) for row in weights]
+    for name, probability in (("model", one.probability), ("model, calibrated", one.calibrated)):
+        bins = np.argsort(np.argsort(probability)) // 30
+        assert len(drawn_curves[name]) == 10
+        for number, (mean, share, count, low, high) in enumerate(drawn_curves[name]):
+            own = bins == number
+            assert (mean, share, count) == pytest.approx((probability[own].mean(), outcomes[own].mean(), own.sum()))
+            shares = [outcomes[rows][own[rows]].mean() for rows in resamples]
+            assert (low, high) == pytest.approx(tuple(np.percentile(shares, [2.5, 97.5])))
+        assert np.mean([low < share < high for _, share, _, low, high in drawn_curves[name]]) > 0.7
+
+
+def test_of_one_subject_the_calibration_curve_has_no_intervals():
+    found = curves({"model": Judged(np.zeros(6), OUTCOMES, PROBABILITIES)})["calibration"]["model"]
+    assert {point[3:] for point in found} == {(None, None)} and len({len(point) for point in found}) == 1
 
 
 def test_baselines_are_calibrated_on_validation_as_the_model_is():

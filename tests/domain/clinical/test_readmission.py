@@ -132,7 +132,9 @@ def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
     scores = pd.read_parquet(output / "scores.parquet").query("split == 'test'")
     assert found["read_in_parts"] == (scores["n_chunks"] > 1).sum() > 0
     assert {"note_length, calibrated", "tfidf, calibrated"} <= found["calibration"].keys()
-    assert sum(count for _, _, count in found["calibration"]["model, calibrated"]) == 60
+    points = found["calibration"]["model, calibrated"]
+    assert sum(count for _, _, count, _, _ in points) == 60
+    assert all(low <= share <= high for _, share, _, low, high in points)
     told = json.loads((output / "slices.json").read_text())["slices"]
     assert {each["characteristic"] for each in told} >= {"sex", "age", "insurance", "note length"}
     assert "QZX" not in json.dumps(told)
@@ -178,29 +180,29 @@ def test_stored_chunks_are_those_in_memory_and_are_cut_once(bert, tmp_path):
 
 
 def test_the_score_while_reading_is_that_of_the_first_chunks():
-    probabilities, admissions = np.array([0.9, 0.2, 0.1, 0.4, 0.8]), np.array([1, 0, 0, 1, 0])
-    told = while_reading(probabilities, admissions, np.array([True, False]), OutcomeModelSettings())
+    pairs = 2 * np.arange(10)[:, None]
+    probabilities, admissions = np.tile([0.9, 0.2, 0.1, 0.4, 0.8], 10), (np.array([1, 0, 0, 1, 0]) + pairs).ravel()
+    told = while_reading(probabilities, admissions, np.tile([True, False], 10), OutcomeModelSettings())
     found = told["while_reading"]
-    assert told["read_in_parts"] == 2
+    assert told["read_in_parts"] == 20
     assert found[0]["readmitted"] == pytest.approx(0.2) and found[0]["others"] == pytest.approx(0.9)
     assert found[-1]["readmitted"] == pytest.approx((0.8 + (1.1 / 3) * 1.5) / 2.5)
     assert [each["auroc"] for each in found] == [0.0] * 9 + [pytest.approx(0.0)]
-    with_short_ones = np.append(probabilities, [0.99, 0.01]), np.append(admissions, [2, 3])
-    outcomes = np.array([True, False, True, False])
+    with_short_ones = np.append(probabilities, [0.99, 0.01]), np.append(admissions, [20, 21])
+    outcomes = np.tile([True, False], 11)
     assert while_reading(*with_short_ones, outcomes, OutcomeModelSettings()) == told
 
 
-def test_what_is_read_at_once_has_no_score_while_reading_and_of_one_class_there_is_no_auroc():
-    admissions = np.array([0, 1, 1])
-    one = while_reading(np.array([0.3, 0.2, 0.6]), admissions, np.array([False, True]), OutcomeModelSettings())
-    assert one["read_in_parts"] == 1 and one["while_reading"][0] == {
-        "share": 0.1,
-        "auroc": None,
-        "readmitted": pytest.approx(0.2),
-        "others": None,
-    }
-    none = while_reading(np.array([0.3, 0.2]), np.array([0, 1]), np.array([False, True]), OutcomeModelSettings())
-    assert none == {"while_reading": None, "read_in_parts": 0}
+@pytest.mark.parametrize("returned", [0, 9, 10, 20, 21, 30])
+def test_of_fewer_than_ten_of_either_outcome_nothing_is_told_while_reading(returned):
+    outcomes = np.append(np.arange(30) < returned, [True] * 20)  # of the last ones all is read at once
+    probabilities = np.random.default_rng(0).random(80)
+    admissions = np.append(np.repeat(np.arange(30), 2), np.arange(30, 50))
+    found = while_reading(probabilities, admissions, outcomes, OutcomeModelSettings())
+    if 10 <= returned <= 20:
+        assert found["read_in_parts"] == 30 and len(found["while_reading"]) == 10
+    else:
+        assert found == {"while_reading": None, "read_in_parts": None}
 
 
 def test_a_baselines_figures_bear_its_name():
@@ -241,6 +243,15 @@ def test_a_stay_without_text_is_told(bert, tmp_path):
     write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, "")))
     with pytest.raises(RequestError, match="expected a text for every stay, found none for 1 in"):
         run(settings(tmp_path, bert), fresh_context(tmp_path))
+
+
+def test_a_stay_with_nothing_to_read_is_told_before_training(bert, tmp_path):
+    table = stays(40)
+    write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, "\u200b\n")))
+    context = fresh_context(tmp_path)
+    with pytest.raises(RequestError, match=r"a text that the base can read for every stay, found .* for 1 in"):
+        run(settings(tmp_path, bert), context)
+    assert not list(context.output.iterdir())
 
 
 def test_a_model_of_another_task_is_told(bert, trained, tmp_path):

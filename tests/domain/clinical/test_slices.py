@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from domain.clinical.outcomes.bootstrap import resampled
-from domain.clinical.outcomes.slices import groups_of, slices
+from domain.clinical.outcomes.slices import groups_of, label_slices, slices
 
 MEASURES = {
     "auroc": roc_auc_score,
@@ -53,7 +53,7 @@ def test_the_intervals_of_a_group_resample_its_subjects_with_all_their_admission
 
 
 def test_of_small_groups_neither_name_nor_size_is_told():
-    found = slices(*drawn({"A": 60, "B": 90, "rare": 20, "unique": 1}), np.arange(171))
+    found = slices(*drawn({"A": 60, "B": 90, "rare": 27, "unique": 1}), np.arange(178))
     assert [each["group"] for each in found] == ["A", "B", None]
     assert found[-1]["suppressed"] == 2 and found[-1]["admissions"] is None
     assert "rare" not in json.dumps(found) and "unique" not in json.dumps(found)
@@ -63,6 +63,22 @@ def test_a_single_small_group_takes_the_next_with_it():
     found = slices(*drawn({"A": 60, "B": 90, "rare": 20}), np.arange(170))
     assert [each["group"] for each in found] == ["B", None]
     assert found[-1]["suppressed"] == 2
+
+
+def test_what_is_hidden_is_of_ten_with_the_outcome_and_ten_without_or_a_subtraction_would_tell():
+    counts = {"A": 60, "B": 90, **{f"rare {number}": 3 for number in range(4)}}  # four returned in all of the rare ones
+    groups, probabilities, outcomes = drawn(counts)
+    found = slices(groups, probabilities, outcomes, np.arange(162))
+    assert [each["group"] for each in found] == ["B", None] and found[-1]["suppressed"] == 5
+    hidden = ~groups["insurance"].isin([each["group"] for each in found]).to_numpy()
+    assert min(outcomes[hidden].sum(), (~outcomes[hidden]).sum()) >= 10
+
+
+def test_labels_that_exclude_each_other_are_hidden_until_ten_admissions_have_one_of_them():
+    labels = np.repeat(np.eye(4, dtype=bool), [60, 40, 3, 4], axis=0)  # (admissions, labels)
+    probabilities = np.random.default_rng(0).random(labels.shape)
+    found = label_slices("length-of-stay", ["a", "b", "c", "d"], probabilities, labels, np.arange(107))
+    assert [(each["group"], each["suppressed"]) for each in found] == [("a", 0), (None, 3)]
 
 
 def test_a_group_of_one_outcome_is_small():
