@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pandas as pd
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.rejects import Rejects
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
+from domain.clinical.outcomes.score_files import NotesTable, sorted_notes
 
 WORDS = ["the", "wound", "is", "dry", "heart", "failing", "again", "slept", "well", ".", ":", "plan", "qzx"]
 NOTES = [
@@ -162,6 +165,26 @@ def test_the_summary_is_one_json_document(call, model, notes, tmp_path):
     assert told.pop("alarms") in (0, 1, 2)
     assert told.pop("chunks") > 4
     assert told == {"output": str(tmp_path / "s.csv"), "admissions": 3, "without_text": 1, "rejected": 0}
+
+
+def test_of_alarms_nothing_is_told_where_none_is_defined(call, model, lengths, notes, tmp_path):
+    shutil.copytree(model, tmp_path / "model")
+    how = json.loads((model / "outcome.json").read_text())
+    (tmp_path / "model/outcome.json").write_text(json.dumps(how | {"threshold": None}))
+    assert " alarms, in" in call("readmission", "score", model, notes, tmp_path / "s.csv")
+    for folder in (tmp_path / "model", lengths):
+        assert " alarms, in" not in call("outcome", "score", folder, notes, tmp_path / "s.csv")
+        assert json.loads(call("outcome", "score", folder, notes, tmp_path / "s.csv", "--json"))["alarms"] is None
+
+
+def test_admissions_without_text_make_blocks_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("domain.clinical.outcomes.score_files.BLOCK_ADMISSIONS", 10)
+    pd.DataFrame({"hadm_id": range(25), "text": [""] * 25}).to_csv(tmp_path / "in.csv", index=False)
+    with (
+        Rejects(tmp_path / "rejects.jsonl", 0) as rejects,
+        sorted_notes(NotesTable(tmp_path / "in.csv"), tmp_path / "out.csv", rejects) as found,
+    ):
+        assert found.blocks() == [(0, 10), (10, 20), (20, 25)]
 
 
 def test_rows_that_cannot_be_used_are_listed_by_line_alone(call, model, tmp_path, capfd):

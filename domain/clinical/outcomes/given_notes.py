@@ -1,6 +1,11 @@
 """A row of the notes that are given to be scored, of a file or a frame: whose it is, and what it says."""
 
+import re
+
 from domain.clinical.ids import canonical_id, is_missing
+
+HALF = re.compile(r"[\ud800-\udfff]")
+"""Half of a surrogate pair, which no file can hold and no tokenizer reads."""
 
 
 def given_note(identifier: object, text: object) -> tuple[str, str]:
@@ -13,4 +18,7 @@ def given_note(identifier: object, text: object) -> tuple[str, str]:
         raise ValueError("no id of an admission")
     if not isinstance(text, str) and not is_missing(text):
         raise ValueError("a note that is something other than text")
-    return name, text if isinstance(text, str) else ""
+    given = text if isinstance(text, str) else ""
+    if HALF.search(name) or HALF.search(given):
+        raise ValueError("text that is not valid Unicode (half of a surrogate pair)")
+    return name, given

@@ -7,7 +7,7 @@ from markupsafe import Markup, escape
 
 from domain.clinical.outcomes.outcome import in_words
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
-from domain.clinical.outcomes.scorer import Explanation, Word
+from domain.clinical.outcomes.scorer import Explanation, ScoredChunk, Word
 
 MOST_LABELS = 10
 ROOM = Path(__file__).parent
@@ -25,7 +25,7 @@ def page(found: Explanation, how: OutcomeModelSettings) -> str:
     environment.filters["in_words"] = in_words
     top = found.score.top
     chunks = [
-        (number, chunk, chunk == top, _marked(found, chunk.start, chunk.end))
+        (number, chunk, chunk == top, _marked(found, chunk) if chunk == top else found.text[chunk.start : chunk.end])
         for number, chunk in enumerate(found.score.chunks, 1)
     ]
     return environment.get_template("admission.html.jinja").render(
@@ -39,21 +39,21 @@ def _likeliest(found: Explanation, how: OutcomeModelSettings) -> list[tuple[str,
     return sorted(by_label, key=lambda each: -each[1])[:MOST_LABELS]
 
 
-def _marked(found: Explanation, start: int, end: int) -> Markup:
-    """The characters of a chunk, with those words marked that moved its log-odds."""
+def _marked(found: Explanation, top: ScoredChunk) -> Markup:
+    """The characters of the top chunk, with those words marked that moved its log-odds."""
     most = max((abs(word.lost_log_odds) for word in found.words), default=0.0)
-    return Markup().join(_pieces(found, start, end, most))
+    return Markup().join(_pieces(found, top, most))
 
 
-def _pieces(found: Explanation, start: int, end: int, most: float) -> Iterator[Markup]:
-    place = start
+def _pieces(found: Explanation, top: ScoredChunk, most: float) -> Iterator[Markup]:
+    place = top.start
     for word in found.words:
         strength = round(STRENGTHS * abs(word.lost_log_odds) / most) if most else 0
-        if strength and start <= word.start and word.end <= end:
+        if strength:
             yield escape(found.text[place : word.start])
             yield _mark(found.text[word.start : word.end], word, strength)
             place = word.end
-    yield escape(found.text[place:end])
+    yield escape(found.text[place : top.end])
 
 
 def _mark(text: str, word: Word, strength: int) -> Markup:

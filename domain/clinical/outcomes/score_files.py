@@ -25,6 +25,8 @@ from domain.clinical.outcomes.given_notes import given_note
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 BLOCK_CHARACTERS = 2_000_000
 """As much text is scored before it is on the disk, some 400 admissions: the most that a kill costs."""
+BLOCK_ADMISSIONS = 2_000
+"""And so many admissions at most, for those with little or no text are rows as well."""
 Row = dict[str, Any]
 Admission = tuple[str, list[str]]
 """An id and its notes, in the order of the rows."""
@@ -68,14 +70,14 @@ class SortedNotes:
         self.admissions = int(base.execute("SELECT COUNT(*) FROM admissions").fetchone()[0])
 
     def blocks(self) -> list[Block]:
-        """Admissions in runs with some megabytes of text each."""
+        """Admissions in runs with some megabytes of text each, and no more than `BLOCK_ADMISSIONS`."""
         found, first, characters = list[Block](), 0, 0
         sizes = self._base.execute(
             "SELECT number, SUM(LENGTH(text)) FROM admissions JOIN notes USING (id) GROUP BY number ORDER BY number"
         )
         for number, size in sizes:
             characters += size
-            if characters >= BLOCK_CHARACTERS:
+            if characters >= BLOCK_CHARACTERS or number + 1 - first >= BLOCK_ADMISSIONS:
                 found.append(Block(first, number + 1))
                 first, characters = number + 1, 0
         return [*found, *([Block(first, self.admissions)] if first < self.admissions else [])]

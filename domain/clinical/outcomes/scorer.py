@@ -13,7 +13,7 @@ from bertrelay.errors import RequestError
 from bertrelay.hardware import accelerator, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.linear import Packed
-from bertrelay.progress import Bar
+from bertrelay.progress import Bar, say
 from domain.clinical.ids import tell_mixed_ids
 from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens
 from domain.clinical.notes.chunks import Chunker
@@ -47,7 +47,7 @@ class ScoredChunk(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What is told of an admission; all None, and no chunks, where it has no text.
+    """What is told of an admission; all None, and no chunks, where it has no text that the model can read.
 
     probability: of `label`, the one that the model knows, of several the likeliest; `by_label` has those of all.
     calibrated, alarm: of a task that is true or not; `alarm` tells whether `probability` reaches the threshold of the
@@ -103,6 +103,7 @@ class OutcomeScorer:
         """
         model = load_model(source, task, cache_dir)
         model.network.to(accelerator().device)
+        _tell_early_notes(model.settings)
         return cls(model)
 
     def score(
@@ -212,6 +213,14 @@ class ReadmissionScorer:
     def load(source: str | Path, *, cache_dir: Path | None = None) -> OutcomeScorer:
         """The scorer of a folder that `domain.readmission` wrote. Raises RequestError as `OutcomeScorer.load` does."""
         return OutcomeScorer.load(source, task=READMISSION.name, cache_dir=cache_dir)
+
+
+def _tell_early_notes(how: OutcomeModelSettings) -> None:
+    """Says which notes a model of early notes is for; nothing in a note tells which kind it is."""
+    if how.outcome.early_only:
+        say("the model learnt from early notes: a discharge summary would give the outcome away, so score early notes")
+    elif how.input == "early":
+        say("the model learnt from early notes: score early notes, for of a discharge summary it has learnt nothing")
 
 
 def _score(text: str, chunks: list[ScoredChunk], by_label: Floats, how: OutcomeModelSettings) -> Score:

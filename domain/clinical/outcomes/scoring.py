@@ -20,6 +20,7 @@ from domain.clinical.outcomes.classifier import read_description
 from domain.clinical.outcomes.outcome import OutcomeName
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.clinical.outcomes.score_files import (
+    BLOCK_ADMISSIONS,
     BLOCK_CHARACTERS,
     SUFFIXES,
     Admission,
@@ -37,20 +38,21 @@ from domain.clinical.outcomes.scorer import OutcomeScorer, Score, columns_of, fl
 
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 MAX_REJECTS = 0.01
-VERSION = 2
+VERSION = 3
 
 
 class ScoredFile(NamedTuple):
     """What `score_file` did.
 
     without_text: admissions that have a row and no probability. rejected: rows that could not be used.
+    alarms: None where the model has no threshold, so that nothing is one.
     chunks_per_second: of what was computed now; None where that is nothing.
     """
 
     admissions: int
     without_text: int
     chunks: int
-    alarms: int
+    alarms: int | None
     rejected: int
     chunks_per_second: float | None
 
@@ -103,8 +105,9 @@ def score_file(
         rate = _score_blocks(found, parts, work)
         if page is not None and shown is not None:
             write_page(scorer, joined(found.one(shown), cleaned), Path(page), precision)
-        counts = _written(parts, output, columns_of(how), with_text)
-    return ScoredFile(*counts, rejected, rate)
+        admissions, without_text, chunks, alarms = _written(parts, output, columns_of(how), with_text)
+    told = None if how.threshold is None else alarms
+    return ScoredFile(admissions, without_text, chunks, told, rejected, rate)
 
 
 def _read(source: NotesTable, output: Path, max_rejects: float, stack: ExitStack) -> tuple[SortedNotes, int]:
@@ -122,7 +125,7 @@ def _read(source: NotesTable, output: Path, max_rejects: float, stack: ExitStack
 def _holds(folder: Path, found: SortedNotes, precision: str, **options: bool) -> dict[str, object]:
     """What decides the content of the blocks."""
     key = fingerprint({"model": Digests().of_folder(folder), "notes": found.digest, "version": VERSION, **options})
-    return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_CHARACTERS}
+    return {"key": key, "precision": resolve_precision(precision), "block": [BLOCK_CHARACTERS, BLOCK_ADMISSIONS]}
 
 
 def _score_blocks(
@@ -190,7 +193,7 @@ def _written(parts: Parts[Block], output: Path, scores: list[str], with_text: bo
         alarms += sum(row.get("alarm") is True for row in block)
     parts.remove()
     if without_text:
-        say(f"{without_text:,} of {admissions:,} admissions have no text, and so no probability")
+        say(f"{without_text:,} of {admissions:,} admissions have no text that can be read, and so no probability")
     return admissions, without_text, chunks, alarms
 
 

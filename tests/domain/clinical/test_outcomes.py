@@ -1,6 +1,7 @@
 """The other tasks: what their labels are, that they are learnt, and from which notes they are not."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -271,6 +272,24 @@ def test_the_page_of_several_labels_tells_the_likeliest(learnt):
     shown = page(scorer.explain(stays(1)["text"][0]), scorer.model.settings)
     assert "of how long the stay lasts" in shown and all(label.replace("_", " ") in shown for label in CLASSES)
     assert "No probability" in page(scorer.explain(""), scorer.model.settings)
+
+
+def test_which_notes_a_model_learnt_from_is_recorded_and_that_they_were_early_is_said(learnt, tmp_path, capsys):
+    folder = learnt("mortality")[1] / "model"
+    told = json.loads((folder / "outcome.json").read_text())
+    assert told["input"] == "early"
+    for given, said in (
+        (told, "a discharge summary would give the outcome away"),
+        ({name: told[name] for name in told if name != "input"}, "would give the outcome away"),  # of an older stage
+        (told | {"task": "readmission"}, "score early notes"),
+        (told | {"task": "readmission", "input": "discharge"}, None),
+        (told | {"task": "readmission", "input": None}, None),
+    ):
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+        (tmp_path / "outcome.json").write_text(json.dumps(given))
+        OutcomeScorer.load(tmp_path)
+        printed = capsys.readouterr().err
+        assert (said in printed and printed.count("early notes:") == 1) if said else not printed
 
 
 def test_a_model_of_another_task_tells_no_readmissions(learnt):

@@ -1,5 +1,7 @@
 """Scoring in memory: whose chunks are whose, what is told of each admission, and what its words did."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,11 +11,11 @@ from scipy.special import expit
 from bertrelay.errors import RequestError
 from domain.clinical.notes.chunks import Chunker
 from domain.clinical.outcomes.aggregation import aggregate
-from domain.clinical.outcomes.classifier import save_model, start_model
+from domain.clinical.outcomes.classifier import load_model, save_model, start_model
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.clinical.outcomes.page import page
 from domain.clinical.outcomes.prediction import chunk_log_odds
-from domain.clinical.outcomes.scorer import FLAT, ReadmissionScorer, joined
+from domain.clinical.outcomes.scorer import FLAT, OutcomeScorer, ReadmissionScorer, joined
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
 
@@ -87,6 +89,14 @@ def test_an_admission_without_text_has_no_probability(scorer, text):
     assert found["probability"][1] > 0
 
 
+@pytest.mark.parametrize(("text", "cleaned"), [("  \n", True), ("\u200b", True), ("\u200b", False)], ids=ascii)
+def test_a_text_with_nothing_to_read_has_no_probability(scorer, text, cleaned):
+    found = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": [text, HARMLESS[0]]}), cleaned=cleaned)
+    assert found["n_chunks"].tolist() == [0, 1]
+    assert found["probability"].isna().tolist() == [True, False]
+    assert scorer.explain(text).words == []
+
+
 def test_nothing_to_score_is_an_empty_frame(scorer):
     found = scorer.score(pd.DataFrame({"hadm_id": [], "text": []}))
     assert len(found) == 0 and found.columns.tolist() == FLAT
@@ -120,6 +130,14 @@ def test_an_id_that_is_neither_text_nor_a_whole_number_is_refused(scorer, wrong)
 def test_a_note_that_is_not_text_is_refused(scorer, wrong):
     frame = pd.DataFrame({"hadm_id": [7, 8], "text": pd.Series(["a", wrong], dtype=object)})
     with pytest.raises(RequestError, match="found a note that is something other than text in row 1") as told:
+        scorer.score(frame)
+    assert "qzx" not in str(told.value)
+
+
+@pytest.mark.parametrize("row", [("qzx\ud800", "a"), (8, "qzx \udfff b")], ids=["id", "note"])
+def test_half_of_a_surrogate_pair_is_told_by_its_row(scorer, row):
+    frame = pd.DataFrame([(7, "a"), row], columns=["hadm_id", "text"], dtype=object)
+    with pytest.raises(RequestError, match=r"found text that is not valid Unicode .* in row 1, from 0") as told:
         scorer.score(frame)
     assert "qzx" not in str(told.value)
 
@@ -175,3 +193,15 @@ def test_the_page_shows_all_text_and_none_of_it_as_markup(scorer):
     assert "".join(html.unescape(re.sub(r"</?mark[^>]*>", "", chunk)) for chunk in chunks) == text
     assert shown.count("<mark") > 3
     assert "No probability" in page(scorer.explain(""), scorer.model.settings)
+
+
+def test_words_are_marked_in_the_top_chunk_alone_where_chunks_overlap(model_folder):
+    model = load_model(model_folder)
+    chunking = {"max_tokens": 24, "overlap": 12}
+    how = OutcomeModelSettings.model_validate({**SETTINGS, "chunking": chunking})
+    scorer = OutcomeScorer(replace(model, settings=how))
+    found = scorer.explain(f"{' '.join(HARMLESS * 2)} {TELLING} {' '.join(HARMLESS)}")
+    top = found.score.top
+    assert any(chunk != top and chunk.start < top.end and top.start < chunk.end for chunk in found.score.chunks)
+    for section in page(found, how).split("<section")[1:]:
+        assert ("<mark" in section) == section.startswith(' class="top"')
