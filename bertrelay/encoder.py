@@ -72,6 +72,8 @@ class SentenceEncoder(nn.Module):
         self._rules = _cutting_rules(tokenizer, self.max_tokens)
         backbones.freeze_pooler(backbone)
         quicken(backbone)
+        # As its network: one that was loaded has no dropout, before, while and after it encodes.
+        self.train(backbone.training)
         self._check_sizes()
 
     def _check_sizes(self) -> None:

@@ -42,7 +42,7 @@ def encode(
     prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
     Raises RequestError when `sentences` is one string, or holds something that is none.
     """
-    _check_are_sentences(sentences)
+    check_are_sentences(sentences, "encode")
     sentences = list(sentences)
     distinct, row_of = _distinct(sentences)
     vectors = np.empty((len(distinct), encoder.dim), np.float32)
@@ -55,14 +55,15 @@ def encode(
     return vectors if len(distinct) == len(sentences) else vectors[row_of]
 
 
-def _check_are_sentences(sentences: Sequence[str]) -> None:
+def check_are_sentences(sentences: Sequence[str], name: str) -> None:
+    """Raises RequestError, which begins with `name`, for one string and for a list that holds something else."""
     if isinstance(sentences, str | bytes):
-        raise RequestError("encode: expected a list of sentences, found one string; write [sentence]")
+        raise RequestError(f"{name}: expected a list of sentences, found one string; write [sentence]")
     odd = next(
         ((place, type(text).__name__) for place, text in enumerate(sentences) if not isinstance(text, str)), None
     )
     if odd is not None:
-        raise RequestError(f"encode: expected text, found {odd[1]} at position {odd[0]}")
+        raise RequestError(f"{name}: expected text, found {odd[1]} at position {odd[0]}")
 
 
 @contextmanager

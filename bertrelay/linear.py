@@ -6,6 +6,8 @@ before the product is added to it: a tenth of the time of encoding. And query, k
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,17 +32,27 @@ class Rounding:
 class Linear(nn.Linear):
     """As torch's, but with the weights that `pack` has laid out, while they are in use."""
 
-    laid_out: LaidOut | None = None
-    rounding: Rounding | None = None
-
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  (torch's name)
-        if self.laid_out is None or self.rounding is None:
+        in_use = IN_USE.get()
+        laid_out = None if in_use is None else in_use.packed.get(self)
+        if in_use is None or laid_out is None:
             return super().forward(input)
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(self.rounding(input), *self.laid_out, "none", [], "")
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(in_use.rounding(input), *laid_out, "none", [], "")
         return result
 
 
 Packed = dict[Linear, LaidOut]
+
+
+class InUse(NamedTuple):
+    """What `using` has in use."""
+
+    packed: Packed
+    rounding: Rounding
+
+
+# Not on the modules: like torch's autocast it holds for one thread, while others may compute with the same network.
+IN_USE: ContextVar[InUse | None] = ContextVar("laid_out_weights", default=None)
 
 
 def pack(network: nn.Module) -> Packed:
@@ -59,12 +71,12 @@ def _laid_out(module: Linear) -> LaidOut:
 
 @contextmanager
 def using(packed: Packed) -> Iterator[None]:
-    """Within it, these linear maps give bf16 and have no gradients; their weights must not have changed since."""
-    rounding = Rounding()
+    """Within it, and in this thread, these linear maps give bf16 and have no gradients.
+
+    Their weights must not have changed since they were laid out.
+    """
+    token = IN_USE.set(InUse(packed, Rounding()))
     try:
-        for module, laid_out in packed.items():
-            module.laid_out, module.rounding = laid_out, rounding
         yield
     finally:
-        for module in packed:
-            module.laid_out = module.rounding = None
+        IN_USE.reset(token)

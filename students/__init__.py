@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from students.comparing import similarity
     from students.mining.mine import Mined, Mining, mine, mine_files
     from students.searching.index import build_index
     from students.searching.opened import Hit, SearchIndex, open_index
@@ -25,6 +26,7 @@ __all__ = [
     "open_index",
     "search",
     "shrink",
+    "similarity",
     "trim_vocabulary",
 ]
 
@@ -41,6 +43,7 @@ ROOMS = {
     "open_index": "searching.opened",
     "search": "searching.search",
     "shrink": "shrinking.shrink",
+    "similarity": "comparing",
     "trim_vocabulary": "shrinking.trim",
 }
 

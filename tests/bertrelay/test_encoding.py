@@ -1,5 +1,7 @@
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,11 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from bertrelay import encoding, inference
+from bertrelay import encoding, inference, linear
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16
-from bertrelay.linear import Linear
 
 MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8
@@ -149,8 +150,60 @@ def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(
     blocks = [many[start : start + BLOCK] for start in range(0, len(many), BLOCK)]
     anew = [next(encoding.encode_blocks(encoder, [block], "bf16", 8)) for block in blocks]
     monkeypatch.setattr(inference, "pack", lambda network: calls.append(network) or pack(network))
-    maps = [module for module in encoder.modules() if isinstance(module, Linear)]
     for block, vectors in zip(anew, encoding.encode_blocks(encoder, blocks, "bf16", 8), strict=True):
         np.testing.assert_array_equal(vectors, block)
-        assert all(each.laid_out is None for each in maps)  # whoever uses the network between blocks has it as it was
+        assert linear.IN_USE.get() is None  # whoever uses the network between blocks has it as it was
     assert len(blocks) > len(calls) == 1
+
+
+@pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_two_threads_encode_with_one_encoder_as_each_would_alone(
+    precision: str, make_encoder: MakeEncoder, many: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, round_it = make_encoder(), linear.Rounding.__call__
+    alone = {each: encoder.encode(many, precision=each, batch_tokens=8) for each in ("bf16", precision)}
+    reached, go_on, here = threading.Event(), threading.Event(), threading.get_ident()
+
+    def wait_in_the_other_thread(rounding: linear.Rounding, values: torch.Tensor) -> torch.Tensor:
+        if threading.get_ident() != here:
+            reached.set()
+            assert go_on.wait(60)
+        return round_it(rounding, values)
+
+    monkeypatch.setattr(linear.Rounding, "__call__", wait_in_the_other_thread)
+    with ThreadPoolExecutor(1) as other:
+        in_bf16 = other.submit(encoder.encode, many, precision="bf16", batch_tokens=8)
+        try:
+            assert reached.wait(60)
+            meanwhile = encoder.encode(many, precision=precision, batch_tokens=8)
+        finally:
+            go_on.set()
+        np.testing.assert_array_equal(in_bf16.result(), alone["bf16"])
+    np.testing.assert_array_equal(meanwhile, alone[precision])
+    assert precision == "bf16" or not np.array_equal(alone["bf16"], alone["fp32"])
+
+
+def test_a_loaded_encoder_has_no_dropout_in_one_thread_when_another_ends(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
+) -> None:
+    make_encoder().save(tmp_path)
+    alone = make_encoder().encode(many, precision="fp32")
+    encoder, here = SentenceEncoder.load(tmp_path), threading.get_ident()
+    reached, go_on, later = threading.Event(), threading.Event(), list[Future[np.ndarray]]()
+    with ThreadPoolExecutor(1) as other:
+
+        def begin_there_and_end_here(*_: object) -> None:
+            if threading.get_ident() != here:
+                reached.set()
+                assert go_on.wait(60)
+            elif not later:
+                later.append(other.submit(encoder.encode, many, precision="fp32"))
+                assert reached.wait(60)
+
+        encoder.backbone.register_forward_pre_hook(begin_there_and_end_here)
+        try:
+            np.testing.assert_array_equal(encoder.encode(many, precision="fp32"), alone)
+        finally:
+            go_on.set()
+    np.testing.assert_array_equal(later[0].result(), alone)

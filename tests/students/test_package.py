@@ -13,7 +13,7 @@ def test_every_name_of_the_package_is_there_and_no_other() -> None:
 
 
 def test_the_commands_stand_there_by_their_names() -> None:
-    assert {"search", "mine", "shrink"} <= set(students.__all__)
+    assert {"similarity", "search", "mine", "shrink"} <= set(students.__all__)
 
 
 def test_the_package_alone_loads_nothing_heavy() -> None:
