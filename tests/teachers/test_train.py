@@ -127,7 +127,7 @@ def test_a_teacher_from_scratch_learns_to_classify(nli: tuple[dict[str, Any], St
 
 
 def test_the_best_dev_score_chooses_the_weights_that_are_saved(context: StageContext, tmp_path: Path) -> None:
-    spoilt = {"learning_rate": 0.05, "schedule": "constant", "evaluate_every": 5, "epochs": 3}
+    spoilt = {"learning_rate": 0.2, "schedule": "constant", "evaluate_every": 5, "epochs": 3}
     given = {**write_toy(tmp_path, "cosine"), **spoilt}
     metrics = teach(context, given)
     looks = lines(context, "dev/spearman_cosine")
