@@ -24,7 +24,7 @@ quickstart: .venv/.core ## install, then train and judge a tiny teacher and its 
 	$(BIN)/bertrelay run quickstart
 
 test: check ## install, then check and test everything, without the network
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: .venv/.test ## lint, format and types alone
 	$(BIN)/ruff check

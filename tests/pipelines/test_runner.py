@@ -266,7 +266,7 @@ def test_a_folder_that_may_not_be_written_is_explained(write_recipe, bertrelay, 
     closed.mkdir()
     closed.chmod(0o555)
     for parent in [tmp_path, *tmp_path.parents]:
-        if parent.stat().st_uid == os.getuid() and parent.name.startswith(("test_", "pytest-")):
+        if parent.stat().st_uid == os.getuid() and parent.name.startswith(("test_", "pytest-", "popen-")):
             parent.chmod(0o755)
     unprivileged = ["--user", "65534"] if os.getuid() == 0 else []
     code, _, err = bertrelay(*unprivileged, "run", path, "--runs", closed / "runs")
