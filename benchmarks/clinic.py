@@ -8,38 +8,26 @@ of TF-IDF and logistic regression, on at least 2,000 test admissions, within 6 m
 The control takes hospital, cohort, notes and pretraining from the first run, and trains a classifier of its own.
 """
 
-import json
-import subprocess
 import sys
 import tempfile
 import time
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 from benchmarks.contenders import Claim, judge
 from benchmarks.machine import machine
-from bertrelay.stage import Metrics
+from benchmarks.recipes import run_recipe
 
 RECIPE, STAGE = "clinic", "readmission"
 SHUFFLED = "readmission.control=shuffled_labels"
 BELOW_BEST, AROUND_CHANCE, ADMISSIONS, SECONDS = 0.05, 0.05, 2_000, 360
+Figures = dict[str, Any]
 
 
-def run(runs: Path, *changes: str) -> Metrics:
-    """The figures of the classifier of a run with `changes` to the recipe; progress goes to standard error."""
-    sets = [word for change in changes for word in ("--set", change)]
-    command = [sys.executable, "-m", "pipelines", "run", RECIPE, "--runs", str(runs), *sets]
-    subprocess.run(command, check=True, stdout=sys.stderr)
-    figures: Metrics = json.loads((runs / RECIPE / STAGE / "latest" / "metrics.json").read_text(encoding="utf-8"))
-    return figures
-
-
-def claims(found: Metrics, control: Metrics, seconds: float) -> list[Claim]:
-    auroc, best, tfidf, shuffled = (
-        float(figures[name] or 0)
-        for figures, name in ((found, "auroc"), (found, "best_auroc"), (found, "auroc/tfidf"), (control, "auroc"))
-    )
-    tested = int(found["admissions/test"] or 0)
+def claims(found: Figures, control: Figures, seconds: float) -> list[Claim]:
+    auroc, best, tfidf = (found[name] for name in ("auroc", "best_auroc", "auroc/tfidf"))
+    shuffled, tested = control["auroc"], found["admissions/test"]
     return [
         Claim(
             f"AUROC at most {BELOW_BEST} below the true risk's, {best:.4f}", f"{auroc:.4f}", auroc >= best - BELOW_BEST
@@ -51,25 +39,24 @@ def claims(found: Metrics, control: Metrics, seconds: float) -> list[Claim]:
     ]
 
 
+def tell(name: str, figures: Figures) -> None:
+    print(f"{name:18} {figures[name]:.4f} ({figures[f'{name}_low']:.4f}–{figures[f'{name}_high']:.4f})")
+
+
 def main() -> None:
     ArgumentParser(prog="python -m benchmarks.clinic", description=(__doc__ or "").partition("\n")[0]).parse_args()
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         begin = time.perf_counter()
-        found = run(Path(scratch))
+        found = run_recipe(RECIPE, Path(scratch))[STAGE]
         seconds = time.perf_counter() - begin
-        control = run(Path(scratch), SHUFFLED)
-    for name in (
-        "auroc",
-        "auprc",
-        "auroc/tfidf",
-        "auprc/tfidf",
-        "auroc/note_length",
-        "auprc/note_length",
-        "best_auroc",
-    ):
-        print(f"{name:18} {found[name]:.4f} ({found[f'{name}_low']:.4f}–{found[f'{name}_high']:.4f})")
-    print(f"{'shuffled labels':18} {control['auroc']:.4f} ({control['auroc_low']:.4f}–{control['auroc_high']:.4f})")
+        control = run_recipe(RECIPE, Path(scratch), SHUFFLED)[STAGE]
+    for reader in ("", "/tfidf", "/note_length"):
+        tell(f"auroc{reader}", found)
+        tell(f"auprc{reader}", found)
+    tell("best_auroc", found)
+    print("with shuffled labels:")
+    tell("auroc", control)
     sys.exit(0 if judge(claims(found, control, seconds)) else 1)
 
 

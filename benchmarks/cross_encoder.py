@@ -8,13 +8,10 @@ table 2); this start is a bi-encoder already, by a billion pairs, and has never 
 So the cross-encoder first learns the start's own cosines, which takes no gold score: of the pairs in the training parts
 of the STS benchmark and SICK, and of each sentence there with three others, one of the nearest 4, one of the next 36
 and one of the next 160. Then both learn the STS benchmark's training part and keep their best weights on its dev part.
-A cross-encoder that learns from gold scores alone stands beside them. Settings are in `cross_encoder.toml`; they were
-chosen on the dev part.
+A cross-encoder that learns from gold scores alone stands beside them. Settings are in `cross-encoder.toml`.
 """
 
 import csv
-import json
-import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -24,14 +21,14 @@ import numpy as np
 
 from benchmarks.contenders import Claim, judge
 from benchmarks.machine import MINILM, add_data, machine, require
+from benchmarks.recipes import run_recipe
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.records import read
 from bertrelay.settings import InputFile
 from bertrelay.similarity import unit
-from bertrelay.stage import Metrics
 from bertrelay.tables import Table
 
-RECIPE = Path(__file__).with_suffix(".toml")
+RECIPE = Path(__file__).with_name("cross-encoder.toml")
 STSB, SICK = "sts/stsb/stsb-en-train.csv.gz", "sts/sick/SICK_train.txt"
 NEIGHBOURS = ((0, 4), (4, 40), (40, 200))
 BLOCK = 1_024
@@ -61,7 +58,9 @@ def scored_pairs(encoder: SentenceEncoder, given: Sequence[Pair], seed: int) -> 
     generator = np.random.default_rng(seed)
     chosen = [(rows[first], rows[second]) for first, second in given]
     for begin in range(0, len(sentences), BLOCK):
-        order = (-(vectors[begin : begin + BLOCK] @ vectors.T)).argsort(axis=1)  # (block, sentences), itself first
+        cosines = vectors[begin : begin + BLOCK] @ vectors.T  # (block, sentences)
+        cosines[np.arange(len(cosines)), begin + np.arange(len(cosines))] = np.inf  # so that itself comes first
+        order = (-cosines).argsort(axis=1)  # (block, sentences)
         ranks = np.stack([generator.integers(1 + low, 1 + high, len(order)) for low, high in NEIGHBOURS], axis=1)
         others = np.take_along_axis(order, ranks, axis=1)  # (block, 3)
         chosen += [(begin + row, other) for row, found in enumerate(others.tolist()) for other in found]
@@ -76,11 +75,6 @@ def write_pairs(path: Path, data: Path, seed: int) -> None:
         csv.writer(file).writerows(scored_pairs(SentenceEncoder.load(MINILM), given_pairs(data), seed))
 
 
-def metrics_of(runs: Path, stage: str) -> Metrics:
-    found: Metrics = json.loads((runs / "cross-encoder" / stage / "latest" / "metrics.json").read_text("utf-8"))
-    return found
-
-
 def main() -> None:
     parser = ArgumentParser(prog="python -m benchmarks.cross_encoder", description=(__doc__ or "").partition("\n")[0])
     add_data(parser)
@@ -93,15 +87,12 @@ def main() -> None:
     pairs = options.runs / f"pairs-{options.seed}.csv"
     if not pairs.exists():
         write_pairs(pairs, options.data, options.seed)
-    sets = [f"vars.data={options.data.resolve()}", f"vars.pairs={pairs.resolve()}", f"seed={options.seed}"]
-    command = [sys.executable, "-m", "pipelines", "run", str(RECIPE), "--runs", str(options.runs)]
-    subprocess.run([*command, *(word for each in sets for word in ("--set", each))], check=True, stdout=sys.stderr)
-    found = {}
+    changes = f"vars.data={options.data.resolve()}", f"vars.pairs={pairs.resolve()}", f"seed={options.seed}"
+    figures = run_recipe(RECIPE, options.runs, *changes)
     for stage, name in FIGURES.items():
-        figures = metrics_of(options.runs, stage)
-        found[stage] = figures[name] or 0
-        print(f"{stage:12} {found[stage]:.4f} ({figures[f'{name}_low']:.4f}–{figures[f'{name}_high']:.4f})")
-    cross, bi = found["cross"], found["bi-test"]
+        low, high = (figures[stage][f"{name}_{end}"] for end in ("low", "high"))
+        print(f"{stage:12} {figures[stage][name]:.4f} ({low:.4f}–{high:.4f})")
+    cross, bi = (figures[stage][FIGURES[stage]] for stage in ("cross", "bi-test"))
     sys.exit(0 if judge([Claim(f"above the bi-encoder's {bi:.4f}", f"{cross:.4f}", cross > bi)]) else 1)
 
 

@@ -151,7 +151,9 @@ class Load(NamedTuple):
 
 
 def load(options: Namespace) -> Load:
-    english, other = ((options.scratch / "rows" / name).read_text().splitlines() for name in ("en.txt", "other.txt"))
+    english, other = (
+        (options.scratch / "rows" / name).read_text(encoding="utf-8").splitlines() for name in ("en.txt", "other.txt")
+    )
     teacher, student = SentenceEncoder.load(MINILM), SentenceEncoder.load(options.scratch / "start")
     taught, learnt = lengths(teacher, english), lengths(student, [*english, *other])
     work = operations(taught, teacher.backbone.config) + PASSES * operations(learnt, student.backbone.config)
@@ -298,14 +300,11 @@ def main() -> None:
     print(f"translation accuracy of the student that all begin with: {at_start:.4f}")
     print_table(results, job)
     rate = Spread.of(rate / 1e12 for rate in rates)
-    shares = {
-        name: Spread.of_ratios([job.operations / seconds for seconds in result.seconds], rates)
-        for name, result in results.items()
-        if name in OURS
-    }
     print(f"bf16 matrix rate {rate} TFLOP/s; of it the networks on real tokens reach:")
-    for name, share in shares.items():
-        print(f"{results[name].title:24} {share}")
+    for name in OURS:
+        if name in results:
+            share = Spread.of_ratios([job.operations / seconds for seconds in results[name].seconds], rates)
+            print(f"{results[name].title:24} {share}")
     judged = claims(results) if options.device == "cpu" and len(results) == len(ENTRANTS) else []
     holds = judge(judged)
     if options.json:

@@ -53,11 +53,9 @@ def train_with_trainer(
 
 def add_parts(parser: ArgumentParser, contenders: list[str]) -> None:
     """Options for the sides and seeds of one run, what was found before, and the peer's batches."""
-    both = [OURS, DEFAULT, BF16]
+    told = f"(default {' '.join(contenders)})"
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument(
-        "--contenders", nargs="+", choices=both, default=contenders, help=f"(default {' '.join(contenders)})"
-    )
+    parser.add_argument("--contenders", nargs="+", choices=[OURS, DEFAULT, BF16], default=contenders, help=told)
     parser.add_argument("--results", type=Path, metavar="FILE", help="keeps what is found, and is looked into first")
     parser.add_argument("--peer-groups", action="store_true", help="the peer's batches are of like lengths, too")
 

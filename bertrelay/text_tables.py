@@ -78,7 +78,7 @@ def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | 
         if record is not None:
             names = names or find_columns(table.name, columns, names_of(record))
             values = tuple(reach(record, name) for name in names)
-            fault = None if _is_unicode(values) else ("not valid Unicode", "half of a surrogate pair")
+            fault = None if is_unicode(values) else ("not valid Unicode", "half of a surrogate pair")
         yield Unusable(table.name, lines.number, *fault) if fault else Record(values, table.name, lines.number)
 
 
@@ -246,7 +246,7 @@ def _json_object(line: str) -> tuple[dict[str, Any] | None, Fault | None]:
     return found, None
 
 
-def _is_unicode(values: tuple[Any, ...]) -> bool:
+def is_unicode(values: tuple[Any, ...]) -> bool:
     r"""False for text that JSON can escape (`\ud800`) and no file can hold."""
     try:
         for value in values:

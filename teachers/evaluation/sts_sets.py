@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.records import Rejects, Table, read
+from bertrelay.records import Rejects, read
 from bertrelay.settings import InputFile
 from bertrelay.similarity import Metric, pairwise
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import Floats, pearson, spearman, with_interval
+from bertrelay.tables import Table
 from teachers.evaluation.names import SETS, YEARS
 from teachers.evaluation.official import (
     OfficialFiles,

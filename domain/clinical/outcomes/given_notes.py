@@ -1,11 +1,7 @@
 """A row of the notes that are given to be scored, of a file or a frame: whose it is, and what it says."""
 
-import re
-
+from bertrelay.text_tables import is_unicode
 from domain.clinical.ids import canonical_id, is_missing
-
-HALF = re.compile(r"[\ud800-\udfff]")
-"""Half of a surrogate pair, which no file can hold and no tokenizer reads."""
 
 
 def given_note(identifier: object, text: object) -> tuple[str, str]:
@@ -19,6 +15,6 @@ def given_note(identifier: object, text: object) -> tuple[str, str]:
     if not isinstance(text, str) and not is_missing(text):
         raise ValueError("a note that is something other than text")
     given = text if isinstance(text, str) else ""
-    if HALF.search(name) or HALF.search(given):
+    if not is_unicode((name, given)):
         raise ValueError("text that is not valid Unicode (half of a surrogate pair)")
     return name, given
