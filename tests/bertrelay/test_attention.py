@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, XLMRobertaConfig, XLMRobertaModel
+from transformers.masking_utils import bidirectional_mask_function
 
 from bertrelay import attention
 from bertrelay.attention import LONGEST_FOR_PRODUCTS, use_in
@@ -61,6 +62,27 @@ def test_products_are_kept_to_where_they_are_faster() -> None:
     assert not chosen(torch.float32, 8)  # with gradients
     with torch.no_grad():
         assert (chosen(torch.float32, fp32), chosen(torch.float32, fp32 + 1)) == (True, False)
+
+
+def test_a_mask_of_padding_is_one_row_and_any_other_is_kept() -> None:
+    """Each way to hide tokens gives what torch gives: where all tokens see the same ones, and where they do not."""
+    states = torch.randn(3, 2, 3, 9, 8)  # (query key value, batch, heads, tokens, head dim)
+    padding, own = torch.ones(2, 9, dtype=torch.bool), torch.rand(2, 1, 9, 9) < 0.6
+    padding[0, 5:], own[..., 0] = False, True
+    shared = attention.mask(
+        batch_size=2, q_length=9, kv_length=9, mask_function=bidirectional_mask_function, attention_mask=padding
+    )
+    assert shared is not None and shared.stride(-2) == 0 and shared[0, 0, 3].tolist() == padding[0].tolist()
+    with torch.no_grad():
+        for visible in (shared, own):
+            found, _ = attention.attention(torch.nn.Identity(), *states, visible)
+            expected = torch.nn.functional.scaled_dot_product_attention(*states, attn_mask=visible)
+            assert torch.allclose(found, expected.transpose(1, 2), atol=1e-6)
+
+
+def test_masks_that_differ_from_token_to_token_are_left_as_transformers_makes_them() -> None:
+    found = attention.mask(batch_size=1, q_length=4, kv_length=4, allow_is_causal_skip=False)
+    assert found is not None and torch.equal(found[0, 0], torch.ones(4, 4).tril().bool())
 
 
 def test_a_network_with_its_own_attention_keeps_it() -> None:
