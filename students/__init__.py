@@ -1,7 +1,8 @@
 """Multilingual students: parallel corpora, distillation, scores across languages, and what one does with a student."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
     from students.comparing import similarity
@@ -30,26 +31,22 @@ __all__ = [
     "trim_vocabulary",
 ]
 
-ROOMS = {
-    "Hit": "searching.opened",
-    "Hnsw": "searching.settings",
-    "Mined": "mining.mine",
-    "Mining": "mining.mine",
-    "SearchIndex": "searching.opened",
-    "Shrunk": "shrinking.shrink",
-    "build_index": "searching.index",
-    "mine": "mining.mine",
-    "mine_files": "mining.mine",
-    "open_index": "searching.opened",
-    "search": "searching.search",
-    "shrink": "shrinking.shrink",
-    "similarity": "comparing",
-    "trim_vocabulary": "shrinking.trim",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Loads a room, and torch with it where it needs torch, only when somebody asks for what is in it."""
-    if name in ROOMS:
-        return getattr(import_module(f"students.{ROOMS[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = loader(
+    __name__,
+    {
+        "Hit": "searching.opened",
+        "Hnsw": "searching.settings",
+        "Mined": "mining.mine",
+        "Mining": "mining.mine",
+        "SearchIndex": "searching.opened",
+        "Shrunk": "shrinking.shrink",
+        "build_index": "searching.index",
+        "mine": "mining.mine",
+        "mine_files": "mining.mine",
+        "open_index": "searching.opened",
+        "search": "searching.search",
+        "shrink": "shrinking.shrink",
+        "similarity": "comparing",
+        "trim_vocabulary": "shrinking.trim",
+    },
+)

@@ -1,7 +1,8 @@
 """BERTs in laboratories: biomedical entities, and answers with their place in the text."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
     from domain.biomedical.answers.answerer import QuestionAnswerer
@@ -26,22 +27,18 @@ __all__ = [
     "write_questions",
 ]
 
-ROOMS = {
-    "EntityTagger": "entities.tagger",
-    "QuestionAnswerer": "answers.answerer",
-    "answer_file": "answers.answering",
-    "check": "checking",
-    "check_questions": "answers.checking",
-    "read_documents": "formats",
-    "read_questions": "answers.question_files",
-    "tag_file": "entities.tagging",
-    "write_documents": "formats",
-    "write_questions": "answers.question_files",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Loads a room, and torch with it, only when somebody asks for what is in it."""
-    if name in ROOMS:
-        return getattr(import_module(f"domain.biomedical.{ROOMS[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = loader(
+    __name__,
+    {
+        "EntityTagger": "entities.tagger",
+        "QuestionAnswerer": "answers.answerer",
+        "answer_file": "answers.answering",
+        "check": "checking",
+        "check_questions": "answers.checking",
+        "read_documents": "formats",
+        "read_questions": "answers.question_files",
+        "tag_file": "entities.tagging",
+        "write_documents": "formats",
+        "write_questions": "answers.question_files",
+    },
+)

@@ -1,7 +1,8 @@
 """Clinics: the tables and notes of MIMIC made into a cohort, and what is learnt from it."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
     from domain.clinical.cohorts.cohort import write_cohort
@@ -35,28 +36,24 @@ __all__ = [
     "write_notes",
 ]
 
-ROOMS = {
-    "Chunk": "notes.chunks",
-    "ChunkSettings": "notes.chunk_settings",
-    "Chunker": "notes.chunks",
-    "Chunks": "notes.chunks",
-    "CohortSettings": "cohorts.cohort_settings",
-    "Finding": "leaks.audit",
-    "NotesSettings": "notes.notes_settings",
-    "OutcomeScorer": "outcomes.scorer",
-    "ReadmissionScorer": "outcomes.scorer",
-    "Section": "notes.sections",
-    "clean": "notes.cleaning",
-    "find_sections": "notes.sections",
-    "look_for_leaks": "leaks.audit",
-    "score_file": "outcomes.scoring",
-    "write_cohort": "cohorts.cohort",
-    "write_notes": "notes.notes",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Loads a room, and torch with it where it needs torch, only when somebody asks for what is in it."""
-    if name in ROOMS:
-        return getattr(import_module(f"domain.clinical.{ROOMS[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = loader(
+    __name__,
+    {
+        "Chunk": "notes.chunks",
+        "ChunkSettings": "notes.chunk_settings",
+        "Chunker": "notes.chunks",
+        "Chunks": "notes.chunks",
+        "CohortSettings": "cohorts.cohort_settings",
+        "Finding": "leaks.audit",
+        "NotesSettings": "notes.notes_settings",
+        "OutcomeScorer": "outcomes.scorer",
+        "ReadmissionScorer": "outcomes.scorer",
+        "Section": "notes.sections",
+        "clean": "notes.cleaning",
+        "find_sections": "notes.sections",
+        "look_for_leaks": "leaks.audit",
+        "score_file": "outcomes.scoring",
+        "write_cohort": "cohorts.cohort",
+        "write_notes": "notes.notes",
+    },
+)

@@ -1,7 +1,8 @@
 """Continued pretraining: masked words and next sentences, on notes and on papers."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
     from domain.pretraining.corpus import Corpus, build_corpus
@@ -12,19 +13,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Corpus", "DocumentSource", "Masking", "PretrainSettings", "build_corpus", "pretrain", "read_documents"]
 
-ROOMS = {
-    "Corpus": "corpus",
-    "DocumentSource": "sources",
-    "Masking": "settings",
-    "PretrainSettings": "settings",
-    "build_corpus": "corpus",
-    "pretrain": "train",
-    "read_documents": "readers",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Loads a room, and torch with it where it needs torch, only when somebody asks for what is in it."""
-    if name in ROOMS:
-        return getattr(import_module(f"domain.pretraining.{ROOMS[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = loader(
+    __name__,
+    {
+        "Corpus": "corpus",
+        "DocumentSource": "sources",
+        "Masking": "settings",
+        "PretrainSettings": "settings",
+        "build_corpus": "corpus",
+        "pretrain": "train",
+        "read_documents": "readers",
+    },
+)

@@ -1,7 +1,8 @@
 """What sentence encoders are compared with: word vectors, TF-IDF, networks that read two sentences at once."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
     from teachers.baselines.cross_encoder import CrossEncoder
@@ -10,17 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CrossEncoder", "PolyEncoder", "RerankedFile", "load_scorer", "rerank_file"]
 
-ROOMS = {
-    "CrossEncoder": "cross_encoder",
-    "PolyEncoder": "poly_encoder",
-    "RerankedFile": "rerank",
-    "load_scorer": "rerank",
-    "rerank_file": "rerank",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Loads a room, and torch with it, only when somebody asks for what is in it."""
-    if name in ROOMS:
-        return getattr(import_module(f"teachers.baselines.{ROOMS[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = loader(
+    __name__,
+    {
+        "CrossEncoder": "cross_encoder",
+        "PolyEncoder": "poly_encoder",
+        "RerankedFile": "rerank",
+        "load_scorer": "rerank",
+        "rerank_file": "rerank",
+    },
+)
