@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from domain.clinical.leaks.audit_settings import LEAST_NEAR, NEAR
+from pipelines.cli.options import JsonOption
 
 COLOURS = {"good": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
@@ -23,7 +24,7 @@ def audit(
             help="Texts that share so much of their runs of five words are near-duplicates.", min=LEAST_NEAR, max=1
         ),
     ] = NEAR,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Look for subjects, admissions and texts that train, validation and test share, in all files together.
 

@@ -13,6 +13,7 @@ from domain.biomedical.answers.question_files import QuestionFormat
 from domain.biomedical.formats.front import FormatName
 from pipelines.cli.audit import audit
 from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from domain.biomedical.checking import Finding
@@ -51,7 +52,7 @@ def check(
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help=f"Measure lengths in its word pieces too. {MODEL_HELP}")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Look at annotated entities or questions before training: misaligned spans, leaks, duplicates, lengths.
 

@@ -8,8 +8,8 @@ import typer
 
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
-from pipelines.cli.encode import PrecisionOption
 from pipelines.cli.models import check_model
+from pipelines.cli.options import PrecisionOption
 
 if TYPE_CHECKING:
     from teachers.evaluation.settings import ProtocolSettings

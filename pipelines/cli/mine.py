@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertrelay.tables import Format
-from pipelines.cli.encode import BatchOption, HeaderOption, PrecisionOption, table_of
-from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.models import check_model
+from pipelines.cli.options import BatchOption, HeaderOption, JsonOption, ModelArgument, PrecisionOption, table_of
 from students.mining.settings import NEIGHBOURS, Method, work_beside
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ SIDE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
 
 
 def mine(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelArgument,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=SIDE_HELP)],
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="The other side, likewise; it may be the same table.")
@@ -61,7 +61,7 @@ def mine(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep vectors and neighbours in OUT.work, for another threshold, say.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
     processes: Annotated[

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domain.biomedical.formats.front import FormatName
-from pipelines.cli.encode import BatchOption, PrecisionOption
-from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.models import check_model
+from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, PrecisionOption, ProcessesOption
 
 if TYPE_CHECKING:
     from domain.biomedical.entities.tagging import TaggedFile
@@ -23,7 +23,7 @@ def commands() -> None:
 
 @ner.command()
 def tag(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelArgument,
     source: Annotated[
         Path,
         typer.Argument(
@@ -43,13 +43,10 @@ def tag(
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of documents that may be left out as unusable.")
     ] = 0.01,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
-    processes: Annotated[
-        int | None,
-        typer.Option("--processes", metavar="N", min=1, help="Share the work: one for each GPU, or for some cores."),
-    ] = None,
+    processes: ProcessesOption = None,
 ) -> None:
     """Find the entities of every document in INPUT and write them to OUTPUT, each with how sure the model is of it.
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domain.biomedical.answers.answer_settings import CANDIDATES, InputFormat
-from pipelines.cli.encode import BatchOption, PrecisionOption
-from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.models import check_model
+from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, PrecisionOption, ProcessesOption
 
 if TYPE_CHECKING:
     from domain.biomedical.answers.answering import AnsweredFile
@@ -23,7 +23,7 @@ def commands() -> None:
 
 @qa.command()
 def answer(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelArgument,
     questions: Annotated[
         Path,
         typer.Argument(
@@ -50,13 +50,10 @@ def answer(
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of questions that may be left out as unusable.")
     ] = 0.01,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
-    processes: Annotated[
-        int | None,
-        typer.Option("--processes", metavar="N", min=1, help="Share the work: one for each GPU, or for some cores."),
-    ] = None,
+    processes: ProcessesOption = None,
 ) -> None:
     """Answer every question in INPUT from the context beside it, and write the answers to OUTPUT.
 

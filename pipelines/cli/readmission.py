@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.encode import BatchOption, PrecisionOption
-from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.models import check_model
+from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, PrecisionOption
 
 if TYPE_CHECKING:
     from domain.clinical.outcomes.scoring import ScoredFile
@@ -63,7 +63,7 @@ def of_any(context: typer.Context) -> None:
 @outcome.command(help=OF_ANY)
 def score(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelArgument,
     notes: Annotated[
         Path,
         typer.Argument(metavar="NOTES", help="CSV, TSV, JSONL or Parquet with a row for each note; .gz is unpacked."),
@@ -86,7 +86,7 @@ def score(
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of rows that may be left out as unusable.")
     ] = 0.01,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
 ) -> None:

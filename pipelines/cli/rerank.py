@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.encode import BatchOption, FormatOption, HeaderOption, PrecisionOption, table_of
 from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.options import (
+    BatchOption,
+    FormatOption,
+    HeaderOption,
+    JsonOption,
+    PrecisionOption,
+    ProcessesOption,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from teachers.baselines.rerank import RerankedFile
@@ -44,13 +52,10 @@ def rerank(
     ] = None,
     file_format: FormatOption = None,
     header: HeaderOption = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
-    processes: Annotated[
-        int | None,
-        typer.Option("--processes", metavar="N", min=1, help="Share the work: one for each GPU, or for some cores."),
-    ] = None,
+    processes: ProcessesOption = None,
 ) -> None:
     """Score pairs of sentences from 0 to 1, and put what a search has found into a better order.
 

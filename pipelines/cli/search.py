@@ -12,8 +12,17 @@ import typer
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
 from bertrelay.tables import Format
-from pipelines.cli.encode import BatchOption, ColumnOption, HeaderOption, PrecisionOption, PromptOption, table_of
-from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.models import check_model
+from pipelines.cli.options import (
+    BatchOption,
+    ColumnOption,
+    HeaderOption,
+    JsonOption,
+    ModelArgument,
+    PrecisionOption,
+    PromptOption,
+    table_of,
+)
 from students.searching.settings import IndexKind, index_beside
 
 if TYPE_CHECKING:
@@ -25,7 +34,7 @@ QUERIES_AT_ONCE = 4096
 
 
 def search(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelArgument,
     corpus: Annotated[
         str | None,
         typer.Argument(
@@ -46,7 +55,7 @@ def search(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the answers to a .jsonl, .csv or .tsv file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     kind: Annotated[
         IndexKind,
         typer.Option(

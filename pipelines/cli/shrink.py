@@ -10,8 +10,8 @@ import typer
 
 from bertrelay.errors import RequestError
 from bertrelay.tables import Format
-from pipelines.cli.encode import HeaderOption, PrecisionOption, table_of
-from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.models import check_model
+from pipelines.cli.options import HeaderOption, JsonOption, ModelArgument, PrecisionOption, table_of
 from pipelines.scores import figures
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SIDES = ("before", "after")
 
 
 def shrink(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelArgument,
     corpus: Annotated[
         list[str],
         typer.Argument(
@@ -63,7 +63,7 @@ def shrink(
         Format | None, typer.Option("--format", help="What CORPUS is.", show_default="by its suffix, else lines")
     ] = None,
     header: HeaderOption = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
 ) -> None:
     """Make a model smaller, and tell its size, speed and scores before and after.

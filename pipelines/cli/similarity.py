@@ -12,8 +12,17 @@ import typer
 from bertrelay.errors import RequestError
 from bertrelay.progress import Bar, progress, say
 from bertrelay.similarity import Metric
-from pipelines.cli.encode import BatchOption, FormatOption, HeaderOption, PrecisionOption, PromptOption, table_of
-from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.models import check_model
+from pipelines.cli.options import (
+    BatchOption,
+    FormatOption,
+    HeaderOption,
+    JsonOption,
+    ModelArgument,
+    PrecisionOption,
+    PromptOption,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from bertrelay.compare import Compared
@@ -45,7 +54,7 @@ class Asked:
 
 
 def similarity(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelArgument,
     first: Annotated[str, typer.Argument(metavar="A", help="A sentence; with --files or --matrix a file of them.")],
     second: Annotated[
         str | None,
@@ -56,7 +65,7 @@ def similarity(
         bool, typer.Option("--matrix", help="A and B are files: every line of A with every line of B, or of A itself.")
     ] = False,
     metric: Annotated[Metric, typer.Option(help="Distances are given as negative numbers: more is nearer.")] = "cosine",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     table: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Write the figures to this .csv file instead.")
     ] = None,

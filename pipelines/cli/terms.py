@@ -9,12 +9,20 @@ import typer
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
 from domain.terms.terms_settings import MAX_REJECTS, NEIGHBOURS, TERM, Layers, TermsSettings
-from pipelines.cli.encode import BatchOption, FormatOption, HeaderOption, PrecisionOption, table_of
-from pipelines.cli.models import MODEL_HELP, check_model
+from pipelines.cli.models import check_model
+from pipelines.cli.options import (
+    BatchOption,
+    FormatOption,
+    HeaderOption,
+    JsonOption,
+    ModelArgument,
+    PrecisionOption,
+    table_of,
+)
 
 
 def terms(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelArgument,
     source: Annotated[
         str, typer.Argument(metavar="TERMS", help="Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked.")
     ],
@@ -52,7 +60,7 @@ def terms(
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of terms and ratings that may be left out as unusable.")
     ] = MAX_REJECTS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    as_json: JsonOption = False,
     file_format: FormatOption = None,
     header: HeaderOption = True,
     precision: PrecisionOption = "auto",
