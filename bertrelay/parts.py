@@ -10,7 +10,7 @@ from bertrelay.errors import WorkError
 from bertrelay.files import read_json, whole_file, write_json
 from bertrelay.hardware import give_back_memory
 from bertrelay.outputs import not_written
-from bertrelay.progress import Bar, progress, say
+from bertrelay.progress import progress, say
 from bertrelay.stage import World
 
 HOLDS = "holds.json"
@@ -88,14 +88,14 @@ def _exactly(count: int, records: Iterator[AnyRecord], source: Path) -> Iterator
 
 def fill(
     parts: Parts[Stretch],
-    lines: Callable[[Sequence[Stretch], Bar], Iterator[Iterable[str]]],
+    lines: Callable[[Sequence[Stretch]], Iterator[Iterable[str]]],
     doing: str,
     unit: str,
     world: World,
 ) -> int:
     """Writes the blocks that are not done: process r of w those at r::w. The size of all that were not.
 
-    lines: gives the lines of each of the blocks asked for, and tells a bar how much of their sizes is done.
+    lines: gives the lines of each of the blocks asked for.
     doing, unit: what the progress says, `tagging` and `words` for example.
     """
     waiting, whole = parts.waiting(), sum(block.size for block in parts.blocks)
@@ -105,10 +105,10 @@ def fill(
     if 0 < missing < whole:
         say(f"{doing}: going on after {whole - missing:,} of {whole:,} {unit}")
     with progress(doing, whole, unit, whole - missing) as bar:
-        for number, block in zip(mine, lines([parts.blocks[number] for number in mine], bar), strict=True):
+        for number, block in zip(mine, lines([parts.blocks[number] for number in mine]), strict=True):
             parts.write(number, block)
             give_back_memory()
             done = theirs.difference(parts.waiting())  # by other processes, since the last block
-            bar.advance(sum(parts.blocks[other].size for other in done))
+            bar.advance(sum(parts.blocks[each].size for each in (number, *done)))
             theirs -= done
     return missing

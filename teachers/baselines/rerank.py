@@ -13,7 +13,6 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import accelerator, resolve_precision
 from bertrelay.outputs import check_output, held
 from bertrelay.parts import Parts, Stretch, fill, taken
-from bertrelay.progress import Bar
 from bertrelay.sentence_files import as_table
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.tables import Table
@@ -130,11 +129,9 @@ def _lines(
     batch_tokens: int | None,
     cache: Path | None,
     blocks: Sequence[Stretch],
-    bar: Bar,
 ) -> Iterator[list[str]]:
     """Of each of `blocks` the lines of its queries."""
     for questions in map(list, taken(source.questions(cache), blocks, Path(source.table.name))):
         pairs = [(question.text, candidate.text) for question in questions for candidate in question.candidates]
         scores = iter(scorer.score(pairs, precision=precision, batch_tokens=batch_tokens).tolist())
         yield [line_of(each, list(islice(scores, len(each.candidates))), source) for each in questions]
-        bar.advance(len(pairs))

@@ -24,7 +24,7 @@ from domain.biomedical.answers.question_files import question_format_of, questio
 from domain.biomedical.answers.questions import Question
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
-BLOCK_CHARACTERS = 2_000_000
+BLOCK_CHARACTERS = 400_000
 """So much text is asked before its answers are on the disk, questions and contexts: the most that a kill costs."""
 FLAT = ("id", "answer", "start", "end", "probability", "sentence")
 """The columns of a table of answers; JSONL has the candidates as well."""

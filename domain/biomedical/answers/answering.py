@@ -13,7 +13,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.outputs import check_output, held, not_written
 from bertrelay.parts import Parts, Stretch, fill, taken
-from bertrelay.progress import Bar, say
+from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
@@ -156,7 +156,6 @@ def _lines(
     precision: str,
     batch_tokens: int | None,
     wanted: Sequence[Stretch],
-    bar: Bar,
 ) -> Iterator[Iterator[str]]:
     """The lines of each block of answered questions."""
     for block in taken(source.questions(Rejects(None, limit=1)), wanted, source.path):
@@ -165,15 +164,14 @@ def _lines(
         replies = answerer.replies(
             asked, top=top, precision=precision, batch_tokens=batch_tokens, refused=lambda _: None
         )  # a question that is refused has no candidate, by which it is known in the end
-        yield map(line_of, _rows(questions, replies, bar))
+        yield map(line_of, _rows(questions, replies))
 
 
-def _rows(questions: Sequence[Question], replies: Iterator[Reply | None], bar: Bar) -> Iterator[Row]:
+def _rows(questions: Sequence[Question], replies: Iterator[Reply | None]) -> Iterator[Row]:
     for question, reply in zip(questions, replies, strict=True):
         nbest = [_row(candidate) for candidate in reply.nbest] if reply else []
         sentence = reply.sentence if reply else ""
         yield {"id": question.id, **(nbest[0] if nbest else REFUSED), "sentence": sentence, "nbest": nbest}
-        bar.advance()
 
 
 def _row(candidate: Candidate) -> Row:

@@ -19,7 +19,7 @@ from domain.biomedical.answers.pieces import Cutter, Pieces
 from domain.biomedical.streaming import blocks, one_ahead
 from domain.biomedical.windows import Integers, Windows
 
-BLOCK_CHARACTERS = 2_000_000
+BLOCK_CHARACTERS = 400_000
 """Questions and texts of as many characters are read, sorted and computed together; the unit of memory."""
 
 

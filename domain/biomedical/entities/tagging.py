@@ -14,7 +14,6 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.outputs import held
 from bertrelay.parts import Parts, Stretch, fill, taken
-from bertrelay.progress import Bar
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
@@ -24,7 +23,6 @@ from domain.biomedical.entities.tag_files import (
     Source,
     Survey,
     check_output,
-    count_words,
     put_together,
     survey,
     tagged_documents,
@@ -141,20 +139,17 @@ def _lines(
     precision: str,
     batch_tokens: int | None,
     wanted: Sequence[Stretch],
-    bar: Bar,
 ) -> Iterator[Iterator[str]]:
     """The lines of each block of tagged documents."""
     for documents in taken(source.documents(Rejects(None, limit=1)), wanted, source.path):
         tagged = tagger.tag_documents(documents, precision=precision, batch_tokens=batch_tokens)
-        yield map(jsonl.line_of, _counted(tagged, bar))
+        yield map(jsonl.line_of, map(_rounded, tagged))
 
 
-def _counted(documents: Iterator[Document], bar: Bar) -> Iterator[Document]:
-    """The documents with confidences as they are written."""
-    for document in documents:
-        rounded = (entity._replace(confidence=round(entity.confidence or 0.0, DIGITS)) for entity in document.entities)
-        yield replace(document, entities=tuple(rounded))
-        bar.advance(count_words(document.text))
+def _rounded(document: Document) -> Document:
+    """The document with confidences as they are written."""
+    rounded = (entity._replace(confidence=round(entity.confidence or 0.0, DIGITS)) for entity in document.entities)
+    return replace(document, entities=tuple(rounded))
 
 
 def _count(parts: Parts[Stretch]) -> dict[str, int]:

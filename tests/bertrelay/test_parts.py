@@ -1,0 +1,16 @@
+from bertrelay.parts import Parts, Stretch, fill
+from bertrelay.stage import World
+
+
+def test_progress_counts_blocks_when_they_are_whole_and_those_of_before(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bertrelay.progress.SECONDS_BETWEEN_LINES", -1.0)  # a line for each step of it
+    parts = Parts(tmp_path / "output", [Stretch(0, 2, 20), Stretch(2, 3, 30), Stretch(3, 5, 50)])
+    parts.begin({})
+    parts.write(1, ["2\n"])
+
+    computed = fill(parts, lambda blocks: ([f"{first}\n"] for first, _, _ in blocks), "tagging", "words", World())
+
+    assert computed == 70
+    assert [path.read_text() for path in parts.paths] == ["0\n", "2\n", "3\n"]
+    told = [line.partition(", ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert told == ["tagging: going on after 30 of 100 words", "tagging: 50 of 100 words", "tagging: 100 of 100 words"]
