@@ -20,6 +20,8 @@ WAYS = {
 }
 MARKERS = ("o", "s")
 """One for each measure beside its colour, for the colour-blind and for paper."""
+MOST_UPRIGHT = 6
+"""More names of slices than these would run into one another below a picture."""
 
 Slice = tuple[str, str, list[Figure]]
 
@@ -88,7 +90,8 @@ def _plot(axes: "Axes", listed: Sequence[Mapping[str, Any]]) -> None:
         )
     plain(axes)
     names = [each["name"].removesuffix(" words").removesuffix(" word").removesuffix(" %") for each in listed]
-    axes.set_xticks(range(len(listed)), names)
+    slanted: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(names) > MOST_UPRIGHT else {}
+    axes.set_xticks(range(len(listed)), names, **slanted)
     axes.set_xlabel("words" if "word" in listed[0]["name"] else "% of the text")
     axes.set_ylim(-0.03, 1.03)
     axes.legend(frameon=False, fontsize=7)

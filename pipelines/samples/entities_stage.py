@@ -14,6 +14,6 @@ def run(settings: EntitySettings, context: StageContext) -> Metrics:
     write_parts(context.output, parts)
     lookup = lookup_figures(parts["train"], parts["test"])
     return {
-        **{f"documents/{part}": float(len(documents)) for part, documents in parts.items()},
+        **{f"documents/{part}": len(documents) for part, documents in parts.items()},
         **{f"lookup/{name}": figure for name, figure in lookup.items()},
     }

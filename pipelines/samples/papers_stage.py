@@ -8,4 +8,4 @@ from pipelines.samples.settings import PaperSettings
 def run(settings: PaperSettings, context: StageContext) -> Metrics:
     """Writes made-up abstracts into the stage's output; how many, as `documents/papers`."""
     counts = write_papers(context.output, settings.seed, settings.documents) if context.world.is_main else {}
-    return {f"documents/{name.partition('.')[0]}": float(count) for name, count in counts.items()}
+    return {f"documents/{name.partition('.')[0]}": count for name, count in counts.items()}

@@ -8,4 +8,4 @@ from pipelines.samples.settings import SbertPaperSettings
 def run(settings: SbertPaperSettings, context: StageContext) -> Metrics:
     """Writes the files into the stage's output; how many of them and how many lines."""
     counts = write_sbert_paper(context.output, settings) if context.world.is_main else {}
-    return {"files": float(len(counts)), "lines": float(sum(counts.values()))}
+    return {"files": len(counts), "lines": sum(counts.values())}

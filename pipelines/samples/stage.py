@@ -10,4 +10,4 @@ def run(settings: SampleSettings, context: StageContext) -> Metrics:
     if not context.world.is_main:
         return {}
     counts = write_samples(context.output, settings)
-    return {f"sentences/{name.removesuffix('.gz').removesuffix('.tsv')}": float(n) for name, n in counts.items()}
+    return {f"sentences/{name.removesuffix('.gz').removesuffix('.tsv')}": n for name, n in counts.items()}

@@ -63,6 +63,18 @@ def test_scores_by_length_and_place_have_their_intervals(found):
     assert all(curve.svg.startswith("<svg") for curve in found.curves)
 
 
+@pytest.mark.parametrize(("count", "slanted"), [(6, False), (7, True)])
+def test_names_of_many_slices_are_slanted_so_that_none_stands_on_another(tmp_path, count, slanted):
+    longest = [{**SLICES["answer_words"][1], "name": f"{2**n}–{2 ** (n + 1) - 1} words"} for n in range(1, count + 1)]
+    (tmp_path / "slices.json").write_text(json.dumps({**SLICES, "answer_words": longest}))
+    (tmp_path / "examples.json").write_text(json.dumps(EXAMPLES))
+
+    drawn = answer_pictures(tmp_path).curves[0].svg
+
+    last = re.search(rf"<text[^>]*>{2**count}–{2 ** (count + 1) - 1}</text>", drawn)
+    assert ("rotate(-30" in last[0]) == slanted
+
+
 def test_wrong_answers_and_right_ones_are_marked_where_they_stand(found):
     both, none = found.wrong
     assert marked(both) == [("wrong", "mice"), ("gold", "rats")]

@@ -40,14 +40,14 @@ class Account:
 
     def figures(self) -> Metrics:
         """The counts under their names as metrics."""
-        counts: dict[str, float] = {"questions": self.questions.total()}
+        counts: Metrics = {"questions": self.questions.total()}
         counts |= {f"questions/{split}": self.questions[split] for split in SPLITS}
         counts |= {f"articles/{split}": len(self.articles[split]) for split in SPLITS}
         counts |= {name: self.kinds[name] for name in ("answers", "impossible", "without_answer")}
         counts |= {"answers_mended": self.notes["mended"], "answers_nowhere": self.notes["nowhere"]}
         if self.aligned:
             counts |= {f"aligned/{how.replace(' ', '_')}": self.notes[how] for how in ALIGNMENTS}
-        return {name: float(count) for name, count in counts.items()}
+        return counts
 
     def alignment(self) -> dict[str, object]:
         """The alignment report: how answers were found, snippet by snippet and question by question."""

@@ -74,7 +74,7 @@ def factoid_figures(found: Mapping[str, FactoidScore | None]) -> Metrics:
     return {
         **_means("", answered),
         **_means("with_unanswered/", whole),
-        "unanswered": float(len(whole) - len(answered)),
+        "unanswered": len(whole) - len(answered),
     }
 
 

@@ -102,11 +102,10 @@ class QaTask:
 
     def counts(self) -> Metrics:
         """How many questions and windows there are to learn from, and how many of these hold an answer."""
-        answered = float(np.sum(self.held.counts > 0))
         return {
             "train_questions": self.questions,
             "train_windows": len(self.held.counts),
-            "answered_windows": answered,
+            "answered_windows": int(np.sum(self.held.counts > 0)),
         }
 
     def _items(self, epoch: int) -> Items:

@@ -45,7 +45,7 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
     if account.aligned:
         write_json(context.output / "alignment.json", account.alignment())
     account.tell()
-    return {**account.figures(), "rejected": float(rejects.counts.total())}
+    return {**account.figures(), "rejected": rejects.counts.total()}
 
 
 def _write(settings: QuestionsSettings, groups: Groups, folder: Path) -> Account:

@@ -118,7 +118,7 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
         cache=context.cache,
         world=context.world,
     )
-    counts = {f"entities/{kind}": float(count) for kind, count in tagged.entities.items()}
+    counts = {f"entities/{kind}": count for kind, count in tagged.entities.items()}
     figures = tagged._asdict()
     return {name: value for name, value in figures.items() if name != "entities"} | counts
 

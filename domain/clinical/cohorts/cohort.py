@@ -107,10 +107,10 @@ def _with_split_and_length(stays: "pd.DataFrame", settings: CohortSettings) -> "
 
 def _metrics(cohort: "pd.DataFrame") -> Metrics:
     """Counts and shares by split; the share of a split without admissions is not known."""
-    found: Metrics = {"admissions": float(len(cohort)), "subjects": float(cohort["subject_id"].nunique())}
+    found: Metrics = {"admissions": len(cohort), "subjects": cohort["subject_id"].nunique()}
     for split in SPLITS:
         part = cohort[cohort["split"] == split]
-        found[f"admissions/{split}"] = float(len(part))
-        found[f"subjects/{split}"] = float(part["subject_id"].nunique())
+        found[f"admissions/{split}"] = len(part)
+        found[f"subjects/{split}"] = part["subject_id"].nunique()
         found[f"readmitted_share/{split}"] = float(part["readmitted"].mean()) if len(part) else None
     return found

@@ -84,7 +84,7 @@ def run(settings: AuditSettings, context: StageContext) -> Metrics:
             f"the splits share what they should not: {'; '.join(leaks)}. Split by subject with the stage "
             'domain.cohort, or give leaks = "tell" to go on'
         )
-    return {finding.name: float(finding.count) for finding in findings}
+    return {finding.name: finding.count for finding in findings}
 
 
 def look_for_leaks(files: Sequence[Path], near: float = NEAR) -> list[Finding]:

@@ -121,6 +121,6 @@ def _write_flow(path: Path, account: Account, stays: int, open_stays: int | None
 
 
 def _metrics(account: Account, written: dict[str, int]) -> Metrics:
-    found: Metrics = {"rows": float(account.rows), "notes": float(account.kept), "stays": float(sum(written.values()))}
-    found |= {f"stays/{split}": float(count) for split, count in written.items()}
-    return found | {f"left_out/{reason}": float(account.counts[reason]) for reason in REASONS if account.counts[reason]}
+    found: Metrics = {"rows": account.rows, "notes": account.kept, "stays": sum(written.values())}
+    found |= {f"stays/{split}": count for split, count in written.items()}
+    return found | {f"left_out/{reason}": account.counts[reason] for reason in REASONS if account.counts[reason]}

@@ -64,11 +64,11 @@ class HeldOut:
     def counts(self) -> Metrics:
         """How many admissions and chunks there are, and what was settled."""
         notes, tokens, how = self.task.notes, self.task.tokens, self.how
-        splits = {f"admissions/{name}": float(notes.is_in(name).sum()) for name in SPLITS}
+        splits = {f"admissions/{name}": int(notes.is_in(name).sum()) for name in SPLITS}
         settled: Metrics = {"c": how.c}
         if how.outcome.kind == "binary":
             settled |= {"temperature": how.temperature, "threshold": how.threshold}
-        return {**splits, "chunks": float(len(tokens)), "lost_chunks": float(tokens.lost_chunks), **settled}
+        return {**splits, "chunks": len(tokens), "lost_chunks": tokens.lost_chunks, **settled}
 
     def baselines(self) -> Iterator[tuple[str, Floats, Floats]]:
         """The name of each baseline, and what it tells of the validation admissions and of the test admissions."""

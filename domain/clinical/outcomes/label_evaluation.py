@@ -61,7 +61,7 @@ def label_figures(judged: JudgedLabels, seed: int = 0) -> Metrics:
         """Of one resample, (admissions,): all at once would be labels times as large as the others."""
         return auroc(*pooled.counts(np.repeat(weights, judged.labels.shape[1])))
 
-    counts = {"labels": float(len(judged.is_known)), "labels_left_out": float((~judged.is_known).sum())}
+    counts = {"labels": len(judged.is_known), "labels_left_out": int((~judged.is_known).sum())}
     return with_intervals(of, judged.subjects, seed=seed) | counts
 
 

@@ -10,4 +10,4 @@ def run(settings: HospitalSettings, context: StageContext) -> Metrics:
     if not context.world.is_main:
         return {}
     counts = write_hospital(context.output, settings)
-    return {f"rows/{name.rpartition('/')[2].partition('.')[0].lower()}": float(n) for name, n in counts.items()}
+    return {f"rows/{name.rpartition('/')[2].partition('.')[0].lower()}": n for name, n in counts.items()}
