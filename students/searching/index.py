@@ -202,9 +202,10 @@ def _begin(
         check_origin(folder, facts.origin, origin)
         check_files(folder, facts)
         _forget_encoding(folder)  # and not the checkpoint of a graph that is being linked to it
-    elif begun is not None and begun.sentences is not None:
+        return
+    if begun is not None and begun.sentences is not None:
         check_origin(folder, begun.origin, origin)
-    else:
+    if not _is_laid_down(folder, begun):
         _lay_down(folder, Begun(origin, rebuild=rebuild), table, cache, rejects)
 
 
@@ -212,6 +213,14 @@ def _is_rebuilding(folder: Path, origin: Origin) -> bool:
     """Whether a rebuild from `origin` was stopped here after it had cleared the folder."""
     begun = read_begun(folder)
     return begun is not None and begun.rebuild and begun.sentences is not None and begun.origin == origin
+
+
+def _is_laid_down(folder: Path, begun: Begun | None) -> bool:
+    """Whether the sentences of a build that was stopped are all there, as far as their file can be read."""
+    try:
+        return begun is not None and len(open_sentences(folder)) == begun.sentences
+    except (OSError, pa.ArrowInvalid):
+        return False
 
 
 def _clear(folder: Path) -> None:

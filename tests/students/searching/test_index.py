@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -286,6 +287,18 @@ def test_a_damaged_index_is_built_anew_with_rebuild(name: str, encoder: Sentence
     folder = build(encoder, corpus).folder
     (folder / name).write_bytes(b"{")
     assert build(encoder, corpus, rebuild=True).facts.sentences == 61
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(
+    rebuild: bool, encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr("students.searching.index.fill_vectors", Mock(side_effect=KeyboardInterrupt))
+        build(encoder, corpus, rebuild=rebuild)
+    sentences = Path(f"{corpus}.index", "sentences.arrow")
+    sentences.write_bytes(sentences.read_bytes()[:-20])
+    assert build(encoder, corpus, rebuild=rebuild).facts.sentences == 61
 
 
 def test_a_whole_index_is_opened_while_another_process_holds_it_and_nothing_is_written(
