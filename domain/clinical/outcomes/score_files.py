@@ -23,8 +23,8 @@ from domain.clinical.ids import canonical_id, tell_mixed_ids
 from domain.clinical.outcomes.given_notes import given_note
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
-BLOCK_CHARACTERS = 2_000_000
-"""As much text is scored before it is on the disk, some 400 admissions: the most that a kill costs."""
+BLOCK_CHARACTERS = 400_000
+"""As much text is scored before it is on the disk, some 80 admissions: the most that a kill costs."""
 BLOCK_ADMISSIONS = 2_000
 """And so many admissions at most, for those with little or no text are rows as well."""
 Row = dict[str, Any]
@@ -70,7 +70,7 @@ class SortedNotes:
         self.admissions = int(base.execute("SELECT COUNT(*) FROM admissions").fetchone()[0])
 
     def blocks(self) -> list[Block]:
-        """Admissions in runs with some megabytes of text each, and no more than `BLOCK_ADMISSIONS`."""
+        """Admissions in runs of `BLOCK_CHARACTERS` or little more each, and no more than `BLOCK_ADMISSIONS`."""
         found, first, characters = list[Block](), 0, 0
         sizes = self._base.execute(
             "SELECT number, SUM(LENGTH(text)) FROM admissions JOIN notes USING (id) GROUP BY number ORDER BY number"
