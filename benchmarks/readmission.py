@@ -11,9 +11,10 @@ The notes are discharge summaries of the made-up hospital: as it writes them, an
 get text and give log-odds, in one process, by turns. The usual way tokenizes the same chunks' text with transformers'
 tokenizer.
 
-`ready` is the private memory (`RssAnon`) of a fresh process when 2,000 admissions have been scored from file to
-file, so that the kernels of each shape of batch are there; `peak` the highest, looked at every 50 ms, while a file of
-admissions is. There the network is a stand-in of one layer, because what is claimed is about the way of the notes.
+`ready` is the private memory (`RssAnon`) of a fresh process when 10,000 admissions have been scored from file to
+file, so that as many kernels for shapes of batches are there as are kept, some 40 MB; `peak` the highest, looked at
+every 50 ms, while a file of admissions is. There the network is a stand-in of one layer, because what is claimed is
+about the way of the notes.
 """
 
 import csv
@@ -49,7 +50,7 @@ PADDED_TO, BATCH = 512, 32
 WORDS = [HospitalSettings.model_fields["words"].default, 1_500]
 STAND_IN = {"layers": 1, "dim": 32, "heads": 2, "vocabulary": 1_000, "max_tokens": 512}
 ADMISSIONS = [1_000, 10_000]
-WARM_UP = 2_000
+WARM_UP = 10_000
 SLACK_MB = 16.0
 """What the allocator may keep for later, however many admissions."""
 
