@@ -16,7 +16,7 @@ code of the libraries, and it may miss a peak shorter than 50 ms. Needs Linux.
 
 `loaded` is with all libraries and the model; `ready` is after a warm-up of 50,000 sentences through the same blocks;
 `peak` is the highest while the work itself is done. The warm-up is there because the first blocks of a process fill
-what stays full ever after: oneDNN keeps the kernels it compiles for each shape of batch (a thousand at most), and the
+what stays full ever after: oneDNN keeps some of the kernels that it compiles for each shape of batch, and the
 allocator keeps what the threads of tokenizer and network gave back. That is some 40 MB, whatever the corpus; without
 the warm-up (`--warm-up 0`) a corpus of 10,000 sentences ends before it is reached, and one of 100,000 does not.
 Documents are prepared in shards of 65,536 sentences, one in memory at a time; 10,000 sentences do not fill one.
