@@ -16,6 +16,7 @@ class State:
     """What changes while training, beside weights and moments.
 
     best_tensors: the best weights so far, None before the first look at the dev data.
+    average: the moving average of the weights, None where none is wanted.
     """
 
     step: int = 0
@@ -24,6 +25,7 @@ class State:
     looks_without_better: int = 0
     seconds: float = 0.0
     best_tensors: Tensors | None = None
+    average: Tensors | None = None
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,15 @@ class Terms:
 
     precision: str
     total_steps: int
+    ema_decay: float | None
 
 
 def take_down(state: State, terms: Terms, model: nn.Module, optimizer: Optimizer) -> Checkpoint:
     """All that the training needs to go on from here; tensors share memory with the living ones where they can."""
     figures = {**vars(state), **asdict(terms)}
-    best = figures.pop("best_tensors")
+    some = {"best": figures.pop("best_tensors"), "average": figures.pop("average")}
     tensors = {"model": unique_tensors(model), "optimizer": _moments(model, optimizer)}
-    return Checkpoint(state.step, figures, tensors if best is None else {**tensors, "best": best})
+    return Checkpoint(state.step, figures, tensors | {name: each for name, each in some.items() if each is not None})
 
 
 def put_back(checkpoint: Checkpoint, terms: Terms, model: nn.Module, optimizer: Optimizer, folder: Path) -> State:
@@ -48,14 +51,17 @@ def put_back(checkpoint: Checkpoint, terms: Terms, model: nn.Module, optimizer: 
     folder: where it was found, for messages. Raises RequestError when it belongs to another training.
     """
     figures = dict(checkpoint.state)
-    _refuse_other_terms(Terms(figures.pop("precision"), figures.pop("total_steps")), terms, folder)
+    _refuse_other_terms(Terms(**{name: figures.pop(name) for name in asdict(terms)}), terms, folder)
     _refuse_other_network(set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)), folder)
     model.load_state_dict(checkpoint.tensors["model"], strict=False)  # a tied tensor has one name in it
     parameters = dict(model.named_parameters())
     for full_name, value in checkpoint.tensors["optimizer"].items():
         key, _, name = full_name.partition(" ")
         optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
-    return State(**figures, best_tensors=checkpoint.tensors.get("best"))
+    average = checkpoint.tensors.get("average")
+    if average is not None:
+        average = {name: value.to(parameters[name].device) for name, value in average.items()}
+    return State(**figures, best_tensors=checkpoint.tensors.get("best"), average=average)
 
 
 def _moments(model: nn.Module, optimizer: Optimizer) -> Tensors:
@@ -76,6 +82,11 @@ def _refuse_other_terms(found: Terms, wanted: Terms, folder: Path) -> None:
         raise RequestError(
             f"{folder}: the training there has {found.total_steps:,} steps and this one {wanted.total_steps:,}, "
             "so its data or settings are other ones. Begin anew in another folder."
+        )
+    if found.ema_decay != wanted.ema_decay:
+        raise RequestError(
+            f"{folder}: this training began with ema_decay {found.ema_decay} and would go on with {wanted.ema_decay}, "
+            "which changes its result. Give the one it began with, or begin anew in another folder."
         )
 
 
