@@ -15,7 +15,7 @@ from bertrelay.encoder_settings import NewEncoder
 from bertrelay.stage import StageContext
 from bertrelay.vocabulary import train_wordpiece
 
-sys.path.append(str(Path(__file__).parent))  # asked_texts is imported by name
+sys.path.append(str(Path(__file__).parent))  # asked_texts and real_files are imported by name
 
 PLAIN = [
     "the",

@@ -1,13 +1,14 @@
 from pathlib import Path
 
 import pytest
+from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
 from domain.biomedical.annotations import Document, Entity
 from domain.biomedical.checking import check, splits_of, worst
 from domain.biomedical.formats import Columns, write_documents
 
-NCBI = Path("/work/shared/data/ner/ncbi-disease")
+NCBI = NER / "ncbi-disease"
 
 
 def conll(path, *sentences):
@@ -153,7 +154,7 @@ def test_a_file_without_sentences_is_told(tmp_path):
         check({"train": tmp_path / "a.jsonl"})
 
 
-@pytest.mark.skipif(not NCBI.is_dir(), reason="no ../shared/data/ner here")
+@with_ner
 def test_the_leaks_of_ncbi_disease_are_the_known_ones():
     findings = check({"train": NCBI / "train.tsv", "dev": NCBI / "devel.tsv", "test": NCBI / "test.tsv"})
     shared = {each.check: each.figures["sentences"] for each in findings if each.check.startswith("leaks")}

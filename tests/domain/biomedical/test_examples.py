@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
 from bertrelay.rejects import Rejects
@@ -140,10 +141,8 @@ def test_other_types_become_no_entity() -> None:
     assert of_types([example], []) == [example]
 
 
+@with_ner
 def test_the_real_files_keep_every_entity() -> None:
-    data = Path(__file__).parents[4] / "shared" / "data" / "ner"
-    if not data.is_dir():
-        pytest.skip("the real data is not here")
     for name, entities in (("ncbi-disease", 960), ("bc5cdr", 9809)):
-        examples = read_examples([source(data / name / "test.tsv")])
+        examples = read_examples([source(NER / name / "test.tsv")])
         assert sum(tag.startswith("B-") for example in examples for tag in example.tags) == entities

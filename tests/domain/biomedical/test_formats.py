@@ -4,9 +4,9 @@ import random
 import shutil
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
 from bertrelay.rejects import Rejects
@@ -14,8 +14,7 @@ from domain.biomedical.annotations import Document, Entity, Passage, TaggedSente
 from domain.biomedical.formats import format_of, read_documents, read_sentences, write_documents, write_sentences
 from domain.biomedical.formats.conll import Columns, scheme_of
 
-DATA = Path("/work/shared/data/ner") if Path("/work/shared/data/ner").is_dir() else Path("../shared/data/ner")
-FILES = sorted(DATA.glob("*/*.tsv"))
+FILES = sorted(NER.glob("*/*.tsv"))
 
 SUFFIXES = {
     "conll": ".tsv",
@@ -150,7 +149,7 @@ def places(document):
     return [(starts.index(entity.start), ends.index(entity.end), entity.type) for entity in document.entities]
 
 
-@pytest.mark.skipif(not FILES, reason="no ../shared/data/ner here")
+@with_ner
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_real_documents_survive_every_format(tmp_path, path, monkeypatch):
     """All documents of the test files, and so that it takes seconds every fifth of the others."""

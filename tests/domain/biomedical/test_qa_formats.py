@@ -3,9 +3,9 @@
 import gzip
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from real_files import COVID, with_covid
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.rejects import Rejects
@@ -16,7 +16,6 @@ from domain.biomedical.answers.question_files import (
 )
 from domain.biomedical.answers.questions import Answer, Question
 
-COVID = Path(__file__).resolve().parents[4] / "shared/data/qa/covidqa-200423.json.gz"
 SECRET = "Xanthippe"  # stands in every text of a fault, and never in what is told of it
 CONTEXT = f"{SECRET} had a fever of 39 °C, then a rash."
 
@@ -367,7 +366,7 @@ def test_a_folder_that_takes_no_file_is_told(tmp_path):
         write_questions(tmp_path / "nowhere" / "a.jsonl", [])
 
 
-@pytest.mark.skipif(not COVID.exists(), reason=f"there is no COVID-QA in {COVID}")
+@with_covid
 def test_of_covid_qa_all_questions_are_read_and_234_offsets_mended():
     questions = list(read_questions(COVID))
     notes = Counter(note for question in questions for note in question.notes)

@@ -3,10 +3,10 @@
 import json
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from real_files import COVID, with_covid
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical.answers.groups import Groups
@@ -15,8 +15,6 @@ from domain.biomedical.answers.questions import Answer, Question
 from domain.biomedical.answers.questions_settings import QuestionsSettings, SplitShares
 from domain.biomedical.answers.splitting import SPLITS, run, split_of
 from pipelines.registry import REGISTRY
-
-COVID = Path(__file__).resolve().parents[4] / "shared/data/qa/covidqa-200423.json.gz"
 
 
 def questions_of(articles, per_article=3):
@@ -196,7 +194,7 @@ def test_a_recipe_can_use_the_stage():
     assert stage.load_run() is run
 
 
-@pytest.mark.skipif(not COVID.exists(), reason=f"there is no COVID-QA in {COVID}")
+@with_covid
 def test_covid_qa_is_split_by_article(context):
     figures = run(QuestionsSettings(files=[{"path": str(COVID)}]), context)
     assert figures["questions/train"] + figures["questions/dev"] + figures["questions/test"] == 1380

@@ -1,0 +1,11 @@
+"""Where the real files lie, beside the checkout. They are no part of the project; without them their tests skip."""
+
+from pathlib import Path
+
+import pytest
+
+NER = Path(__file__).resolve().parents[4] / "shared/data/ner"
+COVID = NER.parent / "qa/covidqa-200423.json.gz"
+
+with_ner = pytest.mark.skipif(not NER.is_dir(), reason=f"there are no annotated abstracts in {NER}")
+with_covid = pytest.mark.skipif(not COVID.exists(), reason=f"there is no COVID-QA in {COVID}")
