@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from bertrelay.checkpoints import Tensors
 
@@ -19,32 +18,35 @@ def start_average(model: nn.Module) -> Tensors:
     return {name: weight.detach().clone() for name, weight in _learnt(model).items()}
 
 
-def update_average(average: Tensors, model: nn.Module, decay: float) -> None:
-    """Moves `average` the share 1 − `decay` of the way to the weights of `model`."""
-    learnt = _learnt(model)
-    move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-    move(list(average.values()), [learnt[name] for name in average], None)
+@torch.no_grad()
+def update_average(average: Tensors, model: nn.Module, decay: float, step: int) -> None:
+    """Moves `average` the share 1 − `decay` of the way to the weights of `model`.
+
+    step: so many were averaged before. The first ones count more, so that the start is soon forgotten.
+    """
+    share = 1 - min(decay, (1 + step) / (10 + step))
+    for name, weight in _learnt(model).items():
+        average[name].lerp_(weight, share)
 
 
 @contextmanager
-def averaged(model: nn.Module, average: Tensors | None) -> Iterator[None]:
-    """Within, `model` has the weights of `average`, if there is one; afterwards its own again."""
-    if average is None:
-        yield
-        return
-    own = start_average(model)
-    set_weights(model, average)
+def averaged(model: nn.Module, average: Tensors) -> Iterator[None]:
+    """Within, `model` has the weights of `average`, where there are some, and `average` those of `model`."""
+    exchange(model, average)
     try:
         yield
     finally:
-        set_weights(model, own)
+        exchange(model, average)
 
 
-def set_weights(model: nn.Module, weights: Tensors) -> None:
+@torch.no_grad()
+def exchange(model: nn.Module, average: Tensors) -> None:
+    """One weight after the other, so that no second copy of them all is ever there."""
     learnt = _learnt(model)
-    with torch.no_grad():
-        for name, weight in weights.items():
-            learnt[name].copy_(weight)
+    for name, mean in average.items():
+        own = learnt[name].clone()
+        learnt[name].copy_(mean)
+        mean.copy_(own)
 
 
 def _learnt(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -24,7 +24,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from bertrelay import hardware
-from bertrelay.averaging import averaged, set_weights, start_average, update_average
+from bertrelay.averaging import averaged, exchange, start_average, update_average
 from bertrelay.batches import Items, micro_batches, share_of
 from bertrelay.checkpoints import load_checkpoint, save_checkpoint, unique_tensors
 from bertrelay.errors import RequestError, Stopped, WorkError
@@ -119,7 +119,7 @@ def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim
 def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | None = None) -> Metrics:
     """Trains `task.model` in place and leaves the best weights in it, or the last ones where there is no dev data.
 
-    Where `ema_decay` is given, these are the weights' moving average.
+    Where `ema_decay` is given, what is looked at and left is the weights' moving average.
 
     folder: takes `metrics.jsonl`.
     work: takes the checkpoints, `folder` does where there is none; a training found there goes on where it was.
@@ -153,7 +153,7 @@ class Training:
         self.route = Route(task.lengths, settings)
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
         self.terms = Terms(self.precision, self.route.total_steps, settings.ema_decay)
-        self.state = State(average=start_average(task.model) if settings.ema_decay else None)
+        self.state = State(average=start_average(task.model) if settings.ema_decay else {})
 
     def run(self) -> None:
         """Steps until the data, the patience or the user's wish is at its end."""
@@ -253,8 +253,8 @@ class Training:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.state.average is not None and self.settings.ema_decay is not None:
-            update_average(self.state.average, self.task.model, self.settings.ema_decay)
+        if self.settings.ema_decay:
+            update_average(self.state.average, self.task.model, self.settings.ema_decay, self.state.step)
         self.state.step += 1
 
     def _note(
@@ -327,11 +327,11 @@ class Training:
             say(f"going on after step {self.state.step:,} of {self.route.total_steps:,}")
 
     def finish(self) -> Metrics:
-        """Puts the best weights into the model, or the average, and tells what was reached."""
+        """Puts the best weights into the model, else the average where there is one, and tells what was reached."""
         if self.state.best_tensors is not None:
             self.task.model.load_state_dict(self.state.best_tensors, strict=False)
-        elif self.state.average is not None:
-            set_weights(self.task.model, self.state.average)
+        else:
+            exchange(self.task.model, self.state.average)
         self.task.model.eval()
         if self.settings.tracker:
             self.accelerator.end_training()

@@ -16,8 +16,8 @@ class TrainingSettings(Settings):
     warmup: share of all steps in which the rate rises from 0.
     weight_decay: of matrices; biases and norms have none.
     max_grad_norm: longer gradients are clipped to it.
-    ema_decay: the moving average of the weights is looked at and kept, over some 1/(1 − ema_decay) steps (0.99: a
-        hundred); the weights themselves when absent.
+    ema_decay: looked at and kept is the moving average of the weights over some 1/(1 − ema_decay) steps, while the
+        weights themselves learn on; no average when absent.
     precision: `auto` is bf16 where the hardware computes in it, else fp32.
     evaluate_every: steps between looks at the dev data; once an epoch when absent.
     patience: stop after so many looks at the dev data without a better score.

@@ -170,10 +170,11 @@ def walk(task, folder, **others):
 
 
 def average_of(walked, decay, name):
-    """By hand, in double precision: each step's weights count `decay` times what the next one's do."""
+    """By hand, in double precision: at last each step's weights count `decay` times what the next one's do."""
     mean = walked[0][name].double()
-    for weights in walked[1:]:
-        mean = decay * mean + (1 - decay) * weights[name].double()
+    for step, weights in enumerate(walked[1:]):
+        kept = min(decay, (1 + step) / (10 + step))
+        mean = kept * mean + (1 - kept) * weights[name].double()
     return mean.float()
 
 
@@ -206,21 +207,31 @@ def test_the_average_is_looked_at_and_the_weights_themselves_go_on(tmp_path):
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_average_goes_on_exactly_too(tmp_path, never_stopped, processes):
-    faults = [Fault("update", 8), Fault("save_file", 3, "within"), Fault("look", 3, "within"), Fault("update", 6)]
     averaged = {"settings": {"ema_decay": 0.9}, **DROPOUT}
-    for fault in faults:
-        run(tmp_path, processes, faults=(fault,), **averaged)
+    for fault in (Fault("update", 8), Fault("save_file", 4, "within"), Fault("evaluate", 1), Fault("update", 6)):
+        codes = run(tmp_path, processes, faults=(fault,), **averaged)
+        assert codes[0] == -signal.SIGKILL, (fault, said(tmp_path))
     assert run(tmp_path, processes, **averaged) == [0] * processes, said(tmp_path)
     whole = never_stopped(processes, ema_decay=0.9)
     assert_same_end(tmp_path, whole, processes)
     assert result(whole)["weights"] != result(never_stopped(processes))["weights"]
 
 
-@pytest.mark.parametrize(("began", "wanted"), [(None, 0.9), (0.9, None)])
-def test_going_on_with_another_average_is_refused(tmp_path, began, wanted):
-    run(tmp_path, faults=(Fault("update", 7),), settings={"ema_decay": began})
-    with pytest.raises(RequestError, match=f"began with ema_decay {began} and would go on with {wanted}"):
-        train(TwoLosses(), settings(ema_decay=wanted), tmp_path)
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_the_average_is_left_by_a_training_stopped_at_its_last_step_too(tmp_path, sent):
+    averaged = {"settings": {"ema_decay": 0.9}, "task": {"criterion": None, "dropout": 0.2}}
+    assert run(tmp_path / "whole", **averaged) == [0]
+    run(tmp_path / "stopped", faults=(Fault("update", 27, "after", (sent,)),), **averaged)
+    newest = max((tmp_path / "stopped").glob("checkpoint-*"))
+    assert (newest / "average.safetensors").exists()
+    assert run(tmp_path / "stopped", **averaged) == [0]
+    assert_same_end(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_going_on_with_another_average_is_refused(tmp_path):
+    run(tmp_path, faults=(Fault("update", 7),))
+    with pytest.raises(RequestError, match=r"began without ema_decay and would go on with ema_decay = 0\.9"):
+        train(TwoLosses(), settings(ema_decay=0.9), tmp_path)
 
 
 # Asked to stop
