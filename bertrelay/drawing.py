@@ -6,7 +6,6 @@ PDF are drawn with the fonts of this machine, on white.
 """
 
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bertrelay.files import whole_file
+from bertrelay.fonts import boxes_for_missing_letters, fonts_for
 from bertrelay.outputs import check_output, not_written
 from bertrelay.progress import say
 
@@ -199,8 +199,7 @@ def write_drawing(drawing: Drawing, path: Path, kind: str) -> list[str]:
     _draw_lines(axes, [shape for shape in drawing.shapes if isinstance(shape, Line)])
     _draw_marks(axes, [shape for shape in drawing.shapes if isinstance(shape, Mark)])
     missing = _draw_labels(axes, [shape for shape in drawing.shapes if isinstance(shape, Label)])
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # told by the caller, once for a script
+    with boxes_for_missing_letters():
         figure.savefig(path, format=kind.removeprefix("."))
     return missing
 
@@ -240,8 +239,6 @@ def _draw_marks(axes: "Axes", marks: Sequence[Mark]) -> None:
 
 
 def _draw_labels(axes: "Axes", labels: Sequence[Label]) -> list[str]:
-    from bertrelay.fonts import fonts_for
-
     sides = {"start": "left", "middle": "center", "end": "right"}
     missing: dict[str, None] = {}
     for label in labels:

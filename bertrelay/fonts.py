@@ -2,7 +2,9 @@
 
 import re
 import unicodedata
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -55,8 +57,17 @@ def width_of(text: str, size: float) -> float:
     from matplotlib.textpath import text_to_path
 
     font = FontProperties(family=fonts_for(text).families, size=size)
-    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    with boxes_for_missing_letters():
+        width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
     return float(width)
+
+
+@contextmanager
+def boxes_for_missing_letters() -> Iterator[None]:
+    """Within, matplotlib warns of no letter that it has no font for; `fonts_for` names their scripts, each once."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        yield
 
 
 def script(letter: str) -> str:

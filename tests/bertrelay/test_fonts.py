@@ -1,7 +1,9 @@
+import warnings
+
 import pytest
 
 from bertrelay import fonts
-from bertrelay.fonts import Face, fonts_for, script
+from bertrelay.fonts import Face, fonts_for, script, width_of
 
 LATIN = "abcdefghijklmnopqrstuvwxyz:. "
 
@@ -55,3 +57,14 @@ def test_a_plain_upright_font_goes_before_others(machine):
 def test_the_font_that_comes_with_matplotlib_draws_latin_cyrillic_greek_arabic_and_hebrew():
     assert fonts_for("Ærø, Ёж, λόγος, العربية, עברית 0–9 …") == (["DejaVu Sans"], [])
     assert "STIXGeneral" not in fonts._faces()
+
+
+def test_a_letter_that_no_font_here_has_is_as_wide_as_its_box_and_nothing_is_warned_of():
+    cuneiform = "\U00012000"
+    if not fonts_for(cuneiform).missing:
+        pytest.skip("a font of this machine has Cuneiform")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        width = width_of(cuneiform, 10)
+    assert width > 0
+    assert width_of(2 * cuneiform, 10) == pytest.approx(2 * width)

@@ -14,7 +14,7 @@ from transformers import AutoModel, BertForSequenceClassification
 from bertrelay.backbone import load_tokenizer, save_backbone, save_tokenizer
 from bertrelay.drawing import PIXELS_PER_INCH, POINTS, Label, Mark
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.fonts import fonts_for
+from bertrelay.fonts import boxes_for_missing_letters, fonts_for
 from bertrelay.rejects import Rejects
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext, World
@@ -295,7 +295,8 @@ def extents(drawing):
     for label in (shape for shape in drawing.shapes if isinstance(shape, Label) and shape.size == TERM_SIZE):
         text = figure.text(0, 0, label.text, fontsize=label.size * POINTS, family=fonts_for(label.text).families)
         text.set(horizontalalignment=sides[label.anchor], verticalalignment="baseline", parse_math=False)
-        box = text.get_window_extent(renderer)
+        with boxes_for_missing_letters():
+            box = text.get_window_extent(renderer)
         found.append((label.x + box.x0, label.y - box.y1, label.x + box.x1, label.y - box.y0))
     return np.array(found)
 
