@@ -24,7 +24,7 @@ Train = Callable[[int], Answer]
 def train_with_trainer(
     model: Any, settings: TrainingSettings, folder: Path, rows: Any, collator: Any, *, bf16: bool, groups: bool
 ) -> float:
-    """Trains `model` in place, whatever `ema_decay` is; the seconds of its steps. groups: batches of like lengths."""
+    """Trains `model` in place; the seconds of its steps. groups: batches of like lengths, as ours are."""
     from transformers import Trainer, TrainingArguments
     from transformers.trainer_callback import PrinterCallback
 

@@ -30,7 +30,7 @@ class Checkpoint:
 
     step: steps done when it was written.
     state: small figures, as JSON holds them.
-    tensors: file name (`model`, `optimizer`, `best`, `average`) to its tensors by name; none is empty.
+    tensors: file name (`model`, `optimizer`, `best`) to its tensors by name.
     """
 
     step: int

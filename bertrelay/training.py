@@ -24,7 +24,6 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from bertrelay import hardware
-from bertrelay.averaging import averaged, exchange, start_average, update_average
 from bertrelay.batches import Items, micro_batches, share_of
 from bertrelay.checkpoints import load_checkpoint, save_checkpoint, unique_tensors
 from bertrelay.errors import RequestError, Stopped, WorkError
@@ -119,8 +118,6 @@ def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim
 def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | None = None) -> Metrics:
     """Trains `task.model` in place and leaves the best weights in it, or the last ones where there is no dev data.
 
-    Where `ema_decay` is given, what is looked at and left is the weights' moving average.
-
     folder: takes `metrics.jsonl`.
     work: takes the checkpoints, `folder` does where there is none; a training found there goes on where it was.
     Returns the dev figures of the weights that are left, with `best_step`, `train_steps` and `train_seconds`.
@@ -152,8 +149,8 @@ class Training:
         self.model = self.accelerator.prepare_model(task.model)
         self.route = Route(task.lengths, settings)
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
-        self.terms = Terms(self.precision, self.route.total_steps, settings.ema_decay)
-        self.state = State(average=start_average(task.model) if settings.ema_decay else {})
+        self.terms = Terms(self.precision, self.route.total_steps)
+        self.state = State()
 
     def run(self) -> None:
         """Steps until the data, the patience or the user's wish is at its end."""
@@ -253,8 +250,6 @@ class Training:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.settings.ema_decay:
-            update_average(self.state.average, self.task.model, self.settings.ema_decay, self.state.step)
         self.state.step += 1
 
     def _note(
@@ -276,17 +271,15 @@ class Training:
         return due or step == self.route.total_steps
 
     def _look(self, criterion: str) -> None:
-        """Scores the dev data and keeps the weights, or their average, when they are the best so far."""
-        state, model = self.state, self.task.model
-        with averaged(model, state.average):
-            figures = self._evaluated_by_main()
-            self.log.write({"step": state.step, **figures})
-            score, best = figures[criterion], state.best_figures.get(criterion)
-            if score is not None and math.isfinite(score) and (best is None or score > best):
-                state.best_step, state.best_figures, state.looks_without_better = state.step, figures, 0
-                state.best_tensors = {name: tensor.clone() for name, tensor in unique_tensors(model).items()}
-            else:
-                state.looks_without_better += 1
+        """Scores the dev data and keeps the weights when they are the best so far."""
+        figures = self._evaluated_by_main()
+        self.log.write({"step": self.state.step, **figures})
+        score, best = figures[criterion], self.state.best_figures.get(criterion)
+        if score is not None and math.isfinite(score) and (best is None or score > best):
+            self.state.best_step, self.state.best_figures, self.state.looks_without_better = self.state.step, figures, 0
+            self.state.best_tensors = {name: tensor.clone() for name, tensor in unique_tensors(self.task.model).items()}
+        else:
+            self.state.looks_without_better += 1
 
     def _evaluated_by_main(self) -> Metrics:
         figures: list[Metrics] = [{}]
@@ -327,11 +320,9 @@ class Training:
             say(f"going on after step {self.state.step:,} of {self.route.total_steps:,}")
 
     def finish(self) -> Metrics:
-        """Puts the best weights into the model, else the average where there is one, and tells what was reached."""
+        """Puts the best weights into the model and tells what was reached."""
         if self.state.best_tensors is not None:
             self.task.model.load_state_dict(self.state.best_tensors, strict=False)
-        else:
-            exchange(self.task.model, self.state.average)
         self.task.model.eval()
         if self.settings.tracker:
             self.accelerator.end_training()

@@ -16,8 +16,6 @@ class TrainingSettings(Settings):
     warmup: share of all steps in which the rate rises from 0.
     weight_decay: of matrices; biases and norms have none.
     max_grad_norm: longer gradients are clipped to it.
-    ema_decay: looked at and kept is the moving average of the weights over some 1/(1 − ema_decay) steps, while the
-        weights themselves learn on; no average when absent.
     precision: `auto` is bf16 where the hardware computes in it, else fp32.
     evaluate_every: steps between looks at the dev data; once an epoch when absent.
     patience: stop after so many looks at the dev data without a better score.
@@ -39,7 +37,6 @@ class TrainingSettings(Settings):
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.1
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    ema_decay: Annotated[float | None, Field(gt=0, lt=1)] = None
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     evaluate_every: Positive | None = None
     patience: Positive | None = None

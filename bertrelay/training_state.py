@@ -16,7 +16,6 @@ class State:
     """What changes while training, beside weights and moments.
 
     best_tensors: the best weights so far, None before the first look at the dev data.
-    average: the moving average of the weights, empty where none is wanted.
     """
 
     step: int = 0
@@ -25,7 +24,6 @@ class State:
     looks_without_better: int = 0
     seconds: float = 0.0
     best_tensors: Tensors | None = None
-    average: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -34,19 +32,14 @@ class Terms:
 
     precision: str
     total_steps: int
-    ema_decay: float | None = None
 
 
 def take_down(state: State, terms: Terms, model: nn.Module, optimizer: Optimizer) -> Checkpoint:
     """All that the training needs to go on from here; tensors share memory with the living ones where they can."""
     figures = {**vars(state), **asdict(terms)}
-    tensors = {
-        "model": unique_tensors(model),
-        "optimizer": _moments(model, optimizer),
-        "best": figures.pop("best_tensors"),
-        "average": figures.pop("average"),
-    }
-    return Checkpoint(state.step, figures, {name: each for name, each in tensors.items() if each})
+    best = figures.pop("best_tensors")
+    tensors = {"model": unique_tensors(model), "optimizer": _moments(model, optimizer)}
+    return Checkpoint(state.step, figures, tensors if best is None else {**tensors, "best": best})
 
 
 def put_back(checkpoint: Checkpoint, terms: Terms, model: nn.Module, optimizer: Optimizer, folder: Path) -> State:
@@ -55,15 +48,14 @@ def put_back(checkpoint: Checkpoint, terms: Terms, model: nn.Module, optimizer: 
     folder: where it was found, for messages. Raises RequestError when it belongs to another training.
     """
     figures = dict(checkpoint.state)
-    _refuse_other_terms(Terms(**{name: figures.pop(name, None) for name in asdict(terms)}), terms, folder)
+    _refuse_other_terms(Terms(figures.pop("precision"), figures.pop("total_steps")), terms, folder)
     _refuse_other_network(set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)), folder)
     model.load_state_dict(checkpoint.tensors["model"], strict=False)  # a tied tensor has one name in it
     parameters = dict(model.named_parameters())
-    for full_name, value in checkpoint.tensors.get("optimizer", {}).items():
+    for full_name, value in checkpoint.tensors["optimizer"].items():
         key, _, name = full_name.partition(" ")
         optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
-    average = {n: value.to(parameters[n].device) for n, value in checkpoint.tensors.get("average", {}).items()}
-    return State(**figures, best_tensors=checkpoint.tensors.get("best"), average=average)
+    return State(**figures, best_tensors=checkpoint.tensors.get("best"))
 
 
 def _moments(model: nn.Module, optimizer: Optimizer) -> Tensors:
@@ -85,15 +77,6 @@ def _refuse_other_terms(found: Terms, wanted: Terms, folder: Path) -> None:
             f"{folder}: the training there has {found.total_steps:,} steps and this one {wanted.total_steps:,}, "
             "so its data or settings are other ones. Begin anew in another folder."
         )
-    if found.ema_decay != wanted.ema_decay:
-        raise RequestError(
-            f"{folder}: this training began {_told(found)} and would go on {_told(wanted)}, which changes its result. "
-            "Go on as it began, or begin anew in another folder."
-        )
-
-
-def _told(terms: Terms) -> str:
-    return "without ema_decay" if terms.ema_decay is None else f"with ema_decay = {terms.ema_decay}"
 
 
 def _refuse_other_network(others: set[str], folder: Path) -> None:

@@ -191,7 +191,6 @@ PLACES = {
     "rmtree": (shutil, "rmtree"),
     "update": (Training, "_update"),
     "look": (Training, "_look"),
-    "evaluate": (TwoLosses, "evaluate"),
     "collate": (TwoLosses, "collate"),
     "progress": (training, "progress"),
     "save": (training, "save_checkpoint"),

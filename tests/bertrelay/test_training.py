@@ -149,91 +149,6 @@ def flip():
     return flip_one_bit
 
 
-# Averaged weights
-
-
-def weights_of(task):
-    return {name: weight.detach().clone() for name, weight in task.model.named_parameters()}
-
-
-def walk(task, folder, **others):
-    """The weights before each step, and what the training left."""
-    walked, loss = [], task.loss
-
-    def noting(model, batch):
-        walked.append(weights_of(task))
-        return loss(model, batch)
-
-    task.loss = noting
-    figures = train(task, settings(device_tokens=10_000, **others), folder)
-    return walked, weights_of(task), figures
-
-
-def average_of(walked, decay, name):
-    """By hand, in double precision: at last each step's weights count `decay` times what the next one's do."""
-    mean = walked[0][name].double()
-    for step, weights in enumerate(walked[1:]):
-        kept = min(decay, (1 + step) / (10 + step))
-        mean = kept * mean + (1 - kept) * weights[name].double()
-    return mean.float()
-
-
-def test_the_average_of_all_steps_is_left_where_there_is_no_dev_data(tmp_path):
-    walked, last, _ = walk(TwoLosses(criterion=None), tmp_path / "plain")
-    _, left, _ = walk(TwoLosses(criterion=None), tmp_path / "averaged", ema_decay=0.8)
-    for name, weight in left.items():
-        torch.testing.assert_close(weight, average_of([*walked, last], 0.8, name), rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(left["words.bias"], last["words.bias"])
-
-
-def test_the_average_is_looked_at_and_the_weights_themselves_go_on(tmp_path):
-    walked, _, _ = walk(TwoLosses(criterion=None), tmp_path / "plain")
-    task, seen = TwoLosses(), {}
-    evaluate = task.evaluate
-
-    def noting():
-        seen[len(task.collated)] = weights_of(task)  # a batch is a step
-        return evaluate()
-
-    task.evaluate = noting
-    walked_too, left, figures = walk(task, tmp_path / "averaged", ema_decay=0.8)
-    for own, same in zip(walked, walked_too, strict=True):
-        assert all(torch.equal(weight, same[name]) for name, weight in own.items())
-    for step in (4, 24):
-        for name, weight in seen[step].items():
-            torch.testing.assert_close(weight, average_of(walked[: step + 1], 0.8, name), rtol=1e-5, atol=1e-6)
-    assert all(torch.equal(weight, seen[figures["best_step"]][name]) for name, weight in left.items())
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_an_average_goes_on_exactly_too(tmp_path, never_stopped, processes):
-    averaged = {"settings": {"ema_decay": 0.9}, **DROPOUT}
-    for fault in (Fault("update", 8), Fault("save_file", 4, "within"), Fault("evaluate", 1), Fault("update", 6)):
-        codes = run(tmp_path, processes, faults=(fault,), **averaged)
-        assert codes[0] == -signal.SIGKILL, (fault, said(tmp_path))
-    assert run(tmp_path, processes, **averaged) == [0] * processes, said(tmp_path)
-    whole = never_stopped(processes, ema_decay=0.9)
-    assert_same_end(tmp_path, whole, processes)
-    assert result(whole)["weights"] != result(never_stopped(processes))["weights"]
-
-
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
-def test_the_average_is_left_by_a_training_stopped_at_its_last_step_too(tmp_path, sent):
-    averaged = {"settings": {"ema_decay": 0.9}, "task": {"criterion": None, "dropout": 0.2}}
-    assert run(tmp_path / "whole", **averaged) == [0]
-    run(tmp_path / "stopped", faults=(Fault("update", 27, "after", (sent,)),), **averaged)
-    newest = max((tmp_path / "stopped").glob("checkpoint-*"))
-    assert (newest / "average.safetensors").exists()
-    assert run(tmp_path / "stopped", **averaged) == [0]
-    assert_same_end(tmp_path / "stopped", tmp_path / "whole")
-
-
-def test_going_on_with_another_average_is_refused(tmp_path):
-    run(tmp_path, faults=(Fault("update", 7),))
-    with pytest.raises(RequestError, match=r"began without ema_decay and would go on with ema_decay = 0\.9"):
-        train(TwoLosses(), settings(ema_decay=0.9), tmp_path)
-
-
 # Asked to stop
 
 
@@ -551,7 +466,6 @@ def test_a_checkpoint_holds_plain_figures_and_no_generator(never_stopped):
     state = json.loads((newest / "checkpoint.json").read_text())["state"]
     assert set(state) == {
         "step", "best_step", "best_figures", "looks_without_better", "seconds", "precision", "total_steps",
-        "ema_decay",
     }  # fmt: skip
     assert sorted(path.name for path in newest.iterdir()) == [
         "best.safetensors", "checkpoint.json", "model.safetensors", "optimizer.safetensors",
