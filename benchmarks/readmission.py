@@ -12,9 +12,9 @@ get text and give log-odds, in one process, by turns. The usual way tokenizes th
 tokenizer.
 
 `ready` is the private memory (`RssAnon`) of a fresh process when 10,000 admissions have been scored from file to
-file, so that as many kernels for shapes of batches are there as are kept; `peak` the highest, looked at
-every 50 ms, while a file of admissions is. There the network is a stand-in of one layer, because what is claimed is
-about the way of the notes.
+file, so that as many kernels for shapes of batches are there as are kept; `peak` the highest, looked at every 50 ms,
+while a file of admissions is. There the network is a stand-in of one layer, because what is claimed is about the way of
+the notes.
 """
 
 import csv

@@ -75,9 +75,8 @@ def _download(source: ModelSource, revision: str | None, cache_dir: str | Path |
         ) from error
 
 
-# oneDNN compiles a kernel for every new shape of a batch and keeps 1,024 of them, 200 MB after a million sentences, and
-# what lies between them comes to as much again. A few serve a batch, and a new one costs too little to be measured.
-# oneDNN reads this once, at its first kernel.
+# oneDNN compiles a kernel for every new shape of a batch and keeps 1,024 of them, 200 MB after a million sentences.
+# A few serve a batch, and a new one costs too little to be measured. It reads this once, at its first kernel.
 KERNELS_KEPT = "16"
 
 
