@@ -19,10 +19,11 @@ Contenders: BertRelay as it comes (`auto`) and forced to fp32; sentence-transfor
 with the batch size that is fastest for it, pairs of like length batched together (by a sampler of ours, which its
 trainer takes), so many pairs a step (32, 64 or 128) as are fastest, the student in bf16 by autocast or by its weights.
 
-Where the two designs differ: theirs learns from 64 pairs a step, ours from as many sentences as make as many steps of
-an epoch, for it has each distinct English sentence once, with the weight of its translations; ours divides the squared
-error by the variance of the teacher's vectors, theirs by the dimensions, which matters to clipping alone, as AdamW
-knows no scale. The labels of theirs go into its data set at once, without the `map` of its example, which takes longer.
+Where the two designs differ: theirs learns from so many pairs a step, ours from as many sentences as make as many steps
+of an epoch as the one of theirs with the fewest pairs makes, for more steps learn more; it has each distinct English
+sentence once, with the weight of its translations. Ours divides the squared error by the variance of the teacher's
+vectors, theirs by the dimensions, which matters to clipping alone, as AdamW knows no scale. The labels of theirs go
+into its data set at once, without the `map` of its example, which takes longer.
 
 Translation accuracy is the mean of both directions and all languages on the 1,000 rows of test_2016_flickr, of the
 weights after the last step, by one scorer in fp32. Figures are medians over rounds, ratios those of the ratio in a
@@ -170,8 +171,11 @@ def lengths(encoder: SentenceEncoder, sentences: list[str]) -> NDArray[np.int64]
 
 def measure(options: Namespace) -> tuple[dict[str, Result], list[float]]:
     """The result of each contender, and the matrix rate in each round."""
-    contenders = {name: started(ENTRANTS[name], options) for name in options.contenders}
-    pairs = {name: best_pairs(ENTRANTS[name], contender) for name, contender in contenders.items()}
+    contenders = {name: started(ENTRANTS[name], options) for name in ENTRANTS if name in options.contenders}
+    pairs = dict[str, int]()
+    for name, contender in contenders.items():  # theirs come first
+        sizes = PAIRS_TRIED if ENTRANTS[name].tuned else [min(pairs.values(), default=PAIRS) if name in OURS else PAIRS]
+        pairs[name] = fastest(contender, sizes)
     works = {name: turn(name, contender, pairs[name], options.seed) for name, contender in contenders.items()}
     answers = in_turns({"rate": lambda _: {"rate": matrix_rate(options.device)}, **works}, options.rounds)
     for contender in contenders.values():
@@ -188,9 +192,8 @@ def started(entrant: Entrant, options: Namespace) -> Contender:
     return Contender(entrant.module, options.device, options.threads, settings)
 
 
-def best_pairs(entrant: Entrant, contender: Contender) -> int:
-    """The pairs a step with which a few rows are learnt fastest; a warm-up alone where it is not to be chosen."""
-    sizes = PAIRS_TRIED if entrant.tuned else [PAIRS]
+def fastest(contender: Contender, sizes: list[int]) -> int:
+    """The pairs a step, of `sizes`, with which a few rows are learnt fastest; a warm-up alone where there is one."""
     seconds = {size: contender.ask(rows="few", seed=0, batch_size=size)["seconds"] for size in [*sizes, *sizes]}
     return min(sizes, key=lambda size: seconds[size])
 
