@@ -7,9 +7,10 @@ sentences have when they are tagged alone.
     python -m benchmarks.tagging --data DIR --model runs/ncbi-disease/ner/latest/model
 
 --model is a folder that `domain.ner` wrote. Without one the network is all-MiniLM-L6-v2's under a head that finds
-nothing: as fast, with nothing to compare in the documents. The texts are PubMed abstracts; the pipeline gets a stride,
-for else it would leave out what is beyond 512 tokens, and is timed in fp32, its default, and in bf16. Each of its ways
-has the batch size with which it is fastest on some of the texts. They work by turns, each in a process of its own.
+nothing: as fast, with nothing to compare in the documents. Where the model marks capitals the pipeline does not. The
+texts are PubMed abstracts; the pipeline gets a stride, for else it would leave out what is beyond 512 tokens, and is
+timed in fp32, its default, and in bf16. Each of its ways has the batch size with which it is fastest on some of the
+texts. They work by turns, each in a process of its own.
 
 The long document is these abstracts one after the other, again and again. `ready` is the private memory (`RssAnon`) of
 a fresh process when a document of 50,000 words has gone through it, so that the kernels of each shape of batch are

@@ -48,15 +48,19 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding_rows: int) ->
             f"base: the model has embeddings for {embedding_rows:,} tokens and the tokenizer only {len(tokenizer):,}; "
             "see that they belong together"
         )
-    rules = tokenizer.backend_tokenizer
-    lowers_case = rules.normalizer is not None and rules.normalizer.normalize_str("A") == "a"
-    pieces = rules.get_vocab(with_added_tokens=False).keys() - set(tokenizer.all_special_tokens)
+    pieces = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False).keys() - set(tokenizer.all_special_tokens)
     cased = sum(piece != piece.lower() for piece in pieces)
-    if lowers_case and cased > CASED_SHARE * len(pieces):
+    if lowers_case(tokenizer) and cased > CASED_SHARE * len(pieces):
         raise RequestError(
             f"base: the tokenizer lower-cases text, and {cased:,} of its {len(pieces):,} tokens have capitals, which "
             "would never be met. The vocabulary is a cased one: set do_lower_case to false in tokenizer_config.json."
         )
+
+
+def lowers_case(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer makes small letters of capitals before it looks for pieces."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return normalizer is not None and bool(normalizer.normalize_str("A") == "a")
 
 
 class WordStarts:

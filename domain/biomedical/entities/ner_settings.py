@@ -42,6 +42,11 @@ class NerSettings(TrainingSettings):
     max_tokens: longer sentences are read in windows of so many pieces; 256, or as many positions as the base has.
     overlap: how many pieces a window shares with the next one; a quarter of `max_tokens` when left out.
     dropout: in every layer and before the head; that of the base when left out.
+    capitals: marks words with two capitals or more, such as abbreviations, by the second token type, whatever the base
+        used it for. Where the base's vocabulary is not lower-cased, or it has no second type, nothing is marked, and
+        the log says so, for a recipe's base may be another one. transformers alone would not give the mark.
+    mask_share: the share of pieces that the mask token stands for in training, others in each epoch, so that more is
+        learnt from what is around a word.
     max_rejects: the share of sentences or documents that may be unusable.
     """
 
@@ -54,6 +59,8 @@ class NerSettings(TrainingSettings):
     max_tokens: Annotated[int, Field(ge=16)] | None = None
     overlap: Annotated[int, Field(ge=0)] | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    capitals: bool = False
+    mask_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     epochs: Positive = 5
     batch_tokens: Positive | None = 1024
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4

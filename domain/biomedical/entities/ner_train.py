@@ -26,6 +26,7 @@ from domain.biomedical.entities.scoring import count_entities, entity_figures, s
 from domain.biomedical.tags import converted
 from domain.biomedical.windows import stretches
 from domain.calibration import fit_temperature
+from domain.pretraining.masking import uniform_draws
 
 CRITERION = "dev/f1"
 
@@ -43,6 +44,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
         max_tokens=settings.max_tokens,
         overlap=settings.overlap,
         dropout=settings.dropout,
+        capitals=settings.capitals,
         seed=settings.seed,
         cache_dir=context.cache / "hub",
     )
@@ -77,7 +79,12 @@ class NerTask:
         self, model: EntityModel, settings: NerSettings, examples: Sequence[Example], dev: Sequence[Example]
     ) -> None:
         self.model, self.entity_model = model.network, model
-        self.cutter = Cutter(model.tokenizer)
+        self.seed, self.mask_share, self.mask_id = settings.seed, settings.mask_share, model.tokenizer.mask_token_id
+        if self.mask_share and self.mask_id is None:
+            raise RequestError(
+                "mask_share: expected a tokenizer with a mask token, found none in the base; leave mask_share out"
+            )
+        self.cutter = model.make_cutter()
         self.pieces = self.cutter([example.tokens for example in examples])
         self.windows = self.pieces.windows(model.max_tokens, model.overlap)
         self.tags = tag_numbers(examples, model.labels)  # (words,)
@@ -85,13 +92,15 @@ class NerTask:
         self.dev = Dev(dev, self.cutter, settings.precision) if dev else None
         self.criterion = CRITERION if dev else None
 
-    def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
+    def collate(self, items: Items, epoch: int) -> Batch:
         """The windows `items`, and of the words they own the tags.
 
         words: how many each window owns, (windows,). opens, closes: whether its words begin and end the sentence.
         """
         windows = self.windows.chosen(items)
         inputs = self.cutter.batch(self.pieces, windows, int(self.lengths[items].max()), len(items))
+        if self.mask_share:
+            inputs["input_ids"] = self._masked(inputs["input_ids"], items, epoch)
         first_words, counts = owned_words(self.pieces, windows)
         ends = np.cumsum(self.pieces.words)[windows.sequences]  # (windows,)
         tags = self.tags[stretches(first_words, counts)]
@@ -103,10 +112,18 @@ class NerTask:
         }
         return Batch({**inputs, **{name: torch.from_numpy(each) for name, each in added.items()}}, {"tags": len(tags)})
 
+    def _masked(self, ids: Tensor, items: Items, epoch: int) -> Tensor:
+        """The ids of the windows `items`, (windows, tokens), with the mask in the place of some pieces."""
+        rows, places = np.indices(ids.shape)
+        draws = uniform_draws(self.seed, epoch, items[rows.ravel()], places.ravel())[:, 0].reshape(ids.shape)
+        is_piece = (places > 0) & (places < self.lengths[items][:, None] - 1)  # not [CLS], not [SEP]
+        return ids.masked_fill(torch.from_numpy(is_piece & (draws < self.mask_share)), self.mask_id)
+
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         """The negative log-likelihood of the tags, in nats, summed over words."""
         inputs = batch.inputs
-        emissions = model(inputs["input_ids"], inputs["attention_mask"], inputs["places"])  # (words, tags)
+        places, token_types = inputs["places"], inputs.get("token_type_ids")
+        emissions = model(inputs["input_ids"], inputs["attention_mask"], places, token_types)  # (words, tags)
         if self.model.crf is None:
             return {"tags": cross_entropy(emissions, inputs["tags"], reduction="sum")}
         whole = inputs["words"] > 0

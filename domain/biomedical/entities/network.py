@@ -18,13 +18,16 @@ from bertrelay.backbone import model_folder
 from bertrelay.dropout import set_dropout
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
+from bertrelay.progress import say
 from bertrelay.quick import quicken
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.entities.crf import LinearChain
 from domain.biomedical.entities.decoding import Chain, legal_chain
 from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.entities.pieces import Cutter
 from domain.biomedical.formats.shapes import Shape, parsed
 from domain.biomedical.networks import (
+    has_types,
     load_base,
     load_with_head,
     put_under_head,
@@ -33,6 +36,7 @@ from domain.biomedical.networks import (
     window_size,
 )
 from domain.biomedical.tags import Scheme
+from domain.pretraining.vocabulary import lowers_case
 
 DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
 MAX_TOKENS = 256
@@ -47,6 +51,7 @@ class _Description(Shape):
     max_tokens: Annotated[int, Field(ge=1)]
     overlap: Annotated[int, Field(ge=0)]
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    capitals: bool = False
 
 
 class TokenClassifier(nn.Module):
@@ -65,10 +70,13 @@ class TokenClassifier(nn.Module):
     def device(self) -> torch.device:
         return self.network.device
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, places: Tensor) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, places: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
         """(windows, tokens) and places in the flattened batch, (words,), to emissions (words, tags), float32."""
         network: Any = self.network
-        hidden = network.base_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        marks = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        hidden = network.base_model(input_ids=input_ids, attention_mask=attention_mask, **marks).last_hidden_state
         vectors = network.dropout(hidden.flatten(0, 1)[places])  # (words, dim)
         with torch.autocast(hidden.device.type, enabled=False):  # bf16 would round the scores to three digits
             return cast(Tensor, network.classifier(vectors.float()))
@@ -80,6 +88,7 @@ class EntityModel:
 
     max_tokens, overlap: of the windows in which long sentences are read, in pieces.
     temperature: what scores are divided by, so that an entity's probability is a good confidence.
+    capitals: whether words with two capitals or more get the second token type, which transformers would not give them.
     """
 
     network: TokenClassifier
@@ -88,6 +97,11 @@ class EntityModel:
     max_tokens: int
     overlap: int
     temperature: float = 1.0
+    capitals: bool = False
+
+    def make_cutter(self) -> Cutter:
+        """What cuts words as this model reads them."""
+        return Cutter(self.tokenizer, self.capitals)
 
     @property
     def chain(self) -> Chain:
@@ -104,6 +118,7 @@ def start_model(
     max_tokens: int | None = None,
     overlap: int | None = None,
     dropout: float | None = None,
+    capitals: bool = False,
     seed: int = 0,
     cache_dir: Path | None = None,
 ) -> EntityModel:
@@ -111,15 +126,32 @@ def start_model(
 
     max_tokens, overlap: of windows; at most 256, and a quarter of that, when left out.
     dropout: in every layer and before the head; the BERT's own when left out.
+    capitals: whether words with two capitals or more get the second token type, where the vocabulary is lower-cased and
+        the BERT has one; it begins as the first one is, whatever it was.
     Raises RequestError for a model that cannot tag, or has not the positions for such windows.
     """
     backbone, tokenizer = load_base(source, cache_dir)
     max_tokens, overlap = _window(backbone, max_tokens, overlap)
+    capitals = capitals and _can_mark_capitals(backbone, tokenizer)
+    if capitals:
+        token_types = backbone.get_parameter("embeddings.token_type_embeddings.weight").data  # (types, dim)
+        token_types[1] = token_types[0]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = _with_head(backbone, labels, dropout)
     classifier = TokenClassifier(network, LinearChain(labels) if crf else None)
-    return EntityModel(classifier, tokenizer, labels, max_tokens, overlap)
+    return EntityModel(classifier, tokenizer, labels, max_tokens, overlap, capitals=capitals)
+
+
+def _can_mark_capitals(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether a second token type is there for it, and needed. Says why not."""
+    if not lowers_case(tokenizer):
+        say("capitals: the base's vocabulary tells capitals from small letters, so they are not marked")
+        return False
+    if not has_types(backbone):
+        say(f"capitals: the base, {backbone.config.model_type}, has no second token type, so they are not marked")
+        return False
+    return True
 
 
 def _window(network: PreTrainedModel, max_tokens: int | None, overlap: int | None) -> tuple[int, int]:
@@ -156,6 +188,7 @@ def save_model(model: EntityModel, folder: Path) -> None:
         max_tokens=model.max_tokens,
         overlap=model.overlap,
         temperature=model.temperature,
+        capitals=model.capitals,
     )
     write_json(folder / DESCRIPTION, description.model_dump())
 
@@ -175,7 +208,8 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
         return EntityModel(TokenClassifier(network).eval(), tokenizer, labels, *window)
     labels, window = _labels(network, told.scheme, folder), _window(network, told.max_tokens, told.overlap)
     crf = _load_crf(labels, folder) if told.decoder == "crf" else None
-    return EntityModel(TokenClassifier(network, crf).eval(), tokenizer, labels, *window, told.temperature)
+    classifier = TokenClassifier(network, crf).eval()
+    return EntityModel(classifier, tokenizer, labels, *window, told.temperature, told.capitals)
 
 
 def _description(folder: Path) -> _Description | None:

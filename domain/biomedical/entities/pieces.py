@@ -23,12 +23,14 @@ class Pieces:
 
     ids: (pieces,). firsts: the place of each word's first piece among them, (words,).
     lengths, words: how many pieces and words each sentence has, (sentences,).
+    token_types: 1 for the pieces of words with two capitals or more, else 0, (pieces,); None where none are marked.
     """
 
     ids: Integers
     firsts: Integers
     lengths: Integers
     words: Integers
+    token_types: Integers | None = None
 
     def windows(self, max_tokens: int, overlap: int) -> Windows:
         """Windows over the sentences that have at most `max_tokens` with [CLS] and [SEP]."""
@@ -39,10 +41,12 @@ class Cutter:
     """Cuts words as the tokenizer would, and frames windows of their pieces.
 
     A word of which the tokenizer leaves nothing, of control characters alone for example, becomes the unknown piece.
+    capitals: whether words with two capitals or more get the second token type.
     Raises RequestError for a tokenizer without one of the special tokens that this needs.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, capitals: bool = False) -> None:
+        self._capitals = capitals
         self._rules = plain_rules(tokenizer)
         self._before = before_sentences(self._rules)
         names = ("cls_token_id", "sep_token_id", "pad_token_id", "unk_token_id")
@@ -65,14 +69,20 @@ class Cutter:
         words = np.array([len(each) for each in sentences], dtype=np.int64)  # (sentences,)
         firsts = np.cumsum(word_lengths) - word_lengths
         ends = np.append(firsts, word_lengths.sum())[np.cumsum(words)]  # (sentences,)
-        return Pieces(flat[stretches(starts[distinct], word_lengths)], firsts, np.diff(ends, prepend=0), words)
+        token_types = None
+        if self._capitals:
+            marked = np.array([has_two_capitals(word) for word in place], dtype=np.int64)  # (distinct words,)
+            token_types = np.repeat(marked[distinct], word_lengths)
+        ids_in_order = flat[stretches(starts[distinct], word_lengths)]
+        return Pieces(ids_in_order, firsts, np.diff(ends, prepend=0), words, token_types)
 
     def _cut(self, words: list[str]) -> list[list[int]]:
         texts = [self._before + word for word in words]
         return [each.ids for each in self._rules.encode_batch_fast(texts, add_special_tokens=False)]
 
     def batch(self, pieces: Pieces, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
-        """What the network reads of `windows`: input_ids and attention_mask, (height, width), and `places`.
+        """What the network reads of `windows`: input_ids, attention_mask and perhaps token_type_ids, (height, width),
+        and `places`.
 
         Rows beyond the windows repeat the last one. places: where the first pieces of the words that the windows own
         stand in the flattened batch, window by window, (words,).
@@ -85,11 +95,21 @@ class Cutter:
         first_words, counts = owned_words(pieces, windows)
         rows = np.repeat(np.arange(len(counts)), counts)
         firsts = pieces.firsts[stretches(first_words, counts)]
+        marks = {}
+        if pieces.token_types is not None:
+            token_types, _ = padded(pieces.token_types, starts, lengths, width - SPECIALS, 0)
+            marks = {"token_type_ids": torch.from_numpy(np.pad(token_types, ((0, 0), (1, 1))))}
         return {
+            **marks,
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(np.pad(mask, ((0, 0), (2, 0)), constant_values=True).astype(np.int64)),
             "places": torch.from_numpy(rows * width + 1 + firsts - windows.starts[rows]),
         }
+
+
+def has_two_capitals(word: str) -> bool:
+    """Whether a word has two capitals or more, as an abbreviation has and the first word of a sentence has not."""
+    return sum(map(str.isupper, word)) > 1
 
 
 def owned_words(pieces: Pieces, windows: Windows) -> tuple[Integers, Integers]:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
+from bertrelay.backbone import load_tokenizer
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.stage import StageContext
 from bertrelay.training import Training
@@ -51,6 +52,24 @@ def evaluate(context: StageContext, tmp_path: Path, **more: Any) -> dict[str, An
 def read_tsv(file: Path) -> list[list[list[str]]]:
     blocks = file.read_text().rstrip("\n").split("\n\n")
     return [[line.split("\t") for line in block.split("\n")] for block in blocks]
+
+
+@pytest.mark.parametrize("capitals", [True, False])
+def test_what_capitals_alone_tell_is_learnt_where_they_are_marked(
+    context: StageContext, given: dict[str, Any], tmp_path: Path, capitals: bool
+) -> None:
+    block = "the\tO\n{}\t{}\nwas\tO\nmild\tO\n"
+    pairs = [("GOUT", "B-Disease"), ("gout", "O"), ("FLU", "B-Disease"), ("flu", "O")]
+    file = tmp_path / "capitals.tsv"
+    file.write_text("\n".join(block.format(*pair) for pair in pairs * 20))
+    source = [{"path": str(file)}]
+    metrics = learn(context, given, train=source, dev=source, capitals=capitals, epochs=20)
+    if capitals:
+        assert metrics["dev/f1"] == 1
+    else:
+        assert metrics["dev/f1"] < 0.7  # at best all are found and as many that are none: precision 1/2, F1 2/3
+    scores = evaluate(context, tmp_path, test=source)
+    assert scores["f1"] == pytest.approx(metrics["dev/f1"])  # the mark is read from the folder again
 
 
 @pytest.mark.parametrize(("decoder", "scheme"), [("softmax", "IOB2"), ("crf", "IOBES")])
@@ -105,6 +124,46 @@ def test_windows_of_a_long_sentence_teach_every_tag_once(tiny_bert: Path) -> Non
     assert batch.inputs["closes"].tolist() == [False] * (len(task.lengths) - 1) + [True]
 
 
+def test_masks_are_drawn_anew_in_each_epoch_and_alike_whatever_else_is_in_the_batch(tiny_bert: Path) -> None:
+    labels = LabelSet.of_types(["Disease"])
+    examples = [Example(("gout",) * length, ("B-Disease",) * length, str(length)) for length in range(2, 38)]
+    given = {"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "max_tokens": 40}
+
+    def read(items: list[int], epoch: int, **more: Any) -> torch.Tensor:
+        model = start_model(tiny_bert, labels, max_tokens=40)
+        task = NerTask(model, NerSettings.model_validate({**given, **more}), examples, [])
+        return task.collate(np.array(items), epoch).inputs["input_ids"]
+
+    mask_id, everyone = load_tokenizer(tiny_bert).mask_token_id, list(range(len(examples)))
+    plain, masked = read(everyone, 1), read(everyone, 1, mask_share=0.3)
+    content = sum(range(2, 38))
+    assert (masked == mask_id).sum().item() == pytest.approx(0.3 * content, abs=4 * (0.3 * 0.7 * content) ** 0.5)
+    assert torch.equal(torch.where(masked == mask_id, plain, masked), plain)
+    frames = plain != plain[-1, 1]  # [CLS], [SEP] and padding: all that is not the word
+    assert torch.equal(masked[frames], plain[frames])
+    alone = read([7], 1, mask_share=0.3)[0]
+    assert torch.equal(alone, masked[7, : len(alone)])
+    assert not torch.equal(read(everyone, 2, mask_share=0.3), masked)
+    assert not torch.equal(read(everyone, 1, mask_share=0.3, seed=5), masked)
+
+
+def test_windows_of_one_sentence_have_masks_of_their_own(tiny_bert: Path) -> None:
+    example = Example(("gout",) * 200, ("B-Disease",) * 200, "1")
+    given = {"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "mask_share": 0.3}
+    model = start_model(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=40)
+    task = NerTask(model, NerSettings.model_validate(given), [example], [])
+    rows = task.collate(np.arange(len(task.lengths)), 0).inputs["input_ids"]
+    assert len({tuple(row.tolist()) for row in rows}) == len(rows) > 3
+
+
+def test_masks_need_a_mask_token(tiny_bert: Path) -> None:
+    model = start_model(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=40)
+    model.tokenizer.mask_token = None
+    given = {"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "mask_share": 0.3}
+    with pytest.raises(RequestError, match="mask_share: expected a tokenizer with a mask token, found none"):
+        NerTask(model, NerSettings.model_validate(given), [], [])
+
+
 def test_a_loss_is_that_of_transformers_own(tiny_bert: Path) -> None:
     labels = LabelSet.of_types(["Disease"])
     example = Example(("gout", "of", "the", "patient"), ("B-Disease", "O", "O", "O"), "1")
@@ -123,7 +182,7 @@ def test_a_loss_is_that_of_transformers_own(tiny_bert: Path) -> None:
 def test_stopped_and_resumed_it_ends_with_the_same_weights(
     context: StageContext, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learn(context, given, epochs=2, decoder="crf")
+    learn(context, given, epochs=2, decoder="crf", mask_share=0.2)
     other = StageContext(tmp_path / "other", context.cache)
     other.output.mkdir()
     look = Training._look
@@ -135,9 +194,9 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights(
 
     monkeypatch.setattr(Training, "_look", stop_after_first_look)
     with pytest.raises(Stopped):
-        learn(other, given, epochs=2, decoder="crf")
+        learn(other, given, epochs=2, decoder="crf", mask_share=0.2)
     monkeypatch.undo()
-    learn(other, given, epochs=2, decoder="crf")
+    learn(other, given, epochs=2, decoder="crf", mask_share=0.2)
     for name in ("model.safetensors", "crf.safetensors", "ner.json"):
         assert (context.output / "model" / name).read_bytes() == (other.output / "model" / name).read_bytes()
 

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForTokenClassification, AutoTokenizer, BertConfig, BertForTokenClassification
+from transformers import (
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForTokenClassification,
+    BertModel,
+)
 
 from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
@@ -63,6 +69,67 @@ def test_a_model_comes_back_as_it_was(tiny_bert: Path, folder: Path) -> None:
     assert model.network.crf is not None
 
 
+def test_marked_capitals_begin_unseen_and_come_back(tiny_bert: Path, tmp_path: Path) -> None:
+    model = start_model(tiny_bert, LABELS, max_tokens=40, capitals=True)
+    model.network.eval()
+    words = ["the", "PATIENT", "gout"]
+
+    def scores(model: EntityModel, cutter: Cutter) -> torch.Tensor:
+        pieces = cutter([words])
+        with torch.inference_mode():
+            return model.network(**cutter.batch(pieces, pieces.windows(40, 8), 20, 1))
+
+    unmarked = scores(model, Cutter(model.tokenizer))
+    torch.testing.assert_close(scores(model, model.make_cutter()), unmarked, rtol=0, atol=0)
+    with torch.no_grad():
+        model.network.network.bert.embeddings.token_type_embeddings.weight[1] += torch.linspace(-1, 1, 32)
+    marked = scores(model, model.make_cutter())
+    assert not torch.allclose(marked, unmarked)
+    save_model(model, tmp_path / "model")
+    back = load_model(tmp_path / "model")
+    assert back.capitals
+    torch.testing.assert_close(scores(back, back.make_cutter()), marked)
+    theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / "model").eval()
+    encoded = AutoTokenizer.from_pretrained(tmp_path / "model")(words, is_split_into_words=True, return_tensors="pt")
+    encoded["token_type_ids"] = torch.tensor([[int(word == 1) for word in encoded.word_ids()]])
+    firsts = [encoded.word_ids().index(word) for word in range(len(words))]
+    with torch.inference_mode():
+        torch.testing.assert_close(theirs(**encoded).logits[0][firsts], marked, rtol=1e-5, atol=1e-5)
+
+
+def test_a_folder_from_before_capitals_marks_none(folder: Path) -> None:
+    told = json.loads((folder / "ner.json").read_text())
+    assert told.pop("capitals") is False
+    (folder / "ner.json").write_text(json.dumps(told))
+    assert not load_model(folder).capitals
+
+
+def test_capitals_are_not_marked_where_the_vocabulary_tells_them(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in tiny_bert.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    rules = json.loads((tmp_path / "tokenizer.json").read_text())
+    rules["normalizer"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
+    assert not start_model(tmp_path, LABELS, max_tokens=40, capitals=True).capitals
+    assert "vocabulary tells capitals from small letters, so they are not marked" in capsys.readouterr().err
+
+
+def test_capitals_are_not_marked_without_a_second_token_type(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = load_tokenizer(tiny_bert)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=64, type_vocab_size=1,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(tmp_path)
+    save_tokenizer(tokenizer, tmp_path, 64, has_types=False)
+    assert not start_model(tmp_path, LABELS, capitals=True).capitals
+    assert "the base, bert, has no second token type, so they are not marked" in capsys.readouterr().err
+
+
 def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny_bert)
     names = ["O", "B-Gene", "I-Gene", "E-Gene", "S-Gene"]
@@ -110,7 +177,7 @@ def test_a_damaged_description_is_told(folder: Path, content: str) -> None:
     if content == "NAME":
         content = file.read_text().replace("1.7", '"1.7"')
     file.write_bytes(content.encode(errors="surrogatepass"))
-    with pytest.raises(RequestError, match=r"expected scheme, decoder, .*, temperature in .*ner\.json, found .*; copy"):
+    with pytest.raises(RequestError, match=r"expected scheme, decoder, .*, capitals in .*ner\.json, found .*; copy"):
         load_model(folder)
 
 

@@ -59,6 +59,21 @@ def test_windows_of_a_long_sentence_own_each_word_once(cutter: Cutter) -> None:
     np.testing.assert_array_equal(batch["input_ids"].flatten()[batch["places"]], pieces.ids[pieces.firsts])
 
 
+def test_words_with_two_capitals_have_the_second_token_type(tiny_bert: Path) -> None:
+    cutter = Cutter(load_tokenizer(tiny_bert), capitals=True)
+    pieces = cutter([["The", "PatientS", "gout", "WAS"], [], ["a", "A", "ÄÖ", "pH7", "fluXYZ"] * 5])
+    assert pieces.token_types is not None
+    of_word = [0, 1, 0, 1, *[0, 0, 1, 0, 1] * 5]
+    lengths = np.diff(np.append(pieces.firsts, len(pieces.ids)))
+    assert pieces.token_types.tolist() == np.repeat(of_word, lengths).tolist()  # all pieces of such words
+    windows = pieces.windows(12, 4)
+    assert len(windows.starts) > 2
+    marked = cutter.batch(pieces, windows, width=14, height=len(windows.starts) + 2)["token_type_ids"]
+    for row, (start, end) in enumerate(zip(windows.starts, windows.ends, strict=True)):
+        padding = [0] * (14 - 1 - (end - start))
+        assert marked[row].tolist() == [0, *pieces.token_types[start:end], *padding]
+
+
 def test_a_tokenizer_without_special_tokens_is_refused(tiny_bert: Path) -> None:
     tokenizer = load_tokenizer(tiny_bert)
     tokenizer.sep_token = None
