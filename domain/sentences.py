@@ -6,8 +6,8 @@ Rules, in one pass: a mark (. ! ? …) before white space, or a line break, may 
 
 import math
 import re
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby, pairwise
 
 NARROWEST_WRAP, WIDEST_WRAP = 60, 150
 """Programs wrap lines at a width between these. Shorter lines ended where their writer wanted; so did all the lines of
@@ -62,23 +62,29 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     A header on a line of its own, an item of a list and a line that nobody wrapped are sentences too. A line break
     inside a wrapped sentence stays inside it.
     """
-    spans = []
+    return list(each_sentence(text))
+
+
+def each_sentence(text: str) -> Iterator[tuple[int, int]]:
+    """What `sentence_spans` gives, one by one: of a text of any length no more than a paragraph is held beside it."""
     start = 0
-    for end in (*_ends(text), len(text)):
+    for end in chain(_ends(text), [len(text)]):
         sentence = text[start:end].strip()
         if sentence:
             begin = text.index(sentence[0], start)
-            spans.append((begin, begin + len(sentence)))
+            yield begin, begin + len(sentence)
         start = end
-    return spans
 
 
 def _ends(text: str) -> Iterator[int]:
-    ended_lines = frozenset(line_ends(text) if "\n" in text else ())
-    start = 0
+    ended_lines = line_ends(text)
+    ended_line = start = 0
     for found in CANDIDATE.finditer(text):
         end = found.end()
-        if (end in ended_lines) if found[1] is None else _is_end(text, start, found):
+        if found[1] is None:  # a line break
+            while ended_line < end:
+                ended_line = next(ended_lines, len(text) + 1)
+        if (end == ended_line) if found[1] is None else _is_end(text, start, found):
             yield end
             start = end
 
@@ -88,20 +94,29 @@ def _ends(text: str) -> Iterator[int]:
 
 def line_ends(text: str) -> Iterator[int]:
     """The places after the line breaks that end a sentence."""
-    lines = text.split("\n")
     place = 0
-    for line, following, width in zip(lines, lines[1:], _widths(lines), strict=False):
+    for (line, width), (following, _) in pairwise(_with_widths(_lines(text))):
         place += len(line) + 1
         if not line.strip() or not following.strip() or _ended_on_purpose(line.rstrip(), following, width):
             yield place
 
 
-def _widths(lines: list[str]) -> Iterator[float]:
-    """For each line the width at which its paragraph may have been wrapped, that of the longest line in it."""
+def _lines(text: str) -> Iterator[str]:
+    """The lines of `text`, one by one; the last one is what stands behind the last line break, be it nothing."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
+
+
+def _with_widths(lines: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """Each line, and the width at which its paragraph may have been wrapped, that of the longest line in it."""
     for _, paragraph in groupby(lines, key=lambda line: bool(line.strip())):
-        lengths = [len(line) for line in paragraph]
-        width = max(NARROWEST_WRAP, *lengths)
-        yield from [width if width <= WIDEST_WRAP else math.inf] * len(lengths)
+        held = list(paragraph)
+        width = max(NARROWEST_WRAP, *map(len, held))
+        for line in held:
+            yield line, width if width <= WIDEST_WRAP else math.inf
 
 
 def _ended_on_purpose(line: str, following: str, width: float) -> bool:

@@ -1,10 +1,11 @@
 import random
 import textwrap
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from domain.sentences import sentence_spans
+from domain.sentences import each_sentence, sentence_spans
 
 SAMPLES = Path(__file__).parent / "sentence_samples"
 
@@ -143,3 +144,16 @@ def test_nothing_but_white_space_lies_outside_the_spans_whatever_the_text() -> N
 @pytest.mark.parametrize("piece", [".", "? ", "x. ", ".[1,", "1,", "x\n", ".)", "(", "a.1"])
 def test_time_grows_with_the_text_and_not_with_its_square(piece: str) -> None:
     assert sentence_spans(piece * 50_000)  # minutes, if a rule went back to the beginning each time
+
+
+def test_a_long_text_is_read_a_paragraph_at_a_time() -> None:
+    paragraph = "The patient was seen.\nHe was given aspirin. No fever\nwas found after two days.\n\n"
+    text = paragraph * 20_000
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in each_sentence(text))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 20_000 * len(sentences(paragraph))
+    assert peak < len(text) / 20

@@ -12,7 +12,7 @@ from domain.biomedical.annotations import Document, Entity, Span
 from domain.biomedical.entities.network import EntityModel, load_model
 from domain.biomedical.entities.prediction import WordSpan, find_entities
 from domain.biomedical.words import word_spans
-from domain.sentences import sentence_spans
+from domain.sentences import each_sentence
 
 BLOCK_WORDS = 16_384
 """So many words are sorted by the length of their sentences and computed together, and as many are read ahead."""
@@ -95,7 +95,7 @@ def _sentences(document: Document) -> Iterator[Sequence[Span]]:
     if document.sentences:
         yield from document.sentences
     else:
-        for start, end in sentence_spans(document.text):
+        for start, end in each_sentence(document.text):
             yield word_spans(document.text, start, end)
 
 
