@@ -173,9 +173,9 @@ def measure(options: Namespace) -> tuple[dict[str, Result], list[float]]:
     """The result of each contender, and the matrix rate in each round."""
     contenders = {name: started(ENTRANTS[name], options) for name in ENTRANTS if name in options.contenders}
     pairs = dict[str, int]()
-    for name, contender in contenders.items():  # theirs come first
-        sizes = PAIRS_TRIED if ENTRANTS[name].tuned else [min(pairs.values(), default=PAIRS) if name in OURS else PAIRS]
-        pairs[name] = fastest(contender, sizes)
+    for name, contender in contenders.items():  # the default comes first, and ours last
+        fewest = min(pairs.values(), default=PAIRS)
+        pairs[name] = fastest(contender, PAIRS_TRIED if ENTRANTS[name].tuned else [fewest])
     works = {name: turn(name, contender, pairs[name], options.seed) for name, contender in contenders.items()}
     answers = in_turns({"rate": lambda _: {"rate": matrix_rate(options.device)}, **works}, options.rounds)
     for contender in contenders.values():

@@ -84,7 +84,10 @@ def _ends(text: str) -> Iterator[int]:
         if found[1] is None:  # a line break
             while ended_line < end:
                 ended_line = next(ended_lines, len(text) + 1)
-        if (end == ended_line) if found[1] is None else _is_end(text, start, found):
+            is_end = ended_line == end
+        else:
+            is_end = _is_end(text, start, found)
+        if is_end:
             yield end
             start = end
 

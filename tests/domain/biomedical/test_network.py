@@ -1,6 +1,7 @@
 """The folder of a tagger: what transformers makes of it, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,7 @@ def test_a_folder_from_before_capitals_marks_none(folder: Path) -> None:
 def test_capitals_are_not_marked_where_the_vocabulary_tells_them(
     tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for file in tiny_bert.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(tiny_bert, tmp_path, dirs_exist_ok=True)
     rules = json.loads((tmp_path / "tokenizer.json").read_text())
     rules["normalizer"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
@@ -206,8 +206,7 @@ def test_windows_that_are_mostly_overlap_are_refused(tiny_bert: Path) -> None:
 
 
 def test_a_cased_vocabulary_is_never_lower_cased(tiny_bert: Path, tmp_path: Path) -> None:
-    for file in tiny_bert.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(tiny_bert, tmp_path, dirs_exist_ok=True)
     rules = json.loads((tmp_path / "tokenizer.json").read_text())
     vocabulary = rules["model"]["vocab"]
     rules["model"]["vocab"] = {
