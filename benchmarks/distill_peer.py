@@ -39,7 +39,9 @@ class ByLength(DefaultBatchSampler):
         return len(self.batches)
 
 
-def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate: float, way: str) -> Work:
+def prepare(
+    device: str, threads: int, scratch: str, teacher: str, learning_rate: float, way: str, sampler: str = "its own"
+) -> Work:
     torch.set_num_threads(threads)
     known, teacher_batch = SentenceTransformer(teacher, device=device), TEACHER_BATCH
     if way != "default":
@@ -60,7 +62,7 @@ def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate
                 learning_rate=learning_rate,
                 warmup_steps=0.1,
                 bf16=way == "bf16",
-                batch_sampler=ByLength if way != "default" else "batch_sampler",
+                batch_sampler=ByLength if sampler == "ours" else "batch_sampler",
                 use_cpu=device == "cpu",
                 save_strategy="no",
                 logging_strategy="no",

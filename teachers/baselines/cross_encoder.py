@@ -39,12 +39,20 @@ class CrossEncoder(nn.Module):
 
     network: one of transformers' for sequence classification, with one figure.
     max_tokens: the longest pair, special tokens included; 256 at most when left out.
+    both_orders: whether a score is the mean of those of (a, b) and (b, a); what the network's own config says when left
+        out.
     """
 
     def __init__(
-        self, network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, max_tokens: int | None = None
+        self,
+        network: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        max_tokens: int | None = None,
+        both_orders: bool | None = None,
     ) -> None:
         super().__init__()
+        if both_orders is not None:
+            network.config.both_orders = both_orders
         self.network, self.tokenizer = network, tokenizer
         positions = position_limit(network) or MAX_TOKENS
         self.max_tokens = min(max_tokens or MAX_TOKENS, positions, tokenizer.model_max_length)
@@ -86,6 +94,10 @@ class CrossEncoder(nn.Module):
     def backbone(self) -> nn.Module:
         return self.network.base_model
 
+    @property
+    def both_orders(self) -> bool:
+        return bool(getattr(self.network.config, "both_orders", False))
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Each (pairs, tokens) to logits (pairs,), float32; only the network computes in bf16 under autocast."""
         network: Any = self.network
@@ -104,7 +116,11 @@ class CrossEncoder(nn.Module):
 
     def score(self, pairs: Pairs, *, precision: str = "auto", batch_tokens: int | None = None) -> NDArray[np.float32]:
         """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,)."""
-        return score_pairs(self, pairs, precision, batch_tokens)
+        scores = score_pairs(self, pairs, precision, batch_tokens)
+        if not self.both_orders:
+            return scores
+        turned = score_pairs(self, [(second, first) for first, second in pairs], precision, batch_tokens)
+        return (scores + turned) * np.float32(0.5)
 
 
 def holds_cross_encoder(folder: Path) -> bool:
@@ -116,7 +132,12 @@ def holds_cross_encoder(folder: Path) -> bool:
 
 
 def start_cross_encoder(
-    base: str | Path, max_tokens: int | None = None, seed: int = 0, cache_dir: Path | None = None
+    base: str | Path,
+    max_tokens: int | None = None,
+    seed: int = 0,
+    cache_dir: Path | None = None,
+    *,
+    both_orders: bool = False,
 ) -> CrossEncoder:
     """A cross-encoder before its first step: the BERT of `base`, a sentence encoder's among them, and a new head."""
     folder = model_folder(base, cache_dir=cache_dir)
@@ -134,7 +155,7 @@ def start_cross_encoder(
     _check_head(network)
     _give_pooler(backbone, getattr(network.base_model, "pooler", None))
     setattr(network, network.base_model_prefix, backbone)
-    return CrossEncoder(network, tokenizer, max_tokens)
+    return CrossEncoder(network, tokenizer, max_tokens, both_orders)
 
 
 def _give_pooler(backbone: PreTrainedModel, new: nn.Module | None) -> None:

@@ -1,6 +1,7 @@
 """The stages `teachers.cross-encoder` and `teachers.poly-encoder`: a BERT learns to score pairs of sentences."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -30,10 +31,12 @@ DEV = "dev/spearman_score"
 
 def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network that reads both sentences at once."""
-    cache = context.cache / "hub"
-    return _run(
-        lambda: start_cross_encoder(settings.base, settings.max_tokens, settings.seed, cache), settings, context
-    )
+
+    def start() -> CrossEncoder:
+        cache, orders = context.cache / "hub", settings.both_orders
+        return start_cross_encoder(settings.base, settings.max_tokens, settings.seed, cache, both_orders=orders)
+
+    return _run(start, settings, context)
 
 
 def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
@@ -53,6 +56,8 @@ def _run(start: Callable[[], Scorer], settings: PairSettings, context: StageCont
         examples = read_examples(settings.train, reading, context, rejects)
         dev = read_examples(settings.dev, reading, context, rejects) if settings.dev else None
         tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
+    if isinstance(settings, CrossEncoderSettings) and settings.both_orders:
+        examples = in_both_orders(examples)
     model = start()
     metrics = train(PairTask(model, settings, examples, dev), settings, context.output, context.work)
     if not context.world.is_main:
@@ -66,6 +71,12 @@ def _run(start: Callable[[], Scorer], settings: PairSettings, context: StageCont
 def _reading(settings: PairSettings) -> TrainSettings:
     """The tables are those of a teacher that learns scores, and are read as its are."""
     return TrainSettings(base=settings.base, objective="cosine", train=settings.train, score_range=settings.score_range)
+
+
+def in_both_orders(examples: Examples) -> Examples:
+    """Each pair as it stands and turned round."""
+    indices = np.concatenate([examples.indices, examples.indices[:, ::-1]])  # (2 × pairs, 2)
+    return replace(examples, indices=indices, labels=[*examples.labels, *examples.labels])
 
 
 def pairs_of(examples: Examples) -> Pairs:

@@ -39,9 +39,12 @@ class CrossEncoderSettings(PairSettings):
     """A BERT that reads both sentences at once.
 
     max_tokens: the longest pair, special tokens included; as many as the base has positions, and 256 at most.
+    both_orders: each pair is learnt from as (a, b) and as (b, a), and a score is the mean of both: for likeness, which
+        knows no order. Scoring takes twice as long.
     """
 
     max_tokens: Positive | None = None
+    both_orders: bool = False
 
 
 class PolyEncoderSettings(PairSettings):

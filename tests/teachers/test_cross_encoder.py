@@ -15,7 +15,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from teachers.baselines.cross_encoder import CrossEncoder, start_cross_encoder
-from teachers.baselines.pair_train import PairTask, run
+from teachers.baselines.pair_train import PairTask, in_both_orders, pairs_of, run
 from teachers.baselines.settings import CrossEncoderSettings
 from teachers.examples import Examples
 
@@ -84,8 +84,9 @@ def write(path: Path, count: int, seed: int) -> list[tuple[str, str, int]]:
     return rows
 
 
+@pytest.mark.parametrize("both_orders", [False, True])
 def test_it_learns_and_its_figures_are_scipys_on_its_scores(
-    context: StageContext, tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]
+    both_orders: bool, context: StageContext, tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]
 ) -> None:
     tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")
     write(tmp_path / "train.tsv", 400, 1)
@@ -94,13 +95,35 @@ def test_it_learns_and_its_figures_are_scipys_on_its_scores(
     given: dict[str, Any] = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
     given |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "base": str(tmp_path / "base")}
     given |= {"epochs": 6, "learning_rate": 3e-3, "batch_items": 32, "precision": "fp32", "max_tokens": 24}
+    given |= {"both_orders": both_orders}
     metrics = run(CrossEncoderSettings.model_validate(given), context)
     model = CrossEncoder.load(context.output / "model")
     scores = model.score([row[:2] for row in tested], precision="fp32")
     found = metrics["sts/toy/spearman_score"]
     assert found is not None and found > 0.6
     assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
+    assert model.both_orders == both_orders and metrics["train_items"] == 400 * (1 + both_orders)
     assert {"dev/spearman_score", "sts/toy/spearman_score_low", "best_step", "train_items"} <= metrics.keys()
+
+
+def test_in_both_orders_a_pair_and_the_same_turned_round_score_the_mean_of_the_two(base: Path, tmp_path: Path) -> None:
+    model = start_cross_encoder(base, max_tokens=16, seed=4, both_orders=True)
+    last = [module for module in model.network.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
+    last.weight.data *= 20
+    model.save(tmp_path / "model")
+    turned = [(second, first) for first, second in PAIRS]
+    there, back = (np.array(by_transformers(tmp_path / "model", pairs, 16)) for pairs in (PAIRS, turned))
+    assert np.abs(there - back).max() > 1e-3, "the order was to matter to the network"
+    loaded = CrossEncoder.load(tmp_path / "model")
+    for pairs in (PAIRS, turned):
+        np.testing.assert_allclose(loaded.score(pairs, precision="fp32"), (there + back) / 2, atol=1e-5)
+    assert not start_cross_encoder(tmp_path / "model").both_orders, "that is for each training to say"
+
+
+def test_in_both_orders_each_pair_is_learnt_from_twice() -> None:
+    examples = in_both_orders(Examples(["a", "b", "c"], np.array([[0, 1], [1, 2]]), [0.5, 1.0]))
+    assert pairs_of(examples) == [("a", "b"), ("b", "c"), ("b", "a"), ("c", "b")]
+    assert examples.labels == [0.5, 1.0, 0.5, 1.0]
 
 
 def test_a_folder_without_a_cross_encoder_is_told(tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]) -> None:
