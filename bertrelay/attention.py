@@ -17,6 +17,9 @@ from bertrelay.dropout import dropout as dropped
 
 NAME = "bertrelay"
 LONGEST_FOR_PRODUCTS = {torch.bfloat16: 512, torch.float32: 32}  # tokens
+LONGEST_TURNED = 20
+"""Up to so many tokens a softmax over keys is faster if they are not the last dimension. Over that torch computes row
+by row, and numbers fewer than a vector has, 16, one by one, which takes four times as long."""
 
 
 def use_in(backbone: PreTrainedModel) -> None:
@@ -47,10 +50,15 @@ def attention(
     one_row = attention_mask is not None and attention_mask.stride(-2) == 0
     if attention_mask is not None and one_row:
         query, key = _with_mask(query, key, attention_mask[:, :, 0])
-    scores = query @ key.transpose(-1, -2)  # (batch, heads, tokens, tokens)
-    if attention_mask is not None and not one_row:
-        scores = scores.masked_fill(~attention_mask, -torch.inf)
-    weights = dropped(scores.softmax(dim=-1), dropout)  # (batch, heads, tokens, tokens)
+        attention_mask = None
+    if attention_mask is None and query.shape[-2] <= LONGEST_TURNED:
+        scores = key @ query.transpose(-1, -2)  # (batch, heads, keys, queries)
+        weights = dropped(scores.softmax(dim=-2).to(scores.dtype), dropout).transpose(-1, -2)
+    else:
+        scores = query @ key.transpose(-1, -2)  # (batch, heads, queries, keys)
+        if attention_mask is not None:
+            scores = scores.masked_fill(~attention_mask, -torch.inf)
+        weights = dropped(scores.softmax(dim=-1).to(scores.dtype), dropout)
     return (weights @ value).transpose(1, 2).contiguous(), None
 
 

@@ -7,7 +7,7 @@ from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, XLMRobe
 from transformers.masking_utils import bidirectional_mask_function
 
 from bertrelay import attention
-from bertrelay.attention import LONGEST_FOR_PRODUCTS, use_in
+from bertrelay.attention import LONGEST_FOR_PRODUCTS, LONGEST_TURNED, use_in
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,
@@ -19,6 +19,9 @@ SIZES: dict[str, Any] = {
 }
 
 
+EITHER_WAY = pytest.mark.parametrize("tokens", [LONGEST_TURNED, LONGEST_TURNED + 1])
+
+
 def inputs(tokens: int = 9) -> tuple[Tensor, Tensor]:
     ids, mask = torch.randint(3, 50, (3, tokens)), torch.ones(3, tokens, dtype=torch.int64)
     mask[1, 4:] = 0
@@ -27,8 +30,9 @@ def inputs(tokens: int = 9) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("network", [BertModel(BertConfig(**SIZES)), XLMRobertaModel(XLMRobertaConfig(**SIZES))])
 @pytest.mark.parametrize("padded", [True, False])
-def test_products_give_what_torchs_kernel_gives(network: BertModel, padded: bool) -> None:
-    ids, mask = inputs()
+@EITHER_WAY
+def test_products_give_what_torchs_kernel_gives(network: BertModel, padded: bool, tokens: int) -> None:
+    ids, mask = inputs(tokens)
     mask = mask if padded else torch.ones_like(mask)
     with torch.no_grad():
         network.eval().set_attn_implementation("sdpa")
@@ -39,13 +43,14 @@ def test_products_give_what_torchs_kernel_gives(network: BertModel, padded: bool
     assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=1e-6)
 
 
-def test_gradients_agree_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+@EITHER_WAY
+def test_gradients_agree_in_float64(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def gradient(longest: int) -> Tensor:
         monkeypatch.setitem(attention.LONGEST_FOR_PRODUCTS, torch.float64, longest)
         torch.manual_seed(0)
         network = BertModel(BertConfig(**SIZES)).double().eval()
         use_in(network)
-        ids, mask = inputs()
+        ids, mask = inputs(tokens)
         states = network(input_ids=ids, attention_mask=mask).last_hidden_state
         (states * mask[..., None]).square().sum().backward()
         return network.encoder.layer[0].attention.self.key.weight.grad
