@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.ner import f1
-from benchmarks.tagging import AUTO, DEFAULT, SLACK_MB, Compared, Seen, claims
+from benchmarks.tagging import AUTO, DEFAULT, SLACK_MB, Compared, Seen, claims, long_documents
 from domain.biomedical.entities.examples import Example
 from domain.biomedical.entities.labels import LabelSet
 
@@ -10,7 +10,7 @@ SAME = Compared(10, 0, 0, 0.0)
 
 
 def seen(words: int, text: float, ready: float, peak: float) -> Seen:
-    return Seen(words, text, ready, peak, 0, 1.0)
+    return Seen(words, 1, text, ready, peak, 0, 1.0)
 
 
 @pytest.mark.parametrize(("growth", "holds"), [(0.0, True), (SLACK_MB, True), (SLACK_MB + 1, False)])
@@ -19,6 +19,12 @@ def test_memory_may_grow_by_the_slack_and_not_by_the_text_again(growth: float, h
     speed, memory, same = claims(SECONDS, [short, long], SAME)
     assert (speed.holds, memory.holds, same.holds) == (True, holds, True)
     assert f"at most {SLACK_MB} MB" in memory.text
+
+
+def test_the_short_documents_together_are_the_long_one() -> None:
+    texts = ["one two three", "four", "five six"]
+    short, (long,) = long_documents(texts, 4, documents=2), long_documents(texts, 8)
+    assert short == ["one two three\n\nfour", "five six\n\none two three"] and long == "\n\n".join(short)
 
 
 def test_where_nothing_was_found_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
