@@ -17,8 +17,8 @@ another seed. A time begins when the models are loaded and ends with the last st
 Contenders: BertRelay as it comes (`auto`) and forced to fp32; sentence-transformers after the example in its repository
 (make_multilingual.py): fp32, 64 pairs a step, teacher's batches of 64; and at its best: the teacher's weights in bf16
 with the batch size that is fastest for it, so many pairs a step (32, 64 or 128) as are fastest, the student in bf16 by
-autocast or by its weights. None of its settings batches pairs of like length, but its trainer takes a sampler: what its
-best would be with one of ours stands beside it, and is in no claim.
+autocast or by its weights. None of its settings batches pairs of like length (`group_by_length` of its arguments has no
+effect there), but its trainer takes a sampler: its bf16 weights with one of ours stand beside it, and are in no claim.
 
 Where the two designs differ: theirs learns from so many pairs a step, ours from as many sentences as make as many steps
 of an epoch as the one of theirs with the fewest pairs makes, for more steps learn more; it has each distinct English
@@ -179,7 +179,7 @@ def measure(options: Namespace) -> tuple[dict[str, Result], list[float]]:
     contenders = {name: started(ENTRANTS[name], options) for name in ENTRANTS if name in options.contenders}
     pairs = dict[str, int]()
     for name, contender in contenders.items():  # the default comes first, and ours last
-        fewest = min(pairs.values(), default=PAIRS)
+        fewest = min((pairs[each] for each in pairs if ENTRANTS[each].claimed), default=PAIRS)
         pairs[name] = fastest(contender, PAIRS_TRIED if ENTRANTS[name].tuned else [fewest])
     works = {name: turn(name, contender, pairs[name], options.seed) for name, contender in contenders.items()}
     answers = in_turns({"rate": lambda _: {"rate": matrix_rate(options.device)}, **works}, options.rounds)

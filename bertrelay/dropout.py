@@ -35,6 +35,6 @@ def dropout(values: Tensor, p: float) -> Tensor:
     dropped = min(round(p * 2**BITS), 2**BITS - 1)
     words = torch.empty(-(-values.numel() * BITS // 64), dtype=torch.int64).random_(SMALLEST, None)
     bits = words.view(torch.int16)[: values.numel()].view(values.shape)  # uniform in ±2¹⁵
-    kept = bits.ge_(dropped - 2 ** (BITS - 1)).to(values.dtype)  # in place: from bool it would take eight times as long
+    kept = bits.ge_(dropped - 2 ** (BITS - 1)).to(values.dtype)  # in int16: a bool takes eight times as long
     scaled: Tensor = values * kept.mul_(2**BITS / (2**BITS - dropped))
     return scaled

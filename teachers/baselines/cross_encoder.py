@@ -39,20 +39,12 @@ class CrossEncoder(nn.Module):
 
     network: one of transformers' for sequence classification, with one figure.
     max_tokens: the longest pair, special tokens included; 256 at most when left out.
-    both_orders: whether a score is the mean of those of (a, b) and (b, a); what the network's own config says when left
-        out.
     """
 
     def __init__(
-        self,
-        network: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        max_tokens: int | None = None,
-        both_orders: bool | None = None,
+        self, network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, max_tokens: int | None = None
     ) -> None:
         super().__init__()
-        if both_orders is not None:
-            network.config.both_orders = both_orders
         self.network, self.tokenizer = network, tokenizer
         positions = position_limit(network) or MAX_TOKENS
         self.max_tokens = min(max_tokens or MAX_TOKENS, positions, tokenizer.model_max_length)
@@ -96,6 +88,7 @@ class CrossEncoder(nn.Module):
 
     @property
     def both_orders(self) -> bool:
+        """Whether a score is the mean of those of (a, b) and (b, a)."""
         return bool(getattr(self.network.config, "both_orders", False))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -120,7 +113,7 @@ class CrossEncoder(nn.Module):
         if not self.both_orders:
             return scores
         turned = score_pairs(self, [(second, first) for first, second in pairs], precision, batch_tokens)
-        return (scores + turned) * np.float32(0.5)
+        return (scores + turned) / np.float32(2)
 
 
 def holds_cross_encoder(folder: Path) -> bool:
@@ -144,7 +137,7 @@ def start_cross_encoder(
     layout = read_layout(folder)
     folder = folder / layout.transformer_folder
     backbone, tokenizer = load_backbone(folder), load_tokenizer(folder, layout.lower_case)
-    backbone.config.num_labels = 1
+    backbone.config.num_labels, backbone.config.both_orders = 1, both_orders
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -155,7 +148,7 @@ def start_cross_encoder(
     _check_head(network)
     _give_pooler(backbone, getattr(network.base_model, "pooler", None))
     setattr(network, network.base_model_prefix, backbone)
-    return CrossEncoder(network, tokenizer, max_tokens, both_orders)
+    return CrossEncoder(network, tokenizer, max_tokens)
 
 
 def _give_pooler(backbone: PreTrainedModel, new: nn.Module | None) -> None:

@@ -36,7 +36,7 @@ def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
         cache, orders = context.cache / "hub", settings.both_orders
         return start_cross_encoder(settings.base, settings.max_tokens, settings.seed, cache, both_orders=orders)
 
-    return _run(start, settings, context)
+    return _run(start, settings, context, both_orders=settings.both_orders)
 
 
 def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
@@ -49,14 +49,16 @@ def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
     return _run(start, settings, context)
 
 
-def _run(start: Callable[[], Scorer], settings: PairSettings, context: StageContext) -> Metrics:
+def _run(
+    start: Callable[[], Scorer], settings: PairSettings, context: StageContext, *, both_orders: bool = False
+) -> Metrics:
     """Trains what `start` gives and writes `model/`; `sts/<name>/spearman_score` of each test set."""
     with Rejects(context.output / "rejects.jsonl" if context.world.is_main else None, settings.max_rejects) as rejects:
         reading = _reading(settings)
         examples = read_examples(settings.train, reading, context, rejects)
         dev = read_examples(settings.dev, reading, context, rejects) if settings.dev else None
         tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
-    if isinstance(settings, CrossEncoderSettings) and settings.both_orders:
+    if both_orders:
         examples = in_both_orders(examples)
     model = start()
     metrics = train(PairTask(model, settings, examples, dev), settings, context.output, context.work)

@@ -40,7 +40,7 @@ class CrossEncoderSettings(PairSettings):
 
     max_tokens: the longest pair, special tokens included; as many as the base has positions, and 256 at most.
     both_orders: each pair is learnt from as (a, b) and as (b, a), and a score is the mean of both: for likeness, which
-        knows no order. Scoring takes twice as long.
+        knows no order. Training and scoring take twice as long.
     """
 
     max_tokens: Positive | None = None

@@ -7,7 +7,7 @@ from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, XLMRobe
 from transformers.masking_utils import bidirectional_mask_function
 
 from bertrelay import attention
-from bertrelay.attention import LONGEST_FOR_PRODUCTS, LONGEST_TURNED, use_in
+from bertrelay.attention import LONGEST_FOR_PRODUCTS, VECTOR, use_in
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,
@@ -19,7 +19,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-EITHER_WAY = pytest.mark.parametrize("tokens", [LONGEST_TURNED, LONGEST_TURNED + 1])
+EACH_WAY = pytest.mark.parametrize("tokens", [VECTOR - 1, VECTOR, 2 * VECTOR])
 
 
 def inputs(tokens: int = 9) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ def inputs(tokens: int = 9) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("network", [BertModel(BertConfig(**SIZES)), XLMRobertaModel(XLMRobertaConfig(**SIZES))])
 @pytest.mark.parametrize("padded", [True, False])
-@EITHER_WAY
+@EACH_WAY
 def test_products_give_what_torchs_kernel_gives(network: BertModel, padded: bool, tokens: int) -> None:
     ids, mask = inputs(tokens)
     mask = mask if padded else torch.ones_like(mask)
@@ -43,7 +43,7 @@ def test_products_give_what_torchs_kernel_gives(network: BertModel, padded: bool
     assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=1e-6)
 
 
-@EITHER_WAY
+@EACH_WAY
 def test_gradients_agree_in_float64(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def gradient(longest: int) -> Tensor:
         monkeypatch.setitem(attention.LONGEST_FOR_PRODUCTS, torch.float64, longest)
@@ -56,6 +56,27 @@ def test_gradients_agree_in_float64(tokens: int, monkeypatch: pytest.MonkeyPatch
         return network.encoder.layer[0].attention.self.key.weight.grad
 
     assert torch.allclose(gradient(longest=64), gradient(longest=0), atol=1e-12)
+
+
+@EACH_WAY
+def test_bf16_is_near_to_what_torchs_kernel_gives_in_float64(tokens: int) -> None:
+    torch.manual_seed(5)
+    query, key, value = torch.randn(3, 2, 3, tokens, 8).bfloat16()
+    visible = (torch.arange(tokens) < tokens - 3).expand(2, 1, tokens, tokens)
+    found, _ = attention.attention(torch.nn.Module(), query, key, value, visible)
+    exact = torch.nn.functional.scaled_dot_product_attention(query.double(), key.double(), value.double(), visible)
+    assert found.dtype == torch.bfloat16
+    assert torch.allclose(found.double(), exact.transpose(1, 2), atol=0.02)
+
+
+@EACH_WAY
+def test_a_share_of_the_weights_is_dropped_and_the_rest_scaled(tokens: int) -> None:
+    torch.manual_seed(6)
+    nothing = torch.zeros(20, 2, tokens, 8).bfloat16()  # so that each token looks at all alike
+    ones = torch.eye(tokens).bfloat16().expand(20, 2, tokens, tokens)
+    found, _ = attention.attention(torch.nn.Module(), nothing, nothing, ones, None, dropout=0.5)  # the weights
+    assert torch.allclose(found.float().unique(), torch.tensor([0, 2 / tokens]), rtol=0.01)
+    assert abs((found == 0).float().mean() - 0.5) < 5 * 0.5 / found.numel() ** 0.5
 
 
 def test_products_are_kept_to_where_they_are_faster() -> None:
