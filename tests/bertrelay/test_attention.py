@@ -73,8 +73,8 @@ def test_bf16_is_near_to_what_torchs_kernel_gives_in_float64(tokens: int) -> Non
 def test_a_share_of_the_weights_is_dropped_and_the_rest_scaled(tokens: int) -> None:
     torch.manual_seed(6)
     nothing = torch.zeros(20, 2, tokens, 8).bfloat16()  # so that each token looks at all alike
-    ones = torch.eye(tokens).bfloat16().expand(20, 2, tokens, tokens)
-    found, _ = attention.attention(torch.nn.Module(), nothing, nothing, ones, None, dropout=0.5)  # the weights
+    identity = torch.eye(tokens).bfloat16().expand(20, 2, tokens, tokens)
+    found, _ = attention.attention(torch.nn.Module(), nothing, nothing, identity, None, dropout=0.5)  # the weights
     assert torch.allclose(found.float().unique(), torch.tensor([0, 2 / tokens]), rtol=0.01)
     assert abs((found == 0).float().mean() - 0.5) < 5 * 0.5 / found.numel() ** 0.5
 
