@@ -6,6 +6,7 @@ environment of its own.
 """
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -107,7 +108,7 @@ class Spread(NamedTuple):
     @classmethod
     def of_ratios(cls, above: Sequence[float], below: Sequence[float]) -> "Spread":
         """Of the ratios round by round: noise that lasts longer than a round is in both, and falls out."""
-        return cls.of(a / b for a, b in zip(above, below, strict=True))
+        return cls.of(a / b if b else math.inf for a, b in zip(above, below, strict=True))
 
     def __str__(self) -> str:
         return self.told()

@@ -18,18 +18,18 @@ REASONS_SHOWN = 8
 class TakesRejects(Protocol):
     """What can be told of a record that cannot be used."""
 
-    def add(self, file: str, line: int, reason: str, record: str = "") -> None: ...
+    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None: ...
 
 
 @dataclass
 class RejectList:
     """The rejects of a piece of work, kept beside it until the piece is whole, so that a resumed run knows them too."""
 
-    listed: list[tuple[str, int, str, str]] = field(default_factory=list)
+    listed: list[tuple[str, int, str, str, str]] = field(default_factory=list)
 
-    def add(self, file: str, line: int, reason: str, record: str = "") -> None:
+    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
         """Keeps one record that cannot be used."""
-        self.listed.append((file, line, reason, record))
+        self.listed.append((file, line, reason, record, detail))
 
 
 class Rejects:
@@ -77,11 +77,11 @@ class Rejects:
     def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
         """Counts one record that cannot be used.
 
-        record: its id, where a line does not tell which one it is. detail: what was found and what to do, without any
-        of its text.
+        line: from 1; 0 where there is none. record: its id, where a line does not tell which one it is. detail: what
+        was found and what to do, without any of its text.
         """
         self._counts[reason, file] += 1
-        place = f"{file}, line {line:,}" + (f", record {record}" if record else "")
+        place = file + (f", line {line:,}" if line else "") + (f", record {record}" if record else "")
         self._first = self._first or place + (f" ({detail})" if detail else "")
         if self._file is not None:
             more = {name: value for name, value in (("record", record), ("detail", detail)) if value}

@@ -224,7 +224,8 @@ def _expected_header(column: str, first: list[str]) -> str:
     hint = f" Did you mean {same[0]!r}?" if same else ""
     return (
         f"A header was expected in its first row, found {len(first)} columns of other names.{hint} "
-        "Look at that row; if it is a record, give header = false and columns by position."
+        "Name columns that stand there; if that row is a record, read the file without a header and its columns by "
+        "position (in a recipe header = false)."
     )
 
 

@@ -87,13 +87,19 @@ def _findings(
 ) -> "list[Finding]":
     """What is found in files of entities, or of questions: told by the format, else by what the files hold."""
     from domain.biomedical.answers.checking import are_questions, check_questions
+    from domain.biomedical.answers.question_files import SHAPES
     from domain.biomedical.checking import check as check_entities
     from domain.biomedical.formats import Columns
 
     named = file_format in ("squad", "bioasq")
     if named or (file_format in (None, "jsonl") and are_questions(splits)):
         return check_questions(splits, file_format, model)
-    return check_entities(splits, file_format, model, Columns(*columns))
+    try:
+        return check_entities(splits, file_format, model, Columns(*columns))
+    except RequestError as error:
+        if file_format is None and any(path.suffix == ".json" for path in splits.values()):
+            raise RequestError(f"{error} Files of questions: {SHAPES}") from None
+        raise
 
 
 def _splits(files: Sequence[Path], named: dict[Any, Path]) -> dict[Any, Path]:

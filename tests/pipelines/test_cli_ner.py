@@ -310,3 +310,17 @@ def test_what_was_begun_for_another_input_is_begun_again(cut_short, tagger, many
     tag_file(tagger, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
     assert "was begun for another model or input; it is begun again" in capsys.readouterr().err
     assert [document.text for document in read_documents(tmp_path / "out.jsonl")] == many[:10]
+
+
+def test_more_refused_documents_than_allowed_leave_what_was_there(call, tagger, tmp_path):
+    rows = [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(["gout", "gout\nfever of p53"])]
+    (tmp_path / "in.jsonl").write_text("\n".join(rows))
+    (tmp_path / "out.pubtator").write_text("of before")
+    with pytest.raises(
+        WorkError, match=r"1 of 2 .* document d1 \(.*pubtator cannot hold it; JSONL, for example, can\)"
+    ):
+        call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.pubtator")
+    assert (tmp_path / "out.pubtator").read_text() == "of before"
+    with pytest.raises(WorkError):
+        call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "new.pubtator")
+    assert not (tmp_path / "new.pubtator").exists()

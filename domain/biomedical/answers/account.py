@@ -55,7 +55,7 @@ class Account:
         return {
             "snippets": {how: self.notes[how] for how in ALIGNMENTS},
             "questions": {how: best[how] for how in ALIGNMENTS},
-            "not_found": [name for name, how in self.aligned.items() if how == ALIGNMENTS[-1]],
+            "by_question": self.aligned,
         }
 
     def tell(self) -> None:

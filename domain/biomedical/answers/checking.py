@@ -18,9 +18,9 @@ from domain.biomedical.answers.placing import ALIGNMENTS
 from domain.biomedical.answers.question_files import (
     QuestionFormat,
     once,
+    place_of,
     question_format_of,
     question_items,
-    told,
 )
 from domain.biomedical.answers.questions import Question
 from domain.biomedical.checking import (
@@ -58,7 +58,8 @@ def _lengths() -> "dict[Part, array[int]]":
 class Survey:
     """What is known of a file after one walk through it; contexts are counted and measured once each.
 
-    unfit: how many questions a training would leave out, by reason; first_unfit: the id of the first of these.
+    unfit: how many questions a training would leave out, by reason; first_unfit: which is the first of these.
+    first_long: the first question of which a part has more words than `LONG`.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Survey:
     pieces: "dict[Part, array[int]]" = field(default_factory=_lengths)
     unfit: Counter[str] = field(default_factory=Counter)
     first_unfit: dict[str, str] = field(default_factory=dict)
+    first_long: dict[Part, str] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     contexts: set[int] = field(default_factory=set)
     articles: set[int] = field(default_factory=set)
@@ -153,7 +155,7 @@ def _measure(questions: Sequence[Question], has_new_context: Sequence[bool], mea
     for reason, has_fault in lengths.faults.items():
         for question in compress(questions, has_fault):
             found.unfit[reason] += 1
-            found.first_unfit.setdefault(reason, told_id(question.id))
+            found.first_unfit.setdefault(reason, f"question {told_id(question.id)} in {found.name}")
 
 
 def _count(question: Question, found: Survey) -> bool:
@@ -164,7 +166,10 @@ def _count(question: Question, found: Survey) -> bool:
     texts += [("answer", answer.text) for answer in question.answers]
     texts += [("context", question.context)] if is_new else []
     for part, text in texts:
-        found.words[part].append(len(text.split()))
+        length = len(text.split())
+        found.words[part].append(length)
+        if part in LONG and length > LONG[part]:
+            found.first_long.setdefault(part, f"question {told_id(question.id)} in {found.name}")
     found.questions += 1
     found.impossible += question.impossible
     found.unlabelled += not question.answers and not question.impossible
@@ -266,7 +271,9 @@ def _words(surveys: Surveys, part: Part) -> Finding:
     lengths = [length for found in surveys.values() for length in found.words[part]]
     words = _spreads({split: found.words[part] for split, found in surveys.items()})
     long = sum(length > LONG[part] for length in lengths) if part in LONG else 0
-    words += f"; more than {LONG[part]:,} words: {long:,} ({TOO_LONG[part]})" if long else ""
+    if long:
+        first = next(found.first_long[part] for found in surveys.values() if part in found.first_long)
+        words += f"; more than {LONG[part]:,} words: {long:,} ({TOO_LONG[part]}); the first is {first}"
     figures = {"longest": max(lengths, default=0), "long": long}
     return Finding(f"words in {_a(part)}", "warn" if long else "good", words, figures)
 
@@ -279,8 +286,10 @@ def _pieces(surveys: Surveys, part: Part, measure: "Measure") -> Finding:
     words = _spreads({split: found.pieces[part] for split, found in surveys.items()})
     unfit = 0
     for reason in reasons[part]:
-        count, first = _unfit(surveys, reason)
-        words += f"; {count:,} × {reason}; the first is {first}" if count else ""
+        count = sum(found.unfit[reason] for found in surveys.values())
+        if count:
+            first = next(found.first_unfit[reason] for found in surveys.values() if reason in found.first_unfit)
+            words += f"; {count:,} × {reason}; the first is {first}"
         unfit += count
     lengths = [length for found in surveys.values() for length in found.pieces[part]]
     long = sum(length > measure.max_tokens for length in lengths)
@@ -288,13 +297,6 @@ def _pieces(surveys: Surveys, part: Part, measure: "Measure") -> Finding:
         words += f"; longer than {measure.max_tokens:,}: {long:,} (read in windows)" if long else ""
     figures = {"longest": max(lengths, default=0), "long": long, "unfit": unfit}
     return Finding(f"tokens in {_a(part)}", "warn" if unfit else "good", words, figures)
-
-
-def _unfit(surveys: Surveys, reason: str) -> tuple[int, str]:
-    """How many questions a training would leave out for this reason, and which is the first."""
-    having = [found for found in surveys.values() if found.unfit[reason]]
-    first = f"question {having[0].first_unfit[reason]} in {having[0].name}" if having else ""
-    return sum(found.unfit[reason] for found in having), first
 
 
 def _whole(surveys: Surveys) -> int:
@@ -306,9 +308,11 @@ def _notes(surveys: Surveys) -> Counter[str]:
 
 
 def _reasons(rows: Sequence[Unusable]) -> str:
+    """How many there are of each reason, and the first of them."""
     counted = Counter(row.reason for row in rows).most_common()
-    listed = ", ".join(f"{count:,} × {reason}" for reason, count in counted)
-    return f"{listed}; the first is {told(rows[0])}"
+    first = {row.reason: row for row in reversed(rows)}
+    told = {reason: f"{place_of(row)} ({row.detail})" if row.detail else place_of(row) for reason, row in first.items()}
+    return "; ".join(f"{count:,} × {reason}; the first is {told[reason]}" for reason, count in counted)
 
 
 def _spreads(lengths: Mapping[Split, Sequence[int]]) -> str:

@@ -16,7 +16,9 @@ from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.items import NO_CONTEXT, Item, checked, name_of, placed_answers, told_id
 from domain.biomedical.answers.questions import Answer, Question, Synonyms
 from domain.biomedical.formats.items import numbered_lines
-from domain.biomedical.formats.shapes import Shape, parsed
+from domain.biomedical.formats.shapes import NOT_JSON, Shape, parsed
+
+SHAPE = 'expected {"id", "question", "context", "answers": [{"text", "start"}]}'
 
 
 class _Answer(Shape):
@@ -52,7 +54,11 @@ def _item(line: str, context_before: str, file: str, number: int) -> Question | 
     try:
         found = parsed(_Question, line)
     except Unfit as fault:
-        return Unusable(file, number, fault.reason, fault.detail)
+        if fault.reason == NOT_JSON:
+            return Unusable(file, number, fault.reason, fault.detail)
+        value = json.loads(line)
+        name = told_id(value.get("id")) if isinstance(value, dict) else ""
+        return Unusable(file, number, fault.reason, f"{fault.detail}; {SHAPE}", name)
     name = str(number if found.id is None else found.id)
     try:
         return checked(replace(_question(found, name, context_before), file=file, line=number))

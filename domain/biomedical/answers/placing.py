@@ -16,7 +16,10 @@ MOST_SHIFT = 10  # characters; what stands further off may be another mention
 
 
 def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]:
-    """The answer at `start`, else the nearest one at most `MOST_SHIFT` characters off; of two, the earlier."""
+    """The answer at `start`, else one at most `MOST_SHIFT` characters off.
+
+    One that is no part of a longer word goes before one that is; then the nearest, and of two the earlier.
+    """
     if start >= 0 and context.startswith(text, start):
         return Answer(text, start), "in place"
     begin = max(0, start - MOST_SHIFT)
@@ -24,7 +27,8 @@ def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]
     found = [begin + place for place in _places(text, around)]
     if not found:
         return None, "nowhere"
-    return Answer(text, min(found, key=lambda place: abs(place - start))), "mended"
+    whole = {answer.start for answer in _mentions(context, text, re.NOFLAG)}
+    return Answer(text, min(found, key=lambda place: (place not in whole, abs(place - start)))), "mended"
 
 
 def aligned(context: str, wordings: Synonyms) -> tuple[tuple[Answer, ...], Alignment]:

@@ -1,5 +1,6 @@
 """The front door: questions in and out of files of any format."""
 
+import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -32,6 +33,10 @@ FORMATS: dict[QuestionFormat, Format] = {
 
 LISTS: dict[str, QuestionFormat] = {squad.ARTICLES: "squad", bioasq.QUESTIONS: "bioasq"}
 OURS = {"question", "context"}
+SHAPES = (
+    f"SQuAD's JSON has articles in {squad.ARTICLES!r}, BioASQ's has {bioasq.QUESTIONS!r}, and JSONL has an object with "
+    "`question` and `context` in each line."
+)
 
 
 def read_questions(
@@ -73,11 +78,7 @@ def question_items(path: Path | str, format_name: QuestionFormat | None = None) 
         raise RequestError(f"there is no file {path}. Check the path; in a recipe it counts from its folder.")
     name = format_name or question_format_of(path)
     if name is None:
-        raise RequestError(
-            f"{path}: expected questions, found JSON of another shape or none at all. SQuAD's JSON has articles in "
-            f"{squad.ARTICLES!r}, BioASQ's has {bioasq.QUESTIONS!r}, and JSONL has an object with `question` and "
-            "`context` in each line."
-        )
+        raise RequestError(f"{path}: expected questions, found JSON of another shape or none at all. {SHAPES}")
     empty = True
     for item in FORMATS[name].read(path):
         empty = False
@@ -87,8 +88,17 @@ def question_items(path: Path | str, format_name: QuestionFormat | None = None) 
 
 
 def question_format_of(path: Path) -> QuestionFormat | None:
-    """What a file of questions is, told by its first keys; None for what is no such file."""
+    """What a file of questions is, told by its first keys; None for what is no such file.
+
+    Raises RequestError for a list of questions, which is of no format.
+    """
     with json_window(path) as window:
+        if window.peek() == "[":
+            first = next((json.loads(text) for _, text in window.elements()), None)
+            if isinstance(first, dict) and "question" in first:
+                raise RequestError(
+                    f"{path}: expected an object, found a list of questions. {SHAPES} Write each on a line of its own."
+                )
         if window.peek() != "{":
             return None
         keys = set[str]()
@@ -129,9 +139,14 @@ def refuse(fault: Unusable, rejects: Rejects | None) -> None:
 
 def told(fault: Unusable) -> str:
     """File, line and id of a question that cannot be used, and what is wrong with it."""
-    record = f", question {fault.record}" if fault.record else ""
     detail = f" ({fault.detail})" if fault.detail else ""
-    return f"{fault.file}, line {fault.line:,}{record}: {fault.reason}{detail}"
+    return f"{place_of(fault)}: {fault.reason}{detail}"
+
+
+def place_of(fault: Unusable) -> str:
+    """File, line and id of a question that cannot be used."""
+    record = f", question {fault.record}" if fault.record else ""
+    return f"{fault.file}, line {fault.line:,}{record}"
 
 
 def write_questions(path: Path | str, questions: Iterable[Question], format_name: QuestionFormat = "jsonl") -> None:

@@ -43,6 +43,8 @@ def read_examples(
     """
     found = [example for source in sources for example in _read(source, rejects, only_legal)]
     if not found:
+        if rejects is not None:
+            rejects.check()  # which knows what is wrong with them
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected sentences with tags, found none that can be used")
     return found

@@ -131,11 +131,11 @@ def _kinds(examples: Sequence[Example], pairs: Sequence[Sequence[Pairing]]) -> M
 
 def _calibration(gold: Sequence[Sequence[TokenSpan]], found: Predictions) -> Metrics:
     is_right = which_are_right(gold, found.spans)
-    return {
-        "predicted_entities": len(is_right),
-        "ece_uncalibrated": expected_calibration_error(found.uncalibrated, is_right),
-        "ece": expected_calibration_error(found.confidences, is_right),
-    }
+    before = expected_calibration_error(found.uncalibrated, is_right)
+    after = expected_calibration_error(found.confidences, is_right)
+    if before is not None and after is not None:
+        say(f"calibration error of the confidences: {before:.3f}, and {after:.3f} with the temperature found on dev")
+    return {"predicted_entities": len(is_right), "ece_uncalibrated": before, "ece": after}
 
 
 def _write_predictions(examples: Sequence[Example], found: Predictions, context: StageContext) -> None:

@@ -120,7 +120,8 @@ def tagged_documents(parts: Parts[Stretch]) -> Iterator[Document]:
 
 def put_together(parts: Parts[Stretch], output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
     """Writes `output`; how many documents its format cannot hold, which `listed` lists where there are any."""
-    with Rejects(listed, max_rejects) as rejects, writing(output, format_name, rejects) as write:
+    rejects = Rejects(listed, max_rejects)
+    with writing(output, format_name, rejects) as write, rejects:  # too many rejects end before the output is there
         for document in tagged_documents(parts):
             write(document)
     refused = rejects.counts.total()

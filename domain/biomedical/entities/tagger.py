@@ -105,10 +105,18 @@ def _entity(tokens: Sequence[Span], found: WordSpan) -> Entity:
 
 def _checked(texts: Iterable[str]) -> list[str]:
     """The texts. Raises RequestError where they are none."""
-    if isinstance(texts, str | bytes):
-        raise RequestError("tag: expected a list of texts, found one; write [text]")
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        raise RequestError(f"tag: expected a list of texts, found {type(texts).__name__}; write [text]")
     listed = list(texts)
     odd = next(((place, type(text).__name__) for place, text in enumerate(listed) if not isinstance(text, str)), None)
     if odd is not None:
         raise RequestError(f"tag: expected text, found {odd[1]} at position {odd[0]}")
+    for place, text in enumerate(listed):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"tag: expected valid Unicode, found half of a surrogate pair at character {error.start:,} of the text "
+                f"at position {place}"
+            ) from None
     return listed

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
+from bertrelay.progress import say
 from bertrelay.rejects import TakesRejects
 from bertrelay.tables import Unusable
+from bertrelay.text_tables import opened
 from domain.biomedical.annotations import Document, Entity, Span, TaggedSentence, Unfit
 from domain.biomedical.formats.items import Item, Write, in_one_piece, numbered_lines, refuse, text_file
 from domain.biomedical.tags import OUTSIDE, PREFIXES, Scheme, TokenSpan, illegal_places, is_tag, spans_of, tags_of
@@ -100,8 +102,11 @@ def scheme_of(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> Scheme:
 def sentence_rows(
     path: Path | str, scheme: Scheme, columns: Columns = TOKEN_AND_TAG
 ) -> Iterator[TaggedSentence | Unusable | DocumentStart]:
-    """Every sentence in its place, usable or not, and where documents begin; whether tags are legal is not asked."""
-    documents = 0
+    """Every sentence in its place, usable or not, and where documents begin; whether tags are legal is not asked.
+
+    Says where a file ends in the middle of a line, which may have lost a part of its tag.
+    """
+    documents, last = 0, None
     for _, run in groupby(_parsed(Path(path), columns), type):
         rows = list(run)
         starts = [row for row in rows if isinstance(row, DocumentStart)]
@@ -110,6 +115,17 @@ def sentence_rows(
         yield from starts
         if lines:
             yield _sentence(lines, str(path), documents, scheme)
+        last = lines[-1] if lines else None
+    if last is not None and not _ends_in_line_break(Path(path)):
+        say(f"{path}, line {last.line:,}: the last line has no end. Is the file cut off here, in the middle of a tag?")
+
+
+def _ends_in_line_break(path: Path) -> bool:
+    with opened(str(path)) as stream:
+        last = b""
+        while more := stream.read(1 << 20):
+            last = more[-1:]
+    return last == b"\n"
 
 
 def legal(sentence: TaggedSentence, scheme: Scheme) -> TaggedSentence | Unusable:
@@ -162,7 +178,8 @@ def _checked_width(fields: Sequence[str], columns: Columns, file: str, line: int
 def _token_line(fields: Sequence[str], columns: Columns, width: int, line: int) -> _TokenLine:
     if len(fields) != width:
         found = f"expected {width} columns with tabs between them, found {len(fields)}"
-        return _TokenLine(line, "", "", ("another number of columns", f"{found}; is the file cut off here?"))
+        advice = "put tabs for its spaces" if len(fields) == 1 and " " in fields[0] else "is the file cut off here?"
+        return _TokenLine(line, "", "", ("another number of columns", f"{found}; {advice}"))
     token, tag = fields[columns.token], fields[columns.tag]
     return _TokenLine(line, token, tag, None if token else ("an empty token", "a tag stands alone"))
 

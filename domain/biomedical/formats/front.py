@@ -64,9 +64,9 @@ def format_of(path: Path | str) -> FormatName:
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if path.is_dir() or (not suffixes and not path.exists()):
-        is_text = path.is_dir() and any(path.glob("*.txt")) and not any(path.glob("*.ann"))
+        is_text = path.is_dir() and bool(texts.text_files(path)) and not any(path.glob("*.ann"))
         return "text" if is_text else "brat"
-    if suffixes[-2:-1] == [".pubtator"] or (suffixes[-1:] == [".txt"] and _begins_as_pubtator(path)):
+    if suffixes[-2:] == [".pubtator", ".txt"] or (suffixes[-1:] == [".txt"] and _begins_as_pubtator(path)):
         return "pubtator"
     if suffixes[-1:] == [".txt"] and path.with_suffix(".ann").exists():
         return "brat"
@@ -188,10 +188,11 @@ def _put(document: Document, write: Callable[[Document], None], name: str, rejec
                 f"{place}: {name} cannot hold document {document.id!r}: {fault.reason}{detail}. "
                 "Write it in a format that can, JSONL for example."
             ) from None
+        detail = "; ".join(filter(None, [fault.detail, f"{name} cannot hold it; JSONL, for example, can"]))
         if document.file:
-            rejects.add(document.file, document.line, fault.reason, told_id(document.id))
+            rejects.add(document.file, document.line, fault.reason, told_id(document.id), detail)
         else:
-            rejects.add(f"document {document.id}", 0, fault.reason)
+            rejects.add(f"document {document.id}", 0, fault.reason, detail=detail)
     else:
         if rejects is not None:
             rejects.used()

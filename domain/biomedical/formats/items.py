@@ -80,7 +80,7 @@ def refuse(fault: Unusable, rejects: TakesRejects | None) -> None:
     if rejects is None:
         detail = f" ({fault.detail})" if fault.detail else ""
         raise RequestError(f"{place_of(fault)}: {fault.reason}{detail}. Mend or remove this record.")
-    rejects.add(fault.file, fault.line, fault.reason, fault.record)
+    rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
 
 
 def place_of(fault: Unusable) -> str:

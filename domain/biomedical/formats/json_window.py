@@ -10,6 +10,7 @@ from bertrelay.errors import RequestError
 
 WHITE = re.compile(r"[ \t\n\r]*")
 SIZE = 1 << 20  # characters
+KINDS = {"{": "an object", "[": "a list"}
 MARGIN = 64  # characters before the end of the window, in which a value that goes on may look broken
 
 
@@ -89,8 +90,14 @@ class JsonWindow:
         )
 
     def _expect(self, sign: str) -> None:
-        if not self.take(sign):
-            raise self.broken()
+        if self.take(sign):
+            return
+        if sign in KINDS and self.peek():
+            raise RequestError(
+                f"{self.file}, line {self.line:,}: expected {KINDS[sign]}, found {KINDS.get(self.peek(), 'a value')}. "
+                "Is it the right file, and of this format?"
+            )
+        raise self.broken()
 
     def _is_broken(self, error: JSONDecodeError | RecursionError) -> bool:
         """Whether a value is wrong for good, and not for want of what follows."""

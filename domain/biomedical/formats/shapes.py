@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from domain.biomedical.annotations import Unfit
 
 SHOWN = 3
+NOT_JSON = "not JSON"
 
 
 class Shape(BaseModel):
@@ -37,6 +38,6 @@ def fitted(shape: type[AnyShape], value: object) -> AnyShape:
 def _unfit(error: ValidationError) -> Unfit:
     faults = error.errors(include_input=False, include_url=False, include_context=False)
     if faults[0]["type"] == "json_invalid":
-        return Unfit("not JSON", "is the file cut off here?")
+        return Unfit(NOT_JSON, "is the file cut off here?")
     told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
     return Unfit("JSON of another shape", "; ".join([*told, *["…"][: len(faults) - SHOWN]]))

@@ -1,5 +1,6 @@
 """Raw text, without entities: a file or a folder of `.txt` files, each a document; or a document in each line."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,12 +8,19 @@ from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, Unfit
 from domain.biomedical.formats.items import Item, numbered_lines, whole_text
 
+SUFFIX = re.compile(r"(\.txt)?(\.gz)?\Z", re.IGNORECASE)
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The files of raw text in a folder, packed with gzip or not, in the order of their names."""
+    return sorted(path for path in folder.iterdir() if path.name.lower().endswith((".txt", ".txt.gz")))
+
 
 def read_files(path: Path) -> Iterator[Item]:
     """A document for each file, named after it; to the character, line ends included."""
-    for file in sorted(path.glob("*.txt")) if path.is_dir() else [path]:
+    for file in text_files(path) if path.is_dir() else [path]:
         try:
-            yield Document(file.name.removesuffix(".gz").removesuffix(".txt"), whole_text(file), file=str(file), line=1)
+            yield Document(SUFFIX.sub("", file.name, count=1), whole_text(file), file=str(file), line=1)
         except Unfit as fault:
             yield Unusable(str(file), 1, fault.reason, fault.detail)
 

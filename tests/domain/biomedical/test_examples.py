@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 from real_files import NER, with_ner
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.rejects import Rejects
 from domain.biomedical.annotations import Document, Entity
 from domain.biomedical.entities.examples import Example, of_document, of_types, read_examples, types_in
@@ -146,3 +146,11 @@ def test_the_real_files_keep_every_entity() -> None:
     for name, entities in (("ncbi-disease", 960), ("bc5cdr", 9809)):
         examples = read_examples([source(NER / name / "test.tsv")])
         assert sum(tag.startswith("B-") for example in examples for tag in example.tags) == entities
+
+
+def test_where_nothing_can_be_used_the_first_fault_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"txt": "a"}\n')
+    with pytest.raises(WorkError, match=r"another shape .*line 1 \(text: Field required\)"):
+        read_examples([source(tmp_path / "a.jsonl")], Rejects(None))
+    with pytest.raises(RequestError, match="found none that can be used"):
+        read_examples([source(tmp_path / "a.jsonl")], Rejects(None, limit=1))

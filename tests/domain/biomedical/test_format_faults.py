@@ -69,6 +69,7 @@ def test_an_illegal_sentence_is_counted_and_the_others_are_read(tmp_path):
     assert [sentence.line for sentence in found] == [3, 5]
     assert json.loads((tmp_path / "rejects.jsonl").read_text()) == {
         "file": str(path), "line": 1, "reason": "an illegal tag sequence",
+        "detail": "in IOB2, 1 of 1 tags of the sentence may not stand where they do",
     }  # fmt: skip
 
 
@@ -265,3 +266,24 @@ def test_a_suffix_of_no_format(tmp_path):
 
 def test_a_format_that_is_only_written(tmp_path):
     assert "html is only written" in told(write(tmp_path / "a.html", ""))
+
+
+def test_rejects_keep_what_was_found_and_what_to_do(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"txt": "a"}\n')
+    with Rejects(tmp_path / "rejects.jsonl", limit=1) as rejects:
+        assert not list(read_documents(path, rejects=rejects))
+    (row,) = [json.loads(line) for line in (tmp_path / "rejects.jsonl").open()]
+    assert (row["line"], row["detail"]) == (1, "text: Field required")
+
+
+@pytest.mark.parametrize(("end", "is_told"), [("B-Dis", True), ("B-Disease\n", False), ("B-Disease\r\n", False)])
+def test_a_file_that_ends_in_the_middle_of_a_line_is_told(tmp_path, capsys, end, is_told):
+    for name, pack in (("a.tsv", bytes), ("a.tsv.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(pack(f"no\tO\n\ngout\t{end}".encode()))
+        assert len(list(read_documents(tmp_path / name))) == 2
+        assert (f"{name}, line 3: the last line has no end" in capsys.readouterr().err) == is_told
+
+
+def test_spaces_in_the_place_of_tabs_are_told_on_any_line(tmp_path):
+    assert "line 2: another number of columns" in told(write(tmp_path / "a.tsv", "no\tO\ngout B-X\n"))
+    assert "put tabs for its spaces" in told(tmp_path / "a.tsv")

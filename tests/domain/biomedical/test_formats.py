@@ -392,3 +392,17 @@ def test_tokens_that_no_line_can_hold_are_not_written(tmp_path):
     with pytest.raises(Unfit):
         write_sentences(tmp_path / "x.tsv", [TaggedSentence(("a\tb",), ("O",))])
     assert not (tmp_path / "x.tsv").exists()
+
+
+def test_the_last_suffix_tells_the_format(tmp_path):
+    assert format_of(tmp_path / "a.pubtator.txt") == format_of(tmp_path / "a.pubtator.txt.gz") == "pubtator"
+    assert [format_of(tmp_path / f"a.pubtator.{end}") for end in ("jsonl", "html", "tsv")] == ["jsonl", "html", "conll"]
+
+
+def test_a_folder_of_raw_text_may_be_packed(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.TXT").write_text("two")
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"three"))
+    (tmp_path / "d.md").write_text("four")
+    found = [(document.id, document.text) for document in read_documents(tmp_path)]
+    assert found == [("a", "one"), ("b", "two"), ("c", "three")]

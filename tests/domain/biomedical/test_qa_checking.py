@@ -78,7 +78,7 @@ def test_ids_given_twice_fail(tmp_path):
     path = squad(tmp_path / "a.json", asked("q1", ("fever", 2)), asked("q1", ("rash", 11)))
     found = finding(check_questions({"train": path}), "ids")
     assert (found.verdict, found.figures) == ("fail", {"repeated": 1})
-    assert "question q1: an id that another question has" in found.told
+    assert f"an id that another question has; the first is {path}, line 1, question q1 (" in found.told
 
 
 def test_what_the_readers_cannot_use_is_told_with_its_id(tmp_path):
@@ -235,3 +235,32 @@ def test_a_format_that_the_file_has_not_is_told(tmp_path):
 
 def test_the_verdict_is_the_worst_of_all(tmp_path):
     assert worst(check_questions({"train": file_of(tmp_path / "a.jsonl", good("x"))})) == "good"
+
+
+def test_each_reason_is_told_with_the_first_that_has_it(tmp_path):
+    path = squad(tmp_path / "a.json", asked("1", ("", 0)), asked("2", question=" "), asked("3", question=" "))
+    told = finding(check_questions({"train": path}), "records").told
+    assert f"2 × an empty question; the first is {path}, line 1, question 2 (" in told
+    assert f"1 × an empty answer; the first is {path}, line 1, question 1 (" in told
+
+
+def test_the_first_answer_of_many_words_is_told(tmp_path):
+    long = " ".join(["w"] * 31)
+    path = squad(tmp_path / "a.json", asked("1", ("w", 0)), asked("2", (long, 0)), context=long)
+    found = finding(check_questions({"train": path}), "words in an answer")
+    assert (found.verdict, found.figures["long"]) == ("warn", 1)
+    assert found.told.endswith(f"the first is question 2 in {path}")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"foo": [1]}', "BioC JSON.* SQuAD's JSON has articles in 'data'"),
+        ("", "BioC JSON.* SQuAD's JSON has articles in 'data'"),
+        ('[{"question": "q", "context": "c"}]', "found a list of questions.* each on a line of its own"),
+    ],
+)
+def test_json_of_no_format_is_told_what_questions_look_like(tmp_path, text, told):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(RequestError, match=told):
+        call(tmp_path / "a.json")

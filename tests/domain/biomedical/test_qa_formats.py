@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -276,6 +277,10 @@ def test_questions_of_one_context_share_it_in_memory(tmp_path):
         (f'{{"id": "j7", "{SECRET}"', "line 2: not JSON (is the file cut off here?)"),
         (f'["{SECRET}"]', "line 2: JSON of another shape"),
         (
+            f'{{"id": "j7", "question": "q", "context": "c", "answers": {{"text": ["{SECRET}"]}}}}',
+            'line 2, question j7: JSON of another shape (answers: Input should be a valid array; expected {"id", ',
+        ),
+        (
             f'{{"id": "j7", "question": "q", "context": "c", "answers": [{{"text": "{SECRET}", "start": 0}}]}}',
             "line 2, question j7: an answer that does not stand in its context",
         ),
@@ -373,3 +378,18 @@ def test_of_covid_qa_all_questions_are_read_and_234_offsets_mended():
     assert (len(questions), notes) == (1380, {"in place": 1146, "mended": 234})
     assert len({question.document for question in questions}) == 98
     assert all(each.context[gold.start : gold.end] == gold.text for each in questions for gold in each.answers)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[1]", "line 1: expected an object, found a list"),
+        ('{"version": "v2.0",\n"data": {}}', "line 2: expected a list, found an object"),
+        ('{"data": 7}', "line 1: expected a list, found a value"),
+        ('{"data": [', "is broken, or the file is cut off"),
+    ],
+)
+def test_another_kind_of_value_is_not_called_broken(tmp_path, content, told):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(RequestError, match=re.escape(told)):
+        list(read_questions(tmp_path / "a.json", "squad"))

@@ -25,6 +25,8 @@ def test_what_stands_further_off_is_another_mention(shift):
 def test_the_nearest_mention_is_taken_and_of_two_the_earlier():
     assert placed("ab..ab", "ab", 3) == (Answer("ab", 4), "mended")
     assert placed("ab.ab", "ab", 2)[0] == Answer("ab", 3)
+    assert placed("binding it in", "in", 3)[0] == Answer("in", 11)
+    assert placed("binding", "in", 3)[0] == Answer("in", 4)
     assert placed("ab..ab", "ab", 2)[0] == Answer("ab", 0)
 
 

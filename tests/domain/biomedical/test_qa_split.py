@@ -164,7 +164,7 @@ def test_snippets_are_aligned_and_stay_with_their_question(context, tmp_path):
     assert json.loads((context.output / "alignment.json").read_text()) == {
         "snippets": {"exactly": 1, "by case": 1, "in a synonym": 1, "not found": 3},
         "questions": {"exactly": 1, "by case": 0, "in a synonym": 1, "not found": 1},
-        "not_found": ["c"],
+        "by_question": {"a": "exactly", "b": "in a synonym", "c": "not found"},
     }
 
 

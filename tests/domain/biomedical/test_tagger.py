@@ -202,7 +202,12 @@ def test_texts_may_come_one_by_one(tag):
 
 @pytest.mark.parametrize(
     ("texts", "told"),
-    [("gout", r"expected a list of texts, found one"), (["gout", None], "found NoneType at position 1")],
+    [
+        ("gout", r"expected a list of texts, found str"),
+        (5, r"expected a list of texts, found int"),
+        (["gout", None], "found NoneType at position 1"),
+        (["gout", "a \ud800"], "half of a surrogate pair at character 2 of the text at position 1"),
+    ],
 )
 def test_what_is_no_list_of_texts_is_told(tag, texts, told):
     with pytest.raises(RequestError, match=told):
