@@ -29,7 +29,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from bertrelay.encoder_settings import NewEncoder
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, Stopped
 from bertrelay.files import share, write_json
 from bertrelay.settings import ModelSource, no_model_folder
 
@@ -103,6 +103,8 @@ def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, 
             network, report = kind.from_pretrained(
                 folder, config=config, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
             )
+    except Stopped:
+        raise
     except Exception as error:  # each format of weights fails in its own way; all of them mean this folder
         raise RequestError(f"model: {_why_unreadable(folder, error)}") from error
     return cast(PreTrainedModel, network), set(report["missing_keys"])
@@ -220,6 +222,8 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
             tokenizer = _load_by_class(folder, settings)
             file = folder / "tokenizer.json"
             rules = Tokenizer.from_file(str(file)) if file.is_file() else tokenizer.backend_tokenizer
+    except Stopped:
+        raise
     except Exception as error:  # the tokenizers library raises plain Exception
         raise RequestError(
             f"model: expected a tokenizer in {folder} (tokenizer.json, vocab.txt, …), found none that can be read "
@@ -305,6 +309,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise RequestError(
             f"model: expected weights ({safe.name} or {pickled.name}), found none in {folder}"
         ) from error
+    except Stopped:
+        raise
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise RequestError(
             f"model: the weights in {folder} cannot be read ({type(error).__name__}); they are damaged"

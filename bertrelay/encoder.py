@@ -1,6 +1,6 @@
 """The sentence encoder: a BERT-like network, pooling, perhaps a projection, perhaps a normalisation to length 1."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TOKENS_WITHOUT_ANY_LIMIT = 512
+CHARACTERS_AT_ONCE = 1 << 20  # tokenized together; thousands of usual sentences
 
 
 class Projection(nn.Module):
@@ -176,8 +177,10 @@ class SentenceEncoder(nn.Module):
 
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
         """The ids of each sentence, special tokens included, cut to `max_tokens`; never an empty list."""
-        encodings = self._rules.encode_batch_fast(list(sentences))
-        return [encoding.ids or [self.pad_id] for encoding in encodings]
+        ids: list[list[int]] = []
+        for some in _slices(sentences):
+            ids += [encoding.ids or [self.pad_id] for encoding in self._rules.encode_batch_fast(some)]
+        return ids
 
     def encode(
         self,
@@ -201,6 +204,18 @@ def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -
     if isinstance(model, SentenceEncoder):
         return model
     return SentenceEncoder.load(model, cache_dir=cache and cache / "hub").to(accelerator().device)
+
+
+def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:
+    """`sentences`, so many at once that what the tokenizer keeps of them, cut off or not, stays small."""
+    first = characters = 0
+    for place, sentence in enumerate(sentences, 1):
+        characters += len(sentence)
+        if characters >= CHARACTERS_AT_ONCE:
+            yield list(sentences[first:place])
+            first, characters = place, 0
+    if first < len(sentences):
+        yield list(sentences[first:])
 
 
 def _longest_input(backbone: nn.Module, max_tokens: int) -> int:

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from bertrelay.errors import WorkError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import read_json, whole_file, write_json
 from bertrelay.hardware import give_back_memory
 from bertrelay.outputs import not_written
@@ -26,7 +26,15 @@ class Parts(Generic[Block]):
         self.blocks = blocks
 
     def begin(self, holds: dict[str, object]) -> None:
-        """Makes the folder, unless it is there and holds the same; what else it held is begun again, with a word."""
+        """Makes the folder, unless it is there and holds the same; what else it held is begun again, with a word.
+
+        Raises RequestError where it is no such folder, so that nobody's files are lost.
+        """
+        if self.folder.exists() and not _is_ours(self.folder):
+            raise RequestError(
+                f"{self.folder}: expected nothing, or what an earlier call left there, found something else. Move it "
+                "away, or name another output."
+            )
         try:
             if self.folder.is_dir() and read_json(self.folder / HOLDS) != holds:
                 say(f"{self.folder} was begun for another model or input; it is begun again")
@@ -56,6 +64,13 @@ class Parts(Generic[Block]):
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a call has begun it; one that was killed before it wrote what it holds has left hidden files alone."""
+    return folder.is_dir() and (
+        (folder / HOLDS).is_file() or all(path.name.startswith(".") for path in folder.iterdir())
+    )
 
 
 class Stretch(NamedTuple):

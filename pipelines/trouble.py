@@ -75,11 +75,14 @@ def _error_number(error: BaseException | None) -> int | None:
 
 
 @contextmanager
-def stopping_at_once() -> Iterator[None]:
-    """Turns SIGTERM and Ctrl-C into Stopped. A training, which stops at a step of its own, handles them itself."""
+def stopping_at_once(then: str = "the same command goes on from here") -> Iterator[None]:
+    """Turns SIGTERM and Ctrl-C into Stopped. A training, which stops at a step of its own, handles them itself.
+
+    then: what the user is told of what was done.
+    """
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        raise Stopped(f"stopped by {signal.Signals(number).name}; the same command goes on from here", number)
+        raise Stopped(f"stopped by {signal.Signals(number).name}; {then}", number)
 
     try:
         before = {number: signal.signal(number, stop) for number in STOPPING}

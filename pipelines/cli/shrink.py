@@ -1,7 +1,7 @@
 """`bertrelay shrink`: a model with fewer pieces, layers or dimensions, and what it costs and brings."""
 
 import json
-import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,6 +134,7 @@ def _shrunk(model: str, settings: dict[str, Any], output: Path) -> "Metrics":
     from bertrelay.settings import ModelSource
     from bertrelay.stage import StageContext
     from pipelines.mistakes import told
+    from pipelines.trouble import stopping_at_once
     from students.shrinking.settings import ShrinkSettings
     from students.shrinking.shrink import run
 
@@ -141,16 +142,15 @@ def _shrunk(model: str, settings: dict[str, Any], output: Path) -> "Metrics":
         checked = ShrinkSettings.model_validate({**settings, "model": model})
     except ValidationError as error:
         raise RequestError(told(ShrinkSettings, error)) from error
-    building = output.with_name(output.name + ".partial")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir()
     located = checked.model_copy(update={"model": ModelSource.parse(str(model_folder(model).resolve()))})
-    try:
+    with (
+        stopping_at_once("nothing is left of it"),
+        tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent) as name,
+    ):
+        building = Path(name)
         metrics = run(located, StageContext(building, building / "cache"))
         write_json(building / "model" / FIGURES, metrics)
         (building / "model").rename(output)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
     return metrics
 
 

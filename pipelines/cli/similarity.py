@@ -212,7 +212,9 @@ def _give(
     asked: Asked, writers: Iterable["Writer"], compare: Callable[["SentenceEncoder"], Iterator["Compared"]]
 ) -> None:
     """Sends each block to all writers. They are opened first: a file that may not be written is told of at once."""
-    with ExitStack() as opened:
+    from pipelines.trouble import stopping_at_once
+
+    with stopping_at_once("nothing is left of it"), ExitStack() as opened:
         writes = [opened.enter_context(writer) for writer in writers]
         for block in compare(asked.load()):
             for write in writes:

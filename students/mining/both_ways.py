@@ -4,6 +4,7 @@ FAISS finds them by float32 cosines, some more of them than are asked for, and t
 float64 cosines. So rounding changes no score, and no neighbour unless more than the spare ones lie within it.
 """
 
+import math
 import time
 import zipfile
 from collections.abc import Callable
@@ -64,10 +65,12 @@ def neighbours_both_ways(
     return _choose(search.forward, source, target, k), _choose(search.backward, target, source, k)
 
 
-def check_how(k: int, method: Method) -> None:
-    """Raises RequestError for no neighbours, and for a method that there is not."""
+def check_how(k: int, method: Method, threshold: float | None = None) -> None:
+    """Raises RequestError for no neighbours, a method that there is not, and a threshold that is no number."""
     check_count("k", k)
     check_choice("method", method, get_args(Method))
+    if threshold is not None and not math.isfinite(threshold):
+        raise RequestError(f"threshold: expected a number, 1.1 for example, found {threshold}")
 
 
 def _check(source: Vectors, target: Vectors) -> None:

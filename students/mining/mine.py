@@ -69,6 +69,7 @@ def mine(
     threshold: pairs with a lower margin are left out; without one, every row that finds a partner has it.
     method: as in `MineSettings`. Raises RequestError for vectors that cannot be compared.
     """
+    check_how(k, method, threshold)
     pairs = one_to_one(score_pairs(*neighbours_both_ways(unit(source), unit(target), k, method)))
     kept = pairs if threshold is None else pairs.where(pairs.scores >= threshold)
     return [Mined(*row) for row in zip(*(column.tolist() for column in kept), strict=True)]
@@ -104,7 +105,7 @@ def mine_files(
     world: all processes encode, each its share of the blocks; the main one does the rest.
     Raises RequestError for files that cannot be what they should be, before anything is encoded.
     """
-    check_how(k, method)
+    check_how(k, method, threshold)
     load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
     true_pairs_table = None if gold is None else as_table(gold)

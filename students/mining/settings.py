@@ -40,7 +40,7 @@ class MineSettings(Settings):
     source: Table
     target: Table
     k: Positive = NEIGHBOURS
-    threshold: float | None = None
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
     gold: Table | None = None
     method: Method = "auto"
     output: MinedFormat = "tsv"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoding import check_finite
+from bertrelay.encoding import check_are_sentences, check_finite
 from bertrelay.errors import RequestError, check_count
 from bertrelay.progress import say
 from bertrelay.similarity import unit
@@ -118,8 +118,7 @@ class SearchIndex:
 
 
 def _check_queries(queries: Sequence[str], k: int, place: Callable[[int], str]) -> None:
-    if isinstance(queries, str):
-        raise RequestError("search: expected a list of queries, found one string; write [query]")
+    check_are_sentences(queries, "search")
     check_count("k", k)
     blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
     if blank is not None:

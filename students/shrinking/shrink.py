@@ -36,7 +36,7 @@ class Shrunk:
 
 
 def shrink(
-    encoder: SentenceEncoder,
+    model: SentenceEncoder | str | Path,
     texts: Iterable[str],
     *,
     trim: bool = True,
@@ -44,8 +44,9 @@ def shrink(
     dimensions: int | None = None,
     precision: str = "auto",
 ) -> Shrunk:
-    """A smaller encoder; `encoder` stays as it is.
+    """A smaller encoder; one that is given stays as it is.
 
+    model: an encoder, or a name that `SentenceEncoder.load` knows.
     texts: in the languages it is for; read several times and never held, so no generator.
     trim: leave out the pieces that `texts` do not use. No vector of `texts` changes by that.
     layers: so many are kept, evenly spread; dimensions: so many are left of a vector.
@@ -53,6 +54,7 @@ def shrink(
     """
     check_count("layers", layers)
     check_count("dimensions", dimensions)
+    encoder = as_encoder(model)
     table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
     if layers is not None:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, GPT2Config, PreTrainedTokenizerFast, T5Config
 
 from bertrelay.encoder import Projection, SentenceEncoder
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, Stopped
 
 ARCHITECTURES = ["bert", "albert", "distilbert", "roberta", "xlm-roberta", "mpnet"]
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -151,6 +151,33 @@ def test_a_cut_off_weights_file_is_refused(folder: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(RequestError, match="damaged"):
         SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize(
+    "loads", ["bertrelay.backbone.AutoModel.from_pretrained", "bertrelay.backbone.Tokenizer.from_file"]
+)
+def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(
+    folder: Path, loads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise Stopped("stopped by SIGTERM", 15)
+
+    monkeypatch.setattr(loads, stop)
+    with pytest.raises(Stopped):
+        SentenceEncoder.load(folder)
+
+
+def test_tokens_do_not_hang_on_how_many_texts_are_tokenized_together(
+    make_encoder: MakeEncoder, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = make_encoder()
+    texts = ["", *sentences, "dog " * 100, ""]
+    together = encoder.tokenize(texts)
+    assert len(together) == len(texts)
+    for characters in (1, 40, 10_000):
+        monkeypatch.setattr("bertrelay.encoder.CHARACTERS_AT_ONCE", characters)
+        assert encoder.tokenize(texts) == together
+    assert encoder.tokenize([]) == []
 
 
 def test_missing_weights_are_listed_and_never_made_up(folder: Path) -> None:

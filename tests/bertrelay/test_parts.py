@@ -1,3 +1,6 @@
+import pytest
+
+from bertrelay.errors import RequestError
 from bertrelay.parts import Parts, Stretch, fill
 from bertrelay.stage import World
 
@@ -14,3 +17,16 @@ def test_progress_counts_blocks_when_they_are_whole_and_those_of_before(tmp_path
     assert [path.read_text() for path in parts.paths] == ["0\n", "2\n", "3\n"]
     told = [line.partition(", ")[0] for line in capsys.readouterr().err.splitlines()]
     assert told == ["tagging: going on after 30 of 100 words", "tagging: 50 of 100 words", "tagging: 100 of 100 words"]
+
+
+def test_a_folder_of_somebody_elses_is_refused_and_stays(tmp_path):
+    parts = Parts(tmp_path / "output", [Stretch(0, 2, 20)])
+    parts.folder.mkdir()
+    (parts.folder / ".holds.json.x").write_text("")  # what a kill leaves
+    parts.begin({"a": 1})
+    parts.begin({"a": 2})
+    (parts.folder / "holds.json").unlink()
+    (parts.folder / "mine.txt").write_text("mine")
+    with pytest.raises(RequestError, match="expected nothing, or what an earlier call left there"):
+        parts.begin({"a": 2})
+    assert (parts.folder / "mine.txt").read_text() == "mine"

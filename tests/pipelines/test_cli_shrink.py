@@ -60,7 +60,7 @@ def test_a_model_is_trimmed_to_several_files_and_what_it_was_and_is_stands_side_
     ]
     assert lines[0].split() == ["before", "after"]
     assert lines[-2:] == ["cosine to the vectors before: mean 1.00000, lowest 1.00000", f"model   {out}"]
-    assert not list(tmp_path.glob("*.partial"))
+    assert {path.name for path in tmp_path.iterdir()} == {english.name, "more.txt", "small"}
 
 
 def test_layers_dimensions_and_scores_are_told_in_json_and_kept_with_the_model(model, english, tmp_path):
@@ -96,11 +96,11 @@ def test_columns_are_found_by_name_and_by_position_and_may_be_several(model, ger
     assert "1" in SentenceEncoder.load(tmp_path / "both").tokenizer.get_vocab() or "1" not in str(tokens(model, ["1"]))
 
 
-def test_what_a_killed_command_left_behind_is_no_hindrance(model, english, tmp_path):
-    left = tmp_path / "small.partial" / "model"
-    left.mkdir(parents=True)
-    (left / "config.json").write_text("{")
+def test_a_folder_of_somebody_elses_stays_as_it_is(model, english, tmp_path):
+    (tmp_path / "small.partial").mkdir()
+    (tmp_path / "small.partial" / "mine.txt").write_text("mine")
     call(model, english, tmp_path / "small")
+    assert (tmp_path / "small.partial" / "mine.txt").read_text() == "mine"
     np.testing.assert_array_equal(
         SentenceEncoder.load(tmp_path / "small").encode(ENGLISH), SentenceEncoder.load(model).encode(ENGLISH)
     )

@@ -16,7 +16,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTr
 
 from bertrelay.backbone import model_folder
 from bertrelay.dropout import set_dropout
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, Stopped
 from bertrelay.files import write_json
 from bertrelay.progress import say
 from bertrelay.quick import quicken
@@ -245,6 +245,8 @@ def _load_crf(labels: LabelSet, folder: Path) -> LinearChain:
     crf = LinearChain(labels)
     try:
         crf.load_state_dict(load_file(folder / CRF_WEIGHTS))
+    except Stopped:
+        raise
     except Exception as error:  # absent, damaged, of other shapes: each fails in its own way
         raise RequestError(
             f"model: expected the CRF of {len(labels)} tags in {folder / CRF_WEIGHTS}, found none that can be read "

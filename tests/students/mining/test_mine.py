@@ -151,6 +151,7 @@ def test_vectors_of_two_models_are_refused() -> None:
     [
         ({"method": "Exact"}, "method: expected auto, exact or approximate, found 'Exact'"),
         ({"k": 0}, "k: expected 1 or more, found 0"),
+        ({"threshold": float("nan")}, r"threshold: expected a number, 1\.1 for example, found nan"),
     ],
 )
 def test_another_way_than_there_is_is_refused_and_in_files_before_anything_is_encoded(
