@@ -96,6 +96,15 @@ def opened(file: str) -> Iterator[IO[bytes]]:
         yield io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
 
 
+@contextmanager
+def told_where_damaged(file: str) -> Iterator[None]:
+    """Raises RequestError where reading `file`, packed with gzip, ends before the file does or finds other bytes."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise RequestError(f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again.") from None
+
+
 class _Lines:
     r"""Iterates the decoded lines of a file, split at \n alone: U+2028, U+0085 and the like are text.
 

@@ -40,8 +40,8 @@ def evaluate(
         list[str] | None, typer.Option(help="Pool by cls, mean or max in place of the model's own way.")
     ] = None,
     folds: Annotated[int, typer.Option(min=2, help="Of the classifications without a test set.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of how the folds are drawn.")] = 0,
-    precision: PrecisionOption = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Of how the folds are drawn.")] = 0,
+    precision: PrecisionOption = "fp32",
     as_json: Annotated[bool, typer.Option("--json", help="Print every figure as one JSON document.")] = False,
 ) -> None:
     """Score MODEL, as it is, by what Sentence-BERT was scored by: similarity, classification, arguments, sections.
@@ -69,7 +69,7 @@ def evaluate(
         folds=folds,
         seed=seed,
         **({"pooling": pooling} if pooling else {}),
-        **({"precision": precision} if precision != "auto" else {}),
+        **({"precision": precision} if precision != "fp32" else {}),
     )
     nowhere = Path()  # nothing is written, and nothing of the hub read but the model
     with Rejects(None) as rejects:

@@ -12,7 +12,7 @@ from pipelines.samples.grammar import Meaning
 from pipelines.samples.lexicon import KINDS, VERBS
 from pipelines.samples.settings import SbertPaperSettings
 from pipelines.samples.tasks import Source, draw_labelled, draw_scored, draw_triplets
-from teachers.evaluation.names import FIRST, FOLDED, SCORE, SECOND, SPLIT, TOPICS, TRIPLET, YEARS
+from teachers.evaluation.names import ARGUMENT_COLUMNS, FOLDED, SPLIT, TOPICS, TRIPLET, YEARS
 
 FOLDER = "sbert-paper"
 QUESTIONS = ("ABBR:exp", "DESC:manner", "ENTY:animal", "HUM:ind", "LOC:city", "NUM:date")
@@ -116,11 +116,13 @@ def _arguments(source: Source, settings: SbertPaperSettings) -> Iterable[tuple[s
 
 
 def _facets(source: Source, count: int) -> Rows:
-    yield [f"column_{place}" for place in range(SECOND + 1)]
+    named = {place: name for name, place in ARGUMENT_COLUMNS.items()}
+    places = range(max(named) + 1)
+    yield [named.get(place, f"column_{place}") for place in places]
     for number, (first, second, score) in _numbered(source, count):
-        row = [""] * (SECOND + 1)
-        row[SCORE], row[FIRST], row[SECOND] = "" if number % UNSCORED == 0 else str(score), first, second
-        yield row
+        told = "" if number % UNSCORED == 0 else str(score)
+        values = dict(zip(ARGUMENT_COLUMNS, (told, first, second), strict=True))
+        yield [values.get(named.get(place, ""), "") for place in places]
 
 
 def _write_csv(folder: Path, source: Source, settings: SbertPaperSettings) -> dict[str, int]:

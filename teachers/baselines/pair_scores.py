@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertrelay.errors import WorkError
+from bertrelay.errors import RequestError, WorkError
 from bertrelay.hardware import resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import using
@@ -59,8 +59,9 @@ class PairScorer(Protocol):
 def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: int | None) -> NDArray[np.float32]:
     """The scores of `pairs` from 0 to 1, float32 (pairs,): longest first, in batches of `batch_tokens`.
 
-    Raises WorkError for scores that are no numbers.
+    Raises RequestError for what is no list of pairs, WorkError for scores that are no numbers.
     """
+    _check_are_pairs(pairs)
     if not pairs:
         return np.zeros(0, np.float32)
     precision, tokens = resolve_precision(precision), model.tokenize(pairs)
@@ -74,6 +75,17 @@ def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: i
             scores[rows] = torch.sigmoid(logits[: len(rows)]).cpu().numpy()
     _check_finite(scores)
     return scores
+
+
+def _check_are_pairs(pairs: Pairs) -> None:
+    if isinstance(pairs, str | bytes):
+        raise RequestError("score: expected a list of pairs, found one string; write [(first, second)]")
+    for place, pair in enumerate(pairs):
+        sides = pair if isinstance(pair, tuple | list) else ()
+        if len(sides) != 2 or not all(isinstance(side, str) for side in sides):
+            raise RequestError(
+                f"score: expected two sentences, (first, second), found another thing at position {place}"
+            )
 
 
 def _check_finite(scores: NDArray[np.float32]) -> None:

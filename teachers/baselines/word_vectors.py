@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.text_tables import opened
+from bertrelay.text_tables import opened, told_where_damaged
 from teachers.examples import is_number
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
@@ -36,7 +36,7 @@ class WordVectors:
         rows: dict[str, int] = {}
         vectors: list[NDArray[np.float32]] = []
         dim = 0
-        with opened(str(path)) as lines:
+        with told_where_damaged(str(path)), opened(str(path)) as lines:
             for number, line in enumerate(lines, 1):
                 fields = line.decode("utf-8", "replace").rstrip().split(" ")
                 if number == 1 and len(fields) == HEADER_FIELDS:

@@ -21,6 +21,7 @@ from teachers.evaluation.sts import read_sts
 from teachers.settings import StsTable, TrainSettings
 from teachers.variants import trained, training_keys
 
+LOWEST, HIGHEST = 0, 5  # score of the STS benchmark
 SICK = "SICK_train.txt"
 SICK_LABELS = ["sentence_A", "sentence_B", "entailment_judgment"]
 
@@ -33,7 +34,12 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
     files = OfficialFiles(Path(settings.data))
     ways = list(_ways(files, settings))
     with Rejects(None, settings.max_rejects) as rejects:
-        pairs = read_sts(_stsb(files, settings.part), context, rejects)
+        table = _stsb(files, settings.part)
+        pairs = read_sts(table, context, rejects)
+    if pairs.scores.min() < LOWEST or pairs.scores.max() > HIGHEST:
+        raise RequestError(
+            f"{table.name}: expected gold scores from {LOWEST} to {HIGHEST}, found one outside. Is it another file?"
+        )
     metrics: Metrics = {}
     for cell, way in ways:  # a way that stands in both tables is trained once
         model, _ = trained(_name(way), way, context)

@@ -58,6 +58,14 @@ def _folds(topics: StsSet, settings: FacetSettings) -> NDArray[np.int64]:
             f"folds: expected at least {LEAST_IN_FOLD} pairs with a score in each of {folds} folds, to correlate them, "
             f"found {least} in one of them. Check the files, or ask for fewer folds."
         )
+    scores = np.concatenate([part.scores for part in topics.subsets.values()])
+    constant = [fold for fold in range(folds) if np.ptp(scores[fold_of == fold]) == 0]
+    if constant:
+        which = list(topics.subsets)[constant[0]] if settings.split == "cross-topic" else f"fold {constant[0]}"
+        raise RequestError(
+            f"data: expected different scores in each part that is tested, found one score alone in {which}, with "
+            "which nothing correlates. Check the files."
+        )
     return fold_of
 
 

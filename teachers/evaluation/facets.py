@@ -4,14 +4,16 @@ import csv
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from bertrelay.errors import RequestError
+from bertrelay.progress import say
 from bertrelay.similarity import pairwise
 from bertrelay.stage import Metrics
 from bertrelay.statistics import Floats
-from teachers.evaluation.names import FIRST, SCORE, SECOND, TOPICS
+from teachers.evaluation.names import ARGUMENT_COLUMNS, TOPICS
 from teachers.evaluation.official import OfficialFiles, gold_score, read_lines
 from teachers.evaluation.sts import Encode, StsPairs
 from teachers.evaluation.sts_sets import StsSet, correlations
@@ -38,28 +40,58 @@ def read_topics(files: OfficialFiles) -> StsSet | None:
 def _pairs(path: Path) -> tuple[StsPairs, int]:
     """The pairs that have a score, and how many have none."""
     rows = list(_rows(path))
-    scored = [(line, row) for line, row in rows if row[SCORE].strip()]
+    scored = [row for row in rows if row.score.strip()]
     if not scored:
         raise RequestError(f"{path}: expected pairs with a score, found none")
-    scores = np.array([gold_score(row[SCORE], path, line) for line, row in scored])
-    pairs = StsPairs([row[FIRST] for _, row in scored], [row[SECOND] for _, row in scored], scores)
-    return pairs, len(rows) - len(scored)
+    scores = np.array([gold_score(row.score, path, row.line) for row in scored])
+    if (missing := len(rows) - len(scored)) > 0:
+        say(f"{path}: left out {missing:,} of {len(rows):,} pairs, which nobody has scored")
+    return StsPairs([row.first for row in scored], [row.second for row in scored], scores), missing
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each record after the header."""
+class _Row(NamedTuple):
+    line: int
+    score: str
+    first: str
+    second: str
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    """Each record after the header."""
     reader = csv.reader(StringIO("\n".join(read_lines(path)), newline=""))
-    for number, row in enumerate(reader):
+    columns = _columns(path, next(reader))
+    for fields in reader:
         line = reader.line_num
-        if len(row) <= SECOND:
+        if len(fields) <= max(columns):
+            score, first, second = columns
             raise RequestError(
-                f"{path}, line {line:,}: expected a score in column {SCORE} and two arguments in columns "
-                f"{FIRST} and {SECOND}, counted from 0, found {len(row)} columns"
+                f"{path}, line {line:,}: expected a score in column {score} and two arguments in columns {first} and "
+                f"{second}, counted from 0, found {len(fields)} columns"
             )
-        if number:
-            yield line, row
-        elif not row[SCORE].strip() or is_number(row[SCORE]):
-            raise RequestError(f"{path}, line 1: expected a header with the name of the score first, found a pair")
+        row = _Row(line, *(fields[column] for column in columns))
+        if not row.first.strip() or not row.second.strip():
+            raise RequestError(
+                f"{path}, line {line:,}: expected two arguments, found an empty one. Copy the file again."
+            )
+        yield row
+
+
+def _columns(path: Path, header: list[str]) -> list[int]:
+    """Where score and arguments stand: by their names, or, where the header has none of these, as in the files."""
+    unknown = [name for name in ARGUMENT_COLUMNS if name not in header]
+    columns = list(ARGUMENT_COLUMNS.values())
+    if not unknown:
+        return [header.index(name) for name in ARGUMENT_COLUMNS]
+    if len(header) <= max(columns) or not header[columns[0]].strip() or is_number(header[columns[0]]):
+        raise RequestError(
+            f"{path}, line 1: expected a header with {', '.join(ARGUMENT_COLUMNS)} among its {max(columns) + 1} names "
+            f"or more, found a pair or another header of {len(header)}"
+        )
+    if len(unknown) < len(ARGUMENT_COLUMNS):
+        raise RequestError(
+            f"{path}, line 1: expected a header with {', '.join(ARGUMENT_COLUMNS)}, found no {unknown[0]}"
+        )
+    return columns
 
 
 def facet_metrics(topics: StsSet, encode: Encode) -> Metrics:

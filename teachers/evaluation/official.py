@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bertrelay.errors import RequestError
-from bertrelay.text_tables import opened
+from bertrelay.text_tables import opened, told_where_damaged
 from teachers.examples import parse_score
 
 Scale = tuple[float, float]
@@ -77,7 +77,7 @@ def read_lines(path: Path) -> list[str]:
 
     Raises RequestError when there are none.
     """
-    with opened(str(path)) as file:
+    with told_where_damaged(str(path)), opened(str(path)) as file:
         content = file.read()
     try:
         text = content.decode("utf-8-sig")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
+from bertrelay.progress import say
 from bertrelay.records import Rejects, read
 from bertrelay.settings import InputFile
 from bertrelay.similarity import Metric, pairwise
@@ -69,9 +70,13 @@ def read_sets(
 
     Raises RequestError for one of which a part is missing, and for a file that is not in its official form.
     """
-    return {
+    found = {
         name: _year(files, name, rejects) if name in YEARS else _single(files, name, context, rejects) for name in names
     }
+    for name, each in found.items():
+        if each is not None and (missing := sum(each.without_gold.values())):
+            say(f"{name}: left out {missing:,} pairs, which nobody has scored")
+    return found
 
 
 def _single(files: OfficialFiles, name: str, context: StageContext, rejects: Rejects) -> StsSet | None:
@@ -256,6 +261,8 @@ def correlations(
             figure = over_groups(statistic)
             if intervals and measure == MAIN:
                 metrics |= with_interval(f"{name}/{measure}", figure, values, scores, grouped, groups=grouped)
+                if metrics[f"{name}/{measure}"] is None:
+                    say(f"{name}: no correlation, for all its gold scores are equal, or all similarities are")
             else:
                 metrics[f"{name}/{measure}"] = figure(values, scores, grouped)
     return metrics

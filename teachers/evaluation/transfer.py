@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
+from bertrelay.progress import say
 from bertrelay.stage import Metrics
 from bertrelay.statistics import Floats, share, with_interval
 from teachers.evaluation.names import CLASSES, FOLDED, SETS, SPLIT
@@ -20,7 +21,8 @@ from teachers.evaluation.sts import Encode
 
 WITHIN = {"SST": "binary"}  # SentEval has SST with five classes under the same names
 HEADER_LINES = {"MRPC": 1}
-HEADER = "Quality"  # of MRPC's first column
+PARAPHRASES = ("Quality", "#1 String", "#2 String")
+"""The columns of MRPC that are used: the class, and two sentences."""
 PARAPHRASE = "1"
 MOST_STEPS = 1_000
 
@@ -57,9 +59,20 @@ def _folded(files: OfficialFiles, name: str) -> TransferSet | None:
     paths = _all_or_none(files, name, list(FOLDED[name].values()))
     if paths is None:
         return None
-    by_class = {label: read_lines(path) for label, path in zip(FOLDED[name], paths, strict=True)}
+    by_class = {label: _sentences(path) for label, path in zip(FOLDED[name], paths, strict=True)}
     labels = [label for label, sentences in by_class.items() for _ in sentences]
     return TransferSet(Labelled([[each for sentences in by_class.values() for each in sentences]], np.array(labels)))
+
+
+def _sentences(path: Path) -> list[str]:
+    """A sentence in each line that is not blank."""
+    lines = read_lines(path)
+    sentences = [line for line in lines if line.strip()]
+    if blank := len(lines) - len(sentences):
+        say(f"{path}: left out {blank:,} blank lines of {len(lines):,}")
+    if not sentences:
+        raise RequestError(f"{path}: expected a sentence in each line, found blank ones alone. Copy the file again.")
+    return sentences
 
 
 def _split(files: OfficialFiles, name: str) -> TransferSet | None:
@@ -102,14 +115,17 @@ def _questions(path: Path) -> Labelled:
 
 
 def _paraphrases(path: Path) -> Labelled:
-    """After a header: whether it is one, two ids, two sentences."""
+    """After a header: whether it is one, two ids, two sentences, in the order that the header has."""
     lines = read_lines(path)
     head, *rows = fields_of(path, lines, "\t", 5, "a class, two ids and two sentences with tabs between them")
-    if head[0] != HEADER:
-        raise RequestError(f"{path}, line 1: expected the header, {HEADER} in its first column, found another line")
+    if not set(PARAPHRASES) <= set(head):
+        raise RequestError(
+            f"{path}, line 1: expected the header, {', '.join(PARAPHRASES)} among its columns, found another line"
+        )
     if not rows:
         raise RequestError(f"{path}: expected pairs after the header, found none. Copy the file again.")
-    return Labelled([[row[column] for row in rows] for column in (3, 4)], np.array([row[0] for row in rows]))
+    label, *sides = (head.index(name) for name in PARAPHRASES)
+    return Labelled([[row[side] for row in rows] for side in sides], np.array([row[label] for row in rows]))
 
 
 def _check_classes(name: str, read: TransferSet, folds: int) -> None:

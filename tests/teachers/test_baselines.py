@@ -133,3 +133,10 @@ def test_every_name_of_the_package_is_there_and_none_loads_before_it_is_asked_fo
         baselines.CrosEncoder  # noqa: B018
     loaded = "import sys, teachers.baselines; print(sorted({'torch', 'numpy', 'pydantic'} & sys.modules.keys()))"
     assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "[]\n"
+
+
+def test_a_packed_file_of_vectors_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    path = write_vectors(tmp_path / "glove.txt.gz")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(RequestError, match=r"glove\.txt\.gz is cut off or damaged"):
+        WordVectors.load(path)

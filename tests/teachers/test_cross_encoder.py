@@ -120,6 +120,13 @@ def test_in_both_orders_a_pair_and_the_same_turned_round_score_the_mean_of_the_t
     assert not start_cross_encoder(tmp_path / "model").both_orders, "that is for each training to say"
 
 
+@pytest.mark.parametrize("pairs", ["xy", ["ab"], [("a",)], [("a", "b", "c")], [("a", 3)]])
+def test_what_is_no_list_of_pairs_is_told(base: Path, pairs: Any) -> None:
+    for both_orders in (False, True):
+        with pytest.raises(RequestError, match="score: expected"):
+            start_cross_encoder(base, max_tokens=16, both_orders=both_orders).score(pairs)
+
+
 def test_in_both_orders_each_pair_is_learnt_from_twice() -> None:
     examples = in_both_orders(Examples(["a", "b", "c"], np.array([[0, 1], [1, 2]]), [0.5, 1.0]))
     assert pairs_of(examples) == [("a", "b"), ("b", "c"), ("b", "a"), ("c", "b")]

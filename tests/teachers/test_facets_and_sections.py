@@ -82,12 +82,31 @@ def test_an_arguments_file_without_its_header_is_told(tmp_path: Path) -> None:
         read_topics(OfficialFiles(tmp_path))
 
 
+def test_columns_of_arguments_go_by_their_names_where_they_have_them(tmp_path: Path) -> None:
+    for file in TOPICS.values():
+        with (tmp_path / file).open("w", newline="") as written:
+            rows = [["id", "sentence_2", "regression_label", "sentence_1"], ["7", "second", "2.5", "first"]]
+            csv.writer(written).writerows(rows)
+    topics = read_topics(OfficialFiles(tmp_path))
+    assert topics is not None
+    pairs = topics.subsets["gun-control"]
+    assert (pairs.first, pairs.second, pairs.scores.tolist()) == (["first"], ["second"], [2.5])
+    with (tmp_path / "ArgPairs_GC.csv").open("w", newline="") as written:
+        csv.writer(written).writerows([["regression_label", *"abcdefgh", "sentence_1", "other"], ["1", *"abcdefghij"]])
+    with pytest.raises(RequestError, match=r"expected a header with regression_label, .*, found no sentence_2"):
+        read_topics(OfficialFiles(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
         ("1.0,short\n", r"ArgPairs_GM\.csv, line 13: .* found 2 columns"),
-        ("high" + "," * 10 + "\n", r"ArgPairs_GM\.csv, line 13: expected a gold score .*, found what is no number"),
-        ("5.1" + "," * 10 + "\n", r"ArgPairs_GM\.csv, line 13: expected a gold score from 0 to 5, found one outside"),
+        ("high" + "," * 8 + ",0,1\n", r"ArgPairs_GM\.csv, line 13: expected a gold score .*, found what is no number"),
+        (
+            "5.1" + "," * 8 + ",0,1\n",
+            r"ArgPairs_GM\.csv, line 13: expected a gold score from 0 to 5, found one outside",
+        ),
+        ("1.0" + "," * 8 + ",0, \n", r"ArgPairs_GM\.csv, line 13: expected two arguments, found an empty one"),
     ],
 )
 def test_an_arguments_file_of_another_form_is_told(tmp_path: Path, spoil: str, told: str) -> None:

@@ -1,5 +1,6 @@
 """SentEval's files and protocol, against scikit-learn's own cross-validation."""
 
+import gzip
 import re
 import zlib
 from collections.abc import Sequence
@@ -92,11 +93,22 @@ def test_paraphrases_are_told_by_difference_and_product(tmp_path: Path) -> None:
         first = [f"a {(GOOD + BAD)[n % 8]} film {n}" for n in range(count)]
         second = [f"a {(GOOD + BAD)[(n + 4 * (n % 2)) % 8]} play {n}" for n in range(count)]
         rows = [f"{1 - n % 2}\t1\t2\t{u}\t{v}" for n, (u, v) in enumerate(zip(first, second, strict=True))]
-        write(tmp_path, f"msr_paraphrase_{part}.txt", ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows])
+        write(
+            tmp_path / "asis",
+            f"msr_paraphrase_{part}.txt",
+            ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows],
+        )
+        turned = ["\t".join([*row.split("\t")[:1], *row.split("\t")[3:], *row.split("\t")[1:3]]) for row in rows]
+        write(
+            tmp_path / "turned", f"msr_paraphrase_{part}.txt", ["Quality\t#1 String\t#2 String\t#1 ID\t#2 ID", *turned]
+        )
         u, v = encode(first), encode(second)
         sides[part] = np.hstack([np.abs(u - v), u * v]), 1 - np.arange(count) % 2
     fitted = LogisticRegression(max_iter=1000).fit(*sides["train"])
-    found = transfer_metrics(read(tmp_path, "MRPC"), encode)
+    assert transfer_metrics(read(tmp_path / "turned", "MRPC"), encode) == transfer_metrics(
+        read(tmp_path / "asis", "MRPC"), encode
+    )
+    found = transfer_metrics(read(tmp_path / "asis", "MRPC"), encode)
     assert found["senteval/MRPC/accuracy"] == pytest.approx(fitted.score(*sides["test"]))
     assert found["senteval/MRPC/f1"] == pytest.approx(f1_score(sides["test"][1], fitted.predict(sides["test"][0])))
 
@@ -150,7 +162,7 @@ def test_a_line_of_another_form_is_told(tmp_path: Path, name: str, files: list[s
         (
             "MRPC",
             ["msr_paraphrase_train.txt", "msr_paraphrase_test.txt"],
-            ["Quality\t1\t2\ta\tb", "1\t1\t2\ta\tb", "secret\t1\t2\ta\tb"],
+            ["Quality\t1\t2\t#1 String\t#2 String", "1\t1\t2\ta\tb", "secret\t1\t2\ta\tb"],
             "line 3: expected the classes of MRPC, 0, 1, found others in 1 of its lines",
         ),
     ],
@@ -168,7 +180,9 @@ def test_other_classes_are_told_without_them(
 def test_paraphrases_without_their_header_are_told(tmp_path: Path) -> None:
     for part in ("train", "test"):
         write(tmp_path, f"msr_paraphrase_{part}.txt", ["1\t1\t2\tone\tother"] * 3)
-    with pytest.raises(RequestError, match=r"msr_paraphrase_train\.txt, line 1: expected the header, Quality in"):
+    with pytest.raises(
+        RequestError, match=r"msr_paraphrase_train\.txt, line 1: expected the header, Quality, #1 String, #2 "
+    ):
         read(tmp_path, "MRPC")
 
 
@@ -184,3 +198,24 @@ def test_a_training_part_of_one_class_is_told(tmp_path: Path) -> None:
         write(tmp_path, file, ["NUM:date When was it?"] * 4)
     with pytest.raises(RequestError, match="TREC: expected two classes or more to learn, found 1"):
         read(tmp_path, "TREC")
+
+
+def test_blank_lines_are_no_sentences_and_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folded(tmp_path)
+    before = read(tmp_path, "MR")["MR"]
+    path = next(tmp_path.rglob("rt-polarity.neg"))
+    path.write_text("\n \n" + path.read_text())
+    after = read(tmp_path, "MR")["MR"]
+    assert before is not None and after is not None
+    assert after.train.sides == before.train.sides
+    assert f"{path}: left out 2 blank lines of" in capsys.readouterr().err
+
+
+def test_a_packed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    write_folded(tmp_path)
+    path = next(tmp_path.rglob("rt-polarity.neg"))
+    packed = gzip.compress(path.read_bytes())
+    path.unlink()
+    path.with_name("rt-polarity.neg.gz").write_bytes(packed[:-20])
+    with pytest.raises(RequestError, match=r"rt-polarity\.neg\.gz is cut off or damaged"):
+        read(tmp_path, "MR")

@@ -104,6 +104,15 @@ def test_data_without_its_parts_is_told_before_anything_is_trained(context: Stag
     assert not context.work.exists()
 
 
+def test_scores_beyond_those_of_the_benchmark_are_told(context: StageContext, tmp_path: Path) -> None:
+    write_ablation(tmp_path)
+    path = tmp_path / "sts-dev.csv"
+    rows = [line.split("\t") for line in path.read_text().splitlines()]
+    path.write_text("".join("\t".join([*row[:4], "7", *row[5:]]) + "\n" for row in rows))
+    with pytest.raises(RequestError, match=r"sts-dev\.csv: expected gold scores from 0 to 5, found one outside"):
+        ablation.run(AblationSettings.model_validate({**QUICK, "data": str(tmp_path)}), context)
+
+
 def write_topics(data: Path, pairs: int) -> dict[str, list[tuple[str, str, float]]]:
     found = {}
     for seed, (topic, file) in enumerate(TOPICS.items()):
@@ -155,6 +164,18 @@ def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(
     write_topics(tmp_path, pairs=6)
     settings = FacetSettings.model_validate({**QUICK, "data": str(tmp_path)})
     with pytest.raises(RequestError, match=r"at least 2 pairs with a score in each of 10 folds, .* found 1 in one"):
+        facet_training.run(settings, context)
+    assert not context.work.exists()
+
+
+def test_a_topic_of_one_score_is_told_before_anything_is_trained(context: StageContext, tmp_path: Path) -> None:
+    write_topics(tmp_path, pairs=6)
+    path = tmp_path / TOPICS["gay-marriage"]
+    head, *rows = csv.reader(path.open(newline=""))
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([head, *(["2", *row[1:]] for row in rows)])
+    settings = FacetSettings.model_validate({**QUICK, "data": str(tmp_path), "split": "cross-topic"})
+    with pytest.raises(RequestError, match="found one score alone in gay-marriage"):
         facet_training.run(settings, context)
     assert not context.work.exists()
 
