@@ -4,7 +4,7 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +40,15 @@ class Face(NamedTuple):
 def fonts_for(text: str) -> Fonts:
     """The fonts that draw `text`: one for Latin and much else, and what the other letters need."""
     wanted = {letter for letter in set(text) - VARIATIONS if unicodedata.category(letter) not in INVISIBLE}
-    families, missing = [FIRST], wanted - _letters(_faces()[FIRST])
+    families, missing = _found(text, wanted)
+    if missing and _new_fonts():
+        families, missing = _found(text, wanted)
+    return Fonts(families, sorted({script(letter) for letter in missing}))
+
+
+def _found(text: str, wanted: Collection[str]) -> tuple[list[str], set[str]]:
+    """The families that draw the letters `wanted` of `text`, and the letters that none of them has."""
+    families, missing = [FIRST], set(wanted) - _letters(_faces()[FIRST])
     for face in _by_likeliness(text, missing) if missing else ():
         letters = _letters(face)
         if missing & letters:
@@ -48,7 +56,7 @@ def fonts_for(text: str) -> Fonts:
             missing -= letters
         if not missing:
             break
-    return Fonts(families, sorted({script(letter) for letter in missing}))
+    return families, missing
 
 
 def width_of(text: str, size: float) -> float:
@@ -104,6 +112,20 @@ def _faces() -> dict[str, Face]:
         and "Color" not in entry.name
         and (entry.name == FIRST or not Path(entry.fname).is_relative_to(own))
     }
+
+
+@cache
+def _new_fonts() -> bool:
+    """Whether there are fonts that came after matplotlib had written its list of them, which are put on it."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    known = {entry.fname for entry in fontManager.ttflist}
+    new = [file for file in findSystemFonts() if file not in known]
+    for file in new:
+        with suppress(Exception):  # a file that is no font fails in one of many ways
+            fontManager.addfont(file)
+    _faces.cache_clear()
+    return bool(new)
 
 
 @cache

@@ -1,9 +1,10 @@
+import shutil
 import warnings
 
 import pytest
 
 from bertrelay import fonts
-from bertrelay.fonts import Face, fonts_for, script, width_of
+from bertrelay.fonts import FIRST, Face, Fonts, fonts_for, script, width_of
 
 LATIN = "abcdefghijklmnopqrstuvwxyz:. "
 
@@ -16,6 +17,7 @@ def machine(monkeypatch):
         named = {name.replace("_", " "): frozenset(those) for name, those in letters.items()}
         monkeypatch.setattr(fonts, "_faces", lambda: {name: Face(name, f"{name}.ttf", 0) for name in named})
         monkeypatch.setattr(fonts, "_letters", lambda face: named[face.family])
+        monkeypatch.setattr(fonts, "_new_fonts", lambda: False)
 
     return have
 
@@ -59,10 +61,29 @@ def test_the_font_that_comes_with_matplotlib_draws_latin_cyrillic_greek_arabic_a
     assert "STIXGeneral" not in fonts._faces()
 
 
-def test_a_letter_that_no_font_here_has_is_as_wide_as_its_box_and_nothing_is_warned_of():
+def test_a_font_that_came_after_matplotlibs_list_was_written_is_found(tmp_path, monkeypatch):
+    from matplotlib import font_manager
+
+    new = tmp_path / "new.ttf"
+    shutil.copy(font_manager.findfont("DejaVu Serif"), new)
+    (tmp_path / "none.ttf").write_bytes(b"no font")
+    known = list(font_manager.fontManager.ttflist)
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", known)
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(new), str(tmp_path / "none.ttf"), known[0].fname])
+    fonts._new_fonts.cache_clear()
+    fonts._faces.cache_clear()
+    try:
+        assert fonts._faces().get("DejaVu Serif") != Face("DejaVu Serif", str(new), 0)
+        fonts_for("\U0010fffd")  # which no font has
+        assert fonts._faces()["DejaVu Serif"] == Face("DejaVu Serif", str(new), 0)
+    finally:
+        fonts._new_fonts.cache_clear()
+        fonts._faces.cache_clear()
+
+
+def test_a_letter_that_no_font_here_has_is_as_wide_as_its_box_and_nothing_is_warned_of(monkeypatch):
     cuneiform = "\U00012000"
-    if not fonts_for(cuneiform).missing:
-        pytest.skip("a font of this machine has Cuneiform")
+    monkeypatch.setattr(fonts, "fonts_for", lambda _: Fonts([FIRST], ["Cuneiform"]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         width = width_of(cuneiform, 10)

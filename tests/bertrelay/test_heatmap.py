@@ -206,6 +206,6 @@ def test_labels_are_drawn_letter_by_letter_in_every_script_that_a_font_here_has(
 
 @pytest.mark.usefixtures("a_missing_glyph_is_an_error")
 def test_a_letter_without_a_font_would_be_noticed_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertrelay.fonts.fonts_for", lambda _: Fonts([FIRST], []))
+    monkeypatch.setattr("bertrelay.drawing.fonts_for", lambda _: Fonts([FIRST], []))
     with pytest.raises(UserWarning, match=r"Glyph .* missing from"):
         write_heatmap(tmp_path / "m.png", [[1.0]], [SENTENCES["Korean"]], ["a dog"])
