@@ -133,6 +133,7 @@ def search(
                 folder,
                 kind=kind,
                 prompt_name=prompt,
+                query_prompt_name=query_prompt,
                 precision=precision,
                 batch_tokens=batch_tokens,
                 rebuild=rebuild,

@@ -87,6 +87,7 @@ def build_index(
     kind: IndexKind = "auto",
     hnsw: Hnsw | None = None,
     prompt_name: str | None = None,
+    query_prompt_name: str | None = None,
     precision: str = "auto",
     batch_tokens: int | None = None,
     rebuild: bool = False,
@@ -105,6 +106,7 @@ def build_index(
     kind: `auto` takes what is there; where there is nothing, it is exact up to 100,000 sentences and HNSW beyond.
     hnsw: of the graph; where there is one with other links, it is linked anew.
     prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
+    query_prompt_name: which will stand before each query; that it is there is checked before anything is encoded.
     rebuild: from the beginning, whatever is there but a rebuild of the same that was stopped, which is gone on with.
     verify: read every file again, the corpus too, instead of trusting those that were not touched.
     cache: where a model or data set of the hub is kept.
@@ -118,7 +120,8 @@ def build_index(
     _check_is_ours(folder)
     facts = None if rebuild else read_facts(folder)
     encoder = as_encoder(model, cache)
-    encoder.prompts.text(prompt_name)  # where there is none of that name, say so
+    for wanted in (prompt_name, query_prompt_name):
+        encoder.prompts.text(wanted)  # where there is none of that name, say so
     name = "" if encoder is model else str(model)
     known = facts.origin if facts and not verify else None
     origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name, known)

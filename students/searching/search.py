@@ -54,6 +54,7 @@ def search(
             folder,
             kind=kind,
             prompt_name=prompt_name,
+            query_prompt_name=query_prompt_name,
             precision=precision,
             batch_tokens=batch_tokens,
             rebuild=rebuild,
