@@ -375,7 +375,7 @@ def test_a_corpus_that_is_not_there_and_a_prompt_that_the_model_lacks_are_told(
         build(encoder, tmp_path / "none.txt")
     with pytest.raises(RequestError, match="passage"):
         build(encoder, corpus, prompt_name="passage")
-    with pytest.raises(RequestError, match="prompt: .*none, the model has no prompts.*found 'question'"):
+    with pytest.raises(RequestError, match=r"prompt: .*none, the model has no prompts.*found 'question'"):
         build(encoder, corpus, query_prompt_name="question")
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
 
