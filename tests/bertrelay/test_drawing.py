@@ -63,7 +63,7 @@ def test_arabic_letters_are_joined_and_go_from_right_to_left(pixels):
 
 
 def test_a_script_without_a_font_is_named_and_raises_no_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertrelay.fonts.fonts_for", lambda _: Fonts(["DejaVu Sans"], ["Linear"]))
+    monkeypatch.setattr("bertrelay.drawing.fonts_for", lambda _: Fonts(["DejaVu Sans"], ["Linear"]))
     picture = Drawing("", 90, 20, [Label(0, 10, "\U00010000\U00010001"), Label(0, 20, "a")])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
