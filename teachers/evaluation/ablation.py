@@ -18,10 +18,10 @@ from teachers.evaluation.facets import cosines_of
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import AblationSettings
 from teachers.evaluation.sts import read_sts
+from teachers.evaluation.sts_sets import SCALES
 from teachers.settings import StsTable, TrainSettings
 from teachers.variants import trained, training_keys
 
-LOWEST, HIGHEST = 0, 5  # score of the STS benchmark
 SICK = "SICK_train.txt"
 SICK_LABELS = ["sentence_A", "sentence_B", "entailment_judgment"]
 
@@ -36,9 +36,10 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
     with Rejects(None, settings.max_rejects) as rejects:
         table = _stsb(files, settings.part)
         pairs = read_sts(table, context, rejects)
-    if pairs.scores.min() < LOWEST or pairs.scores.max() > HIGHEST:
+    lowest, highest = SCALES["STSb"]
+    if pairs.scores.min() < lowest or pairs.scores.max() > highest:
         raise RequestError(
-            f"{table.name}: expected gold scores from {LOWEST} to {HIGHEST}, found one outside. Is it another file?"
+            f"{table.name}: expected gold scores from {lowest:g} to {highest:g}, found one outside. Is it another file?"
         )
     metrics: Metrics = {}
     for cell, way in ways:  # a way that stands in both tables is trained once

@@ -44,7 +44,7 @@ def _pairs(path: Path) -> tuple[StsPairs, int]:
     if not scored:
         raise RequestError(f"{path}: expected pairs with a score, found none")
     scores = np.array([gold_score(row.score, path, row.line) for row in scored])
-    if (missing := len(rows) - len(scored)) > 0:
+    if missing := len(rows) - len(scored):
         say(f"{path}: left out {missing:,} of {len(rows):,} pairs, which nobody has scored")
     return StsPairs([row.first for row in scored], [row.second for row in scored], scores), missing
 

@@ -45,8 +45,7 @@ CLASSES = {
 
 TOPICS = {"gun-control": "ArgPairs_GC.csv", "gay-marriage": "ArgPairs_GM.csv", "death-penalty": "ArgPairs_DP.csv"}
 ARGUMENT_COLUMNS = {"regression_label": 0, "sentence_1": 9, "sentence_2": 10}
-"""The score and the two arguments of Argument Facet Similarity: what their columns are called, and where they stand."""
-"""Columns of the arguments' files: the mean of the annotators' scores from 0 to 5, and the two arguments."""
+"""Columns of the arguments' files, by name and place: the mean of the annotators' scores, 0 to 5, and two arguments."""
 
 TRIPLET = ("Sentence1", "Sentence2", "Sentence3")
 """Columns of the sections' files: anchor, positive, negative."""
