@@ -146,7 +146,7 @@ def save_start(options: Namespace) -> None:
     corpus = build_corpus(context.cache, "corpus", CorpusPlan(settings.parallel, settings.seed, settings.filters))
     teacher = SentenceEncoder.load(MINILM)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
-    start_student(settings, corpus, teacher, targets, context).save(options.scratch / "start")
+    start_student(settings, corpus, teacher, targets, context).student.save(options.scratch / "start")
 
 
 class Load(NamedTuple):

@@ -74,5 +74,5 @@ def moved(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
     """
     if axes is not None:
         after = (after @ axes.T).astype(np.float32)  # (n, dim before)
-    cosines = np.minimum(pairwise(before, after), 1)  # (n,); rounding goes beyond
+    cosines = pairwise(before, after)  # (n,)
     return {"cosine_mean": float(cosines.mean(dtype=np.float64)), "cosine_min": float(cosines.min())}

@@ -40,7 +40,7 @@ def begin(
     base: Any, corpus: ParallelCorpus, teacher: SentenceEncoder, context: StageContext, **given: Any
 ) -> tuple[SentenceEncoder, Targets]:
     targets = fill_targets(teacher, corpus, context, "key", "fp32")
-    return start_student(settings(base, **given), corpus, teacher, targets, context), targets
+    return start_student(settings(base, **given), corpus, teacher, targets, context).student, targets
 
 
 def error_at_the_start(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets) -> float:

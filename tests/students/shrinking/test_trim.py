@@ -15,7 +15,7 @@ from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.stage import StageContext
-from students.build import start_student
+from students.build import Start, start_student
 from students.settings import DistillSettings
 from students.shrinking import trim as room
 from students.shrinking.trim import trim_vocabulary
@@ -303,7 +303,7 @@ def test_a_generator_no_texts_and_whole_words_are_refused(make: MakeEncoder) -> 
 # Before a distillation
 
 
-def start(base: str, toy: Any, teacher: SentenceEncoder, context: StageContext, **given: Any) -> SentenceEncoder:
+def start(base: str, toy: Any, teacher: SentenceEncoder, context: StageContext, **given: Any) -> Start:
     settings = DistillSettings.model_validate(
         {"teacher": "./teacher", "base": base, "parallel": [toy.source()], **given}
     )
@@ -317,12 +317,32 @@ def test_a_student_can_start_from_a_base_trimmed_to_the_parallel_corpus(
     learnt = [text for row in toy.train for text in row]
     tiny_encoder("xlm-roberta", [*learnt, *ALL]).save(tmp_path / "base")
     teacher = tiny_encoder("bert", [english for english, *_ in toy.train], normalize=True)
-    whole, small = (
+    (whole, nothing), (small, figures) = (
         start(str(tmp_path / "base"), toy, teacher, context, trim_vocabulary=trim) for trim in (False, True)
     )
     assert len(small.tokenizer) < len(whole.tokenizer)
     assert pieces(small, learnt) == pieces(whole, learnt)
     assert np.array_equal(vectors(small, learnt), vectors(whole, learnt))
+    assert nothing == {}
+    assert (figures["vocabulary/before"], figures["vocabulary/after"]) == (len(whole.tokenizer), len(small.tokenizer))
+
+
+def test_what_a_smaller_base_brings_is_told(
+    tiny_encoder: MakeEncoder, toy: Any, context: StageContext, tmp_path: Path
+) -> None:
+    base = tiny_encoder("xlm-roberta", [*(text for row in toy.train for text in row), *ALL])
+    base.save(tmp_path / "base")
+    teacher = tiny_encoder("bert", [english for english, *_ in toy.train], normalize=True)
+    small, figures = start(str(tmp_path / "base"), toy, teacher, context, trim_vocabulary=True, layers=1)
+    pieces_gone = len(base.tokenizer) - len(small.tokenizer)
+    layer = sum(weights.numel() for weights in base.backbone.encoder.layer[0].parameters())
+    gone = pieces_gone * base.dim + layer * (len(base.backbone.encoder.layer) - 1)
+    assert pieces_gone > 0
+    assert figures["parameters/before"] - figures["parameters/after"] == gone
+    assert (figures["layers/before"], figures["layers/after"]) == (len(base.backbone.encoder.layer), 1)
+    assert figures["size_mb/after"] < figures["size_mb/before"]
+    assert min(figures[f"sentences_per_second/{side}"] for side in ("before", "after")) > 0
+    assert not list(context.work.glob("**/*.safetensors"))
 
 
 @pytest.mark.parametrize(
