@@ -20,7 +20,8 @@ ABOUT = {
     "mean of its subsets, and under “all” that of its pairs taken together. The published means take each year's pairs "
     "together, and so stand beside “mean / all”.",
     CLASSIFICATION: "Logistic regression on frozen vectors, on sentences that it has not seen.",
-    FACETS: "Correlation of the vectors' similarity with how far two arguments make the same point.",
+    FACETS: "Correlation of the vectors' similarity, or of a cross-encoder's score, with how far two arguments make "
+    "the same point.",
     SECTIONS: "How often a sentence of the same section is nearer than one of another section.",
     ABLATION: "Spearman's rank correlation of cosine with the gold scores, one way of training at a time.",
     "Distance to the teacher": "Mean squared error of the student's vectors; relative to the spread of the teacher's, "
@@ -132,12 +133,11 @@ PUBLISHED = "published_"
 MEASURES = {
     f"{correlation}_{similarity}": f"{correlation.capitalize()}, {similarity}"
     for correlation in ("spearman", "pearson")
-    for similarity in ("cosine", "dot", "euclidean", "manhattan")
+    for similarity in ("cosine", "dot", "euclidean", "manhattan", "score")  # the last of networks that read both
 }
 MAIN = ("spearman_cosine", "spearman_score")
 PAPER = {"senteval": (CLASSIFICATION, 2), "facets": (FACETS, 2), "sections": (SECTIONS, 1), "ablation": (ABLATION, 3)}
 """Families of the SBERT paper's protocols, and how many parts come after them in a name."""
-MEASURES["spearman_score"] = "Spearman, score"  # of networks that read two sentences at once
 ENDINGS = ("low", "high", "deviation")
 
 

@@ -1,21 +1,23 @@
 """Several trainings inside one stage: each in a folder of its own, done once, and gone on with after a kill."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertrelay.files import read_json, write_json
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.together import wait_for_all
 from bertrelay.training_settings import TrainingSettings
-from teachers.settings import TrainSettings
-from teachers.train import run
 
 DONE = "trained.json"
+Way = TypeVar("Way", bound=TrainingSettings)
 
 
-def trained(name: str, settings: TrainSettings, context: StageContext) -> tuple[Path, Metrics]:
-    """The model folder of a training with `settings`, and its metrics; what an earlier run has done is not repeated.
+def trained(
+    name: str, run: Callable[[Way, StageContext], Metrics], settings: Way, context: StageContext
+) -> tuple[Path, Metrics]:
+    """The model folder of the training `run` with `settings`, and its metrics; what was done before is not repeated.
 
     name: of the folder, below the stage's `work`.
     """

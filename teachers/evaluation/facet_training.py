@@ -2,16 +2,23 @@
 
 import json
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
 from bertrelay.files import write_text
+from bertrelay.hardware import accelerator
+from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import Floats
 from bertrelay.tables import Table
+from teachers import train
+from teachers.baselines import pair_train
+from teachers.baselines.cross_encoder import CrossEncoder
 from teachers.baselines.encoders import encoder_at
+from teachers.baselines.settings import CrossEncoderSettings
 from teachers.evaluation.facets import cosines_of, mean_over, read_topics, without_gold
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import FacetSettings
@@ -24,7 +31,10 @@ LEAST_IN_FOLD = 2
 
 
 def run(settings: FacetSettings, context: StageContext) -> Metrics:
-    """`facets/<split>/<correlation>_cosine`: the mean over the folds, each tested by what the others teach."""
+    """`facets/<split>/<correlation>_<measure>`: the mean over the folds, each tested by what the others teach.
+
+    measure: `cosine` of an encoder's vectors, `score` of a cross-encoder.
+    """
     topics = read_topics(OfficialFiles(Path(settings.data)))
     if topics is None:
         raise RequestError(f"data: expected ArgPairs_GC.csv and its two sisters, found none below {settings.data}")
@@ -33,7 +43,8 @@ def run(settings: FacetSettings, context: StageContext) -> Metrics:
     scores = [pairs.scores[fold_of == number] for number in range(len(tested))]
     if not context.world.is_main:
         return {}
-    return mean_over(f"facets/{settings.split}", tested, scores) | without_gold(topics)
+    measure = "score" if settings.learner == "cross-encoder" else "cosine"
+    return mean_over(f"facets/{settings.split}", tested, scores, measure) | without_gold(topics)
 
 
 def _joined(topics: StsSet) -> StsPairs:
@@ -72,12 +83,20 @@ def _folds(topics: StsSet, settings: FacetSettings) -> NDArray[np.int64]:
 def _fold(
     number: int, pairs: StsPairs, is_tested: NDArray[np.bool_], settings: FacetSettings, context: StageContext
 ) -> Floats:
-    """The cosines of the tested pairs by an encoder that learnt from the others, (tested,)."""
+    """How alike the tested pairs are to what learnt from the others, (tested,)."""
     taught, tested = _rows(pairs, ~is_tested), _rows(pairs, is_tested)
     name = f"{settings.split}-{number}"
-    model, _ = trained(name, _training(taught, context.work / f"{name}.jsonl", settings), context)
+    table = _written(taught, context.work / f"{name}.jsonl")
+    reads_both = settings.learner == "cross-encoder"
+    if reads_both:
+        model, _ = trained(name, pair_train.run, _of_pairs(table, settings), context)
+    else:
+        model, _ = trained(name, train.run, _of_vectors(table, settings), context)
     if not context.world.is_main:
         return np.zeros(len(tested.scores))
+    if reads_both:
+        scorer = CrossEncoder.load(model).to(accelerator().device)
+        return scorer.score(list(zip(tested.first, tested.second, strict=True)), precision=settings.precision)
     return cosines_of(tested, encoder_at(model, settings.precision))
 
 
@@ -86,17 +105,28 @@ def _rows(pairs: StsPairs, rows: NDArray[np.bool_]) -> StsPairs:
     return StsPairs([pairs.first[row] for row in wanted], [pairs.second[row] for row in wanted], pairs.scores[wanted])
 
 
-def _training(taught: StsPairs, path: Path, settings: FacetSettings) -> TrainSettings:
-    """Regression of the cosine on the pairs, which are written to `path`."""
+def _written(taught: StsPairs, path: Path) -> Table:
+    """The table of the pairs, which are written to `path`."""
     rows = zip(taught.first, taught.second, taught.scores.tolist(), strict=True)
     lines = [json.dumps({"sentence1": first, "sentence2": second, "score": score}) for first, second, score in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{line}\n" for line in lines))
+    return Table(path=InputFile(path))
+
+
+def _of_vectors(table: Table, settings: FacetSettings) -> TrainSettings:
+    """Regression of the cosine."""
     return TrainSettings(
         base=settings.base,
         objective="cosine",
-        train=[Table(path=str(path))],  # type: ignore[arg-type]  # pydantic makes it an InputFile
+        train=[table],
         pooling=settings.pooling,
         max_tokens=settings.max_tokens,
         **training_keys(settings),
     )
+
+
+def _of_pairs(table: Table, settings: FacetSettings) -> CrossEncoderSettings:
+    """Regression of the score of both sentences, read together."""
+    base = cast(ModelSource, settings.base)
+    return CrossEncoderSettings(base=base, train=[table], max_tokens=settings.max_tokens, **training_keys(settings))

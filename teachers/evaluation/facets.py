@@ -116,7 +116,7 @@ def cosines_of(pairs: StsPairs, encode: Encode) -> Floats:
     return found
 
 
-def mean_over(name: str, cosines: Sequence[Floats], scores: Sequence[Floats]) -> Metrics:
-    """The correlations as means over parts: topics or folds."""
+def mean_over(name: str, found: Sequence[Floats], scores: Sequence[Floats], measure: str = "cosine") -> Metrics:
+    """The correlations of what was found with the gold scores, as means over parts: topics or folds."""
     part_of = np.repeat(np.arange(len(scores)), [len(part) for part in scores])
-    return correlations(name, {"cosine": np.concatenate(cosines)}, np.concatenate(scores), part_of)
+    return correlations(name, {measure: np.concatenate(found)}, np.concatenate(scores), part_of)

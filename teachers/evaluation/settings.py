@@ -77,6 +77,7 @@ class ProtocolSettings(EncoderSource):
 class FacetSettings(TrainingSettings):
     """Argument Facet Similarity with training: an encoder learns some of the pairs and is tested on the others.
 
+    learner: `encoder`, tested by its cosines, or `cross-encoder`, which reads both arguments at once, by its scores.
     data: a folder that has the three official files, wherever below it.
     split: `ten-fold` tests on each tenth of all pairs what the other nine teach; `cross-topic` on each topic what
         the other two teach.
@@ -84,6 +85,7 @@ class FacetSettings(TrainingSettings):
     pooling, max_tokens: the base's own when absent.
     """
 
+    learner: Literal["encoder", "cross-encoder"] = "encoder"
     base: Base
     data: InputFile
     split: Literal["ten-fold", "cross-topic"] = "ten-fold"
@@ -99,6 +101,12 @@ class FacetSettings(TrainingSettings):
         )
         if self.split == "cross-topic":
             refuse_idle(self, "folds", because="there is a fold for each topic")
+        if self.learner == "cross-encoder":
+            refuse_idle(self, "pooling", because="a cross-encoder has no sentence vectors")
+            if not isinstance(self.base, ModelSource):
+                raise ValueError(
+                    "base: expected a model for a cross-encoder to start from, found the size of a new one"
+                )
         return self
 
 

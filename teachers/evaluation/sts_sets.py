@@ -48,7 +48,7 @@ SCALES: dict[str, Scale] = {"STSb": (0, 5), "SICK-R": (1, 5)}
 YEAR = re.compile(r"(?:sts|(?<!\d)20)(1[2-6])(?!\d)", re.IGNORECASE)  # STS12-en-test, STS2012, semeval2012, 2012
 SIMILARITIES: tuple[Metric, ...] = ("cosine", "euclidean", "manhattan")
 CORRELATIONS: dict[str, Callable[[Floats, Floats], float | None]] = {"spearman": spearman, "pearson": pearson}
-MAIN = "spearman_cosine"
+MAIN = ("spearman_cosine", "spearman_score")
 MEASURES = tuple(f"{correlation}_{similarity}" for similarity in SIMILARITIES for correlation in CORRELATIONS)
 
 
@@ -231,26 +231,27 @@ def _of_set(name: str, each: StsSet, encode: Encode, intervals: bool) -> Metrics
 
 def _similarities(
     subsets: Mapping[str, StsPairs], encode: Encode
-) -> tuple[dict[Metric, Floats], NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[dict[str, Floats], NDArray[np.float64], NDArray[np.int64]]:
     """By each similarity of all pairs, (pairs,), their gold scores and the numbers of their subsets."""
     parts = list(subsets.values())
     first = [sentence for part in parts for sentence in part.first]
     vectors = encode([*first, *(sentence for part in parts for sentence in part.second)])
     u, v = vectors[: len(first)], vectors[len(first) :]  # (pairs, dim)
     subset_of = np.repeat(np.arange(len(parts)), [len(part.scores) for part in parts])
-    similar: dict[Metric, Floats] = {each: pairwise(u, v, each) for each in SIMILARITIES}
+    similar: dict[str, Floats] = {each: pairwise(u, v, each) for each in SIMILARITIES}
     return similar, np.concatenate([part.scores for part in parts]), subset_of
 
 
 def correlations(
     name: str,
-    similar: Mapping[Metric, Floats],
+    similar: Mapping[str, Floats],
     scores: Floats,
     groups: NDArray[np.int64] | None = None,
     intervals: bool = True,
 ) -> Metrics:
     """`<name>/<correlation>_<similarity>`, with an interval for the one that papers report.
 
+    similar: how alike the pairs are, (pairs,), by each similarity, or by the `score` of a network that reads both.
     groups: what each pair belongs to; the figure is then the mean over groups.
     """
     metrics: Metrics = {}
@@ -259,7 +260,7 @@ def correlations(
         for correlation, statistic in CORRELATIONS.items():
             measure = f"{correlation}_{similarity}"
             figure = over_groups(statistic)
-            if intervals and measure == MAIN:
+            if intervals and measure in MAIN:
                 metrics |= with_interval(f"{name}/{measure}", figure, values, scores, grouped, groups=grouped)
                 if metrics[f"{name}/{measure}"] is None:
                     say(f"{name}: no correlation, for all its gold scores are equal, or all similarities are")

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
 from scipy.stats import pearsonr, spearmanr
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay import statistics
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from pipelines.mistakes import told
-from teachers import variants
+from teachers import train
 from teachers.evaluation import ablation, facet_training
 from teachers.evaluation.names import TOPICS
 from teachers.evaluation.settings import AblationSettings, FacetSettings
@@ -52,13 +54,13 @@ def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(
     monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
     write_ablation(tmp_path)
     ways: list[str] = []
-    run = variants.run
+    run = train.run
 
     def counted(settings: Any, inner: StageContext) -> Any:
         ways.append(inner.output.name)
         return run(settings, inner)
 
-    monkeypatch.setattr(variants, "run", counted)
+    monkeypatch.setattr(train, "run", counted)
     given = {**QUICK, "data": str(tmp_path), "concatenations": [["u", "v"], ["|u-v|"], ["u", "v", "|u-v|"]]}
     settings = AblationSettings.model_validate(given)
     metrics = ablation.run(settings, context)
@@ -156,6 +158,43 @@ def test_every_pair_is_tested_once_by_what_the_others_teach(
         ]
         assert metrics[f"facets/{split}/{name}_cosine"] == pytest.approx(np.mean(by_fold), abs=1e-9)
     assert {metrics[f"without_gold/AFS/{topic}"] for topic in TOPICS} == {0}
+
+
+def test_a_cross_encoder_is_tested_by_its_scores_of_what_the_others_teach(
+    context: StageContext, tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]
+) -> None:
+    topics = write_topics(tmp_path, pairs=16)
+    tiny_encoder("bert", [text for pairs in topics.values() for pair in pairs for text in pair[:2]]).save(
+        tmp_path / "base"
+    )
+    given = {**QUICK, "base": str(tmp_path / "base"), "learner": "cross-encoder", "data": str(tmp_path)}
+    metrics = facet_training.run(FacetSettings.model_validate({**given, "split": "cross-topic"}), context)
+    by_topic: dict[str, list[float]] = {"spearman": [], "pearson": []}
+    for number, pairs in enumerate(topics.values()):
+        folder = context.work / f"cross-topic-{number}/model"
+        network = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        with torch.inference_mode():
+            scores = [network(**tokenizer(u, v, return_tensors="pt")).logits.sigmoid().item() for u, v, _ in pairs]
+        assert len(set(scores)) > 16 // 2  # the network tells pairs apart
+        for name, statistic in (("spearman", spearmanr), ("pearson", pearsonr)):
+            by_topic[name].append(statistic(scores, [score for *_, score in pairs]).statistic)
+    for name, found in by_topic.items():
+        assert metrics[f"facets/cross-topic/{name}_score"] == pytest.approx(np.mean(found), abs=1e-4)
+    low, high = (metrics[f"facets/cross-topic/spearman_score_{end}"] for end in ("low", "high"))
+    assert low < metrics["facets/cross-topic/spearman_score"] < high
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"base": NEW}, "base: expected a model for a cross-encoder to start from, found the size of a new one"),
+        ({"pooling": ["mean"]}, "pooling: without effect, because a cross-encoder has no sentence vectors"),
+    ],
+)
+def test_what_a_cross_encoder_has_no_use_for_is_refused(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        FacetSettings.model_validate({"base": "./base", "data": "data", "learner": "cross-encoder", **given})
 
 
 def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(
