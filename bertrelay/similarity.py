@@ -134,11 +134,6 @@ def _best(pairs: list[ClosePair], k: int) -> list[ClosePair]:
     return sorted(pairs, key=lambda pair: (-pair.cosine, pair.first, pair.second))[:k]
 
 
-def _within_one(cosines: Vectors) -> Vectors:
-    """`cosines` without what rounding adds to 1, in place."""
-    return np.clip(cosines, -1, 1, out=cosines)
-
-
 def _distances(first: Vectors, second: Vectors, name: Literal["euclidean", "cityblock"]) -> NDArray[np.float64]:
     from scipy.spatial.distance import cdist
 
@@ -146,14 +141,14 @@ def _distances(first: Vectors, second: Vectors, name: Literal["euclidean", "city
 
 
 _PAIRWISE: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
-    "cosine": lambda first, second: _within_one(np.einsum("nd,nd->n", unit(first), unit(second))),
+    "cosine": lambda first, second: np.einsum("nd,nd->n", unit(first), unit(second)),
     "dot": lambda first, second: np.einsum("nd,nd->n", first, second),
     "euclidean": lambda first, second: 0 - np.linalg.norm(first - second, axis=1),
     "manhattan": lambda first, second: 0 - np.abs(first - second).sum(axis=1),
 }
 
 _MATRIX: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
-    "cosine": lambda first, second: _within_one(unit(first) @ unit(second).T),
+    "cosine": lambda first, second: unit(first) @ unit(second).T,
     "dot": lambda first, second: first @ second.T,
     "euclidean": lambda first, second: _distances(first, second, "euclidean"),
     "manhattan": lambda first, second: _distances(first, second, "cityblock"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from pipelines.scores import ABLATION, CLASSIFICATION, SECTIONS, SIMILARITY, Figure, ScoreTable
+from pipelines.scores import ABLATION, CLASSIFICATION, FACETS, SECTIONS, SIMILARITY, Figure, ScoreTable
 
 PUBLISHED = "published"
 FIGURES = {
@@ -16,6 +16,12 @@ FIGURES = {
         ("STSb", "SBERT, NLI + STSb"): 0.8535,
     },
     (CLASSIFICATION, ""): {("mean", "SBERT-NLI-base"): 0.8741},
+    (FACETS, ""): {  # Spearman
+        ("ten-fold", "SBERT-AFS-base"): 0.7413,
+        ("ten-fold", "BERT-AFS-base, cross-encoder"): 0.7484,
+        ("cross-topic", "SBERT-AFS-base"): 0.5065,
+        ("cross-topic", "BERT-AFS-base, cross-encoder"): 0.5723,
+    },
     (SECTIONS, ""): {("accuracy", "SBERT-WikiSec-base"): 0.8042},
     (ABLATION, "pooling"): {("mean", "NLI"): 0.8078, ("max", "NLI"): 0.7907, ("cls", "NLI"): 0.7980},
     (ABLATION, "concatenation"): {

@@ -78,7 +78,7 @@ REGISTRY = (
         version=3,
         settings="teachers.evaluation.settings:FacetSettings",
         run="teachers.evaluation.facet_training:run",
-        summary="trains and tests an encoder on Argument Facet Similarity, in ten folds or across topics",
+        summary="trains and tests an encoder or cross-encoder on argument facets, in ten folds or across topics",
     ),
     Stage(
         kind="teachers.ablation",

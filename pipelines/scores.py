@@ -21,7 +21,7 @@ ABOUT = {
     "together, and so stand beside “mean / all”.",
     CLASSIFICATION: "Logistic regression on frozen vectors, on sentences that it has not seen.",
     FACETS: "Correlation of the vectors' similarity, or of a cross-encoder's score, with how far two arguments make "
-    "the same point.",
+    "the same point. Published figures are Spearman's.",
     SECTIONS: "How often a sentence of the same section is nearer than one of another section.",
     ABLATION: "Spearman's rank correlation of cosine with the gold scores, one way of training at a time.",
     "Distance to the teacher": "Mean squared error of the student's vectors; relative to the spread of the teacher's, "

@@ -15,10 +15,10 @@ from bertrelay.hardware import accelerator
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.vocabulary import train_unigram
 from students.corpus import ParallelCorpus
-from students.layers import POSITION_OFFSET, copy_of, set_dropout, xlmr_config
+from students.layers import POSITION_OFFSET, copy_of, keep_layers, set_dropout, xlmr_config
 from students.settings import DistillSettings, TeacherCopy
-from students.shrinking.shrink import shrink
-from students.shrinking.side_by_side import TIMED_SENTENCES, side_by_side, size_saved, speeds
+from students.shrinking.side_by_side import counts, side_by_side
+from students.shrinking.trim import trim_vocabulary
 from students.targets import Targets
 
 VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
@@ -28,10 +28,10 @@ RIDGE = 1.0  # of the vectors' mean square: an untrained student's thin directio
 
 
 class Start(NamedTuple):
-    """A student before its first step; `figures` say what making its base smaller brought, empty where it is whole."""
+    """A student before its first step; `sizes` before and after pieces or layers were left out, else empty."""
 
     student: SentenceEncoder
-    figures: Metrics
+    sizes: Metrics
 
 
 def start_student(
@@ -43,7 +43,7 @@ def start_student(
     other lengths than 1, a projection is learnt; it begins as the ridge regression from the student's vectors to
     the teacher's, so that no step is lost, and no second moment of Adam spoilt, on finding mean and scale.
     """
-    bare, figures = _smaller(_base_encoder(settings, corpus, teacher, context), settings, corpus, context)
+    bare, sizes = _made_smaller(_base_encoder(settings, corpus, teacher, context), settings, corpus)
     if settings.dropout is not None:
         set_dropout(bare.backbone, settings.dropout)
     needs_fit = bare.dim != teacher.dim or not targets.is_unit
@@ -57,7 +57,7 @@ def start_student(
     )
     if needs_fit:
         student.projection = fitted_projection(student, corpus, targets)
-    return Start(student, figures)
+    return Start(student, sizes)
 
 
 def _base_encoder(
@@ -71,20 +71,17 @@ def _base_encoder(
     return SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
 
 
-def _smaller(base: SentenceEncoder, settings: DistillSettings, corpus: ParallelCorpus, context: StageContext) -> Start:
-    """The base without the pieces and layers it is to lose; the main process measures size and speed of both."""
+def _made_smaller(
+    base: SentenceEncoder, settings: DistillSettings, corpus: ParallelCorpus
+) -> tuple[SentenceEncoder, Metrics]:
+    """The base without the pieces and layers that it is to lose, and its sizes before and after."""
     if not (settings.trim_vocabulary or settings.layers):
-        return Start(base, {})
-    bare = shrink(base, _Texts(corpus), trim=settings.trim_vocabulary, layers=settings.layers).encoder
-    if not context.world.is_main:
-        return Start(bare, {})
-    both = (base, bare)
-    for encoder in both:
-        encoder.to(accelerator().device)
-    rates = speeds(both, _texts_of(corpus, _spread(corpus, TIMED_SENTENCES)), settings.precision)
-    sizes = (size_saved(encoder, context.work / "size") for encoder in both)
-    figures = (size | {"sentences_per_second": rate} for size, rate in zip(sizes, rates, strict=True))
-    return Start(bare, side_by_side(*figures))
+        return base, {}
+    before = counts(base)
+    bare = trim_vocabulary(base, _Texts(corpus)) if settings.trim_vocabulary else base
+    if settings.layers:
+        keep_layers(bare.backbone, settings.layers)
+    return bare, side_by_side(before, counts(bare))
 
 
 @dataclass(frozen=True)
@@ -128,9 +125,10 @@ def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets:
 
     Items are spread evenly over the corpus and count as they do in the loss, so what it starts from is at most 1.
     """
-    items = _spread(corpus, FITTED_SENTENCES)
+    items = np.unique(np.linspace(0, len(corpus) - 1, FITTED_SENTENCES).astype(np.int64))
+    sentences = [corpus.texts(item, item + 1)[0] for item in items.tolist()]
     share = corpus.weights[items] / corpus.weights[items].sum()  # (sentences,)
-    vectors = _pooled_vectors(student, _texts_of(corpus, items))  # (sentences, pooled)
+    vectors = _pooled_vectors(student, sentences)  # (sentences, pooled)
     wanted = targets.vectors[corpus.targets[items]].astype(np.float64)  # (sentences, dim)
     centre, wanted_centre = share @ vectors, share @ wanted
     weighted = share[:, None] * (vectors - centre)  # (sentences, pooled)
@@ -142,15 +140,6 @@ def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets:
         projection.linear.weight.copy_(torch.from_numpy(weight.T))
         projection.linear.bias.copy_(torch.from_numpy(wanted_centre - centre @ weight))
     return projection
-
-
-def _spread(corpus: ParallelCorpus, count: int) -> NDArray[np.int64]:
-    """At most `count` items, evenly spread over the corpus."""
-    return np.unique(np.linspace(0, len(corpus) - 1, count).astype(np.int64))
-
-
-def _texts_of(corpus: ParallelCorpus, items: NDArray[np.int64]) -> list[str]:
-    return [corpus.texts(item, item + 1)[0] for item in items.tolist()]
 
 
 def _pooled_vectors(student: SentenceEncoder, sentences: list[str]) -> NDArray[np.float64]:

@@ -33,7 +33,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     teacher = SentenceEncoder.load(settings.teacher, cache_dir=context.cache / "hub").to(accelerator().device)
     teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
     targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision)
-    student, smaller = start_student(settings, corpus, teacher, targets, context)
+    student, sizes = start_student(settings, corpus, teacher, targets, context)
     dev = dev_data(corpus, teacher, targets, settings.precision)
     del teacher  # its vectors are on the disk; its memory is the student's now
     with accelerator().main_process_first():
@@ -46,7 +46,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
         copyfile(corpus.rejects, context.output / corpus.rejects.name)
         student.save(context.output / "model")
         save_variance(targets.variance, context.output / "model")
-    return {**smaller, **metrics, "target_variance": targets.variance, "train_items": len(corpus)}
+    return {**metrics, **sizes, "target_variance": targets.variance, "train_items": len(corpus)}
 
 
 def _corpus_fields(settings: DistillSettings) -> tuple[str, ...]:

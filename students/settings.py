@@ -45,7 +45,7 @@ class DistillSettings(TrainingSettings):
 
     base: what it starts from: a pretrained model, a size, or the teacher's layers.
     trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before anything is learnt.
-    layers: keep so many of the base's layers, evenly spread. With either, size and speed are told before and after.
+    layers: keep so many of the base's layers, evenly spread. With either, sizes are told before and after.
     dropout: while training, in every layer; the base's own when absent.
     parallel: the corpora; `filters` say which of their pairs are left out.
     dev: held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences

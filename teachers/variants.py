@@ -3,19 +3,19 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bertrelay.files import read_json, write_json
+from bertrelay.settings import AnySettings
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.together import wait_for_all
 from bertrelay.training_settings import TrainingSettings
 
 DONE = "trained.json"
-Way = TypeVar("Way", bound=TrainingSettings)
 
 
 def trained(
-    name: str, run: Callable[[Way, StageContext], Metrics], settings: Way, context: StageContext
+    name: str, run: Callable[[AnySettings, StageContext], Metrics], settings: AnySettings, context: StageContext
 ) -> tuple[Path, Metrics]:
     """The model folder of the training `run` with `settings`, and its metrics; what was done before is not repeated.
 

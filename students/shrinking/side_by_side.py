@@ -34,12 +34,15 @@ def _sided(name: str, side: str) -> str:
 def size(encoder: SentenceEncoder, folder: Path) -> Metrics:
     """What the encoder, saved in `folder`, consists of; megabytes are of 10⁶ bytes."""
     bytes_on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {"size_mb": bytes_on_disk / 1e6, **counts(encoder), "dimensions": encoder.dim}
+
+
+def counts(encoder: SentenceEncoder) -> Metrics:
+    """What the encoder is made of."""
     return {
-        "size_mb": bytes_on_disk / 1e6,
         "parameters": sum(weights.numel() for weights in encoder.parameters()),
         "vocabulary": len(encoder.tokenizer),
         "layers": encoder.backbone.config.num_hidden_layers,
-        "dimensions": encoder.dim,
     }
 
 
@@ -74,5 +77,5 @@ def moved(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
     """
     if axes is not None:
         after = (after @ axes.T).astype(np.float32)  # (n, dim before)
-    cosines = pairwise(before, after)  # (n,)
+    cosines = np.minimum(pairwise(before, after), 1)  # (n,); rounding goes beyond
     return {"cosine_mean": float(cosines.mean(dtype=np.float64)), "cosine_min": float(cosines.min())}

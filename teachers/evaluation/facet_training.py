@@ -83,21 +83,41 @@ def _folds(topics: StsSet, settings: FacetSettings) -> NDArray[np.int64]:
 def _fold(
     number: int, pairs: StsPairs, is_tested: NDArray[np.bool_], settings: FacetSettings, context: StageContext
 ) -> Floats:
-    """How alike the tested pairs are to what learnt from the others, (tested,)."""
+    """How alike the sentences of each tested pair are, by what learnt from the other pairs, (tested,)."""
     taught, tested = _rows(pairs, ~is_tested), _rows(pairs, is_tested)
     name = f"{settings.split}-{number}"
     table = _written(taught, context.work / f"{name}.jsonl")
-    reads_both = settings.learner == "cross-encoder"
-    if reads_both:
-        model, _ = trained(name, pair_train.run, _of_pairs(table, settings), context)
-    else:
-        model, _ = trained(name, train.run, _of_vectors(table, settings), context)
+    learn = _by_reading_both if settings.learner == "cross-encoder" else _by_vectors
+    return learn(name, table, tested, settings, context)
+
+
+def _by_vectors(name: str, table: Table, tested: StsPairs, settings: FacetSettings, context: StageContext) -> Floats:
+    """The cosines of an encoder that learnt to give those of `table`."""
+    way = TrainSettings(
+        base=settings.base,
+        objective="cosine",
+        train=[table],
+        pooling=settings.pooling,
+        max_tokens=settings.max_tokens,
+        **training_keys(settings),
+    )
+    model, _ = trained(name, train.run, way, context)
     if not context.world.is_main:
         return np.zeros(len(tested.scores))
-    if reads_both:
-        scorer = CrossEncoder.load(model).to(accelerator().device)
-        return scorer.score(list(zip(tested.first, tested.second, strict=True)), precision=settings.precision)
     return cosines_of(tested, encoder_at(model, settings.precision))
+
+
+def _by_reading_both(
+    name: str, table: Table, tested: StsPairs, settings: FacetSettings, context: StageContext
+) -> Floats:
+    """The scores of a cross-encoder that learnt to give those of `table`."""
+    base = cast(ModelSource, settings.base)
+    way = CrossEncoderSettings(base=base, train=[table], max_tokens=settings.max_tokens, **training_keys(settings))
+    model, _ = trained(name, pair_train.run, way, context)
+    if not context.world.is_main:
+        return np.zeros(len(tested.scores))
+    scorer = CrossEncoder.load(model).to(accelerator().device)
+    return scorer.score(list(zip(tested.first, tested.second, strict=True)), precision=settings.precision)
 
 
 def _rows(pairs: StsPairs, rows: NDArray[np.bool_]) -> StsPairs:
@@ -111,22 +131,4 @@ def _written(taught: StsPairs, path: Path) -> Table:
     lines = [json.dumps({"sentence1": first, "sentence2": second, "score": score}) for first, second, score in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{line}\n" for line in lines))
-    return Table(path=InputFile(path))
-
-
-def _of_vectors(table: Table, settings: FacetSettings) -> TrainSettings:
-    """Regression of the cosine."""
-    return TrainSettings(
-        base=settings.base,
-        objective="cosine",
-        train=[table],
-        pooling=settings.pooling,
-        max_tokens=settings.max_tokens,
-        **training_keys(settings),
-    )
-
-
-def _of_pairs(table: Table, settings: FacetSettings) -> CrossEncoderSettings:
-    """Regression of the score of both sentences, read together."""
-    base = cast(ModelSource, settings.base)
-    return CrossEncoderSettings(base=base, train=[table], max_tokens=settings.max_tokens, **training_keys(settings))
+    return Table(path=InputFile(path.resolve()))

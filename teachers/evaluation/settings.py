@@ -75,14 +75,14 @@ class ProtocolSettings(EncoderSource):
 
 
 class FacetSettings(TrainingSettings):
-    """Argument Facet Similarity with training: an encoder learns some of the pairs and is tested on the others.
+    """Argument Facet Similarity with training: a network learns some of the pairs and is tested on the others.
 
     learner: `encoder`, tested by its cosines, or `cross-encoder`, which reads both arguments at once, by its scores.
     data: a folder that has the three official files, wherever below it.
     split: `ten-fold` tests on each tenth of all pairs what the other nine teach; `cross-topic` on each topic what
         the other two teach.
     folds: of the former.
-    pooling, max_tokens: the base's own when absent.
+    pooling, max_tokens: the base's own when absent; a cross-encoder reads 256 tokens at most.
     """
 
     learner: Literal["encoder", "cross-encoder"] = "encoder"

@@ -249,7 +249,7 @@ def correlations(
     groups: NDArray[np.int64] | None = None,
     intervals: bool = True,
 ) -> Metrics:
-    """`<name>/<correlation>_<similarity>`, with an interval for the one that papers report.
+    """`<name>/<correlation>_<similarity>`, with an interval for Spearman of the cosine or the score.
 
     similar: how alike the pairs are, (pairs,), by each similarity, or by the `score` of a network that reads both.
     groups: what each pair belongs to; the figure is then the mean over groups.

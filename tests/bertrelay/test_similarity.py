@@ -50,16 +50,6 @@ def test_a_zero_vector_is_like_nothing_and_no_figure_is_lost():
     assert matrix(np.zeros((1, 2), np.float32), np.float32([[1, 0], [0, 0]]), "cosine").tolist() == [[0, 0]]
 
 
-def test_no_cosine_is_beyond_one():
-    same = vectors(500, dim=384)
-    lengths = np.linalg.norm(same, axis=1, keepdims=True)
-    assert ((same / lengths) ** 2).sum(axis=1).max() > 1  # as float32 rounds it
-    for turned, bound in [(same, 1), (-same, -1)]:
-        for cosines in (pairwise(same, turned), np.diag(matrix(same, turned))):
-            assert np.abs(cosines).max() <= 1
-            np.testing.assert_allclose(cosines, bound, atol=1e-6)
-
-
 def test_pairs_of_different_counts_are_refused():
     with pytest.raises(RequestError, match=r"\(3, 7\) and \(2, 7\)"):
         pairwise(vectors(3), vectors(2))

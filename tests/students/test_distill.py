@@ -258,7 +258,8 @@ def test_a_student_with_the_teachers_layers_learns_too(context: StageContext, gi
     metrics = distill(context, given, base=base, layers=1, epochs=2)
     assert metrics["dev/explained_variance"] is not None
     saved = SentenceEncoder.load(context.output / "model")
-    assert saved.backbone.config.num_hidden_layers == 1 and saved.normalize
+    assert saved.backbone.config.num_hidden_layers == metrics["layers/after"] == 1 and saved.normalize
+    assert metrics["layers/before"] == 2
     assert saved.projection is None
 
 

@@ -20,7 +20,7 @@ from pipelines.samples.sbert_paper import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 
 TRAINING = {"epochs": 2, "batch_items": 8, "learning_rate": 1e-3, "checkpoint_every": 2, "log_every": 1, "seed": 3}
-NAMES = ["cross-encoder", "poly-encoder", "bilstm", "ten-fold", "together", "cross-topic", "ablation"]
+NAMES = ["cross-encoder", "poly-encoder", "bilstm", "ten-fold", "ten-fold-cross-encoder", "cross-topic", "ablation"]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -59,7 +59,10 @@ def given(name: str, data: Path, base: Path) -> tuple[str, dict[str, Any]]:
         "poly-encoder": ("teachers.poly-encoder", {**shared, **scored, "codes": 4}),
         "bilstm": ("teachers.bilstm", {**glove, **labelled, "hidden": 8}),
         "ten-fold": ("teachers.facets", {**shared, "data": str(data), "folds": 2}),
-        "together": ("teachers.facets", {**shared, "learner": "cross-encoder", "data": str(data), "folds": 2}),
+        "ten-fold-cross-encoder": (
+            "teachers.facets",
+            {**shared, "learner": "cross-encoder", "data": str(data), "folds": 2},
+        ),
         "cross-topic": ("teachers.facets", {**shared, "data": str(data), "split": "cross-topic"}),
         "ablation": ("teachers.ablation", {**shared, **ablation}),
     }[name]

@@ -171,6 +171,9 @@ def test_a_cross_encoder_is_tested_by_its_scores_of_what_the_others_teach(
     metrics = facet_training.run(FacetSettings.model_validate({**given, "split": "cross-topic"}), context)
     by_topic: dict[str, list[float]] = {"spearman": [], "pearson": []}
     for number, pairs in enumerate(topics.values()):
+        lines = (context.work / f"cross-topic-{number}.jsonl").read_text().splitlines()
+        others = [pair for each in topics.values() for pair in each if each is not pairs]
+        assert [tuple(json.loads(line).values()) for line in lines] == others
         folder = context.work / f"cross-topic-{number}/model"
         network = AutoModelForSequenceClassification.from_pretrained(folder).eval()
         tokenizer = AutoTokenizer.from_pretrained(folder)
