@@ -1,6 +1,7 @@
 """Figures of Reimers & Gurevych (2019), to stand beside ours: each under a heading that says it was published."""
 
 from collections.abc import Iterable
+from copy import deepcopy
 
 from pipelines.scores import ABLATION, CLASSIFICATION, FACETS, SECTIONS, SIMILARITY, Figure, ScoreTable
 
@@ -39,7 +40,7 @@ FIGURES = {
 
 def with_published(tables: Iterable[ScoreTable]) -> list[ScoreTable]:
     """The tables, and in those that have the row of a published figure, that figure in a column of its own."""
-    found = list(tables)
+    found = deepcopy(list(tables))
     for table in found:
         for (row, column), value in FIGURES.get((table.family, table.caption), {}).items():
             if row in table.rows:
