@@ -28,7 +28,7 @@ RIDGE = 1.0  # of the vectors' mean square: an untrained student's thin directio
 
 
 class Start(NamedTuple):
-    """A student before its first step; `sizes` are of its base before and after pieces or layers were left out, or none."""
+    """A student before its first step; `sizes` are of its base before and after it was made smaller, or none."""
 
     student: SentenceEncoder
     sizes: Metrics
