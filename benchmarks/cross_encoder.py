@@ -39,6 +39,7 @@ from bertrelay.similarity import pairwise, unit
 from bertrelay.statistics import Floats, spearman, with_interval
 from bertrelay.tables import Table
 from teachers.baselines import CrossEncoder
+from teachers.evaluation.sts_sets import SCALES
 
 RECIPE = Path(__file__).with_name("cross-encoder.toml")
 RECIPE_TAUGHT = Path(__file__).with_name("cross-encoder-taught.toml")
@@ -47,7 +48,7 @@ SICK = {part: f"sts/sick/SICK_{part}.txt" for part in ("train", "trial", "test_a
 NEIGHBOURS = ((0, 4), (4, 40), (40, 200))
 BLOCK = 1_024
 TAUGHT_PAIRS = 24_000
-HIGHEST = 5  # score of the STS benchmark
+HIGHEST = SCALES["STSb"][1]
 FIGURES = {
     "taught": "sts/STSb/spearman_score",
     "bi-test": "sts/STSb/spearman_cosine",
@@ -85,16 +86,15 @@ def scored_pairs(encoder: SentenceEncoder, given: Sequence[Pair], left_out: Sequ
         ranks = np.stack([generator.integers(1 + low, 1 + high, len(order)) for low, high in NEIGHBOURS], axis=1)
         others = np.take_along_axis(order, ranks, axis=1)  # (block, 3)
         chosen += [(begin + row, other) for row, found in enumerate(others.tolist()) for other in found]
-    unwanted = set(map(frozenset, left_out))
-    distinct = one_order([(sentences[a], sentences[b]) for a, b in chosen], unwanted)
+    distinct = one_order([(sentences[a], sentences[b]) for a, b in chosen], left_out)
     for number in generator.permutation(len(distinct)):
         first, second = distinct[number]
         yield first, second, max(0.0, min(1.0, float(vectors[rows[first]] @ vectors[rows[second]])))
 
 
-def one_order(pairs: Sequence[Pair], unwanted: set[frozenset[str]]) -> list[Pair]:
-    """Each pair as it stands first, without the `unwanted` ones."""
-    found: dict[frozenset[str], Pair] = {}
+def one_order(pairs: Sequence[Pair], left_out: Sequence[Pair]) -> list[Pair]:
+    """Each pair as it stands first, without those that are left out in either order."""
+    unwanted, found = set(map(frozenset, left_out)), dict[frozenset[str], Pair]()
     for pair in pairs:
         if (key := frozenset(pair)) not in unwanted:
             found.setdefault(key, pair)
@@ -160,7 +160,7 @@ def main() -> None:
 
     cross, bi = ((runs / RECIPE.stem / stage / "latest").resolve() for stage in ("cross", "bi"))
     taught = runs / f"taught-{cross.name}-{bi.name}.csv"  # by their fingerprints
-    others = one_order(pairs_in(pairs), set(map(frozenset, given)))
+    others = one_order(pairs_in(pairs), given)
     networks = CrossEncoder.load(cross / "model"), as_encoder(bi / "model")
     write_once(taught, taught_pairs(*networks, others, options.seed))
     models = f"vars.cross={cross / 'model'}", f"vars.bi={bi / 'model'}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bertrelay.stage import Metrics
+from teachers.evaluation.names import MAIN
 
 SIMILARITY = "Semantic textual similarity"
 CLASSIFICATION = "Classification of sentences"
@@ -135,7 +136,6 @@ MEASURES = {
     for correlation in ("spearman", "pearson")
     for similarity in ("cosine", "dot", "euclidean", "manhattan", "score")  # the last of networks that read both
 }
-MAIN = ("spearman_cosine", "spearman_score")
 PAPER = {"senteval": (CLASSIFICATION, 2), "facets": (FACETS, 2), "sections": (SECTIONS, 1), "ablation": (ABLATION, 3)}
 """Families of the SBERT paper's protocols, and how many parts come after them in a name."""
 ENDINGS = ("low", "high", "deviation")

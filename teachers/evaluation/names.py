@@ -43,6 +43,9 @@ CLASSES = {
 }
 """Of these the classes that a line may have."""
 
+MAIN = ("spearman_cosine", "spearman_score")
+"""Of the correlations, those that papers report: of vectors, and of networks that read two sentences at once."""
+
 TOPICS = {"gun-control": "ArgPairs_GC.csv", "gay-marriage": "ArgPairs_GM.csv", "death-penalty": "ArgPairs_DP.csv"}
 ARGUMENT_COLUMNS = {"regression_label": 0, "sentence_1": 9, "sentence_2": 10}
 """Columns of the arguments' files, by name and place: the mean of the annotators' scores, 0 to 5, and two arguments."""

@@ -22,7 +22,7 @@ from bertrelay.similarity import Metric, pairwise
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import Floats, pearson, spearman, with_interval
 from bertrelay.tables import Table
-from teachers.evaluation.names import SETS, YEARS
+from teachers.evaluation.names import MAIN, SETS, YEARS
 from teachers.evaluation.official import (
     OfficialFiles,
     Scale,
@@ -48,7 +48,6 @@ SCALES: dict[str, Scale] = {"STSb": (0, 5), "SICK-R": (1, 5)}
 YEAR = re.compile(r"(?:sts|(?<!\d)20)(1[2-6])(?!\d)", re.IGNORECASE)  # STS12-en-test, STS2012, semeval2012, 2012
 SIMILARITIES: tuple[Metric, ...] = ("cosine", "euclidean", "manhattan")
 CORRELATIONS: dict[str, Callable[[Floats, Floats], float | None]] = {"spearman": spearman, "pearson": pearson}
-MAIN = ("spearman_cosine", "spearman_score")
 MEASURES = tuple(f"{correlation}_{similarity}" for similarity in SIMILARITIES for correlation in CORRELATIONS)
 
 
