@@ -3,16 +3,41 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.distill import Result, claims, write_rows
+from benchmarks.distill import Result, as_accurate, claims, write_rows
 
 
-def test_claims_ask_for_the_time_of_the_fastest_and_the_accuracy_of_the_best_of_its_own_settings() -> None:
-    figures = {"default": (60.0, 0.9), "bf16": (30.0, 0.8), "auto": (10.0, 0.85), "fp32": (20.0, 0.9)}
-    figures["sorted"] = (20.0, 0.95)  # with a sampler of ours: no setting of its own
-    results = {name: Result(name, 64, [seconds], [accuracy]) for name, (seconds, accuracy) in figures.items()}
-    judged = claims(results)
-    assert [claim.found for claim in judged] == ["6.00 (6.00–6.00)", "3.00 (3.00–3.00)", "0.8500", "3.00 (3.00–3.00)"]
-    assert [claim.holds for claim in judged] == [True, True, False, True]
+def result(pairs: int, seconds: float, accuracy: float) -> Result:
+    return Result("", pairs, [seconds], [accuracy])
+
+
+def results(of_64: float, of_48: float) -> dict[str, Result]:
+    return {
+        "default": result(64, 60.0, 0.7),
+        "bf16": result(32, 33.0, 0.9),
+        "weights": result(32, 30.0, 0.8),
+        "sorted": result(32, 20.0, 0.95),  # with a sampler of ours: no setting of its own
+        "auto-64": result(64, 9.0, of_64),
+        "auto-48": result(48, 10.0, of_48),
+        "auto-32": result(32, 12.0, 0.85),
+        "fp32": result(32, 20.0, 0.9),
+    }
+
+
+def test_each_of_theirs_stands_beside_the_fastest_of_ours_that_is_as_accurate() -> None:
+    found = results(of_64=0.75, of_48=0.8)
+    assert as_accurate(found["default"], found) is found["auto-64"]
+    assert as_accurate(found["weights"], found) is found["auto-48"]
+    assert as_accurate(found["bf16"], found) is None
+    assert [claim.found for claim in claims(found)] == ["6.67 (6.67–6.67)", "3.00 (3.00–3.00)", "3.00 (3.00–3.00)"]
+    assert all(claim.holds for claim in claims(found))
+
+
+def test_a_fast_but_less_accurate_training_carries_no_claim() -> None:
+    found = results(of_64=0.75, of_48=0.79)
+    assert as_accurate(found["weights"], found) is found["auto-32"]
+    assert [claim.holds for claim in claims(found)] == [True, False, True]
+    found = results(of_64=0.1, of_48=0.1) | {"weights": result(32, 30.0, 0.86)}
+    assert [claim.found for claim in claims(found)][:2] == ["5.00 (5.00–5.00)", "none of ours is as accurate"]
 
 
 def test_every_drawn_sentence_stands_beside_each_of_its_translations(
