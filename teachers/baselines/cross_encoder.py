@@ -4,7 +4,7 @@ On disk it is a plain transformers folder that `AutoModelForSequenceClassificati
 """
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from bertrelay.backbone import (
 from bertrelay.errors import RequestError
 from bertrelay.layout import read_layout
 from bertrelay.quick import quicken
-from teachers.baselines.pair_scores import Pairs, score_pairs
+from teachers.baselines.gated_encoder import GatedCrossEncoder
+from teachers.baselines.pair_scores import LOGIT, Pairs, score_pairs
 from teachers.baselines.pair_tokens import PairTokens, pair_rules, tokenize_pairs
 
 MAX_TOKENS = 256
@@ -40,6 +41,8 @@ class CrossEncoder(nn.Module):
     network: one of transformers' for sequence classification, with one figure.
     max_tokens: the longest pair, special tokens included; 256 at most when left out.
     """
+
+    output: ClassVar = LOGIT
 
     def __init__(
         self, network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, max_tokens: int | None = None
@@ -60,6 +63,8 @@ class CrossEncoder(nn.Module):
         Raises RequestError for a folder that holds none, or one that is damaged.
         """
         folder = model_folder(source, cache_dir=cache_dir)
+        if GatedCrossEncoder.stands_in(folder):
+            raise RequestError(f"model: the cross-encoder in {folder} is a gated one; GatedCrossEncoder.load loads it")
         network, missing = load_network(folder, AutoModelForSequenceClassification)
         if network.config.num_labels != 1 or any(name.startswith("classifier") for name in missing):
             raise RequestError(

@@ -1,12 +1,14 @@
 """What networks that score pairs of sentences share."""
 
-from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.hardware import resolve_precision
@@ -15,6 +17,24 @@ from bertrelay.linear import using
 from bertrelay.padding import sorted_batches
 
 Pairs = Sequence[tuple[str, str]]
+
+
+class Output(NamedTuple):
+    """What a network gives for a pair.
+
+    scores: of its outputs, from 0 to 1.
+    loss, error: its name, and its sum over outputs and gold scores from 0 to 1.
+    """
+
+    scores: Callable[[Tensor], Tensor]
+    loss: str
+    error: Callable[[Tensor, Tensor], Tensor]
+
+
+# Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s
+LOGIT = Output(torch.sigmoid, "cross_entropy", partial(F.binary_cross_entropy_with_logits, reduction="sum"))
+# As a bi-encoder learns scores. A cosine below 0 is no likeness.
+COSINE = Output(partial(torch.clamp, min=0, max=1), "squared_error", partial(F.mse_loss, reduction="sum"))
 
 
 class PaddedPairs(Protocol):
@@ -35,8 +55,9 @@ class PaddedPairs(Protocol):
 
 
 class PairScorer(Protocol):
-    """A network from pairs of sentences to logits (pairs,)."""
+    """A network from pairs of sentences to outputs (pairs,)."""
 
+    output: ClassVar[Output]
     pad_id: int
     training: bool
 
@@ -71,8 +92,8 @@ def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: i
     with computing(model, precision), using(packed):
         for rows, width, height in sorted_batches(lengths, size, model.max_tokens):
             inputs = tokens.padded(np.pad(rows, (0, height - len(rows)), mode="edge"), model.pad_id, width)
-            logits = model(**{name: each.to(model.device) for name, each in inputs.items()})  # (height,)
-            scores[rows] = torch.sigmoid(logits[: len(rows)]).cpu().numpy()
+            outputs = model(**{name: each.to(model.device) for name, each in inputs.items()})  # (height,)
+            scores[rows] = model.output.scores(outputs[: len(rows)]).cpu().numpy()
     _check_finite(scores)
     return scores
 

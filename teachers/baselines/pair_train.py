@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 from bertrelay.batches import Items
 from bertrelay.encoder import SentenceEncoder
@@ -17,23 +16,26 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import spearman, with_interval
 from bertrelay.training import Batch, train
 from teachers.baselines.cross_encoder import CrossEncoder, start_cross_encoder
+from teachers.baselines.gated_encoder import GatedCrossEncoder
 from teachers.baselines.pair_scores import Pairs
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings
+from teachers.baselines.side_scorer import SideScorer
 from teachers.evaluation.sts import StsPairs, read_sts
 from teachers.examples import Examples, read_examples
 from teachers.settings import TrainSettings
 
-Scorer = CrossEncoder | PolyEncoder
-LOSS = "cross_entropy"
+Scorer = CrossEncoder | SideScorer
 DEV = "dev/spearman_score"
 
 
 def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network that reads both sentences at once."""
 
-    def start() -> CrossEncoder:
+    def start() -> Scorer:
         cache, orders = context.cache / "hub", settings.both_orders
+        if settings.gated:
+            return GatedCrossEncoder(SentenceEncoder.load(settings.base, cache_dir=cache))
         return start_cross_encoder(settings.base, settings.max_tokens, settings.seed, cache, both_orders=orders)
 
     return _run(start, settings, context, both_orders=settings.both_orders)
@@ -92,7 +94,7 @@ def _tested(name: str, model: Scorer, pairs: StsPairs, precision: str) -> Metric
 
 
 class PairTask:
-    """Cross-entropy of the score, as the training loop asks for it."""
+    """The error of a score, as the training loop asks for it: the one of the network's output."""
 
     def __init__(self, model: Scorer, settings: PairSettings, examples: Examples, dev: Examples | None) -> None:
         self.model, self.settings, self.dev = model, settings, dev
@@ -104,12 +106,12 @@ class PairTask:
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         inputs = self.tokens.padded(items, self.model.pad_id)
-        return Batch({**inputs, "labels": self.labels[torch.from_numpy(items)]}, {LOSS: len(items)})
+        return Batch({**inputs, "labels": self.labels[torch.from_numpy(items)]}, {self.model.output.loss: len(items)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s from 0 to 1."""
         inputs = {name: tensor for name, tensor in batch.inputs.items() if name != "labels"}
-        return {LOSS: F.binary_cross_entropy_with_logits(model(**inputs), batch.inputs["labels"], reduction="sum")}
+        output = self.model.output
+        return {output.loss: output.error(model(**inputs), batch.inputs["labels"])}
 
     def evaluate(self) -> Metrics:
         dev = cast(Examples, self.dev)

@@ -18,6 +18,7 @@ from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.tables import Table
 from bertrelay.together import from_main, wait_for_all
 from teachers.baselines.cross_encoder import CrossEncoder
+from teachers.baselines.gated_encoder import GatedCrossEncoder
 from teachers.baselines.pair_files import (
     BLOCK_PAIRS,
     SUFFIXES,
@@ -28,11 +29,12 @@ from teachers.baselines.pair_files import (
     put_together,
     survey,
 )
-from teachers.baselines.poly_encoder import PolyEncoder, holds_poly_encoder
+from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.settings import RerankSettings
+from teachers.baselines.side_scorer import SideScorer
 
 ALONE = World()
-Scorer = CrossEncoder | PolyEncoder
+Scorer = CrossEncoder | SideScorer
 
 
 class RerankedFile(NamedTuple):
@@ -48,9 +50,10 @@ class RerankedFile(NamedTuple):
 
 
 def load_scorer(model: str | Path, cache: Path | None = None) -> Scorer:
-    """The cross-encoder or poly-encoder of a folder or hub id. Raises RequestError where there is neither."""
+    """The cross-encoder, gated or not, or poly-encoder of a folder or hub id. Raises RequestError for another."""
     folder = model_folder(model, cache_dir=cache and cache / "hub")
-    return PolyEncoder.load(folder) if holds_poly_encoder(folder) else CrossEncoder.load(folder)
+    kind = next((kind for kind in (PolyEncoder, GatedCrossEncoder) if kind.stands_in(folder)), CrossEncoder)
+    return kind.load(folder)
 
 
 def rerank_file(

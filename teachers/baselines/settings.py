@@ -39,12 +39,23 @@ class CrossEncoderSettings(PairSettings):
     """A BERT that reads both sentences at once.
 
     max_tokens: the longest pair, special tokens included; as many as the base has positions, and 256 at most.
+    gated: it begins as the bi-encoder that the base is, and each sentence looks at the other through gates that learn
+        to open; a score knows no order, and each sentence is cut where the base cuts it. Otherwise both stand in one
+        row, and a new head learns to score it.
     both_orders: each pair is learnt from as (a, b) and as (b, a), and a score is the mean of both: for likeness, which
         knows no order. Training and scoring take twice as long.
     """
 
     max_tokens: Positive | None = None
+    gated: bool = False
     both_orders: bool = False
+
+    @model_validator(mode="after")
+    def _nothing_idle_when_gated(self) -> Self:
+        if self.gated:
+            because = "with gated = true each sentence stands in a row of its own, and a score knows no order"
+            refuse_idle(self, "max_tokens", "both_orders", because=because)
+        return self
 
 
 class PolyEncoderSettings(PairSettings):
