@@ -106,13 +106,20 @@ class Share:
 
 
 def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
-    """AdamW without weight decay on biases and norms (vectors); parameters without a gradient are left out."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    """AdamW without weight decay on biases and norms (vectors); parameters without a gradient are left out.
+
+    Those that the model names in `rate_factors` learn at so many times the learning rate.
+    """
+    factors: Mapping[str, float] = getattr(model, "rate_factors", {})
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((parameter.ndim >= 2, factors.get(name, 1.0)), []).append(parameter)
+    told = [
+        {"params": groups[is_matrix, factor], "weight_decay": settings.weight_decay * is_matrix, "rate_factor": factor}
+        for is_matrix, factor in sorted(groups, reverse=True)
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, fused=True)
+    return torch.optim.AdamW(told, lr=settings.learning_rate, fused=True)
 
 
 def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | None = None) -> Metrics:
@@ -247,7 +254,7 @@ class Training:
     def _update(self) -> None:
         rate = learning_rate(self.state.step, self.route.total_steps, self.settings)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["rate_factor"]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step += 1

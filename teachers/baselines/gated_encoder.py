@@ -8,7 +8,7 @@ as in other cross-encoders. Nothing that the bi-encoder knows has to be learnt a
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from teachers.baselines.side_scorer import SideScorer
 
 NAME = "bertrelay-gated"
 WEIGHTS = "gates.safetensors"
-UNIT = 1_000.0
+RATE_FACTOR = 1_000.0
 """AdamW moves a parameter by about the learning rate in a step. A gate has to move by whole numbers."""
 START = -2.0
 """A token of the other sentence has a seventh of the weight that it would have in one's own."""
@@ -36,6 +36,7 @@ class GatedCrossEncoder(SideScorer):
     """Pairs of sentences to how alike they are, by the cosine of their vectors, each read with a look at the other."""
 
     output = COSINE
+    rate_factors: ClassVar = {"gates": RATE_FACTOR}
     file, own, title, stage = WEIGHTS, ("gates",), "a gated cross-encoder", "teachers.cross-encoder"
 
     def __init__(self, encoder: SentenceEncoder) -> None:
@@ -50,7 +51,7 @@ class GatedCrossEncoder(SideScorer):
         AttentionMaskInterface.register(NAME, plain.mask)
         encoder.backbone.set_attn_implementation(NAME)
         self.shape = int(config.num_hidden_layers), int(config.num_attention_heads)
-        self.gates = nn.Parameter(torch.full((self.shape[0] * self.shape[1],), START / UNIT))
+        self.gates = nn.Parameter(torch.full((self.shape[0] * self.shape[1],), START))
 
     @classmethod
     def of(cls, encoder: SentenceEncoder, weights: Mapping[str, Tensor]) -> "GatedCrossEncoder":  # noqa: ARG003
@@ -58,7 +59,7 @@ class GatedCrossEncoder(SideScorer):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(2 · pairs, tokens), first sentences first, to cosines (pairs,), float32."""
-        with looking_across(UNIT * self.gates.view(self.shape)):
+        with looking_across(self.gates.view(self.shape)):
             vectors = self.encoder(input_ids, attention_mask)  # (2 · pairs, dim)
         with torch.autocast(input_ids.device.type, enabled=False):
             first, second = vectors.chunk(2)

@@ -374,7 +374,8 @@ def test_frozen_parameters_do_not_change(never_stopped):
 
 def test_a_step_is_the_one_adamw_takes_with_the_clipped_gradient(tmp_path):
     """One step by hand: m/√v is ±1 in the first, so a weight moves by the rate, and decays by rate · decay."""
-    task = TwoLosses(criterion=None)
+    task, factors = TwoLosses(criterion=None), {"mix.weight": 3.0, "mix.bias": 20.0}
+    task.model.rate_factors = factors
     before = {name: value.detach().clone() for name, value in task.model.named_parameters()}
     train(task, settings(epochs=1, batch_tokens=10_000, warmup=0, max_grad_norm=1e-3, weight_decay=0.5), tmp_path)
     _, gradient = reference(TwoLosses(), 0, np.arange(48), {})
@@ -383,7 +384,8 @@ def test_a_step_is_the_one_adamw_takes_with_the_clipped_gradient(tmp_path):
         clipped = grad * 1e-3 / length
         moved = clipped / (clipped.abs() + 1e-8)
         decay = 0.5 if grad.ndim == 2 else 0.0
-        expected = before[name] * (1 - 1e-2 * decay) - 1e-2 * moved.float()
+        rate = 1e-2 * factors.get(name, 1.0)
+        expected = before[name] * (1 - rate * decay) - rate * moved.float()
         torch.testing.assert_close(dict(task.model.named_parameters())[name].detach(), expected, rtol=0, atol=2e-4)
 
 

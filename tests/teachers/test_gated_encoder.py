@@ -19,7 +19,7 @@ from bertrelay.stage import StageContext
 from teachers.baselines import load_scorer
 from teachers.baselines.cross_encoder import CrossEncoder
 from teachers.baselines.encoders import encoder_at
-from teachers.baselines.gated_encoder import UNIT, WEIGHTS, GatedCrossEncoder
+from teachers.baselines.gated_encoder import WEIGHTS, GatedCrossEncoder
 from teachers.baselines.pair_train import PairTask, run
 from teachers.baselines.settings import CrossEncoderSettings
 from teachers.examples import Examples
@@ -38,7 +38,7 @@ def drawn(encoder: SentenceEncoder, seed: int = 2) -> GatedCrossEncoder:
     """One whose gates are all different, from −4 to 1."""
     model = GatedCrossEncoder(encoder).eval()
     size = model.gates.shape
-    model.gates.data = torch.rand(size, generator=torch.Generator().manual_seed(seed)) * 5 / UNIT - 4 / UNIT
+    model.gates.data = torch.rand(size, generator=torch.Generator().manual_seed(seed)) * 5 - 4
     return model
 
 
@@ -51,7 +51,7 @@ def in_one_row(model: GatedCrossEncoder, first: str, second: str) -> Tensor:
     begin = backbone.embeddings.position_embeddings.padding_idx
     places = [torch.arange(size) + (0 if begin is None else begin + 1) for size in sizes]
     sides = torch.tensor([0] * sizes[0] + [1] * sizes[1])
-    gates = UNIT * model.gates.view(model.shape)
+    gates = model.gates.view(model.shape)
     hidden = backbone.embeddings(input_ids=torch.tensor([ids[0] + ids[1]]), position_ids=torch.cat(places)[None])
     for layer, own in zip(backbone.encoder.layer, gates, strict=True):
         hidden = layer(hidden, (sides[:, None] != sides) * own[:, None, None])
@@ -65,7 +65,7 @@ def test_behind_closed_gates_a_score_is_the_bi_encoders_cosine(encoder: Sentence
     cosines = pairwise(*(encoder.encode(list(side), precision="fp32") for side in zip(*PAIRS, strict=True)))
     model = GatedCrossEncoder(encoder)
     assert not np.allclose(model.score(PAIRS, precision="fp32"), cosines.clip(0, 1), atol=1e-4)
-    model.gates.data.fill_(-1e4 / UNIT)
+    model.gates.data.fill_(-1e4)
     np.testing.assert_allclose(model.score(PAIRS, precision="fp32"), cosines.clip(0, 1), atol=2e-6)
 
 
@@ -132,7 +132,7 @@ def test_it_learns_what_no_vector_says_and_its_figures_are_scipys(
     scores = model.score([row[:2] for row in tested], precision="fp32")
     assert found is not None and found > 0.6
     assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
-    assert float((UNIT * model.gates.detach() + 2).abs().max()) > 0.5, "the gates were to move"
+    assert float((model.gates.detach() + 2).abs().max()) > 0.5, "the gates were to move"
 
 
 def test_other_folders_and_other_uses_are_told(
