@@ -1,13 +1,14 @@
 """A cross-encoder that begins as a bi-encoder: each sentence looks at the other one through gates, which learn to open.
 
 Every layer has a gate for each head: a figure that is added to the attention scores of the other sentence's tokens.
-With all at −∞ no sentence sees the other, and a score is the bi-encoder's cosine; at 0 each sees both alike,
-as in other cross-encoders. Nothing that the bi-encoder knows has to be learnt anew, and a score knows no order.
+With all at −∞ no sentence sees the other, and pairs are in the order of the bi-encoder's cosines; at 0 each sees both
+alike, as in other cross-encoders. Nothing that the bi-encoder knows has to be learnt anew, and a score knows no order.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from bertrelay import attention as plain
+from bertrelay.backbone import model_folder
 from bertrelay.dropout import dropout as dropped
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
@@ -42,7 +44,8 @@ class GatedCrossEncoder(SideScorer):
     def __init__(self, encoder: SentenceEncoder) -> None:
         super().__init__(encoder)
         config: Any = encoder.backbone.config
-        if config._attn_implementation != plain.NAME:
+        looks_everywhere = "sliding_attention" not in (getattr(config, "layer_types", None) or ())
+        if config._attn_implementation not in (plain.NAME, NAME) or not looks_everywhere:
             raise RequestError(
                 "base: expected a network whose attention can be replaced, as BERT's and RoBERTa's, for gated; "
                 f"found {config.model_type!r}"
@@ -64,6 +67,14 @@ class GatedCrossEncoder(SideScorer):
         with torch.autocast(input_ids.device.type, enabled=False):
             first, second = vectors.chunk(2)
             return nn.functional.cosine_similarity(first, second)
+
+
+def start_gated(base: str | Path, cache_dir: Path | None = None) -> GatedCrossEncoder:
+    """A gated cross-encoder before its first step, of a sentence encoder, or of one whose gates are open already."""
+    folder = model_folder(base, cache_dir=cache_dir)
+    if GatedCrossEncoder.stands_in(folder):
+        return GatedCrossEncoder.load(folder)
+    return GatedCrossEncoder(SentenceEncoder.load(folder))
 
 
 @contextmanager

@@ -33,8 +33,15 @@ class Output(NamedTuple):
 
 # Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s
 LOGIT = Output(torch.sigmoid, "cross_entropy", partial(F.binary_cross_entropy_with_logits, reduction="sum"))
-# As a bi-encoder learns scores. A cosine below 0 is no likeness.
-COSINE = Output(partial(torch.clamp, min=0, max=1), "squared_error", partial(F.mse_loss, reduction="sum"))
+
+
+def near_cosine(cosines: Tensor) -> Tensor:
+    """From 0 to 1, in the order of the cosines, those below 0 too, and at most 0.05 from any other."""
+    return torch.sigmoid(6 * cosines - 3)
+
+
+# As a bi-encoder learns scores.
+COSINE = Output(near_cosine, "squared_error", partial(F.mse_loss, reduction="sum"))
 
 
 class PaddedPairs(Protocol):

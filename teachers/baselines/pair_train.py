@@ -16,7 +16,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import spearman, with_interval
 from bertrelay.training import Batch, train
 from teachers.baselines.cross_encoder import CrossEncoder, start_cross_encoder
-from teachers.baselines.gated_encoder import GatedCrossEncoder
+from teachers.baselines.gated_encoder import start_gated
 from teachers.baselines.pair_scores import Pairs
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings
@@ -35,7 +35,7 @@ def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     def start() -> Scorer:
         cache, orders = context.cache / "hub", settings.both_orders
         if settings.gated:
-            return GatedCrossEncoder(SentenceEncoder.load(settings.base, cache_dir=cache))
+            return start_gated(settings.base, cache)
         return start_cross_encoder(settings.base, settings.max_tokens, settings.seed, cache, both_orders=orders)
 
     return _run(start, settings, context, both_orders=settings.both_orders)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.distill import Result, as_accurate, claims, write_rows
+from benchmarks.distill import AUTO, Result, as_accurate, claims, write_rows
 
 
 def result(pairs: int, seconds: float, accuracy: float) -> Result:
@@ -23,20 +23,25 @@ def results(of_64: float, of_48: float) -> dict[str, Result]:
     }
 
 
+def ours_of(found: dict[str, Result]) -> list[Result]:
+    return [found[name] for name in AUTO]
+
+
 def test_each_of_theirs_stands_beside_the_fastest_of_ours_that_is_as_accurate() -> None:
     found = results(of_64=0.75, of_48=0.8)
-    assert as_accurate(found["default"], found) is found["auto-64"]
-    assert as_accurate(found["weights"], found) is found["auto-48"]
-    assert as_accurate(found["bf16"], found) is None
+    assert as_accurate(found["default"], ours_of(found)) is found["auto-64"]
+    assert as_accurate(found["weights"], ours_of(found)) is found["auto-48"]
+    assert as_accurate(found["bf16"], ours_of(found)) is None
     assert [claim.found for claim in claims(found)] == ["6.67 (6.67–6.67)", "3.00 (3.00–3.00)", "3.00 (3.00–3.00)"]
     assert all(claim.holds for claim in claims(found))
 
 
 def test_a_fast_but_less_accurate_training_carries_no_claim() -> None:
     found = results(of_64=0.75, of_48=0.79)
-    assert as_accurate(found["weights"], found) is found["auto-32"]
+    assert as_accurate(found["weights"], ours_of(found)) is found["auto-32"]
     assert [claim.holds for claim in claims(found)] == [True, False, True]
     found = results(of_64=0.1, of_48=0.1) | {"weights": result(32, 30.0, 0.86)}
+    assert not claims(found | {"fp32": result(32, 20.0, 0.6)})[2].holds, "fast, but less accurate than the default"
     assert [claim.found for claim in claims(found)][:2] == ["5.00 (5.00–5.00)", "none of ours is as accurate"]
 
 

@@ -19,7 +19,7 @@ from bertrelay.stage import StageContext
 from teachers.baselines import load_scorer
 from teachers.baselines.cross_encoder import CrossEncoder
 from teachers.baselines.encoders import encoder_at
-from teachers.baselines.gated_encoder import WEIGHTS, GatedCrossEncoder
+from teachers.baselines.gated_encoder import WEIGHTS, GatedCrossEncoder, start_gated
 from teachers.baselines.pair_train import PairTask, run
 from teachers.baselines.settings import CrossEncoderSettings
 from teachers.examples import Examples
@@ -42,6 +42,10 @@ def drawn(encoder: SentenceEncoder, seed: int = 2) -> GatedCrossEncoder:
     return model
 
 
+def told(cosines: Any) -> Any:
+    return 1 / (1 + np.exp(3 - 6 * cosines))
+
+
 def in_one_row(model: GatedCrossEncoder, first: str, second: str) -> Tensor:
     """Both sentences in one row, the second counting its positions anew, through transformers' own layers."""
     backbone: Any = model.backbone
@@ -61,12 +65,12 @@ def in_one_row(model: GatedCrossEncoder, first: str, second: str) -> Tensor:
     return F.cosine_similarity(*vectors, dim=0)
 
 
-def test_behind_closed_gates_a_score_is_the_bi_encoders_cosine(encoder: SentenceEncoder) -> None:
+def test_behind_closed_gates_a_score_is_told_of_the_bi_encoders_cosine(encoder: SentenceEncoder) -> None:
     cosines = pairwise(*(encoder.encode(list(side), precision="fp32") for side in zip(*PAIRS, strict=True)))
     model = GatedCrossEncoder(encoder)
-    assert not np.allclose(model.score(PAIRS, precision="fp32"), cosines.clip(0, 1), atol=1e-4)
+    assert not np.allclose(model.score(PAIRS, precision="fp32"), told(cosines), atol=1e-4)
     model.gates.data.fill_(-1e4)
-    np.testing.assert_allclose(model.score(PAIRS, precision="fp32"), cosines.clip(0, 1), atol=2e-6)
+    np.testing.assert_allclose(model.score(PAIRS, precision="fp32"), told(cosines), atol=2e-6)
 
 
 def test_scores_are_those_of_transformers_on_both_sentences_in_one_row(encoder: SentenceEncoder) -> None:
@@ -74,8 +78,8 @@ def test_scores_are_those_of_transformers_on_both_sentences_in_one_row(encoder: 
     by_hand = np.array([in_one_row(model, *pair).item() for pair in PAIRS])
     for batch_tokens in (40, 4_000):
         scores = model.score(PAIRS, precision="fp32", batch_tokens=batch_tokens)
-        np.testing.assert_allclose(scores, by_hand.clip(0, 1), atol=2e-6)
-    np.testing.assert_allclose(model.score(PAIRS, precision="bf16"), by_hand.clip(0, 1), atol=0.02)
+        np.testing.assert_allclose(scores, told(by_hand), atol=2e-6)
+    np.testing.assert_allclose(model.score(PAIRS, precision="bf16"), told(by_hand), atol=0.02)
 
 
 def test_a_score_knows_no_order_and_is_the_same_after_saving(encoder: SentenceEncoder, tmp_path: Path) -> None:
@@ -83,6 +87,7 @@ def test_a_score_knows_no_order_and_is_the_same_after_saving(encoder: SentenceEn
     scores = model.score(PAIRS, precision="fp32")
     np.testing.assert_allclose(model.score([pair[::-1] for pair in PAIRS], precision="fp32"), scores, atol=1e-6)
     model.save(tmp_path)
+    torch.testing.assert_close(start_gated(tmp_path).gates, model.gates, rtol=0, atol=0)
     loaded = load_scorer(tmp_path)
     assert isinstance(loaded, GatedCrossEncoder)
     np.testing.assert_allclose(loaded.score(PAIRS, precision="fp32"), scores, rtol=1e-6)
@@ -91,6 +96,7 @@ def test_a_score_knows_no_order_and_is_the_same_after_saving(encoder: SentenceEn
 def test_its_encoder_alone_still_gives_its_vectors(encoder: SentenceEncoder) -> None:
     before = encoder.encode(SENTENCES, precision="fp32")
     GatedCrossEncoder(encoder)
+    GatedCrossEncoder(encoder)  # as often as one likes
     np.testing.assert_array_equal(encoder.encode(SENTENCES, precision="fp32"), before)
 
 
@@ -112,7 +118,7 @@ def test_the_loss_is_the_squared_error_of_the_cosine_and_all_that_learns_has_its
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3 * float(theirs.abs().max()) + 1e-6, msg=name)
 
 
-def test_it_learns_what_no_vector_says_and_its_figures_are_scipys(
+def test_it_learns_and_its_figures_are_scipys_on_its_scores(
     context: StageContext, tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]
 ) -> None:
     tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")
@@ -154,6 +160,9 @@ def test_other_folders_and_other_uses_are_told(
         GatedCrossEncoder.load(tmp_path)
     with pytest.raises(RequestError, match=r"whose attention can be replaced, .*, for gated; found 'mpnet'"):
         GatedCrossEncoder(tiny_encoder("mpnet", SENTENCES))
+    encoder.backbone.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(RequestError, match="whose attention can be replaced"):
+        GatedCrossEncoder(encoder)
 
 
 @pytest.mark.parametrize("idle", [{"max_tokens": 20}, {"both_orders": True}])
