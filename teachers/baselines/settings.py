@@ -13,7 +13,7 @@ from teachers.settings import Concatenation, ScoreRange, StsTable
 class PairSettings(TrainingSettings):
     """A network that says how alike two sentences are, from 0 to 1.
 
-    base: the BERT it starts from; a sentence encoder's is taken out of it.
+    base: the BERT it starts from; a sentence encoder's is taken out of it, but stays whole when gated.
     train, dev: tables of sentence1, sentence2 and score, or with other columns that they name; dev chooses the best
         weights by Spearman.
     test: STS sets by name, scored after the training.
@@ -95,7 +95,7 @@ class BiLstmSettings(TrainingSettings):
 class RerankSettings(Settings):
     """Pairs of sentences scored from 0 to 1, in `scores.<output>`; candidates of queries ranked by their scores.
 
-    model: a cross-encoder or a poly-encoder.
+    model: a cross-encoder, gated or not, or a poly-encoder.
     pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search.
     top: ranks the candidates of each query, which stand one below the other, and keeps so many; answers of a search
         are ranked without it too.
