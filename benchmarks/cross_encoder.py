@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.contenders import Claim, judge
 from benchmarks.machine import add_data, machine, require
@@ -76,7 +75,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the trainings (default 1 2 3)")
     options = parser.parse_args()
     require(parser, options.data, *STSB.values())
-    print(f"{machine()}, {torch.get_num_threads()} threads", flush=True)
+    print(machine(), flush=True)
     data, runs = options.data.resolve(), [options.runs.resolve() / f"seed-{seed}" for seed in options.seeds]
     found = [
         run_recipe(RECIPE, folder, f"vars.data={data}", f"seed={seed}")
