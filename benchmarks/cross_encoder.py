@@ -55,9 +55,9 @@ def ahead(cross: Sequence[Floats], bi: Sequence[Floats], gold: Floats) -> dict[s
 
     def difference(gold: Floats, *scores: Floats) -> float | None:
         found = [spearman(each, gold) for each in scores]
-        if any(each is None for each in found):
-            return None
         known = [each for each in found if each is not None]
+        if len(known) < len(found):
+            return None
         return statistics.mean(known[: len(cross)]) - statistics.mean(known[len(cross) :])
 
     return with_interval("difference", difference, gold, *cross, *bi)

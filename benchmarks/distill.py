@@ -3,7 +3,7 @@
 Claims, on a CPU that computes in bf16: at most a sixth of the time of its default and a third of the fastest of its
 settings, at a translation accuracy not below theirs; forced to fp32 at most 1/2.5 of the time of its default.
 
-    python -m benchmarks.distill --data DIR                 about 15 minutes on 2 cores
+    python -m benchmarks.distill --data DIR                 half an hour on 2 cores
     python -m benchmarks.distill --data DIR --rows 500 --rounds 1
 
 3,000 pairs of Multi30K teach a student all-MiniLM-L6-v2's vectors in one epoch: 1,000 English sentences, drawn with a

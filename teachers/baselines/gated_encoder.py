@@ -5,7 +5,7 @@ With all at −∞ no sentence sees the other, and pairs are in the order of the
 alike, as in other cross-encoders. Nothing that the bi-encoder knows has to be learnt anew, and a score knows no order.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -55,10 +55,6 @@ class GatedCrossEncoder(SideScorer):
         encoder.backbone.set_attn_implementation(NAME)
         self.shape = int(config.num_hidden_layers), int(config.num_attention_heads)
         self.gates = nn.Parameter(torch.full((self.shape[0] * self.shape[1],), START))
-
-    @classmethod
-    def of(cls, encoder: SentenceEncoder, weights: Mapping[str, Tensor]) -> "GatedCrossEncoder":  # noqa: ARG003
-        return cls(encoder)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(2 · pairs, tokens), first sentences first, to cosines (pairs,), float32."""

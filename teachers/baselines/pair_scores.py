@@ -36,7 +36,7 @@ LOGIT = Output(torch.sigmoid, "cross_entropy", partial(F.binary_cross_entropy_wi
 
 
 def near_cosine(cosines: Tensor) -> Tensor:
-    """From 0 to 1, in the order of the cosines, those below 0 too, and at most 0.05 from any other."""
+    """From 0 to 1, in the order of the cosines, those below 0 too, and at most 0.07 from any other."""
     return torch.sigmoid(6 * cosines - 3)
 
 

@@ -83,9 +83,9 @@ class SideScorer(nn.Module):
         share(path)
 
     @classmethod
-    def of(cls, encoder: SentenceEncoder, weights: Mapping[str, Tensor]) -> Self:
-        """One of the sizes that `weights` have, which it does not take over."""
-        raise NotImplementedError
+    def of(cls, encoder: SentenceEncoder, weights: Mapping[str, Tensor]) -> Self:  # noqa: ARG003
+        """One of the sizes that `weights` have, which it does not take over; the encoder says them, if nobody else."""
+        return cls(encoder)
 
     @classmethod
     def stands_in(cls, folder: Path) -> bool:

@@ -20,6 +20,7 @@ from teachers.baselines import load_scorer
 from teachers.baselines.cross_encoder import CrossEncoder
 from teachers.baselines.encoders import encoder_at
 from teachers.baselines.gated_encoder import WEIGHTS, GatedCrossEncoder, start_gated
+from teachers.baselines.pair_scores import near_cosine
 from teachers.baselines.pair_train import PairTask, run
 from teachers.baselines.settings import CrossEncoderSettings
 from teachers.examples import Examples
@@ -91,6 +92,11 @@ def test_a_score_knows_no_order_and_is_the_same_after_saving(encoder: SentenceEn
     loaded = load_scorer(tmp_path)
     assert isinstance(loaded, GatedCrossEncoder)
     np.testing.assert_allclose(loaded.score(PAIRS, precision="fp32"), scores, rtol=1e-6)
+
+
+def test_a_score_is_near_the_cosine() -> None:
+    cosines = torch.linspace(0, 1, 101)
+    assert 0.06 < float((near_cosine(cosines) - cosines).abs().max()) < 0.07
 
 
 def test_its_encoder_alone_still_gives_its_vectors(encoder: SentenceEncoder) -> None:
