@@ -1,4 +1,4 @@
-"""`python -m pipelines` is `bertrelay`, for launchers that start modules."""
+"""`python -P -m pipelines` is `bertrelay`. Without -P, Python takes a folder `pipelines` of the working directory."""
 
 from pipelines.cli import main
 

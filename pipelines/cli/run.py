@@ -71,7 +71,9 @@ def run(
 
     Stop it with Ctrl-C whenever you like; the same command goes on from there.
 
-    On several machines start it with torchrun or accelerate launch, as -m pipelines run RECIPE.
+    On several machines, which share the recipe, its inputs and --runs, start the same command on each:
+
+      torchrun --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr HOST --no-python bertrelay run RECIPE
     """
     from pipelines.cli.tables import outcome_lines
     from pipelines.launch import check_world, launch_again
