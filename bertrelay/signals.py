@@ -1,14 +1,56 @@
-"""Being asked to stop: SIGTERM and Ctrl-C are noted, so that work can end at a good place."""
+"""Being asked to stop: SIGTERM, Ctrl-C and a closed terminal (SIGHUP) let work end at a good place."""
 
+import os
 import signal
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from bertrelay.progress import say
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
+STOPPING = (signal.SIGINT, signal.SIGTERM, *([HANGUP] if HANGUP else []))
+
+Handlers = dict[signal.Signals, Any]
+
+
+@contextmanager
+def on_stop_signal(act: Callable[[int], None]) -> Iterator[Handlers]:
+    """Calls `act` with each SIGTERM, Ctrl-C and SIGHUP; gives the handlers from before, which return at the end.
+
+    Under nohup SIGHUP stays ignored. It counts once: shell and system both send it when a terminal closes.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if number == HANGUP:
+            signal.signal(number, signal.SIG_IGN)
+            _leave_terminal()
+        act(number)
+
+    before: Handlers = {}
+    try:
+        for number in STOPPING:
+            if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, handle)
+    except ValueError:  # outside the main thread Python lets nobody handle signals
+        pass
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_terminal() -> None:
+    """Sends to nowhere what would be written to a terminal that is gone: each write would fail."""
+    for descriptor in (1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
 
 
 @dataclass
@@ -20,21 +62,14 @@ class StopRequest:
 
 @contextmanager
 def noted_stop_signals() -> Iterator[StopRequest]:
-    """Notes a first SIGTERM or Ctrl-C instead of dying of it; a second one acts at once."""
+    """Notes a first SIGTERM, Ctrl-C or SIGHUP instead of dying of it; a second one that is no SIGHUP acts at once."""
     request = StopRequest()
 
-    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    def note(number: int) -> None:
         request.signal_number = number
         for each, handler in before.items():
-            signal.signal(each, handler)
+            signal.signal(each, signal.SIG_IGN if each == HANGUP else handler)
         say(f"{signal.Signals(number).name}: finishing this step, then saving …")
 
-    try:
-        before = {number: signal.signal(number, note) for number in STOPPING}
-    except ValueError:  # outside the main thread Python lets nobody handle signals
-        before = {}
-    try:
+    with on_stop_signal(note) as before:
         yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

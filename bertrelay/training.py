@@ -128,7 +128,7 @@ def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | Non
     folder: takes `metrics.jsonl`.
     work: takes the checkpoints, `folder` does where there is none; a training found there goes on where it was.
     Returns the dev figures of the weights that are left, with `best_step`, `train_steps` and `train_seconds`.
-    Raises Stopped on SIGTERM and Ctrl-C, after saving; WorkError on a non-finite gradient.
+    Raises Stopped on SIGTERM, Ctrl-C and SIGHUP, after saving; WorkError on a non-finite gradient.
     """
     if len(lengths_in(0, task.lengths)) == 0:
         raise RequestError("expected at least one training item, found none")

@@ -14,11 +14,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
 
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
-from bertrelay.signals import STOPPING
+from bertrelay.signals import on_stop_signal
 from bertrelay.stage import World
 
 PARENT = "BERTRELAY_PARENT"
@@ -110,16 +109,12 @@ def _free_port() -> int:
 
 @contextmanager
 def _signals_passed_to(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    def forward(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    def forward(number: int) -> None:
         for worker in workers:
             worker.send_signal(number)
 
-    before = {number: signal.signal(number, forward) for number in STOPPING}
-    try:
+    with on_stop_signal(forward):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> int:

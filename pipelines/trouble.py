@@ -6,10 +6,9 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from bertrelay.errors import BertRelayError, RequestError, Stopped, WorkError
-from bertrelay.signals import STOPPING
+from bertrelay.signals import on_stop_signal
 
 NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -76,20 +75,13 @@ def _error_number(error: BaseException | None) -> int | None:
 
 @contextmanager
 def stopping_at_once(then: str = "the same command goes on from here") -> Iterator[None]:
-    """Turns SIGTERM and Ctrl-C into Stopped. A training, which stops at a step of its own, handles them itself.
+    """Turns SIGTERM, Ctrl-C and SIGHUP into Stopped. A training, which stops at a step of its own, handles them itself.
 
     then: what the user is told of what was done.
     """
 
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    def stop(number: int) -> None:
         raise Stopped(f"stopped by {signal.Signals(number).name}; {then}", number)
 
-    try:
-        before = {number: signal.signal(number, stop) for number in STOPPING}
-    except ValueError:  # outside the main thread Python lets nobody handle signals
-        before = {}
-    try:
+    with on_stop_signal(stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

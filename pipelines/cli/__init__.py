@@ -12,7 +12,7 @@ DEBUG = "--debug"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs one command and ends the process: 0 done, 1 the work failed, 2 a wrong request, 130 or 143 stopped."""
+    """Runs one command and ends the process: 0 done, 1 the work failed, 2 a wrong request, 129, 130 or 143 stopped."""
     from pipelines.launch import die_with_parent
 
     die_with_parent()

@@ -152,7 +152,7 @@ def flip():
 # Asked to stop
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_saves_and_ends_with_its_own_exit_code(tmp_path, never_stopped, sent):
     assert run(tmp_path, faults=(Fault("update", 7, sent=(sent,)),), **DROPOUT) == [128 + sent]
     assert f"stopped by {sent.name} after step 7 of" in said(tmp_path)

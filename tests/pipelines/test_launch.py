@@ -138,13 +138,13 @@ def test_a_worker_whose_parent_died_before_it_asked_ends_too():
     assert (done.returncode, done.stdout) == (1, "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_are_passed_to_the_workers_and_their_end_is_awaited(start_launcher, number, tmp_path):
     launcher = start_launcher(
         "def stop(number, frame):\n"
         f"    open({str(tmp_path)!r} + '/stopped-' + os.environ['RANK'], 'w').write(str(number))\n"
         "    sys.exit(128 + number)\n"
-        "signal.signal(signal.SIGTERM, stop); signal.signal(signal.SIGINT, stop)\n"
+        f"signal.signal({number.value}, stop)\n"
         "os.write(1, b'%d\\n' % os.getpid())\n"
         "while True: signal.pause()"
     )

@@ -190,7 +190,7 @@ def test_what_was_killed_just_before_its_renaming_is_whole(write_recipe, runs):
     assert actions(go(path, runs)) == {"teacher": "SKIP", "student": "SKIP"}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_stops_with_a_word_and_the_run_can_go_on(write_recipe, runs, start, number, code):
     path = write_recipe(SLOW)
     process = start("run", path, "--runs", runs, "--set", "slow.block_at=2")
