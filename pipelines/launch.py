@@ -4,6 +4,7 @@ Each worker is the same command again, with its place among the others in its en
 """
 
 import ctypes
+import json
 import math
 import os
 import signal
@@ -14,6 +15,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
@@ -21,12 +24,15 @@ from bertrelay.signals import on_stop_signal
 from bertrelay.stage import World
 
 PARENT = "BERTRELAY_PARENT"
+ERRORS = "BERTRELAY_ERRORS"
+"""The folder in which each worker leaves its error, so that one of them is shown and not all."""
+
 GRACE_SECONDS = 20.0
 SETTLE_SECONDS = 3.0
 POLL_SECONDS = 0.05
 PR_SET_PDEATHSIG = 1
-LOST = 1
-"""What a worker ends with whose work failed, or that merely lost another one."""
+LATE = (1, -signal.SIGABRT)
+"""What a worker ends with whose work failed, or that merely lost another one: torch's threads may abort it."""
 
 
 def check_world(processes: int | None, environment: Mapping[str, str] = os.environ) -> World:
@@ -47,18 +53,23 @@ def launch_again(processes: int) -> int:
 
 
 def launch(command: Sequence[str], processes: int) -> int:
-    """Runs `command` in so many processes and waits for them; the exit code of the one that failed, else 0."""
+    """Runs `command` in so many processes and waits for them; shows the one error that ended them.
+
+    Returns 0, or the exit code of the process that failed.
+    """
     environments = worker_environments(processes)
     workers: list[subprocess.Popen[bytes]] = []
-    with _signals_passed_to(workers):
+    with TemporaryDirectory(prefix="bertrelay-") as errors, _signals_passed_to(workers):
         # In a session of their own, a Ctrl-C of the terminal reaches the workers once: from here.
         try:
             workers.extend(
-                subprocess.Popen(command, env=environment, start_new_session=True) for environment in environments
+                subprocess.Popen(command, env={**environment, ERRORS: errors}, start_new_session=True)
+                for environment in environments
             )
-            return _wait(workers)
+            failed = _wait(workers)
         finally:
             _end(workers)
+        return _explained(failed, Path(errors)) if failed else 0
 
 
 def worker_environments(processes: int) -> list[dict[str, str]]:
@@ -117,30 +128,56 @@ def _signals_passed_to(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[N
         yield
 
 
-def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Waits until all are done, or one has failed: not one that merely lost another, if that other says more."""
+def _wait(workers: Sequence[subprocess.Popen[bytes]]) -> dict[int, int]:
+    """Waits until all are done, or one has failed; the exit codes of those that failed, by rank.
+
+    After one that merely lost another, that other has a moment to fail too.
+    """
     deadline = math.inf
     while True:
         codes = [worker.poll() for worker in workers]
-        for rank, code in enumerate(codes):
-            if code not in (None, 0, LOST):
-                return _exit_code(rank, code)
-        if None not in codes or time.monotonic() > deadline:
-            return LOST if LOST in codes else 0
-        if LOST in codes:
+        failed = {rank: code for rank, code in enumerate(codes) if code}
+        if None not in codes or time.monotonic() > deadline or any(code not in LATE for code in failed.values()):
+            return failed
+        if failed:
             deadline = min(deadline, time.monotonic() + SETTLE_SECONDS)
         time.sleep(POLL_SECONDS)
 
 
-def _exit_code(rank: int, code: int) -> int:
-    """As a shell tells it: 128 and the signal's number for a process that died of one, which cannot say so itself."""
-    if code >= 0:
-        return code
-    if code == -signal.SIGABRT:  # torch's threads may end so a process that failed, and has said why
-        return 1
-    why = ", perhaps because memory ran out" if code == -signal.SIGKILL else ""
-    say(f"process {rank} was ended by {signal.Signals(-code).name}{why}; the same command goes on from what is done")
-    return 128 - code
+def _explained(failed: Mapping[int, int], errors: Path) -> int:
+    """Shows the error of the process that failed first; its exit code, as a shell gives it."""
+    killed = [rank for rank, code in failed.items() if code < 0 and code not in LATE]
+    left = sorted(errors.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    reports = [(int(path.stem), json.loads(path.read_text(encoding="utf-8"))) for path in left]
+    # One that was asked to stop because another had failed is no reason.
+    reasons = [each for each in reports if each[0] in failed or each[1]["code"] != 128 + signal.SIGTERM]
+    if reasons and not killed:
+        rank, report = reasons[0]
+        say(f"process {rank}: {report['message']}" if rank else report["message"])
+        return int(report["code"])
+    rank = (killed or list(failed))[0]
+    code = failed[rank]
+    if code < 0:
+        why = ", perhaps because memory ran out" if code == -signal.SIGKILL else ""
+        say(
+            f"process {rank} was ended by {signal.Signals(-code).name}{why}; the same command goes on from what is done"
+        )
+        return 128 - code
+    if code <= 128:  # else it was asked to stop
+        say(f"process {rank} ended with exit code {code} and gave no reason")
+    return code
+
+
+def leave_error(message: str, code: int) -> bool:
+    """In a worker, leaves its error for the launcher to show; False where there is no launcher."""
+    if ERRORS not in os.environ:
+        return False
+    path = Path(os.environ[ERRORS], f"{World.from_environment().rank}.json")
+    try:
+        path.write_text(json.dumps({"message": message, "code": code}), encoding="utf-8")
+    except OSError:  # of a full disk, say: then every process shows its own
+        return False
+    return True
 
 
 def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:

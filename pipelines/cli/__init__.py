@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from bertrelay.errors import BertRelayError, Stopped
+from bertrelay.errors import BertRelayError
 
 INTERRUPTED = 130
 DEBUG = "--debug"
@@ -38,7 +38,7 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BertRelayError as error:
-        _tell(error, debug)
+        _show(_traceback(error) if debug else str(error), error.exit_code)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -46,18 +46,18 @@ def _exit_code(arguments: list[str], debug: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        print(_traceback(error) if debug else _fault(error), file=sys.stderr)
+        _show(_traceback(error) if debug else _fault(error), 1)
         return 1
     return 0
 
 
-def _tell(error: BertRelayError, debug: bool) -> None:
-    """The message, on standard error; being stopped concerns all processes alike, so the main one says it."""
+def _show(message: str, code: int) -> None:
+    """Prints an error; of several processes that our launcher started, it shows one. Being stopped concerns all."""
+    from pipelines.launch import leave_error
+
     rank = int(os.environ.get("RANK", "0"))
-    if debug:
-        print(_traceback(error), file=sys.stderr)
-    elif rank == 0 or not isinstance(error, Stopped):
-        print(f"process {rank}: {error}" if rank else str(error), file=sys.stderr)
+    if not leave_error(message, code) and (rank == 0 or code <= 128):
+        print(f"process {rank}: {message}" if rank else message, file=sys.stderr)
 
 
 def _traceback(error: Exception) -> str:

@@ -175,6 +175,7 @@ def test_killed_in_every_way_and_by_other_processes_it_goes_on_to_the_same_bytes
     assert are_gone(workers)
     assert "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command goes on" in told
     assert "going on after" in told
+    assert "stopped by" not in told
     done = blocks_done(ledger)
 
     for number, processes in [(signal.SIGTERM, "2"), (signal.SIGINT, "1")]:

@@ -116,6 +116,48 @@ def test_a_worker_that_was_killed_is_spoken_for(capsys):
     assert capsys.readouterr().err == f"{told}\n"
 
 
+FAILS = """
+import os, signal
+from bertrelay.errors import BertRelayError, WorkError
+from pipelines import cli
+from pipelines.cli import app
+def fail(**_):
+    rank = os.environ["RANK"]
+    {act}
+app.app = fail
+cli.main(["x"])
+"""
+DIES = {
+    "an error": ("if rank == '1': raise WorkError('no room left')\n    signal.pause()", 1, "process 1: no room left\n"),
+    "the same error in both": ("raise WorkError('no such column')", 1, "no such column\n"),
+    "an import that fails": ("if rank == '0': import nothing_of_this_name\n    signal.pause()", 1, "No module named"),
+    "memory": ("if rank == '1': raise MemoryError('of 8 GB')\n    signal.pause()", 1, "unforeseen MemoryError"),
+    "a kill, and a loss": (
+        "if rank == '1': os.kill(os.getpid(), 9)\n    raise RuntimeError('connection closed by peer')",
+        137,
+        "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command goes on",
+    ),
+    "an error, and an abort": (
+        "if rank == '1': raise WorkError('no room left')\n    os.abort()",
+        1,
+        "process 1: no room left\n",
+    ),
+    "no word": ("os._exit(3)", 3, "ended with exit code 3 and gave no reason\n"),
+}
+
+
+@pytest.mark.parametrize("act", DIES)
+def test_one_worker_that_dies_is_one_error(capfd, act, monkeypatch):
+    monkeypatch.setattr(launching, "SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr(launching, "GRACE_SECONDS", 5.0)
+    work, code, told = DIES[act]
+    assert in_two(FAILS.replace("{act}", work)) == code
+    err = capfd.readouterr().err
+    assert told in err
+    assert err.count("\n") == 1 + err.count("unforeseen")
+    assert err.count("no such column") <= 1
+
+
 def test_a_worker_that_does_not_stop_when_asked_is_made_to(monkeypatch):
     monkeypatch.setattr(launching, "GRACE_SECONDS", 0.1)
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
