@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from bertrelay.outputs import not_written
+from bertrelay.outputs import check_is_no_link, not_written
 from bertrelay.progress import say
 
 WAITING, DONE = b".", b"#"
@@ -53,6 +53,7 @@ def open_ledger(path: Path, holds: dict[str, object], blocks: int, create: Calla
 
     holds: what decides the file's content; another one than was begun is begun again, with a word.
     """
+    check_is_no_link(path)
     try:
         path.parent.stat()  # the lock would make a folder that is not there
         with FileLock(path.with_name(path.name + ".lock")):

@@ -27,6 +27,15 @@ def check_place(output: Path, *inputs: str | Path | None, option: str = "output"
         raise RequestError(f"{option}: {output} is the input itself; name another")
 
 
+def check_is_no_link(path: Path) -> None:
+    """Raises RequestError for unfinished work behind a symbolic link: it is replaced and removed by its name."""
+    if path.is_symlink():
+        raise RequestError(
+            f"{path}: expected nothing, or what an earlier call left there, found a symbolic link. Remove it, or name "
+            "another output"
+        )
+
+
 @contextmanager
 def held(output: Path) -> Iterator[None]:
     """Keeps `output` to this process; the system lets go of it even when the process is killed.

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import read_json, whole_file, write_json
 from bertrelay.hardware import give_back_memory
-from bertrelay.outputs import not_written
+from bertrelay.outputs import check_is_no_link, not_written
 from bertrelay.progress import progress, say
 from bertrelay.stage import World
 
@@ -30,6 +30,7 @@ class Parts(Generic[Block]):
 
         Raises RequestError where it is no such folder, so that nobody's files are lost.
         """
+        check_is_no_link(self.folder)
         if self.folder.exists() and not _is_ours(self.folder):
             raise RequestError(
                 f"{self.folder}: expected nothing, or what an earlier call left there, found something else. Move it "

@@ -18,7 +18,7 @@ from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
-from bertrelay.outputs import check_output, held, not_written
+from bertrelay.outputs import check_is_no_link, check_output, held, not_written
 from bertrelay.progress import say
 from bertrelay.records import Rejects, Table
 from bertrelay.sentence_files import as_table
@@ -111,6 +111,7 @@ def mine_files(
     true_pairs_table = None if gold is None else as_table(gold)
     check_output(output, tuple(WRITERS), *(table.path for table in (*tables, true_pairs_table) if table))
     folder = work or work_beside(output)
+    check_is_no_link(folder)
     with held(output) if world.is_main else nullcontext():
         read = _read(tables, true_pairs_table, folder, cache, rejects) if world.is_main else None
         sides, true_pairs = from_main(read, world)

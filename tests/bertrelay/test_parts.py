@@ -30,3 +30,12 @@ def test_a_folder_of_somebody_elses_is_refused_and_stays(tmp_path):
     with pytest.raises(RequestError, match="expected nothing, or what an earlier call left there"):
         parts.begin({"a": 2})
     assert (parts.folder / "mine.txt").read_text() == "mine"
+
+
+def test_a_symbolic_link_is_refused_and_what_stands_behind_it_stays(tmp_path):
+    parts = Parts(tmp_path / "output", [Stretch(0, 2, 20)])
+    (tmp_path / "elsewhere").mkdir()
+    parts.folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RequestError, match=r"output\.partial: .* found a symbolic link"):
+        parts.begin({})
+    assert list((tmp_path / "elsewhere").iterdir()) == []

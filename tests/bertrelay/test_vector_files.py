@@ -296,6 +296,14 @@ def test_the_input_is_never_overwritten(make_encoder: MakeEncoder, tmp_path: Pat
     assert (tmp_path / "a.parquet").read_bytes() == b"no matter"
 
 
+def test_unfinished_vectors_behind_a_symbolic_link_are_refused(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"no matter")
+    (tmp_path / "v.npy.partial").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RequestError, match=r"v\.npy\.partial: .* found a symbolic link"):
+        encode_file(make_encoder(), lines_file(tmp_path, ["A dog runs."]), tmp_path / "v.npy")
+    assert (tmp_path / "elsewhere").read_bytes() == b"no matter"
+
+
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_a_vector_that_is_not_finite_is_told_and_never_written(

@@ -320,6 +320,15 @@ def test_what_stands_beside_the_work_is_left_alone(files: tuple[Path, Path], gol
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gold.tsv", "source.txt", "target.txt"]
 
 
+def test_a_work_folder_behind_a_symbolic_link_is_refused_and_stays(files: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/source.arrow").write_text("no matter")
+    (tmp_path / "mined.tsv.work").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RequestError, match=r"mined\.tsv\.work: .* found a symbolic link"):
+        mine_files("no model", *files, tmp_path / "mined.tsv")
+    assert (tmp_path / "elsewhere/source.arrow").read_text() == "no matter"
+
+
 def test_a_vector_that_is_not_finite_is_told_with_its_line(
     bilingual: SentenceEncoder, sides: Sides, write: WriteLines, tmp_path: Path
 ) -> None:
