@@ -31,6 +31,15 @@ class RunOnly:
 RUN_ONLY = RunOnly()
 
 
+class WhereSet:
+    """Marks an optional setting that counts in a fingerprint only where it has a value, so that a key added later does
+    not remake the results it leaves alone.
+    """
+
+
+WHERE_SET = WhereSet()
+
+
 class Settings(BaseModel):
     """Base of every settings model: frozen, unknown keys forbidden, no silent coercion."""
 
@@ -195,7 +204,7 @@ def _package_folder(value: str) -> str:
 
 
 class Leaf(NamedTuple):
-    """One value of a settings model: its dotted key (`train[0].path`), the value, and whether it is run-only."""
+    """One value of a settings model: its dotted key (`train[0].path`), the value, and whether the result ignores it."""
 
     key: str
     value: Any
@@ -206,8 +215,9 @@ def leaves(settings: Settings) -> Iterator[Leaf]:
     """Every value of `settings`, flat, in the order of the fields."""
     for name, field in type(settings).model_fields.items():
         run_only = any(isinstance(item, RunOnly) for item in field.metadata)
+        where_set = any(isinstance(item, WhereSet) for item in field.metadata)
         for key, value in _flatten(name, getattr(settings, name)):
-            yield Leaf(key, value, run_only)
+            yield Leaf(key, value, run_only or (where_set and value is None))
 
 
 def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,16 +1,17 @@
 """The settings of learning to find entities, and of scoring it; free of torch."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import RUN_ONLY, InputFile, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import RUN_ONLY, WHERE_SET, InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training_settings import TrainingSettings
 from domain.biomedical.formats.conll import CONLL
 from domain.biomedical.formats.front import FormatName
 from domain.biomedical.tags import Scheme
 
 Share = Annotated[float, Field(ge=0, le=1)]
+CRF_LEARNING_RATE = 0.01
 
 
 class EntitySource(Settings):
@@ -39,6 +40,8 @@ class NerSettings(TrainingSettings):
     types: of entities to learn; all that `train` has when left out. Entities of other types are then none.
     scheme: of the tags that are learnt, whatever scheme the files have.
     decoder: `softmax` over each word's tags, or `crf`, a linear-chain CRF; both are decoded to legal sequences.
+    crf_learning_rate: that of the CRF's transitions, which begin at 0 and need a larger one than a trained network;
+        0.01 when left out.
     max_tokens: longer sentences are read in windows of so many pieces; 256, or as many positions as the base has.
     overlap: how many pieces a window shares with the next one; a quarter of `max_tokens` when left out.
     dropout: in every layer and before the head; that of the base when left out.
@@ -56,6 +59,7 @@ class NerSettings(TrainingSettings):
     types: list[str] = []
     scheme: Scheme = "IOB2"
     decoder: Literal["softmax", "crf"] = "softmax"
+    crf_learning_rate: Annotated[float | None, Field(gt=0), WHERE_SET] = None
     max_tokens: Annotated[int, Field(ge=16)] | None = None
     overlap: Annotated[int, Field(ge=0)] | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -66,10 +70,18 @@ class NerSettings(TrainingSettings):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     max_rejects: Share = 0.01
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_rate_of_a_crf(cls, given: Any) -> Any:
+        is_crf = isinstance(given, dict) and given.get("decoder") == "crf"
+        return {"crf_learning_rate": CRF_LEARNING_RATE, **given} if is_crf else given
+
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
         if not self.dev:
             refuse_idle(self, "evaluate_every", "patience", because="there is no dev data")
+        if self.decoder != "crf":
+            refuse_idle(self, "crf_learning_rate", because="decoder is not crf")
         return self
 
 

@@ -79,6 +79,9 @@ class NerTask:
         self, model: EntityModel, settings: NerSettings, examples: Sequence[Example], dev: Sequence[Example]
     ) -> None:
         self.model, self.entity_model = model.network, model
+        if self.model.crf is not None and settings.crf_learning_rate is not None:
+            factor = settings.crf_learning_rate / settings.learning_rate
+            self.model.rate_factors = {f"crf.{name}": factor for name, _ in self.model.crf.named_parameters()}
         self.seed, self.mask_share, self.mask_id = settings.seed, settings.mask_share, model.tokenizer.mask_token_id
         if self.mask_share and self.mask_id is None:
             raise RequestError(

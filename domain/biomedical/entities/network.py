@@ -59,11 +59,13 @@ class TokenClassifier(nn.Module):
 
     network: one of transformers' for token classification.
     crf: what is learnt of tags that follow one another; None for a softmax at each word.
+    rate_factors: how many times the learning rate a parameter learns at, by its name.
     """
 
     def __init__(self, network: PreTrainedModel, crf: LinearChain | None = None) -> None:
         super().__init__()
         self.network, self.crf = network, crf
+        self.rate_factors: dict[str, float] = {}
         quicken(network)
 
     @property

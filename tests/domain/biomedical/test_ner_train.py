@@ -13,6 +13,7 @@ from seqeval.scheme import IOB2
 
 from bertrelay.backbone import load_tokenizer
 from bertrelay.errors import RequestError, Stopped
+from bertrelay.settings import leaves
 from bertrelay.stage import StageContext
 from bertrelay.training import Training
 from domain.biomedical.entities import ner_evaluation, ner_train
@@ -256,3 +257,30 @@ def test_settings_without_effect_are_refused() -> None:
     least = {"base": "/m", "train": [{"path": "t.tsv"}]}
     with pytest.raises(ValidationError, match="patience: without effect"):
         NerSettings.model_validate({**least, "patience": 2})
+
+
+def test_the_transitions_of_a_crf_learn_at_a_rate_of_their_own(context: StageContext, given: dict[str, Any]) -> None:
+    def follow(**more: Any) -> torch.Tensor:
+        learn(context, given, decoder="crf", learning_rate=1e-4, epochs=4, dev=[], **more)
+        crf = load_model(context.output / "model").network.crf
+        assert crf is not None
+        return crf.follow.detach()
+
+    slow, by_default, fast = (follow(**more) for more in ({"crf_learning_rate": 1e-4}, {}, {"crf_learning_rate": 0.1}))
+    assert slow.abs().max() < 0.01
+    assert by_default.abs().max() > 50 * slow.abs().max()
+    assert fast.abs().max() > 5 * by_default.abs().max()
+
+
+def test_a_rate_of_the_crf_counts_only_where_there_is_one() -> None:
+    least = {"base": "/m", "train": [{"path": "/t.tsv"}]}
+
+    def counted(**more: Any) -> dict[str, Any]:
+        settings = NerSettings.model_validate({**least, **more})
+        assert NerSettings.model_validate(settings.model_dump()) == settings
+        return {leaf.key: leaf.value for leaf in leaves(settings) if not leaf.run_only}
+
+    assert "crf_learning_rate" not in counted()  # what a softmax learnt before there was a rate is not learnt again
+    assert counted(decoder="crf")["crf_learning_rate"] == 0.01
+    with pytest.raises(ValidationError, match="crf_learning_rate: without effect, because decoder is not crf"):
+        counted(crf_learning_rate=0.01)
