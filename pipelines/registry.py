@@ -222,7 +222,7 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.ner-tag",
-        version=1,
+        version=2,
         settings="domain.biomedical.entities.tag_settings:TagSettings",
         run="domain.biomedical.entities.tagging:run",
         summary="finds the entities of documents, and writes both in the format asked for",

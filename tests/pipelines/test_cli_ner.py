@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -148,7 +149,7 @@ def test_the_summary_is_one_json_document(call, tagger, texts, expected, tmp_pat
 
 def test_what_cannot_be_read_or_written_is_counted_and_listed(call, tagger, tmp_path):
     rows = [json.dumps({"id": f"d{n}", "text": "gout"}) for n in range(8)]
-    rows[2], rows[5] = '{"id": "d2"', json.dumps({"id": "d5", "text": "gout\nfever of p53"})
+    rows[2], rows[5] = '{"id": "d2"', json.dumps({"id": "d5", "text": "gout\0fever of p53"})
     (tmp_path / "in.jsonl").write_text("\n".join(rows))
     out = call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.pubtator", "--max-rejects", "0.3")
     assert "left out: 1 unreadable, 1 that the format cannot hold, listed beside it\n" in out
@@ -312,15 +313,41 @@ def test_what_was_begun_for_another_input_is_begun_again(cut_short, tagger, many
     assert [document.text for document in read_documents(tmp_path / "out.jsonl")] == many[:10]
 
 
-def test_more_refused_documents_than_allowed_leave_what_was_there(call, tagger, tmp_path):
-    rows = [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(["gout", "gout\nfever of p53"])]
+def test_what_the_format_cannot_hold_is_found_before_anything_is_computed(tagger, tmp_path, monkeypatch):
+    monkeypatch.setattr(EntityTagger, "tag_documents", None)
+    rows = [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(["gout", "gout\0fever of p53"])]
     (tmp_path / "in.jsonl").write_text("\n".join(rows))
-    (tmp_path / "out.pubtator").write_text("of before")
+    with pytest.raises(WorkError, match=r"1 of 2 records.*NUL in the text.*pubtator cannot hold it; JSONL.* can"):
+        tag_file(tagger, tmp_path / "in.jsonl", tmp_path / "out.pubtator")
+    config = json.loads((tagger / "config.json").read_text())
+    names = {number: tag.replace("Disease", "Disease or Syndrome") for number, tag in config["id2label"].items()}
+    of_other_types = shutil.copytree(tagger, tmp_path / "model")
+    (of_other_types / "config.json").write_text(json.dumps({**config, "id2label": names, "label2id": {}}))
+    with pytest.raises(RequestError, match="brat cannot hold entities of the model's type 'Disease or Syndrome'"):
+        tag_file(of_other_types, tmp_path / "in.jsonl", tmp_path / "out", output_format="brat")
+    assert not {"out", "out.pubtator"} & {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_text_of_many_lines_becomes_pubtator(call, tagger, tmp_path, capsys):
+    text = "\n".join(TEXTS) + "\r\n"
+    (tmp_path / "note.txt").write_bytes(text.encode())
+    call("ner", "tag", tagger, tmp_path / "note.txt", tmp_path / "out.pubtator")
+    assert "4 line breaks in 1 documents became spaces of the same length" in capsys.readouterr().err
+    call("ner", "tag", tagger, tmp_path / "note.txt", tmp_path / "out.jsonl")
+    (found,), (expected,) = read_documents(tmp_path / "out.pubtator"), read_documents(tmp_path / "out.jsonl")
+    assert found.text == text.replace("\n", " ").replace("\r", " ")
+    assert spans(found) == spans(expected) != []
+
+
+def test_more_refused_documents_than_allowed_leave_no_output(call, tagger, tmp_path):
+    (document,) = EntityTagger.load(tagger).tag([TEXTS[0]])
+    gap = next(each.start + document.text[each.start : each.end].index(" ") for each in document.entities
+               if " " in document.text[each.start : each.end])  # fmt: skip
+    text = f"{document.text[:gap]}\t{document.text[gap + 1 :]}"
+    rows = [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(["gout", text])]
+    (tmp_path / "in.jsonl").write_text("\n".join(rows))
     with pytest.raises(
         WorkError, match=r"1 of 2 .* document d1 \(.*pubtator cannot hold it; JSONL, for example, can\)"
     ):
         call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.pubtator")
-    assert (tmp_path / "out.pubtator").read_text() == "of before"
-    with pytest.raises(WorkError):
-        call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "new.pubtator")
-    assert not (tmp_path / "new.pubtator").exists()
+    assert not (tmp_path / "out.pubtator").exists()

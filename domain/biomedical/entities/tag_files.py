@@ -5,7 +5,7 @@ This room loads neither torch nor transformers, so that a wrong request is told 
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +15,9 @@ from bertrelay.outputs import check_place
 from bertrelay.parts import Parts, Stretch
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
-from domain.biomedical.annotations import Document
+from domain.biomedical.annotations import Document, Entity
 from domain.biomedical.formats import jsonl
-from domain.biomedical.formats.front import FORMATS, FormatName, format_of, read_documents, writing
+from domain.biomedical.formats.front import FORMATS, FormatName, check_held, format_of, read_documents, writing
 
 BLOCK_CHARACTERS = 400_000
 """As much text is tagged before it is on the disk: some 60,000 words, the most that a kill costs."""
@@ -72,28 +72,45 @@ def check_output(output: Path, format_name: FormatName | None, source: Path | No
     return name
 
 
+def check_types(types: Iterable[str], output: FormatName) -> None:
+    """Raises RequestError where the format `output` cannot hold entities of one of a model's `types`."""
+    for each in types:
+        rejects = Rejects(None, limit=1)
+        check_held(Document("1", "x", (Entity(0, 1, each),)), output, rejects)
+        if rejects.counts:
+            raise RequestError(
+                f"output: {output} cannot hold entities of the model's type {each!r}: {rejects.told()}; write another "
+                "format, JSONL for example"
+            )
+
+
 def written() -> list[FormatName]:
     """The formats that can be written."""
     return [name for name, found in FORMATS.items() if found.writing]
 
 
-def survey(source: Source, listed: Path, max_rejects: float) -> Survey:
+def survey(source: Source, listed: Path, max_rejects: float, output: FormatName = "jsonl") -> Survey:
     """Reads `source` through, and lists in `listed` what cannot be used, where there is any.
 
-    Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
+    output: the format to be written, whose refusals of texts and ids are counted too.
+    Raises WorkError when either is more than `max_rejects` of all, RequestError when nothing is left.
     """
+    refused = Rejects(None, max_rejects)
     blocks, blank, digest = list[Stretch](), 0, hashlib.sha256()
     first, end, characters, words = 0, 0, 0, 0
     with Rejects(listed, max_rejects) as rejects:
         for document in source.documents(rejects):
             rejects.used()
             blank += not document.text.strip()
-            digest.update(jsonl.line_of(replace(document, entities=())).encode(errors="surrogatepass"))
+            plain = replace(document, entities=())
+            check_held(plain, output, refused)
+            digest.update(jsonl.line_of(plain).encode(errors="surrogatepass"))
             end, characters = end + 1, characters + len(document.text)
             words += count_words(document.text)
             if characters >= BLOCK_CHARACTERS:
                 blocks.append(Stretch(first, end, words))
                 first, characters, words = end, 0, 0
+    refused.check()
     if first < end:
         blocks.append(Stretch(first, end, words))
     rejected = rejects.counts.total()

@@ -23,6 +23,7 @@ from domain.biomedical.entities.tag_files import (
     Source,
     Survey,
     check_output,
+    check_types,
     put_together,
     survey,
     tagged_documents,
@@ -83,12 +84,14 @@ def tag_file(
     output_format = check_output(output, output_format, source.path)
     with held(output) if world.is_main else nullcontext():
         folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
-        surveyed = from_main(survey(source, _list(output, "rejects"), max_rejects) if world.is_main else None, world)
+        listed = _list(output, "rejects")
+        surveyed = from_main(survey(source, listed, max_rejects, output_format) if world.is_main else None, world)
         parts = Parts(output, surveyed.blocks)
         if world.is_main:
             parts.begin(_holds(folder, surveyed, precision))
         wait_for_all(world)
         tagger, started = EntityTagger.load(folder), time.monotonic()
+        check_types(tagger.model.labels.types, output_format)
         lines = partial(_lines, tagger, source, precision, batch_tokens)
         computed = fill(parts, lines, "tagging", "words", world)
         wait_for_all(world)

@@ -140,8 +140,6 @@ def writing(path: Path) -> Iterator[Write]:
 
 
 def _write(document: Document, folder: Path) -> None:
-    if not SOUND_ID.fullmatch(document.id) or len(document.id.encode()) > LONGEST_ID:
-        raise Unfit("an id that is no file name", "an empty or long one, or one with a slash in it")
     text_file, annotations = folder / f"{document.id}.txt", rendered(document)
     if text_file.exists():
         raise Unfit("an id that another document has")
@@ -150,7 +148,9 @@ def _write(document: Document, folder: Path) -> None:
 
 
 def rendered(document: Document) -> str:
-    """The lines of an `.ann` file. Raises Unfit for what they cannot hold."""
+    """The lines of an `.ann` file. Raises Unfit for what they cannot hold, and for an id that cannot name it."""
+    if not SOUND_ID.fullmatch(document.id) or len(document.id.encode()) > LONGEST_ID:
+        raise Unfit("an id that is no file name", "an empty or long one, or one with a slash in it")
     lines = []
     for number, entity in enumerate(document.entities, 1):
         told = mention(document.text, entity)

@@ -23,15 +23,15 @@ WrittenName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl
 FormatName = Literal[WrittenName, "text", "lines"]
 
 FORMATS: dict[FormatName, Format] = {
-    "conll": Format(conll.read, conll.writing),
-    "conll-iobes": Format(partial(conll.read, scheme="IOBES"), partial(conll.writing, scheme="IOBES")),
-    "pubtator": Format(pubtator.read, pubtator.writing),
-    "bioc": Format(bioc.read, bioc.writing),
-    "brat": Format(brat.read, brat.writing),
+    "conll": Format(conll.read, conll.writing, conll.rendered),
+    "conll-iobes": Format(partial(conll.read, scheme="IOBES"), partial(conll.writing, scheme="IOBES"), conll.rendered),
+    "pubtator": Format(pubtator.read, pubtator.writing, pubtator.rendered),
+    "bioc": Format(bioc.read, bioc.writing, bioc.rendered),
+    "brat": Format(brat.read, brat.writing, brat.rendered),
     "jsonl": Format(jsonl.read, jsonl.writing),
-    "text": Format(texts.read_files, None),
-    "lines": Format(texts.read_lines, None),
-    "html": Format(None, pages.writing),
+    "text": Format(texts.read_files),
+    "lines": Format(texts.read_lines),
+    "html": Format(None, pages.writing, pages.check),
 }
 
 SUFFIXES: dict[str, FormatName] = {
@@ -176,7 +176,12 @@ def write_documents(
             write(document)
 
 
-def _put(document: Document, write: Callable[[Document], None], name: str, rejects: Rejects | None) -> None:
+def check_held(document: Document, name: FormatName, rejects: Rejects | None = None) -> None:
+    """Counts in `rejects` whether the format `name` can hold `document`; without it, raises RequestError if not."""
+    _put(document, FORMATS[name].check, name, rejects)
+
+
+def _put(document: Document, write: Callable[[Document], object], name: str, rejects: Rejects | None) -> None:
     try:
         check_document(document)
         write(document)

@@ -35,13 +35,6 @@ Write = Callable[[Document], None]
 """Appends a document to an open file or folder, or raises Unfit."""
 
 
-class Format(NamedTuple):
-    """How documents of a format are read, and how its files are written; None where it cannot be."""
-
-    read: Callable[[Path], Iterator[Item]] | None
-    writing: Callable[[Path], AbstractContextManager[Write]] | None
-
-
 def numbered_lines(path: Path) -> Iterator[Record | Unusable]:
     r"""The lines of a text file, unpacked where it is gzip; they end at \n or \r\n and nowhere else."""
     return line_rows(Table(path=InputFile.parse(str(path)), format="lines"), [0])
@@ -112,6 +105,17 @@ def check_document(document: Document) -> None:
         "".join([document.id, document.text, *(entity.type for entity in document.entities)]).encode()
     except UnicodeEncodeError:
         raise Unfit("half of a surrogate pair", "not valid Unicode") from None
+
+
+class Format(NamedTuple):
+    """How documents of a format are read, and how its files are written; None where it cannot be.
+
+    check: raises Unfit for a document that the format cannot hold, before there is a file.
+    """
+
+    read: Callable[[Path], Iterator[Item]] | None
+    writing: Callable[[Path], AbstractContextManager[Write]] | None = None
+    check: Callable[[Document], object] = check_document
 
 
 def check_entities(text: str, entities: Sequence[Entity], mentions: Sequence[str | None] = ()) -> None:

@@ -16,10 +16,15 @@ def writing(path: Path) -> Iterator[Write]:
     documents: list[Document] = []
 
     def write(document: Document) -> None:
-        in_one_piece(document, "a page")
-        check_apart(document.entities)
+        check(document)
         documents.append(document)
 
     with whole_file(path) as building:
         yield write
         building.write_text(page(documents, path.stem), encoding="utf-8")
+
+
+def check(document: Document) -> None:
+    """Raises Unfit for entities that a page cannot mark."""
+    in_one_piece(document, "a page")
+    check_apart(document.entities)

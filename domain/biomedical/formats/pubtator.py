@@ -1,14 +1,17 @@
 """PubTator: `id|t|title`, `id|a|abstract`, then a line for each entity: id, start, end, text, type and identifier.
 
 Offsets run over the title, one space and the abstract, which together are the text. Relations are read over.
+An entity without identifier has `-` in its place: lines of five fields are relations to other readers.
 """
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from bertrelay.progress import say
 from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, Entity, Passage, Unfit
 from domain.biomedical.formats.items import (
@@ -23,9 +26,12 @@ from domain.biomedical.formats.items import (
 )
 
 PART = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
-SOUND_ID = re.compile(r"[^|\t\n\r\0\ufeff]+")
-NO_FIELD = re.compile(r"[\t\n\r\0]")
-NO_LINE = re.compile(r"[\n\r\0]")
+LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+"""What some reader takes for the end of a line, `str.splitlines` for example."""
+LINE_BREAK = re.compile(f"[{LINE_BREAKS}]")
+SOUND_ID = re.compile(rf"[^|\t\0\ufeff{LINE_BREAKS}]+")
+NO_FIELD = re.compile(rf"[\t\0{LINE_BREAKS}]")
+NO_IDENTIFIER = "-"
 RELATION, PARTS_OF_MENTION = "a relation", "a list of individual mentions"
 TITLE, ABSTRACT = "title", "abstract"
 
@@ -74,7 +80,8 @@ def _sound_items(block: Sequence[_Line], file: str) -> Iterator[Item]:
         if not _is_entity(fields, name, line.number):
             yield LeftOut(RELATION)
             continue
-        entities.append(Entity(int(fields[1]), int(fields[2]), fields[4], identifier="".join(fields[5:6]) or None))
+        identifier = next((field for field in fields[5:6] if field not in ("", NO_IDENTIFIER)), None)
+        entities.append(Entity(int(fields[1]), int(fields[2]), fields[4], identifier=identifier))
         mentions.append(fields[3])
         yield from [LeftOut(PARTS_OF_MENTION)] * (len(fields) > 6)
     text, passages = _joined(title, abstract)
@@ -121,23 +128,38 @@ def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
 # Writing
 
 
-def writing(path: Path) -> AbstractContextManager[Write]:
-    """A file of documents, with a blank line after each."""
-    return text_file(path, rendered)
+@contextmanager
+def writing(path: Path) -> Iterator[Write]:
+    """A file of documents, with a blank line after each. Reports how many line breaks became spaces."""
+    line_breaks = documents = 0
+    with text_file(path, rendered) as write:
+
+        def write_and_count(document: Document) -> None:
+            nonlocal line_breaks, documents
+            write(document)
+            found = len(LINE_BREAK.findall(document.text))
+            line_breaks, documents = line_breaks + found, documents + (found > 0)
+
+        yield write_and_count
+    if line_breaks:
+        say(
+            f"{path}: {line_breaks:,} line breaks in {documents:,} documents became spaces of the same length, because "
+            "PubTator has one line for a title and one for an abstract; offsets are unchanged"
+        )
 
 
 def rendered(document: Document) -> str:
-    """The lines of a document. Raises Unfit for what they cannot hold."""
+    """The lines of a document, each line break in its text a space. Raises Unfit for what they cannot hold."""
     in_one_piece(document, "a line")
     if not SOUND_ID.fullmatch(document.id):
         raise Unfit("an id that no line can hold", "an empty one, or one with |, a tab or a line break in it")
-    if NO_LINE.search(document.text):
-        raise Unfit("a line break in the text", "title and abstract have a line each; NUL has no place either")
-    title, abstract = _divided(document)
+    if "\0" in document.text:
+        raise Unfit("NUL in the text", "no line can hold it")
+    text = LINE_BREAK.sub(" ", document.text)
+    title, abstract = _divided(replace(document, text=text))
     lines = [f"{document.id}|t|{title}", f"{document.id}|a|{abstract}"]
     for entity in document.entities:
-        mention = document.text[entity.start : entity.end]
-        fields = [mention, entity.type, *([entity.identifier] if entity.identifier else [])]
+        fields = [text[entity.start : entity.end], entity.type, entity.identifier or NO_IDENTIFIER]
         if not entity.type or any(NO_FIELD.search(field) for field in fields):
             raise Unfit("an entity that no line can hold", "without a type, or with a tab or a line break in it")
         lines.append("\t".join([document.id, str(entity.start), str(entity.end), *fields]))

@@ -6,6 +6,7 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
+from bioc import pubtator as bioc_pubtator
 from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
@@ -104,12 +105,46 @@ def mentioned(document, entity):
 
 
 def test_pubtator_holds_every_text_on_one_line_to_the_character(tmp_path):
-    draw = random.Random(6)
-    documents = [random_document(draw, f"d{number}", PLAIN, nested=True) for number in range(200)]
+    draw, on_a_line = random.Random(6), [each for each in PLAIN if each == "".join(each.splitlines())]
+    documents = [random_document(draw, f"d{number}", on_a_line, nested=True) for number in range(200)]
     back = round_trip(tmp_path, "pubtator", documents)
     assert [bare(each) for each in back] == [bare(each) for each in documents]
     identifiers = [[entity.identifier for entity in document.entities] for document in documents]
     assert [[entity.identifier for entity in document.entities] for document in back] == identifiers
+
+
+def test_pubtator_is_read_by_bioc_with_every_annotation_at_its_place(tmp_path):
+    """The package `bioc` divides fields and lines by rules of its own."""
+    draw = random.Random(10)
+    alphabet = [each for each in ALPHABET if not set(each) & set("\0\t|")]
+    documents = [random_document(draw, f"d{number}", alphabet, nested=True) for number in range(300)]
+    documents = [each for each in documents if each.text.strip()]  # it skips the others
+    assert any(entity.identifier is None for each in documents for entity in each.entities)
+    path = tmp_path / "documents.pubtator"
+    write_documents(path, documents)
+    with path.open(encoding="utf-8", newline="") as file:
+        theirs = list(bioc_pubtator.iterparse_s(file.read().splitlines()))
+    assert [each.pmid for each in theirs] == [each.id for each in documents]
+    for found, document in zip(theirs, documents, strict=True):
+        assert not found.relations
+        expected = [(entity.start, entity.end, entity.type, entity.identifier or "-") for entity in document.entities]
+        assert [(int(each.start), int(each.end), each.type, each.id) for each in found.annotations] == expected
+    assert [[entity._replace(confidence=None) for entity in each.entities] for each in documents] == [
+        list(each.entities) for each in read_documents(path)
+    ]
+
+
+def test_line_breaks_become_spaces_of_equal_length_in_pubtator_and_are_counted(tmp_path, capsys):
+    text = "Type two\r\ndiabetes.\nSeen\fin mice.\u2028"
+    entities = (Entity(5, 18, "Disease"), Entity(28, 32, "Species"))
+    passages = (Passage(0, 19, "title"), Passage(20, len(text), "abstract"))
+    documents = [Document("1", text, entities, passages), Document("2", "one line")]
+    first, second = round_trip(tmp_path, "pubtator", documents)
+    assert first == replace(documents[0], text="Type two  diabetes. Seen in mice. ")
+    assert second.text == "one line"
+    assert (
+        "documents.pubtator: 5 line breaks in 1 documents became spaces of the same length" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("name", ["conll", "conll-iobes"])
@@ -342,7 +377,8 @@ CANNOT = [
         "an entity over two sentences",
     ),
     ("conll", Document("1", "ab", (Entity(0, 2, "X\tY"),)), "a type that no line can hold"),
-    ("pubtator", Document("1", "a\nb"), "a line break in the text"),
+    ("pubtator", Document("1", "a\0b"), "NUL in the text"),
+    ("pubtator", Document("1", "ab", (Entity(0, 2, "X\u2028Y"),)), "an entity that no line can hold"),
     ("pubtator", Document("1|t", "a"), "an id that no line can hold"),
     ("pubtator", Document("1", "a\tb", (Entity(0, 3, "X"),)), "an entity that no line can hold"),
     ("pubtator", Document("1", "ab cd", (Entity(0, 5, "X", fragments=((0, 2), (3, 5))),)), "a discontinuous entity"),
@@ -375,7 +411,7 @@ def test_what_a_format_cannot_hold_is_refused_and_counted(tmp_path, name, docume
 
 def test_a_refused_document_leaves_no_trace(tmp_path):
     with Rejects(None, limit=1) as rejects:
-        write_documents(tmp_path / "o.pubtator", [Document("1", "a\nb"), Document("2", "c")], rejects=rejects)
+        write_documents(tmp_path / "o.pubtator", [Document("1", "a\0b"), Document("2", "c")], rejects=rejects)
     assert (tmp_path / "o.pubtator").read_text() == "2|t|c\n2|a|\n\n"
 
 
