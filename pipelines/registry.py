@@ -152,7 +152,7 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.pretrain",
-        version=1,
+        version=2,
         settings="domain.pretraining.settings:PretrainSettings",
         run="domain.pretraining.train:run",
         summary="goes on training a BERT on documents: masked words and next sentences",

@@ -4,7 +4,6 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,16 @@ from bertrelay.progress import progress, say
 from bertrelay.rejects import Rejects
 from bertrelay.tables import Unusable
 from domain.pretraining.documents import Item
-from domain.pretraining.readers import files_of, read_documents
+from domain.pretraining.readers import Files, files_of, is_xml, read_all
 from domain.pretraining.shards import Position, Shard, drafts, open_shard, read_facts, write_shard
 from domain.pretraining.sources import DocumentSource
 from domain.pretraining.vocabulary import before_sentences, plain_rules
 
 VERSION = 1  # raised when the same documents begin to give other sentences or tokens
+XML_VERSION = 2  # likewise, for documents in XML
 COUNTS = ("documents", "documents_of_one_sentence", "sentences", "tokens", "unknown_tokens")
 REJECTS = "rejects.jsonl"
 FLAT_FILES = {"lengths": np.int32, "document_starts": np.int64, "groups": np.int64}
-
-Files = Sequence[tuple[DocumentSource, Path]]
 
 
 class Corpus:
@@ -84,7 +82,7 @@ def build_corpus(
     """
     files = [(source, file) for source in sources for file in files_of(source)]
     rules = plain_rules(tokenizer)
-    key = _key(sources, rules, digests)
+    key = _key(sources, any(is_xml(*each) for each in files), rules, digests)
     corpora = cache / "documents"
     folder, building = corpora / key, corpora / f"{key}.partial"
     corpora.mkdir(parents=True, exist_ok=True)
@@ -100,10 +98,10 @@ def build_corpus(
     return corpus
 
 
-def _key(sources: Sequence[DocumentSource], rules: Tokenizer, digests: Digests) -> str:
+def _key(sources: Sequence[DocumentSource], has_xml: bool, rules: Tokenizer, digests: Digests) -> str:
     """Stands for all that decides the corpus: content and settings of its sources, and the tokenizer's rules."""
     parts = [content_parts(source, type(source).model_fields, digests) for source in sources]
-    return fingerprint({"version": VERSION, "sources": parts, "rules": rules.to_str()})[:32]
+    return fingerprint({"version": XML_VERSION if has_xml else VERSION, "sources": parts, "rules": rules.to_str()})[:32]
 
 
 def _prepare(folder: Path, files: Files, rules: Tokenizer, unknown_id: int | None, rejects_limit: float) -> None:
@@ -139,15 +137,13 @@ def _done_before(folder: Path, rejects: Rejects) -> list[dict[str, Any]]:
 
 
 def _items(files: Files, start: Position, rejects: Rejects) -> Iterator[tuple[Position, Item]]:
-    """What the files give after `start`; files before it are not opened, and its own is read up to there again."""
-    for number, (source, file) in enumerate(files[start.file :], start.file):
-        skipped = start.item if number == start.file else 0
-        for place, item in enumerate(islice(read_documents(source, file), skipped, None), skipped + 1):
-            if isinstance(item, Unusable):
-                rejects.add(item.file, item.line, item.reason)
-            else:
-                rejects.used()
-            yield Position(number, place), item
+    """What the files give after `start`."""
+    for file, number, item in read_all(files, *start):
+        if isinstance(item, Unusable):
+            rejects.add(item.file, item.line, item.reason)
+        else:
+            rejects.used()
+        yield Position(file, number), item
 
 
 def _finish(folder: Path, shards: list[dict[str, Any]], rejects: Rejects) -> None:

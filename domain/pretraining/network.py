@@ -25,7 +25,7 @@ from bertrelay.quick import quicken
 from bertrelay.vocabulary import train_wordpiece
 from domain.pretraining.documents import Document
 from domain.pretraining.new_tokens import give_embeddings, read_words, with_new_tokens
-from domain.pretraining.readers import files_of, read_documents
+from domain.pretraining.readers import files_of, read_all
 from domain.pretraining.settings import Objective, PretrainSettings
 from domain.pretraining.vocabulary import check_vocabulary
 
@@ -66,9 +66,8 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
 
 
 def _texts(settings: PretrainSettings) -> Iterator[str]:
-    for source in settings.documents:
-        for file in files_of(source):
-            yield from (each.text for each in read_documents(source, file) if isinstance(each, Document))
+    files = [(source, file) for source in settings.documents for file in files_of(source)]
+    yield from (item.text for _, _, item in read_all(files) if isinstance(item, Document))
 
 
 def _new_bert(size: NewEncoder, texts: Iterable[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:

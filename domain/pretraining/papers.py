@@ -9,9 +9,9 @@ import html.entities
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple, TypeVar
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from xml.parsers.expat import ErrorString
@@ -22,7 +22,7 @@ from bertrelay.text_tables import opened
 from domain.pretraining.documents import NO_TEXT, Document, Item, LeftOut
 
 COLLECTIONS = ("PubmedArticleSet", "MedlineCitationSet", "pmc-articleset")
-ARTICLE = "article"
+ARTICLE, DELETED = "article", "DeleteCitation"
 NOT_PROSE = {
     "title", "label", "fig", "fig-group", "table-wrap", "table-wrap-group", "table", "disp-formula",
     "disp-formula-group", "tex-math", "supplementary-material", "ref-list", "fn-group", "fn", "object-id",
@@ -35,6 +35,15 @@ TRANSLATED = re.compile(r"^\[([^\[\]]*)\](\.?)$")
 NO_TITLE = "Not Available"
 CUT_BY_MEDLINE = re.compile(r"\s*\(ABSTRACT TRUNCATED[^)]*\)")
 
+Read = TypeVar("Read")
+
+
+class Citation(NamedTuple):
+    """Which record of MEDLINE something is: PubMed's number (0 for none) and the version of the record."""
+
+    number: int = 0
+    version: int = 1
+
 
 def read_papers(file: Path) -> Iterator[Item]:
     """Streams the documents of an XML file or of a tar of such files; memory holds one at a time.
@@ -42,27 +51,48 @@ def read_papers(file: Path) -> Iterator[Item]:
     Broken XML makes an article that is a file of its own unusable; in a collection nothing after it can be read.
     Raises RequestError for that, and for a file that is cut off or neither MEDLINE nor JATS.
     """
+    return _read(file, READERS, lambda unusable: unusable)
+
+
+def read_citations(file: Path) -> Iterator[Citation | list[Citation]]:
+    """Which record each item of `read_papers` is, in its place, and between them lists of those that are deleted."""
+    return _read(file, {**dict.fromkeys(READERS, _citation_of), DELETED: _deleted}, lambda _: Citation())
+
+
+def _read(
+    file: Path, readers: Mapping[str, Callable[[Element], Read]], unusable: Callable[[Unusable], Read]
+) -> Iterator[Read]:
     with opened(str(file)) as stream:
         try:
             if ".tar" in file.suffixes or file.suffix == ".tgz":
-                yield from _members(stream, file)
+                yield from _members(stream, file, readers, unusable)
             else:
-                yield from _papers(stream, str(file))
+                yield from _papers(stream, str(file), readers, unusable)
         except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
             raise RequestError(
                 f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again."
             ) from None
 
 
-def _members(stream: IO[bytes], file: Path) -> Iterator[Item]:
+def _members(
+    stream: IO[bytes],
+    file: Path,
+    readers: Mapping[str, Callable[[Element], Read]],
+    unusable: Callable[[Unusable], Read],
+) -> Iterator[Read]:
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             content = archive.extractfile(member) if member.name.endswith((".xml", ".nxml")) else None
             if content is not None:
-                yield from _papers(content, f"{file}:{member.name}")
+                yield from _papers(content, f"{file}:{member.name}", readers, unusable)
 
 
-def _papers(stream: IO[bytes], name: str) -> Iterator[Item]:
+def _papers(
+    stream: IO[bytes],
+    name: str,
+    readers: Mapping[str, Callable[[Element], Read]],
+    unusable: Callable[[Unusable], Read],
+) -> Iterator[Read]:
     parser = ElementTree.XMLParser()
     parser.entity.update(NAMED_CHARACTERS)
     root: Element | None = None
@@ -71,12 +101,12 @@ def _papers(stream: IO[bytes], name: str) -> Iterator[Item]:
             if root is None:
                 root = element
                 _check_root(root, name)
-            read = READERS.get(_tag(element)) if event == "end" else None
+            read = readers.get(_tag(element)) if event == "end" else None
             if read is not None:
                 yield read(element)
                 root.clear()  # else the tree of all documents would grow in memory
     except ElementTree.ParseError as error:
-        yield _broken(error, root, name)
+        yield unusable(_broken(error, root, name))
 
 
 def _check_root(root: Element, name: str) -> None:
@@ -155,6 +185,18 @@ def _empty(element: Element) -> None:
 
 def _text(element: Element | None) -> str:
     return "" if element is None else " ".join("".join(element.itertext()).split())
+
+
+def _citation_of(element: Element) -> Citation:
+    """The record of an element, or of the `PMID` that an element is."""
+    number = element if _tag(element) == "PMID" else element.find("PMID")
+    digits = "" if number is None else (number.text or "").strip()
+    version = "1" if number is None else number.get("Version", "1")
+    return Citation(int(digits), int(version)) if digits.isdecimal() and version.isdecimal() else Citation()
+
+
+def _deleted(element: Element) -> list[Citation]:
+    return [_citation_of(number) for number in element.iterfind("PMID")]
 
 
 READERS: dict[str, Callable[[Element], Item]] = {

@@ -1,12 +1,17 @@
 """Which files a source of documents has, and who reads each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from bertrelay.errors import RequestError
-from domain.pretraining.documents import Item, read_blocks, read_table
+from domain.pretraining.documents import Item, LeftOut, read_blocks, read_table
 from domain.pretraining.papers import read_papers
+from domain.pretraining.revisions import outdated
 from domain.pretraining.sources import FORMATS, DocumentSource, format_of
+
+Files = Sequence[tuple[DocumentSource, Path]]
+"""Files, each with the source that says how to read it."""
 
 
 def files_of(source: DocumentSource) -> list[Path]:
@@ -28,6 +33,24 @@ def files_of(source: DocumentSource) -> list[Path]:
             f"{', '.join(FORMATS)}, .gz or not. Check the path, or give each file and its format."
         )
     return found
+
+
+def read_all(files: Files, file: int = 0, item: int = 0) -> Iterator[tuple[int, int, Item]]:
+    """Streams the documents of all files, each with the place of its file and, from 1, its own in it.
+
+    file, item: where to go on; files before it are not read. Records that PubMed has revised or deleted are left out.
+    """
+    papers = [place for place, (source, path) in enumerate(files) if is_xml(source, path)]
+    reasons = outdated([files[place][1] for place in papers]) if papers else {}
+    left_out = {(papers[place], number): LeftOut(reason) for (place, number), reason in reasons.items()}
+    for place, (source, path) in enumerate(files[file:], file):
+        skipped = item if place == file else 0
+        for number, found in enumerate(islice(read_documents(source, path), skipped, None), skipped + 1):
+            yield place, number, left_out.get((place, number), found)
+
+
+def is_xml(source: DocumentSource, file: Path) -> bool:
+    return (source.format or format_of(file)) == "xml"
 
 
 def read_documents(source: DocumentSource, file: Path) -> Iterator[Item]:

@@ -18,7 +18,7 @@ import domain.pretraining.corpus as corpus_room
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
 from bertrelay.vocabulary import train_unigram, train_wordpiece
-from domain.pretraining import shards
+from domain.pretraining import readers, shards
 from domain.pretraining.corpus import Corpus, build_corpus
 from domain.pretraining.sources import DocumentSource
 from domain.sentences import sentence_spans
@@ -208,7 +208,7 @@ def test_no_text_of_a_document_stands_in_errors_or_rejects(tmp_path: Path, capsy
 def test_a_corpus_that_stands_is_not_prepared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path / "a.jsonl", texts(30))
     before = sentences_of(build(tmp_path, file))
-    monkeypatch.setattr(corpus_room, "read_documents", None)
+    monkeypatch.setattr(readers, "read_documents", None)
     assert sentences_of(build(tmp_path, file)) == before
 
 
@@ -253,7 +253,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which files are read and which shards written, as it happens; a name put before them kills instead."""
     found: list[str] = []
-    write, read = corpus_room.write_shard, corpus_room.read_documents
+    write, read = corpus_room.write_shard, readers.read_documents
 
     def write_shard(path: Path, *others: Any) -> dict[str, Any]:
         if f"kill at {path.stem}" in found:
@@ -267,7 +267,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return read(source, file)
 
     monkeypatch.setattr(corpus_room, "write_shard", write_shard)
-    monkeypatch.setattr(corpus_room, "read_documents", read_documents)
+    monkeypatch.setattr(readers, "read_documents", read_documents)
     return found
 
 
