@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bertrelay.privacy import current_umask
+
 
 def write_json(path: Path, value: Any, compact: bool = False) -> None:
     """Writes `value` to `path` in one step: a reader sees the old file or the new one, also after a crash."""
@@ -32,7 +34,7 @@ def write_text(path: Path, text: str) -> None:
 
 def share(path: Path) -> None:
     """Lets others read a result as any other file: what mkstemp makes, for safetensors too, is private."""
-    path.chmod(0o666 & ~_umask())
+    path.chmod(0o666 & ~current_umask())
 
 
 @contextmanager
@@ -79,9 +81,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -127,7 +127,7 @@ def content_parts(settings: Any, fields: Iterable[str], digests: Digests) -> Par
     Such settings hold no reference to another stage any more; a hub id without a revision counts by its name.
     """
     wanted = set(fields)
-    found = (leaf for leaf in leaves(settings) if re.split(r"[.\[]", leaf.key)[0] in wanted)
+    found = (leaf for leaf in leaves(settings) if re.split(r"[.\[]", leaf.key)[0] in wanted and not leaf.run_only)
     return {
         leaf.key: _source_part(leaf.value, digests, str, lambda _: "") if isinstance(leaf.value, Source) else leaf.value
         for leaf in found

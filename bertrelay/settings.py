@@ -31,19 +31,39 @@ class RunOnly:
 RUN_ONLY = RunOnly()
 
 
-class WhereSet:
-    """Marks an optional setting that counts in a fingerprint only where it has a value, so that a key added later does
-    not remake the results it leaves alone.
+class WhenSet:
+    """Marks a setting that counts as part of the result only where it differs from its default.
+
+    For settings that came later, whose default gives the same result as before.
     """
 
 
-WHERE_SET = WhereSet()
+WHEN_SET = WhenSet()
 
 
 class Settings(BaseModel):
     """Base of every settings model: frozen, unknown keys forbidden, no silent coercion."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class DataSource(Settings):
+    """Base of every source of data.
+
+    sensitive: whether it holds what others must not see, text about patients for example. What is made of it is then
+        for its owner alone, and logs, errors and reports neither name nor quote its records.
+    """
+
+    sensitive: Annotated[bool, RUN_ONLY] = False
+
+
+def names_sensitive(settings: Any) -> bool:
+    """Whether a source in `settings` is marked as sensitive."""
+    if isinstance(settings, Settings):
+        return getattr(settings, "sensitive", False) is True or any(map(names_sensitive, dict(settings).values()))
+    if isinstance(settings, dict):
+        return any(map(names_sensitive, settings.values()))
+    return isinstance(settings, list | tuple) and any(map(names_sensitive, settings))
 
 
 def refuse_idle(settings: Settings, *keys: str, because: str) -> None:
@@ -214,10 +234,10 @@ class Leaf(NamedTuple):
 def leaves(settings: Settings) -> Iterator[Leaf]:
     """Every value of `settings`, flat, in the order of the fields."""
     for name, field in type(settings).model_fields.items():
-        run_only = any(isinstance(item, RunOnly) for item in field.metadata)
-        where_set = any(isinstance(item, WhereSet) for item in field.metadata)
+        unset = getattr(settings, name) == field.default
+        run_only = any(isinstance(item, RunOnly) or (isinstance(item, WhenSet) and unset) for item in field.metadata)
         for key, value in _flatten(name, getattr(settings, name)):
-            yield Leaf(key, value, run_only or (where_set and value is None))
+            yield Leaf(key, value, run_only)
 
 
 def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:

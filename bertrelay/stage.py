@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
 from typing import Protocol, cast
 
-from bertrelay.settings import AnySettings, Settings
+from bertrelay.privacy import sensitive_data
+from bertrelay.settings import AnySettings, Settings, names_sensitive
 
 WORK = "work"
 
@@ -39,11 +41,13 @@ class StageContext:
     output: the stage's own folder; all processes see the same one. What a stage needs only until it is done
         (checkpoints, token ids) goes below `work` in it, which the runner removes after the stage's last word.
     cache: shared between runs, content-addressed; a stage locks what it fills.
+    sensitive: whether data that the stage reads is sensitive, and not only a model; its reports then quote none of it.
     """
 
     output: Path
     cache: Path
     world: World = World()
+    sensitive: bool = False
 
     @property
     def work(self) -> Path:
@@ -61,16 +65,20 @@ def run_alone(
     settings: AnySettings,
     folder: Path,
     cache: Path | None = None,
+    sensitive: bool = False,
 ) -> Metrics:
     """A stage outside of a recipe: writes into `folder` and returns the figures; stopped and called again, it goes on.
 
     cache: what other runs may share; `folder/cache` when there is none.
+    sensitive: whether it reads sensitive data, which a source of `settings` may say as well.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    context = StageContext(folder, cache or folder / "cache", World.from_environment())
-    metrics = run(settings, context)
-    if context.world.is_main:
-        rmtree(context.work, ignore_errors=True)
+    sensitive = sensitive or names_sensitive(settings)
+    with sensitive_data() if sensitive else nullcontext():
+        folder.mkdir(parents=True, exist_ok=True)
+        context = StageContext(folder, cache or folder / "cache", World.from_environment(), sensitive)
+        metrics = run(settings, context)
+        if context.world.is_main:
+            rmtree(context.work, ignore_errors=True)
     return metrics
 
 
@@ -83,6 +91,7 @@ class Stage:
     settings: `package.module:Class` of the settings model, free of torch and transformers.
     run: `package.module:function` of the work.
     summary: what `bertrelay recipes` says of it.
+    sensitive: whether it reads tables of patients.
     """
 
     kind: str
@@ -90,6 +99,7 @@ class Stage:
     settings: str
     run: str
     summary: str
+    sensitive: bool = False
 
     def load_settings(self) -> type[Settings]:
         return cast(type[Settings], _load(self.settings))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from bertrelay.errors import RequestError
-from bertrelay.settings import HubDataset, InputFile, Settings, refuse_idle
+from bertrelay.settings import DataSource, HubDataset, InputFile, Settings, refuse_idle
 
 Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
 Column = str | Annotated[int, Field(ge=0)]
@@ -29,7 +29,7 @@ COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")
 COLUMNS_SHOWN = 20
 
 
-class TableSource(Settings):
+class TableSource(DataSource):
     """Where a table comes from: a file, or a split of a data set of the hub.
 
     format: found by the suffix (without `.gz`) when not given; an unknown suffix means plain lines.

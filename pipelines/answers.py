@@ -48,8 +48,8 @@ class AnswerPictures:
     right: list[Example]
 
 
-def answer_pictures(folder: Path) -> AnswerPictures | None:
-    """What is to be shown of the stage in `folder`, if it scored answers."""
+def answer_pictures(folder: Path, with_text: bool = True) -> AnswerPictures | None:
+    """What is to be shown of the stage in `folder`, if it scored answers; without text, no question."""
     slices, examples = read_json(folder / SLICES), read_json(folder / EXAMPLES)
     if slices is None or examples is None or "answer_words" not in slices:
         return None
@@ -58,8 +58,8 @@ def answer_pictures(folder: Path) -> AnswerPictures | None:
         [ANSWER_MEASURES[name] for name in ("exact_match", "f1")],
         [Curve(caption, _drawn(listed)) for caption, listed in told.items()],
         [(caption, [_slice(each) for each in listed]) for caption, listed in told.items()],
-        [_example(each, is_right=False) for each in examples["wrong"]],
-        [_example(each, is_right=True) for each in examples["right"]],
+        [_example(each, is_right=False) for each in examples["wrong"] if with_text],
+        [_example(each, is_right=True) for each in examples["right"] if with_text],
     )
 
 

@@ -21,6 +21,7 @@ KINDS = {
     "missed": "missed",
     "spurious": "spurious",
 }
+NO_EXAMPLES: dict[str, Any] = {"right": [], "wrong": []}
 SHOWN = 12
 
 
@@ -38,11 +39,13 @@ class EntityPictures:
     right: list["Markup"]
 
 
-def entity_pictures(folder: Path) -> EntityPictures | None:
-    """What is to be shown of the stage in `folder`, if it scored entities."""
+def entity_pictures(folder: Path, with_text: bool = True) -> EntityPictures | None:
+    """What is to be shown of the stage in `folder`, if it scored entities; without text, no mention and no sentence."""
     confusions, examples = read_json(folder / CONFUSIONS), read_json(folder / EXAMPLES)
     if confusions is None or examples is None or "mentions" not in confusions:
         return None
+    if not with_text:
+        confusions, examples = {**confusions, "mentions": []}, NO_EXAMPLES
     from domain.biomedical.entities.page import compared, hues_of, legend, marked
 
     pairs = {

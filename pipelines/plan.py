@@ -254,6 +254,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
                 "name": planned.step.name,
                 "seed": planned.step.seed,
                 "uses": planned.step.stage.kind,
+                "sensitive": planned.step.sensitive,
                 "action": planned.action.value,
                 "reasons": list(planned.reasons),
                 "fingerprint": planned.fingerprint if planned.parts else None,

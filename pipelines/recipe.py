@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bertrelay.settings import Settings, Source, leaves
+from bertrelay.privacy import is_sensitive
+from bertrelay.settings import InputFile, Settings, Source, leaves, names_sensitive
 from bertrelay.stage import Stage
 from pipelines.mistakes import Mistakes, add_validation_mistakes, did_you_mean, shown, unknown
 from pipelines.source import TOP_KEYS, RecipeText, Table, find_recipe, read_tables
@@ -19,18 +20,27 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 STAGE_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 REFERENCE = re.compile(r"@([\w-]+)(/.*)?")
 
+SENSITIVE = "sensitive"
+"""The key, beside `uses`, by which the table of any stage says that it reads sensitive data."""
+
 Key = tuple[str, int | None]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of a recipe, for one seed where the stage is repeated."""
+    """One stage of a recipe, for one seed where the stage is repeated.
+
+    sensitive: whether sensitive data is in what it is made of, be it only what a model has learnt from.
+    reads_sensitive: whether it reads such data itself.
+    """
 
     name: str
     seed: int | None
     stage: Stage
     settings: Settings
     needs: tuple[Key, ...]
+    sensitive: bool = False
+    reads_sensitive: bool = False
 
     @property
     def key(self) -> Key:
@@ -48,13 +58,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is to be run: steps in an order in which each comes after what it needs."""
+    """What is to be run: steps in an order in which each comes after what it needs.
+
+    group_read: whether the group of a file may read what stages make of sensitive data.
+    """
 
     name: str
     source: RecipeText
     vars: Table
     seeds: tuple[int, ...]
     steps: tuple[Step, ...]
+    group_read: bool = False
 
     @property
     def stage_names(self) -> list[str]:
@@ -78,13 +92,15 @@ def read_recipe(recipe: str, registry: Sequence[Stage], overrides: Sequence[str]
     mistakes = Mistakes(source.title)
     tables = read_tables(source, overrides, mistakes)
     name, seeds = _name(tables, source, mistakes), _seeds(tables, mistakes)
+    _check_flag("", "group_read", tables, mistakes)
     stages = _stages(tables, registry, mistakes)
+    marked = {stage for stage in stages if _check_flag(stage, SENSITIVE, tables[stage], mistakes) or is_sensitive()}
     settings = {stage: _settings(stage, tables[stage], kind, seeds, mistakes) for stage, kind in stages.items()}
     needs = {stage: _needs(stage, tables, settings.get(stage), mistakes) for stage in _stage_tables(tables)}
     order = _order(needs, mistakes)
     mistakes.raise_if_any()
-    steps = _steps(order, stages, settings, needs, seeds)
-    return Recipe(name, source, tables["vars"], seeds.values, tuple(steps))
+    steps = _steps(order, stages, settings, needs, seeds, marked)
+    return Recipe(name, source, tables["vars"], seeds.values, tuple(steps), tables.get("group_read", False))
 
 
 def _name(tables: Table, source: RecipeText, mistakes: Mistakes) -> str:
@@ -105,6 +121,14 @@ def _seeds(tables: Table, mistakes: Mistakes) -> _Seeds:
     else:
         return _Seeds(tuple(tables["seeds"] if repeated else [tables["seed"]] if "seed" in tables else []), repeated)
     return _Seeds((), False)
+
+
+def _check_flag(name: str, key: str, table: Table, mistakes: Mistakes) -> bool:
+    """Whether `key` is set in a table; notes what is neither true nor false."""
+    found = table.get(key, False)
+    if not isinstance(found, bool):
+        mistakes.add(name, key, f"expected true or false, found {shown(found)}")
+    return found is True
 
 
 def _are_seeds(written: Any) -> bool:
@@ -145,7 +169,7 @@ def _stages(tables: Table, registry: Sequence[Stage], mistakes: Mistakes) -> dic
 def _settings(name: str, table: Table, kind: Stage, seeds: _Seeds, mistakes: Mistakes) -> dict[int | None, Settings]:
     """The settings of a stage: under None, or under each seed that it is repeated with."""
     model = kind.load_settings()
-    written = {key: value for key, value in table.items() if key != "uses"}
+    written = {key: value for key, value in table.items() if key not in ("uses", SENSITIVE)}
     takes_seed = "seed" in model.model_fields and "seed" not in written
     variants: dict[int | None, Table] = {None: written}
     if takes_seed and seeds.values:
@@ -222,14 +246,28 @@ def _steps(
     settings: Mapping[str, Mapping[int | None, Settings]],
     needs: Mapping[str, Mapping[str, None]],
     seeds: _Seeds,
+    marked: set[str],
 ) -> Iterator[Step]:
-    """The steps in order; what hangs on a repeated stage is repeated with it."""
+    """The steps in order; what hangs on a repeated stage is repeated with it, what is made of sensitive data is too.
+
+    marked: the stages that the recipe says read sensitive data.
+    """
     repeated: set[str] = set()
+    sensitive: set[str] = set()
     for name in order:
         variants = settings[name]
+        reads = name in marked or stages[name].sensitive or _reads_sensitive(next(iter(variants.values())), sensitive)
+        if reads or sensitive.intersection(needs[name]):
+            sensitive.add(name)
         if None not in variants or repeated.intersection(needs[name]):
             repeated.add(name)
         for seed in seeds.values if name in repeated else [None]:
             upstream = tuple((other, seed if other in repeated else None) for other in needs[name])
             chosen = variants[seed] if seed in variants else variants[None]
-            yield Step(name, seed, stages[name], chosen, upstream)
+            yield Step(name, seed, stages[name], chosen, upstream, name in sensitive, reads)
+
+
+def _reads_sensitive(settings: Settings, sensitive: set[str]) -> bool:
+    """Whether a source is marked as sensitive, or is a file that one of the stages `sensitive` wrote."""
+    files = [leaf.value.stage_reference for leaf in leaves(settings) if isinstance(leaf.value, InputFile)]
+    return names_sensitive(settings) or any(found and found[0] in sensitive for found in files)

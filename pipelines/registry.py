@@ -212,6 +212,7 @@ REGISTRY = (
         settings="domain.clinical.cohorts.cohort_settings:CohortSettings",
         run="domain.clinical.cohorts.cohort:run",
         summary="makes a cohort of MIMIC's tables: who came back unplanned within 30 days, split by subject",
+        sensitive=True,
     ),
     Stage(
         kind="domain.audit",
@@ -219,6 +220,7 @@ REGISTRY = (
         settings="domain.clinical.leaks.audit_settings:AuditSettings",
         run="domain.clinical.leaks.audit:run",
         summary="looks for subjects and nearly equal texts that train, validation and test share",
+        sensitive=True,
     ),
     Stage(
         kind="domain.ner-tag",
@@ -233,6 +235,7 @@ REGISTRY = (
         settings="domain.clinical.notes.notes_settings:NotesSettings",
         run="domain.clinical.notes.notes:run",
         summary="puts the notes of each stay of a cohort together: cleaned, in order, with their sections",
+        sensitive=True,
     ),
     Stage(
         kind="domain.readmission",
@@ -240,6 +243,7 @@ REGISTRY = (
         settings="domain.clinical.outcomes.outcome_settings:ReadmissionSettings",
         run="domain.clinical.outcomes.learning:run",
         summary="teaches a BERT to tell from notes who comes back unplanned, and judges it admission by admission",
+        sensitive=True,
     ),
     Stage(
         kind="domain.outcome",
@@ -247,5 +251,6 @@ REGISTRY = (
         settings="domain.clinical.outcomes.outcome_settings:OutcomeSettings",
         run="domain.clinical.outcomes.learning:run_outcome",
         summary="teaches a BERT to tell deaths in hospital, length of stay or diagnoses from a stay's early notes",
+        sensitive=True,
     ),
 )

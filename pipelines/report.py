@@ -1,6 +1,6 @@
 """`report.html`: a run on one page that needs no network and no scripts: scores, curves, pictures, settings."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from pipelines.folders import DONE, METRICS, latest_name
 from pipelines.published import with_published
 from pipelines.readmissions import flow_table, readmission_pictures
 from pipelines.scores import ABOUT, score_tables
+from pipelines.summary import without_text
 from pipelines.terms import terms_picture
 
 REPORT = "report.html"
@@ -51,16 +52,17 @@ class FinishedStage:
         return training_curves(self.folder / LOG)
 
 
-def write_report(run_folder: Path) -> Path:
+def write_report(run_folder: Path, withheld: Collection[str] = ()) -> Path:
     """Writes `report.html` of a run, from what its stages' folders hold, and returns where it stands.
 
+    withheld: the stages of which the report quotes no text.
     Raises RequestError when no stage of the run is finished.
     """
     stages = list(_finished_stages(run_folder))
     if not stages:
         raise RequestError(f"expected a run with finished stages, found none in {run_folder}; run the recipe first")
     path = run_folder / REPORT
-    write_text(path, _page(run_folder, stages))
+    write_text(path, _page(run_folder, stages, withheld))
     return path
 
 
@@ -83,7 +85,7 @@ def _seeds(stage_folder: Path) -> list[str]:
     return sorted((path.name.removeprefix(prefix) for path in stage_folder.glob(f"{prefix}*")), key=int)
 
 
-def _page(run_folder: Path, stages: list[FinishedStage]) -> str:
+def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[str]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -94,6 +96,9 @@ def _page(run_folder: Path, stages: list[FinishedStage]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "day": day}
+    quoted = [stage for stage in stages if stage.name not in withheld]
+    entities = [(stage, found) for stage in stages if (found := entity_pictures(stage.folder, stage in quoted))]
+    answers = [(stage, told) for stage in stages if (told := answer_pictures(stage.folder, stage in quoted))]
     return environment.get_template(TEMPLATE).render(
         recipe=run_folder.resolve().name,
         stages=stages,
@@ -102,12 +107,13 @@ def _page(run_folder: Path, stages: list[FinishedStage]) -> str:
         tables=with_published(score_tables(_summary(run_folder))),
         about=ABOUT,
         curves=[(stage, drawn) for stage in stages if (drawn := stage.curves)],
-        heatmaps=[(stage, picture) for stage in stages if (picture := _heatmap(stage.folder))],
+        without_text=without_text(withheld),
+        heatmaps=[(stage, picture) for stage in quoted if (picture := _heatmap(stage.folder))],
         readmissions=[(stage, shown) for stage in stages if (shown := readmission_pictures(stage.folder))],
-        terms=[(stage, drawn_terms) for stage in stages if (drawn_terms := terms_picture(stage.folder))],
+        terms=[(stage, drawn_terms) for stage in quoted if (drawn_terms := terms_picture(stage.folder))],
         flows=[(stage, rows) for stage in stages if (rows := flow_table(stage.folder))],
-        entities=(entities := [(stage, found) for stage in stages if (found := entity_pictures(stage.folder))]),
-        answers=(answers := [(stage, told) for stage in stages if (told := answer_pictures(stage.folder))]),
+        entities=entities,
+        answers=answers,
         mark_style=_mark_style() if entities or answers else "",
         libraries=_libraries(stages),
     )

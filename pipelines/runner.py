@@ -4,14 +4,16 @@ Every process of a run walks through here. The main one alone locks, plans, name
 """
 
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bertrelay.errors import BertRelayError, RequestError
+from bertrelay.files import share
 from bertrelay.fingerprint import Digests, Parts
+from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.progress import say
 from bertrelay.settings import Settings, with_stage_paths
 from bertrelay.stage import Metrics, StageContext, World
@@ -30,9 +32,9 @@ from pipelines.locks import run_lock
 from pipelines.mistakes import did_you_mean
 from pipelines.plan import ALL_STAGES, Action, Plan, PlannedStep, StageChoice, check_inputs, chosen_steps, make_plan
 from pipelines.privacy import keep_to_ourselves
-from pipelines.recipe import Key, Recipe
+from pipelines.recipe import Key, Recipe, Step
 from pipelines.revisions import Ask, Revisions, ask_hub, hub_ids, learn_revisions, lock_path, with_revisions
-from pipelines.summary import write_summary
+from pipelines.summary import without_text, write_summary
 from pipelines.team import Team
 from pipelines.trouble import disk_explained, force_explained, named, stopping_at_once
 
@@ -49,7 +51,7 @@ class RunOptions:
 
     runs: the folder of all runs.
     verify: hash every file again.
-    write_report: writes the report of a run's folder.
+    write_report: writes the report of a run's folder, without text of the stages named.
     ask: asks the hub for a revision.
     """
 
@@ -57,7 +59,7 @@ class RunOptions:
     choice: StageChoice = ALL_STAGES
     verify: bool = False
     world: World = ALONE
-    write_report: Callable[[Path], Path] | None = None
+    write_report: Callable[[Path, Collection[str]], Path] | None = None
     ask: Ask = ask_hub
 
     @property
@@ -143,25 +145,42 @@ def _bring_to_end(
     """Runs a step that is not done, and links it as the latest; the seconds that took."""
     started = datetime.now(UTC)
     say("  ".join([f"{planned.action.value:6}", planned.step.label, "; ".join(planned.reasons)]).rstrip())
-    if planned.action != Action.SKIP:
-        with named(planned.step.label), disk_explained(planned.folder):
+    with named(planned.step.label), _protected(plan.recipe, [planned.step]), disk_explained(planned.folder):
+        if planned.action != Action.SKIP:
             _work(planned, settings_of(planned, plan, revisions), options, team, digests)
+        elif team.is_main:
+            _apply_umask(planned.step, planned.folder)
     if team.is_main:
         _link(planned, plan.recipe)
     return (datetime.now(UTC) - started).total_seconds()
 
 
+def _protected(recipe: Recipe, steps: Sequence[Step]) -> AbstractContextManager[None]:
+    """Keeps what is written to its owner, or his group, where one of `steps` is sensitive."""
+    return sensitive_data(recipe.group_read) if any(step.sensitive for step in steps) else nullcontext()
+
+
+def _apply_umask(step: Step, folder: Path) -> None:
+    """Corrects the permissions of what a sensitive stage wrote: as it was marked later, or by a temporary file."""
+    if step.sensitive:
+        apply_umask(folder)
+
+
 def _work(planned: PlannedStep, settings: Settings, options: RunOptions, team: Team, digests: Digests) -> None:
     """Calls the stage in every process, on the folder that the main one opens and closes."""
+    step = planned.step
     if team.is_main:
         if planned.afresh:
             discard(planned.folder)
         begin(planned.folder, planned.parts)
+        _apply_umask(step, partial_of(planned.folder))
     team.wait()
-    context = StageContext(partial_of(planned.folder), options.cache, options.world)
-    metrics = planned.step.stage.load_run()(settings, context)
+    context = StageContext(partial_of(planned.folder), options.cache, options.world, step.reads_sensitive)
+    with temporary_files_in(context.work) if step.sensitive else nullcontext():
+        metrics = step.stage.load_run()(settings, context)
     team.wait()
     if team.is_main:
+        _apply_umask(step, context.output)
         finish(planned.folder, planned.parts, metrics, digests)
         digests.save()
     team.wait()
@@ -200,9 +219,19 @@ def _round_off(plan: Plan, options: RunOptions, digests: Digests) -> None:
     digests.save()
     for step in plan.recipe.steps:
         unlink_other_seeds(plan.run_folder / step.name, plan.recipe.seeds)
-    told_anew = write_summary(plan.recipe, plan.run_folder)
-    if options.write_report and (told_anew or not plan.idle or not (plan.run_folder / REPORT).exists()):
-        options.write_report(plan.run_folder)
+    steps, report = plan.recipe.steps, plan.run_folder / REPORT
+    withheld = {step.name for step in steps if step.reads_sensitive and not getattr(step.settings, "with_text", False)}
+    with _protected(plan.recipe, steps):
+        told_anew = write_summary(plan.recipe, plan.run_folder)
+        if options.write_report and (told_anew or not plan.idle or not _is_up_to_date(report, withheld)):
+            options.write_report(plan.run_folder, withheld)
+        if report.exists():
+            share(report)
+
+
+def _is_up_to_date(report: Path, withheld: Collection[str]) -> bool:
+    """Whether a report stands there that was written when the same stages' text was to be left out."""
+    return report.exists() and without_text(withheld) in report.read_text(encoding="utf-8")
 
 
 def _metrics(plan: Plan) -> dict[Key, Metrics]:

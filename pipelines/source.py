@@ -13,7 +13,7 @@ from bertrelay.settings import Located
 from pipelines.mistakes import Mistakes, did_you_mean, shown, unknown
 
 Table = dict[str, Any]
-TOP_KEYS = ("name", "seed", "seeds")
+TOP_KEYS = ("name", "seed", "seeds", "group_read")
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 
 

@@ -1,7 +1,7 @@
 """`metrics.json` of a run: each stage's latest figures, and their mean and deviation where seeds repeat it."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from bertrelay.files import read_json, write_json
@@ -34,6 +34,12 @@ def summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
         if metrics:
             found[name] = metrics[0] if seeds == [None] else over_seeds(metrics)
     return found
+
+
+def without_text(withheld: Collection[str]) -> str:
+    """What a report says of the stages whose text is left out; empty where there are none."""
+    names = ", ".join(sorted(withheld))
+    return f"Text is left out of what is sensitive: {names}." if names else ""
 
 
 def _upstream_results(done: Done) -> set[str]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from bertrelay.settings import InputFile, Settings
+from bertrelay.settings import DataSource, InputFile, Settings
 from bertrelay.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header
 
 ENGLISH = "en"
@@ -23,7 +23,7 @@ def _language(value: str) -> str:
 Language = Annotated[str, AfterValidator(_language)]
 
 
-class AlignedFiles(Settings):
+class AlignedFiles(DataSource):
     """Two files in which row n of one translates row n of the other: plain lines, or the same table in two languages.
 
     column: which column of both files holds the sentence.

@@ -18,7 +18,7 @@ from domain.biomedical.annotations import Document, TaggedSentence
 from domain.biomedical.entities.examples import of_document
 from domain.biomedical.formats.conll import CONLL, TOKEN_AND_TAG, Columns, refuse_columns, scheme_of, sentence_rows
 from domain.biomedical.formats.front import FormatName, document_items, format_of, once
-from domain.biomedical.formats.items import IMPOSSIBLE, MISALIGNED, place_of
+from domain.biomedical.formats.items import IMPOSSIBLE, MISALIGNED, numbered, place_of
 from domain.biomedical.tags import illegal_places, spans_of, split_tag
 
 Verdict = Literal["good", "warn", "fail"]
@@ -154,7 +154,7 @@ def _tagged(path: Path, name: FormatName, columns: Columns, found: Survey) -> It
 
 
 def _documents(path: Path, name: FormatName, found: Survey) -> Iterator[Sequence[str]]:
-    for item in once(document_items(path, name)):
+    for item in numbered(once(document_items(path, name))):
         if isinstance(item, Unusable):
             found.unusable.append(item)
         elif isinstance(item, Document):

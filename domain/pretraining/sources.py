@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from bertrelay.settings import InputFile, Settings, refuse_idle
+from bertrelay.settings import DataSource, InputFile, refuse_idle
 from bertrelay.tables import Column
 
 DocumentFormat = Literal["jsonl", "csv", "tsv", "parquet", "blocks", "xml"]
@@ -32,7 +32,7 @@ def format_of(path: str | Path) -> DocumentFormat | None:
     return FORMATS.get((inner.with_suffix("") if inner.suffix.lower() == ".gz" else inner).suffix.lower())
 
 
-class DocumentSource(Settings):
+class DocumentSource(DataSource):
     """A file of documents, or a folder of such files, each read by its suffix (`.gz` or not) unless `format` says how.
 
     format: `blocks` are plain text with a blank line between documents; `xml` is MEDLINE/PubMed or PMC's JATS, which

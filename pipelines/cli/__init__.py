@@ -3,12 +3,16 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NoReturn
 
-from bertrelay.errors import BertRelayError
+from bertrelay.errors import BertRelayError, RequestError
+from bertrelay.privacy import is_of_the_machine, place_of, sensitive_data
 
 INTERRUPTED = 130
-DEBUG = "--debug"
+DEBUG, SENSITIVE, GROUP_READ = ANYWHERE = ("--debug", "--sensitive", "--group-read")
+ALWAYS_SENSITIVE = (("readmission",), ("outcome",), ("data", "audit"))
+"""Commands that read about patients, whatever else is said."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -17,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     die_with_parent()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    code = _exit_code([word for word in given if word != DEBUG], debug=DEBUG in given)
+    words = [word for word in given if word not in ANYWHERE]
+    code = _exit_code(words, DEBUG in given, SENSITIVE in given, GROUP_READ in given)
     if code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         _end_at_once(code)
     sys.exit(code)
@@ -30,11 +35,17 @@ def _end_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _exit_code(arguments: list[str], debug: bool) -> int:
+def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group_read: bool = False) -> int:
     from pipelines.cli.app import app
 
+    sensitive = sensitive or any(arguments[: len(words)] == list(words) for words in ALWAYS_SENSITIVE)
     try:
-        app(args=arguments, prog_name="bertrelay")
+        if group_read and not sensitive:
+            raise RequestError(
+                f"{GROUP_READ}: without effect without {SENSITIVE}; give both. In a recipe, group_read = true"
+            )
+        with sensitive_data(group_read) if sensitive else nullcontext():
+            app(args=arguments, prog_name="bertrelay")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BertRelayError as error:
@@ -68,15 +79,8 @@ def _traceback(error: Exception) -> str:
 
 def _fault(error: Exception) -> str:
     """Where an unforeseen error arose. Its words may hold text of a record, so only the machine's are shown."""
-    import traceback
-
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    words = f": {error}" if isinstance(error, OSError | MemoryError | ImportError) or _is_memory(error) else ""
+    words = f": {error}" if is_of_the_machine(error) else ""
     return (
-        f"an unforeseen {type(error).__name__} in {last.filename}, line {last.lineno}{words}\n"
+        f"{place_of(error)}{words}\n"
         f"What was done is kept. With {DEBUG} the same command shows the traceback, which may hold text of your data."
     )
-
-
-def _is_memory(error: Exception) -> bool:
-    return type(error).__name__ in {"OutOfMemoryError", "AcceleratorError"}

@@ -69,8 +69,20 @@ def options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere in the command.")
     ] = False,
+    sensitive: Annotated[
+        bool,
+        typer.Option(
+            "--sensitive",
+            help="Write for the owner of the files alone, and keep identifiers out of logs, errors and rejects; always "
+            "so of patients' notes. May stand anywhere in the command.",
+        ),
+    ] = False,
+    group_read: Annotated[
+        bool,
+        typer.Option("--group-read", help="Let the group read what a command writes of sensitive data. Anywhere, too."),
+    ] = False,
 ) -> None:
-    """Options of the whole command; `main` takes `--debug` out of the arguments before this is asked."""
+    """Options of the whole command; `main` takes the last three out of the arguments before this is asked."""
 
 
 for command in (run, plan, recipes, samples, encode, evaluate, similarity, search, rerank, mine, shrink, terms):

@@ -3,17 +3,19 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from bertrelay.errors import RequestError
+from bertrelay.privacy import identifiers_shown
 from domain.biomedical.answers.question_files import QuestionFormat
 from domain.biomedical.formats.front import FormatName
 from pipelines.cli.audit import audit
 from pipelines.cli.models import MODEL_HELP, check_model
-from pipelines.cli.options import JsonOption
+from pipelines.cli.options import JsonOption, WithTextOption
 
 if TYPE_CHECKING:
     from domain.biomedical.checking import Finding
@@ -52,6 +54,7 @@ def check(
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help=f"Measure lengths in its word pieces too. {MODEL_HELP}")
     ] = None,
+    with_text: WithTextOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Look at annotated entities or questions before training: misaligned spans, leaks, duplicates, lengths.
@@ -73,7 +76,8 @@ def check(
     splits = _splits(files or [], {split: path for split, path in named.items() if path is not None})
     if model is not None:
         check_model(model)
-    findings = _findings(splits, file_format, model, columns)
+    with identifiers_shown() if with_text else nullcontext():
+        findings = _findings(splits, file_format, model, columns)
     verdict = worst(findings)
     if as_json:
         typer.echo(json.dumps(_document(splits, verdict, findings), ensure_ascii=False))

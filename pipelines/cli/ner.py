@@ -8,7 +8,14 @@ import typer
 
 from domain.biomedical.formats.front import FormatName
 from pipelines.cli.models import check_model
-from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, PrecisionOption, ProcessesOption
+from pipelines.cli.options import (
+    BatchOption,
+    JsonOption,
+    ModelArgument,
+    PrecisionOption,
+    ProcessesOption,
+    WithTextOption,
+)
 
 if TYPE_CHECKING:
     from domain.biomedical.entities.tagging import TaggedFile
@@ -43,6 +50,7 @@ def tag(
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of documents that may be left out as unusable.")
     ] = 0.01,
+    with_text: WithTextOption = False,
     as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
@@ -62,6 +70,7 @@ def tag(
 
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
     """
+    from bertrelay.privacy import check_page
     from domain.biomedical.entities.tag_files import Source, check_output, check_source
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_world
@@ -69,6 +78,8 @@ def tag(
     world = check_world(processes)
     check_model(model)
     output_format = check_output(output, output_format, source)
+    if output_format == "html":
+        check_page(with_text)
     check_source(Source(source, input_format))
     with shared(world, processes):
         from domain.biomedical.entities.tagging import tag_file
@@ -82,6 +93,7 @@ def tag(
             max_rejects=max_rejects,
             precision=precision,
             batch_tokens=batch_tokens,
+            with_text=with_text,
             world=world,
         )
     if world.is_main:

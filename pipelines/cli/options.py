@@ -36,6 +36,10 @@ ProcessesOption = Annotated[
     int | None,
     typer.Option("--processes", metavar="N", min=1, help="Share the work: one for each GPU, or for some cores."),
 ]
+WithTextOption = Annotated[
+    bool,
+    typer.Option("--with-text", help="Show text and ids of sensitive data too, where pages and checks do."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

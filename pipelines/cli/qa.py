@@ -8,7 +8,14 @@ import typer
 
 from domain.biomedical.answers.answer_settings import CANDIDATES, InputFormat
 from pipelines.cli.models import check_model
-from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, PrecisionOption, ProcessesOption
+from pipelines.cli.options import (
+    BatchOption,
+    JsonOption,
+    ModelArgument,
+    PrecisionOption,
+    ProcessesOption,
+    WithTextOption,
+)
 
 if TYPE_CHECKING:
     from domain.biomedical.answers.answering import AnsweredFile
@@ -50,6 +57,7 @@ def answer(
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of questions that may be left out as unusable.")
     ] = 0.01,
+    with_text: WithTextOption = False,
     as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
@@ -68,6 +76,7 @@ def answer(
       bertrelay qa answer MODEL squad.json answers.csv --html page.html
     """
     from bertrelay.outputs import check_output
+    from bertrelay.privacy import check_page
     from domain.biomedical.answers.answer_files import SUFFIXES, Source, check_source
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_world
@@ -77,6 +86,7 @@ def answer(
     check_output(output, SUFFIXES, questions)
     if page is not None:
         check_output(page, (".html",), option="--html")
+        check_page(with_text)
     check_source(Source(questions, input_format, id_column, question_column, context_column))
     with shared(world, processes):
         from domain.biomedical.answers.answering import answer_file
@@ -94,6 +104,7 @@ def answer(
             max_rejects=max_rejects,
             precision=precision,
             batch_tokens=batch_tokens,
+            with_text=with_text,
             world=world,
         )
     if world.is_main:

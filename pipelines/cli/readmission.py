@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertrelay.errors import RequestError
 from pipelines.cli.models import check_model
 from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, PrecisionOption
 
@@ -30,7 +31,7 @@ For example:
 
   bertrelay readmission score runs/clinic/readmission/latest/model notes.csv scores.csv
 
-  bertrelay readmission score MODEL notes.jsonl scores.parquet --html page.html --admission 100017
+  bertrelay readmission score MODEL notes.jsonl scores.parquet --html page.html --admission @id.txt
 """
 OF_ANY = """
 Write to OUT how probable what MODEL tells is for each admission in NOTES.
@@ -81,7 +82,12 @@ def score(
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page with the text of one admission.")
     ] = None,
     admission: Annotated[
-        str | None, typer.Option(metavar="ID", help="Which one --html shows.", show_default="the only one")
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Which one --html shows; @FILE reads its id from a file, so that no list of processes shows it.",
+            show_default="the only one",
+        ),
     ] = None,
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of rows that may be left out as unusable.")
@@ -91,7 +97,6 @@ def score(
     batch_tokens: BatchOption = None,
 ) -> None:
     """Scores for the task that the command before it names, for any where it names none."""
-    from bertrelay.errors import RequestError
     from bertrelay.outputs import check_output
     from domain.clinical.outcomes.score_files import SUFFIXES, NotesTable, check_notes
     from pipelines.trouble import stopping_at_once
@@ -102,6 +107,8 @@ def score(
         check_output(page, (".html",), option="--html")
     elif admission is not None:
         raise RequestError("--admission: without effect without --html; give both, or neither")
+    if admission is not None and admission.startswith("@"):
+        admission = _id_in(Path(admission[1:]))
     check_notes(NotesTable(notes, id_column, text_column))
     with stopping_at_once():
         from domain.clinical.outcomes.scoring import score_file
@@ -122,6 +129,19 @@ def score(
             batch_tokens=batch_tokens,
         )
     typer.echo(json.dumps({"output": str(output), **scored._asdict()}) if as_json else _text(scored, output))
+
+
+def _id_in(file: Path) -> str:
+    """The id of an admission that is all that a file holds."""
+    try:
+        found = file.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(
+            f"--admission: expected a file with an id, found none that can be read at {file} ({type(error).__name__})"
+        ) from None
+    if len(found) != 1:
+        raise RequestError(f"--admission: expected one id in {file}, found {len(found):,} words; leave one there")
+    return found[0]
 
 
 def _text(scored: "ScoredFile", output: Path) -> str:

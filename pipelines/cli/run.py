@@ -1,7 +1,7 @@
 """`bertrelay run` and `bertrelay plan`."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -153,7 +153,7 @@ def _plan(recipe: "Recipe", options: "RunOptions") -> "Plan":
     return found
 
 
-def _write_report(run_folder: Path) -> Path:
+def _write_report(run_folder: Path, withheld: Collection[str]) -> Path:
     from pipelines.report import write_report
 
-    return write_report(run_folder)
+    return write_report(run_folder, withheld)

@@ -97,7 +97,7 @@ def test_figures_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs)
 def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, runs):
     path, written = write_recipe(RELAY), []
 
-    def report(folder):
+    def report(folder, withheld):  # noqa: ARG001
         written.append(folder)
         (folder / "report.html").touch()
         return folder / "report.html"

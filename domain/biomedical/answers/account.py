@@ -49,13 +49,13 @@ class Account:
             counts |= {f"aligned/{how.replace(' ', '_')}": self.notes[how] for how in ALIGNMENTS}
         return counts
 
-    def alignment(self) -> dict[str, object]:
+    def alignment(self, by_question: bool = True) -> dict[str, object]:
         """The alignment report: how answers were found, snippet by snippet and question by question."""
         best = Counter(self.aligned.values())
         return {
             "snippets": {how: self.notes[how] for how in ALIGNMENTS},
             "questions": {how: best[how] for how in ALIGNMENTS},
-            "by_question": self.aligned,
+            "by_question": self.aligned if by_question else {},
         }
 
     def tell(self) -> None:

@@ -19,9 +19,10 @@ from bertrelay.rejects import Rejects
 from bertrelay.tables import Record, Table, Unusable, format_of
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.answer_settings import InputFormat
-from domain.biomedical.answers.items import Item, checked, told_id
+from domain.biomedical.answers.items import Item, checked
 from domain.biomedical.answers.question_files import question_format_of, question_items, usable
 from domain.biomedical.answers.questions import Question
+from domain.biomedical.formats.items import told_id
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 BLOCK_CHARACTERS = 400_000

@@ -23,6 +23,7 @@ class AnswerSettings(Settings):
     top: the most candidates told of a question, 20 at most.
     max_rejects: the share of questions that may be unusable.
     batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    with_text: allows a page of sensitive questions, as it shows their text.
     """
 
     model: ModelSource
@@ -37,3 +38,4 @@ class AnswerSettings(Settings):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     max_rejects: Share = 0.01
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    with_text: Annotated[bool, RUN_ONLY] = False

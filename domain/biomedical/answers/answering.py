@@ -13,6 +13,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.outputs import check_output, held, not_written
 from bertrelay.parts import Parts, Stretch, fill, taken
+from bertrelay.privacy import check_page
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, World
@@ -31,8 +32,8 @@ from domain.biomedical.answers.answer_files import (
 from domain.biomedical.answers.answer_settings import AnswerSettings, InputFormat
 from domain.biomedical.answers.answerer import TOP, Candidate, QuestionAnswerer, Reply
 from domain.biomedical.answers.finding import Asked, too_long
-from domain.biomedical.answers.items import told_id
 from domain.biomedical.answers.questions import Question
+from domain.biomedical.formats.items import told_id
 
 ALONE = World()
 REFUSED: Row = {"answer": "", "start": None, "end": None, "probability": None}
@@ -70,6 +71,7 @@ def answer_file(
     precision: str = "auto",
     batch_tokens: int | None = None,
     cache: Path | None = None,
+    with_text: bool = False,
     world: World = ALONE,
 ) -> AnsweredFile:
     """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
@@ -81,6 +83,7 @@ def answer_file(
     top: the most candidates told of a question.
     max_rejects: the share of questions that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
     cache: where a model of the hub is kept.
+    with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
     world: of several processes each computes its share; they need torch.distributed, to wait for one another.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
@@ -91,6 +94,7 @@ def answer_file(
     check_output(output, SUFFIXES, source.path)
     if page is not None:
         check_output(Path(page), (".html",), option="page")
+        check_page(with_text)
     with held(output) if world.is_main else nullcontext():
         folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
         read = from_main(_read(source, output, max_rejects) if world.is_main else None, world)
@@ -134,6 +138,7 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
         precision=settings.precision,
         batch_tokens=settings.batch_tokens,
         cache=context.cache,
+        with_text=settings.with_text or not context.sensitive,
         world=context.world,
     )
     return dict(answered._asdict())

@@ -17,10 +17,10 @@ from pydantic import Field
 
 from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Unfit
-from domain.biomedical.answers.items import DUPLICATE, Item, checked, json_window, name_of, told_id
+from domain.biomedical.answers.items import DUPLICATE, Item, checked, json_window, name_of
 from domain.biomedical.answers.placing import aligned
 from domain.biomedical.answers.questions import Question, Synonyms
-from domain.biomedical.formats.items import LeftOut
+from domain.biomedical.formats.items import LeftOut, told_id
 from domain.biomedical.formats.shapes import Shape, fitted
 
 QUESTIONS = "questions"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from bertrelay.errors import RequestError
 from bertrelay.tables import Unusable
-from domain.biomedical.answers.items import DUPLICATE, NOWHERE, told_id
+from domain.biomedical.answers.items import DUPLICATE, NOWHERE
 from domain.biomedical.answers.placing import ALIGNMENTS
 from domain.biomedical.answers.question_files import (
     QuestionFormat,
@@ -34,6 +34,7 @@ from domain.biomedical.checking import (
     by_share,
     spread,
 )
+from domain.biomedical.formats.items import numbered, told_id
 
 if TYPE_CHECKING:
     from domain.biomedical.answers.measuring import Measure
@@ -137,7 +138,7 @@ def survey(path: Path, format_name: QuestionFormat | None = None, measure: "Meas
 
 
 def _questions(path: Path, format_name: QuestionFormat | None, found: Survey) -> Iterator[Question]:
-    for item in once(question_items(path, format_name)):
+    for item in numbered(once(question_items(path, format_name))):
         if isinstance(item, Question):
             yield item
         elif isinstance(item, Unusable):

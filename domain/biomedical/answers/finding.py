@@ -13,9 +13,9 @@ from bertrelay.padding import sorted_batches
 from bertrelay.progress import say
 from domain.biomedical.answers.answer_settings import CANDIDATES
 from domain.biomedical.answers.decoding import NBest, Spans, n_best, null_scores, spans_in_windows, with_no_answer
-from domain.biomedical.answers.items import told_id
 from domain.biomedical.answers.network import AnswerModel
 from domain.biomedical.answers.pieces import Cutter, Pieces
+from domain.biomedical.formats.items import told_id
 from domain.biomedical.streaming import blocks, one_ahead
 from domain.biomedical.windows import Integers, Windows
 
@@ -115,7 +115,8 @@ def _cut(cutter: Cutter, questions: Iterable[Asked], block_characters: int) -> I
 
 def refuse_too_long(model: AnswerModel, asked: Asked) -> None:
     """Raises RequestError for a question that leaves its text no room."""
-    raise RequestError(f"question {asked.id!r}: {too_long(model)}" if asked.id else f"a question: {too_long(model)}")
+    name = told_id(asked.id)
+    raise RequestError(f"question {name!r}: {too_long(model)}" if name else f"a question: {too_long(model)}")
 
 
 def too_long(model: AnswerModel) -> str:

@@ -25,7 +25,6 @@ NO_QUESTION = "an empty question"
 NO_ANSWER = "an empty answer"
 CONTRADICTION = "an impossible question with an answer"
 DUPLICATE = "an id that another question has"
-LONGEST_ID = 80  # characters that are told of an id
 
 
 @contextmanager
@@ -40,12 +39,6 @@ def json_window(path: Path) -> Iterator[JsonWindow]:
                 f"{path}, after line {window.line:,}: cut off, damaged or not UTF-8 ({type(error).__name__}). "
                 "Fetch or write it again."
             ) from None
-
-
-def told_id(value: object) -> str:
-    """An id as errors and rejects name it; empty for what is no id."""
-    is_id = isinstance(value, str | int) and not isinstance(value, bool)
-    return str(value)[:LONGEST_ID] if is_id else ""
 
 
 def name_of(contexts: Iterable[str]) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 from bertrelay.files import whole_file
 from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Unfit
-from domain.biomedical.answers.items import NO_CONTEXT, Item, checked, name_of, placed_answers, told_id
+from domain.biomedical.answers.items import NO_CONTEXT, Item, checked, name_of, placed_answers
 from domain.biomedical.answers.questions import Answer, Question, Synonyms
-from domain.biomedical.formats.items import numbered_lines
+from domain.biomedical.formats.items import numbered_lines, told_id
 from domain.biomedical.formats.shapes import NOT_JSON, Shape, parsed
 
 SHAPE = 'expected {"id", "question", "context", "answers": [{"text", "start"}]}'

@@ -12,11 +12,11 @@ from bertrelay.errors import RequestError
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from domain.biomedical.answers.account import tell_notes
-from domain.biomedical.answers.items import told_id
 from domain.biomedical.answers.pieces import Pieces
 from domain.biomedical.answers.question_files import question_items, usable
 from domain.biomedical.answers.questions import Question
 from domain.biomedical.answers.questions_settings import QuestionSource
+from domain.biomedical.formats.items import told_id
 from domain.biomedical.windows import Integers, Windows, stretches
 
 Flags = NDArray[np.bool_]
@@ -162,8 +162,9 @@ def count_long_answers(questions: Sequence[Question], golds: Golds, max_answer_t
     """How many questions have right answers of more pieces alone, which no model gives; they are told of."""
     beyond = golds.only_longer_than(max_answer_tokens)
     if len(beyond):
+        first = told_id(questions[beyond[0]].id)
         say(
-            f"no right answer to {len(beyond):,} of {len(questions):,} questions, {questions[beyond[0]].id} the first, "
+            f"no right answer to {len(beyond):,} of {len(questions):,} questions, {first} the first, "
             f"has {max_answer_tokens} pieces or fewer, and no longer one is given: train with a larger "
             "max_answer_tokens"
         )

@@ -78,7 +78,10 @@ class Predictions:
 
 
 def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
-    """Writes `predictions.json`, `nbest.jsonl`, `slices.json` and `examples.json`; the main process does it alone."""
+    """Writes `predictions.json`, `nbest.jsonl`, `slices.json` and `examples.json`; the main process does it alone.
+
+    Of sensitive data nothing is written that holds its text or ids, unless the settings ask for it.
+    """
     if not context.world.is_main:
         return {}
     model = load_model(settings.model, cache_dir=context.cache / "hub")
@@ -87,10 +90,14 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     model.network.to(accelerator().device)
     found = answered(model, Pools.of(questions), settings.precision, settings.batch_tokens)
     score_of = scores(found.answers, found.pools.scored)
-    write_json(context.output / "predictions.json", found.answers)
-    _write_nbest(found, context)
+    shown = _examples(found, score_of)
+    if context.sensitive and not settings.with_text:
+        shown = {name: [] for name in shown}
+    else:
+        write_json(context.output / "predictions.json", found.answers)
+        _write_nbest(found, context)
     write_json(context.output / "slices.json", slices(_placed(found), score_of))
-    write_json(context.output / "examples.json", _examples(found, score_of), compact=True)
+    write_json(context.output / "examples.json", shown, compact=True)
     published = {f"published_{name}": value for name, value in settings.published.items()}
     told = {
         **_squad(found, score_of),

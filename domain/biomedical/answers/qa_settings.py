@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training_settings import TrainingSettings
 from domain.biomedical.answers.questions_settings import QuestionSource, Share
 
@@ -52,6 +52,7 @@ class QaEvaluateSettings(Settings):
     published: F1 and exact match that others have published for these files, to stand beside ours in the report.
     max_rejects: the share of questions that may be unusable.
     batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    with_text: whether predictions and examples are written of sensitive data too, which hold its text.
     """
 
     model: ModelSource
@@ -60,3 +61,4 @@ class QaEvaluateSettings(Settings):
     max_rejects: Share = 0.01
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    with_text: Annotated[bool, WHEN_SET] = False

@@ -12,8 +12,9 @@ from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from bertrelay.tables import Unusable
 from domain.biomedical.answers import bioasq, jsonl, squad
-from domain.biomedical.answers.items import DUPLICATE, Item, json_window, told_id
+from domain.biomedical.answers.items import DUPLICATE, Item, json_window
 from domain.biomedical.answers.questions import Question
+from domain.biomedical.formats.items import numbered, told_id
 
 QuestionFormat = Literal["squad", "bioasq", "jsonl"]
 
@@ -60,7 +61,7 @@ def usable(items: Iterable[Item], rejects: Rejects | None = None, tell: bool = T
     tell: False for what was told of before, when the same files were read.
     """
     left_out: Counter[str] = Counter()
-    for item in once(items):
+    for item in numbered(once(items)):
         if isinstance(item, Question):
             yield item
         elif isinstance(item, Unusable):

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import InputFile, Settings
+from bertrelay.settings import WHEN_SET, DataSource, InputFile, Settings
 from domain.biomedical.answers.question_files import QuestionFormat
 
 SPLITS = ("train", "dev", "test")
@@ -12,7 +12,7 @@ SPLITS = ("train", "dev", "test")
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class QuestionSource(Settings):
+class QuestionSource(DataSource):
     """A file of questions.
 
     format: found by what the file holds when absent.
@@ -42,9 +42,11 @@ class QuestionsSettings(Settings):
 
     split: the shares. Which split an article is in depends on its name, the seed and the shares alone.
     max_rejects: the share of the questions that may be unusable.
+    with_text: whether the alignment of sensitive data is written question by question too, by their ids.
     """
 
     files: Annotated[list[QuestionSource], Field(min_length=1)]
     split: SplitShares = SplitShares()
     seed: int = 1
     max_rejects: Share = 0.01
+    with_text: Annotated[bool, WHEN_SET] = False

@@ -43,7 +43,8 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
     account = _write(settings, groups, context.output)
     _check_splits(account, settings, len(groups))
     if account.aligned:
-        write_json(context.output / "alignment.json", account.alignment())
+        by_question = settings.with_text or not context.sensitive
+        write_json(context.output / "alignment.json", account.alignment(by_question))
     account.tell()
     return {**account.figures(), "rejected": rejects.counts.total()}
 

@@ -26,9 +26,9 @@ from domain.biomedical.answers.items import (
     json_window,
     name_of,
     placed_answers,
-    told_id,
 )
 from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.formats.items import told_id
 from domain.biomedical.formats.shapes import Shape, fitted
 
 ARTICLES, VERSION = "data", "version"

@@ -55,7 +55,10 @@ class Predictions:
 
 
 def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
-    """Writes `predictions.tsv`, `confusions.json` and `examples.json`; the main process does it alone."""
+    """Writes `predictions.tsv`, `confusions.json` and `examples.json`; the main process does it alone.
+
+    Of sensitive data nothing is written that holds its text, unless the settings ask for it.
+    """
     if not context.world.is_main:
         return {}
     model = load_model(settings.model, cache_dir=context.cache / "hub")
@@ -66,9 +69,13 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     gold = [strict_spans(example.tags) for example in examples]
     pairs = [list(pairings(*sides)) for sides in zip(gold, found.spans, strict=True)]
     tokens = [example.tokens for example in examples]
-    _write_predictions(examples, found, context)
-    write_json(context.output / "confusions.json", confusions(tokens, pairs))
-    write_json(context.output / "examples.json", _examples(examples, gold, found, pairs), compact=True)
+    confused, shown = confusions(tokens, pairs), _examples(examples, gold, found, pairs)
+    if context.sensitive and not settings.with_text:
+        confused["mentions"], shown = [], {name: [] for name in shown}
+    else:
+        _write_predictions(examples, found, context)
+    write_json(context.output / "confusions.json", confused)
+    write_json(context.output / "examples.json", shown, compact=True)
     published = {f"published_f1/{name}": value for name, value in settings.published.items()}
     return {**_figures(examples, gold, found), **published, **_kinds(examples, pairs), **_calibration(gold, found)}
 

@@ -4,7 +4,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import RUN_ONLY, WHERE_SET, InputFile, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import (
+    RUN_ONLY,
+    WHEN_SET,
+    DataSource,
+    InputFile,
+    ModelSource,
+    Positive,
+    Settings,
+    refuse_idle,
+)
 from bertrelay.training_settings import TrainingSettings
 from domain.biomedical.formats.conll import CONLL
 from domain.biomedical.formats.front import FormatName
@@ -14,7 +23,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 CRF_LEARNING_RATE = 0.01
 
 
-class EntitySource(Settings):
+class EntitySource(DataSource):
     """An annotated file or folder.
 
     format: found by the suffix when absent.
@@ -59,7 +68,7 @@ class NerSettings(TrainingSettings):
     types: list[str] = []
     scheme: Scheme = "IOB2"
     decoder: Literal["softmax", "crf"] = "softmax"
-    crf_learning_rate: Annotated[float | None, Field(gt=0), WHERE_SET] = None
+    crf_learning_rate: Annotated[float | None, Field(gt=0), WHEN_SET] = None
     max_tokens: Annotated[int, Field(ge=16)] | None = None
     overlap: Annotated[int, Field(ge=0)] | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -91,6 +100,7 @@ class NerEvaluateSettings(Settings):
     types: of entities that count; all when left out. A model or a file with more than these is scored on these alone.
     published: F1 that others have published for these files, by type, to stand beside ours in the report.
     batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    with_text: whether predictions and examples are written of sensitive data too, which hold its text.
     """
 
     model: ModelSource
@@ -99,3 +109,4 @@ class NerEvaluateSettings(Settings):
     published: dict[str, Share] = {}
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    with_text: Annotated[bool, WHEN_SET] = False

@@ -15,6 +15,7 @@ class TagSettings(Settings):
     output: the format that is written.
     max_rejects: the share of documents that may be unusable, and that the output format may be unable to hold.
     batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    with_text: allows a page of sensitive documents, as it shows their text.
     """
 
     model: ModelSource
@@ -24,3 +25,4 @@ class TagSettings(Settings):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    with_text: Annotated[bool, RUN_ONLY] = False

@@ -14,6 +14,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.outputs import held
 from bertrelay.parts import Parts, Stretch, fill, taken
+from bertrelay.privacy import check_page
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import from_main, wait_for_all
@@ -66,6 +67,7 @@ def tag_file(
     precision: str = "auto",
     batch_tokens: int | None = None,
     cache: Path | None = None,
+    with_text: bool = False,
     world: World = ALONE,
 ) -> TaggedFile:
     """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had.
@@ -74,6 +76,7 @@ def tag_file(
     max_rejects: the share of documents that may be unusable, and that the output's format may be unable to hold; they
         are listed in `OUTPUT.rejects.jsonl` and `OUTPUT.refused.jsonl`.
     cache: where a model of the hub is kept.
+    with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
     world: of several processes each computes its share; they need torch.distributed, to wait for one another.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
@@ -82,6 +85,8 @@ def tag_file(
     """
     source, output = Source(Path(documents), source_format), Path(output)
     output_format = check_output(output, output_format, source.path)
+    if output_format == "html":
+        check_page(with_text)
     with held(output) if world.is_main else nullcontext():
         folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
         listed = _list(output, "rejects")
@@ -119,6 +124,7 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
         precision=settings.precision,
         batch_tokens=settings.batch_tokens,
         cache=context.cache,
+        with_text=settings.with_text or not context.sensitive,
         world=context.world,
     )
     counts = {f"entities/{kind}": count for kind, count in tagged.entities.items()}

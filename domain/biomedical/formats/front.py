@@ -11,13 +11,14 @@ from typing import Literal
 
 from bertrelay.errors import RequestError
 from bertrelay.outputs import not_written
+from bertrelay.privacy import is_sensitive
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects, TakesRejects
 from bertrelay.tables import Unusable
 from bertrelay.text_tables import opened
 from domain.biomedical.annotations import Document, Unfit
 from domain.biomedical.formats import bioc, brat, conll, jsonl, pages, pubtator, texts
-from domain.biomedical.formats.items import Format, Item, check_document, refuse, told_id
+from domain.biomedical.formats.items import Format, Item, check_document, numbered, refuse, told_id
 
 WrittenName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl", "html"]
 FormatName = Literal[WrittenName, "text", "lines"]
@@ -101,7 +102,7 @@ def read_documents(
     """
     left_out: Counter[str] = Counter()
     items = document_items(path, format_name)
-    for item in once(items) if unique else items:
+    for item in numbered(once(items)) if unique else items:
         if isinstance(item, Document):
             yield item
         elif isinstance(item, Unusable):
@@ -190,14 +191,15 @@ def _put(document: Document, write: Callable[[Document], object], name: str, rej
         if rejects is None:
             detail = f" ({fault.detail})" if fault.detail else ""
             raise RequestError(
-                f"{place}: {name} cannot hold document {document.id!r}: {fault.reason}{detail}. "
+                f"{place}: {name} cannot hold document {told_id(document.id)!r}: {fault.reason}{detail}. "
                 "Write it in a format that can, JSONL for example."
             ) from None
         detail = "; ".join(filter(None, [fault.detail, f"{name} cannot hold it; JSONL, for example, can"]))
         if document.file:
             rejects.add(document.file, document.line, fault.reason, told_id(document.id), detail)
         else:
-            rejects.add(f"document {document.id}", 0, fault.reason, detail=detail)
+            name = f"number {rejects.records + 1:,}" if is_sensitive() else document.id
+            rejects.add(f"document {name}", 0, fault.reason, detail=detail)
     else:
         if rejects is not None:
             rejects.used()

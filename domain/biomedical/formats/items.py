@@ -1,14 +1,16 @@
 """What the readers of all formats give and the writers refuse, and what makes annotations sound."""
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
+from bertrelay.privacy import WITHHELD, is_sensitive
 from bertrelay.rejects import TakesRejects
 from bertrelay.settings import InputFile
 from bertrelay.tables import Record, Table, Unusable
@@ -82,9 +84,20 @@ def place_of(fault: Unusable) -> str:
 
 
 def told_id(value: object) -> str:
-    """An id as errors and rejects, which are UTF-8, name it; empty for what is no id."""
-    is_id = isinstance(value, str | int) and not isinstance(value, bool)
-    return str(value)[:LONGEST_ID].encode(errors="replace").decode() if is_id else ""
+    """An id as errors and rejects, which are UTF-8, name it; empty for what is no id, withheld in sensitive data."""
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        return ""
+    return WITHHELD if is_sensitive() else str(value)[:LONGEST_ID].encode(errors="replace").decode()
+
+
+def numbered(items: Iterable[Any]) -> Iterator[Any]:
+    """The items of files; those that cannot be used go by their number in their file where ids are withheld."""
+    numbers = Counter[str]()
+    for item in items:
+        if not isinstance(item, LeftOut):
+            numbers[item.file] += 1
+        is_unnamed = isinstance(item, Unusable) and item.record == WITHHELD
+        yield item._replace(record=f"{numbers[item.file]:,}") if is_unnamed else item
 
 
 def pieces(entity: Entity) -> tuple[Span, ...]:

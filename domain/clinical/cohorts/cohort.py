@@ -50,7 +50,7 @@ STAY_COLUMNS = [
 
 def write_cohort(settings: CohortSettings, folder: Path) -> Metrics:
     """The stage outside of a recipe: writes into `folder`."""
-    return run_alone(run, settings, folder)
+    return run_alone(run, settings, folder, sensitive=True)
 
 
 def run(settings: CohortSettings, context: StageContext) -> Metrics:

@@ -31,7 +31,7 @@ NOTES_FILE, TOKENS_FILE, FLOW_FILE, ABOUT_FILE = "notes.parquet", "tokens.txt", 
 
 def write_notes(settings: NotesSettings, folder: Path) -> Metrics:
     """The stage outside of a recipe: writes into `folder`; killed and called again, it goes on."""
-    return run_alone(run, settings, folder)
+    return run_alone(run, settings, folder, sensitive=True)
 
 
 def run(settings: NotesSettings, context: StageContext) -> Metrics:
