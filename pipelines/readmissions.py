@@ -1,7 +1,7 @@
 """What a stage that tells outcomes left behind, to what a report shows: curves, groups of patients, who is left out."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,14 +21,23 @@ ORDER = ("model", "note_length", "tfidf", "model, calibrated")
 CALIBRATED = ", calibrated"
 CALIBRATIONS = ("model", *(f"{name}{CALIBRATED}" for name in ORDER[:3]))
 POINTS_WITH_MARKS = 12
-GROUP_FIGURES = {
-    "auroc": "AUROC",
-    "auprc": "AUPRC",
-    "prevalence": "prevalence",
-    "mean_probability": "mean probability",
+GROUP_FIGURES = {"auroc": "AUROC", "auprc": "AUPRC", "prevalence": "prevalence"}
+MEANS = {"mean_calibrated": "mean calibrated probability", "mean_probability": "mean probability"}
+"""The first of tasks that are calibrated, the second of labels."""
+CALIBRATION_FIGURES = {
+    f"{name}{when}": f"{told}, {'before' if when else 'after'}"
+    for name, told in (
+        ("observed_expected", "observed/expected"),
+        ("calibration_slope", "slope"),
+        ("calibration_intercept", "intercept"),
+        ("calibration_error", "calibration error"),
+    )
+    for when in ("_uncalibrated", "")
 }
 
 Lines = Mapping[str, Sequence[Sequence[float]]]
+Group = tuple[str, str, str, list[Figure]]
+"""A characteristic, a group of it, its admissions, and its figures."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +45,16 @@ class ReadmissionPictures:
     """Curves with their titles, and tables.
 
     groups: (characteristic, group, admissions, figures), and for small groups of a characteristic how many there are.
-    figures: the names of a group's figures.
+    calibration: the same of the calibration before and after the recalibration; nothing where there is none.
+    figures, calibration_figures: what these figures are called.
     confusion: of a task with classes, a class with how often it was taken for each; a dash where the row is not told.
     """
 
     curves: list[Curve]
-    groups: list[tuple[str, str, str, list[Figure]]]
+    groups: list[Group]
+    calibration: list[Group]
     figures: list[str]
+    calibration_figures: list[str]
     confusion: list[list[str]]
 
 
@@ -51,9 +63,19 @@ def readmission_pictures(folder: Path) -> ReadmissionPictures | None:
     drawn, listed = read_json(folder / CURVES), read_json(folder / SLICES)
     if "slices" not in (listed or {}) and (drawn is None or "precision_recall" not in drawn):
         return None
-    groups = [_group(each) for each in (listed or {}).get("slices", [])]
-    curves = _curves(drawn) if drawn else []
-    return ReadmissionPictures(curves, groups, list(GROUP_FIGURES.values()), _confusion(read_json(folder / CONFUSION)))
+    slices = (listed or {}).get("slices", [])
+    shown = [each["figures"] for each in slices if each["figures"]]
+    mean = next((name for name in MEANS if any(name in each for each in shown)), "mean_probability")
+    of_groups = GROUP_FIGURES | {mean: MEANS[mean]}
+    is_calibrated = any("calibration_error" in each for each in shown)
+    return ReadmissionPictures(
+        _curves(drawn) if drawn else [],
+        [_group(each, of_groups) for each in slices],
+        [_group(each, CALIBRATION_FIGURES) for each in slices if each["figures"]] if is_calibrated else [],
+        list(of_groups.values()),
+        list(CALIBRATION_FIGURES.values()),
+        _confusion(read_json(folder / CONFUSION)),
+    )
 
 
 def _confusion(found: Mapping[str, Any] | None) -> list[list[str]]:
@@ -152,9 +174,9 @@ def _plot(
         axes.legend(frameon=False, fontsize=7)
 
 
-def _group(told: Mapping[str, Any]) -> tuple[str, str, str, list[Figure]]:
+def _group(told: Mapping[str, Any], names: Iterable[str]) -> Group:
     if told["suppressed"]:
         return told["characteristic"], f"{told['suppressed']} small groups, not shown", "", []
     figures = told["figures"]
-    shown = [Figure(figures[name], figures.get(f"{name}_low"), figures.get(f"{name}_high")) for name in GROUP_FIGURES]
+    shown = [Figure(figures.get(name), figures.get(f"{name}_low"), figures.get(f"{name}_high")) for name in names]
     return told["characteristic"], told["group"], f"{told['admissions']:,}", shown

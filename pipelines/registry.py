@@ -239,7 +239,7 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.readmission",
-        version=3,
+        version=4,
         settings="domain.clinical.outcomes.outcome_settings:ReadmissionSettings",
         run="domain.clinical.outcomes.learning:run",
         summary="teaches a BERT to tell from notes who comes back unplanned, and judges it admission by admission",
@@ -247,7 +247,7 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.outcome",
-        version=2,
+        version=3,
         settings="domain.clinical.outcomes.outcome_settings:OutcomeSettings",
         run="domain.clinical.outcomes.learning:run_outcome",
         summary="teaches a BERT to tell deaths in hospital, length of stay or diagnoses from a stay's early notes",

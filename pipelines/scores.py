@@ -35,7 +35,9 @@ ABOUT = {
     "questions. Strict and lenient accuracy and MRR as BioASQ's evaluator has them.",
     OF_PATIENTS: "Per admission, on the test split as it is; intervals resample subjects. RP80 is the recall at the "
     "threshold that had a precision of 0.8 on the validation split, beside the optimistic one that is chosen on the "
-    "test split itself. Model and baselines are calibrated by a temperature that is fitted on the validation split. "
+    "test split itself. Model and baselines are recalibrated by a logistic regression on the validation split. "
+    "Observed/expected is the number of positives divided by the sum of the probabilities; slope and intercept are "
+    "those of a logistic regression on the log-odds, the intercept with the slope held at 1. Ideal are 1, 1 and 0. "
     "Calibration error: ten bins of equal size; chance alone keeps that of perfect probabilities above 0, and the "
     "interval makes up for it. Of several labels, the macro AUROC is the mean of each against the rest, the "
     "micro AUROC that of all pairs of admission and label together. For comparison, Huang, "
@@ -103,9 +105,15 @@ RETURNS = {
     "rp80_precision": "precision at its threshold",
     "rp80_optimistic": "RP80, optimistic",
     "brier": "Brier score",
-    "brier_uncalibrated": "before the calibration",
+    "brier_uncalibrated": "Brier score before the recalibration",
     "calibration_error": "calibration error",
     "calibration_error_uncalibrated": "calibration error before it",
+    "observed_expected": "observed/expected",
+    "observed_expected_uncalibrated": "observed/expected before it",
+    "calibration_slope": "calibration slope",
+    "calibration_slope_uncalibrated": "calibration slope before it",
+    "calibration_intercept": "calibration intercept",
+    "calibration_intercept_uncalibrated": "calibration intercept before it",
     "prevalence": "prevalence",
     "auroc_macro": "AUROC, macro",
     "auroc_micro": "AUROC, micro",

@@ -18,7 +18,9 @@ CURVES = {
     "read_in_parts": 1234,
     "prevalence": 0.3,
 }
-GROUP = {"auroc": 0.8, "auroc_low": 0.7, "auroc_high": 0.9, "auprc": 0.5, "prevalence": 0.3, "mean_probability": 0.31}
+GROUP = {"auroc": 0.8, "auroc_low": 0.7, "auroc_high": 0.9, "auprc": 0.5, "prevalence": 0.3, "mean_calibrated": 0.31}
+GROUP |= {"observed_expected_uncalibrated": 0.12, "observed_expected": 0.97, "observed_expected_low": 0.9}
+GROUP |= {"observed_expected_high": 1.1, "calibration_error": 0.02, "calibration_slope": None}
 SLICES = {
     "slices": [
         {"characteristic": "sex", "group": "F", "admissions": 1200, "figures": GROUP, "suppressed": 0},
@@ -99,6 +101,29 @@ def test_groups_are_shown_and_small_ones_counted(folder: Path) -> None:
     assert [str(figure) for figure in first[3]] == ["0.800", "0.500", "0.300", "0.310"]
     assert first[3][0].interval == "0.700 – 0.900"
     assert second == ("sex", "2 small groups, not shown", "", [])
+    assert found.figures[-1] == "mean calibrated probability"
+
+
+def test_calibration_of_groups_stands_before_and_after_the_recalibration(folder: Path) -> None:
+    found = readmission_pictures(folder)
+    assert found is not None
+    ((characteristic, group, _, figures),) = found.calibration
+    assert (characteristic, group) == ("sex", "F")
+    told = dict(zip(found.calibration_figures, figures, strict=True))
+    assert str(told["observed/expected, before"]) == "0.120" and str(told["slope, after"]) == "–"
+    assert (str(told["observed/expected, after"]), told["observed/expected, after"].interval) == (
+        "0.970",
+        "0.900 – 1.100",
+    )
+
+
+def test_labels_have_a_mean_probability_and_no_table_of_calibration(folder: Path) -> None:
+    figures = {"auroc": 0.8, "auprc": 0.5, "prevalence": 0.3, "mean_probability": 0.31}
+    one = SLICES["slices"][0] | {"figures": figures}
+    (folder / "slices.json").write_text(json.dumps({"slices": [one]}))
+    found = readmission_pictures(folder)
+    assert found is not None and found.calibration == []
+    assert found.figures[-1] == "mean probability" and str(found.groups[0][3][-1]) == "0.310"
 
 
 def test_classes_have_a_table_of_what_was_taken_for_what_and_no_curves(tmp_path: Path) -> None:

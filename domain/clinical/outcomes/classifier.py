@@ -1,7 +1,7 @@
 """The network that reads a chunk and gives a logit for each label: a BERT and a head on [CLS].
 
 On disk it is a plain transformers folder that `AutoModelForSequenceClassification` loads, with `outcome.json` beside it
-for what an admission's probability needs: task, labels, chunking, aggregation, temperature, threshold.
+for what an admission's probability needs: task, labels, chunking, aggregation, recalibration, threshold.
 """
 
 from dataclasses import dataclass

@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
 
 from bertrelay.stage import Metrics
-from domain.calibration import fit_temperature
 from domain.clinical.outcomes.aggregation import aggregate
 from domain.clinical.outcomes.bootstrap import with_intervals
 from domain.clinical.outcomes.measures import (
@@ -21,17 +19,15 @@ from domain.clinical.outcomes.measures import (
     auroc_of,
     average_precision,
     best_recall,
-    brier,
     calibration_curve,
     ratio,
 )
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+from domain.clinical.outcomes.recalibration import CALIBRATION_ERRORS, calibration_figures
 from domain.clinical.outcomes.slices import FEWEST
 
-TINY = 1e-9
 POINTS = 200
 STEPS_OF_READING = 10
-CALIBRATION_ERRORS = ("calibration_error", "calibration_error_uncalibrated")
 
 Curve = list[tuple[float, float]]
 
@@ -40,24 +36,13 @@ Curve = list[tuple[float, float]]
 class Judged:
     """Admissions with their probabilities and what came of them, all (admissions,).
 
-    calibrated: None where there is no other than `probability`.
+    calibrated: the recalibrated probabilities.
     """
 
     subjects: NDArray[Any]
     outcomes: Flags
     probability: Floats
-    calibrated: Floats | None = None
-
-
-def best_temperature(probability: Floats, outcomes: Flags) -> float:
-    """What the log-odds of validation admissions are best divided by."""
-    return fit_temperature(lambda temperature: calibrated(probability, temperature), outcomes)
-
-
-def calibrated(probability: Floats, temperature: float) -> Floats:
-    """Probabilities whose log-odds are divided by `temperature`; their order stays."""
-    found: Floats = expit(logit(np.clip(probability, TINY, 1 - TINY)) / temperature)
-    return found
+    calibrated: Floats
 
 
 def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
@@ -67,13 +52,14 @@ def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
     None too. `rp80_precision` is what it comes to here, `rp80_optimistic` what a threshold chosen here would reach.
     """
     ranking, outcomes = Ranking(judged.probability, judged.outcomes), judged.outcomes
+    calibrations = calibration_figures(judged.outcomes, judged.probability, judged.calibrated)
 
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
         ranked = {"auroc": auroc(*counts), "auprc": average_precision(*counts), "rp80_optimistic": best_recall(*counts)}
         alarms = {} if threshold is None else _alarms(judged, threshold, weights)
         prevalence = {"prevalence": ratio(weights @ outcomes.astype(np.float64), weights.sum(-1))}
-        return ranked | alarms | _distances(judged, weights) | prevalence
+        return {**ranked, **alarms, **calibrations(weights), **prevalence}
 
     missing: Metrics = {"rp80": None, "rp80_precision": None} if threshold is None else {}
     return with_intervals(of, judged.subjects, distances=CALIBRATION_ERRORS, seed=seed) | missing
@@ -86,18 +72,6 @@ def _alarms(judged: Judged, threshold: float, weights: Floats) -> dict[str, Floa
         "rp80": ratio(hits, weights @ positive.astype(np.float64)),
         "rp80_precision": ratio(hits, weights @ raised.astype(np.float64)),
     }
-
-
-def _distances(judged: Judged, weights: Floats) -> dict[str, Floats]:
-    """Brier score and calibration error, before the calibration as well where there is one."""
-    told = {"": judged.probability}
-    if judged.calibrated is not None:
-        told = {"": judged.calibrated, "_uncalibrated": judged.probability}
-    found = {}
-    for name, probability in told.items():
-        found[f"brier{name}"] = brier(probability, judged.outcomes, weights)
-        found[f"calibration_error{name}"] = Bins.by_size(probability, judged.outcomes).error(weights)
-    return found
 
 
 def best_figures(judged: Judged, true_risk: Floats, seed: int = 0) -> Metrics:
@@ -118,8 +92,7 @@ def curves(judged: Mapping[str, Judged]) -> dict[str, Any]:
         drawn["roc"][name] = [(0.0, 0.0), *_thinned(false_alarms, recall)]
         drawn["precision_recall"][name] = _thinned(recall, hits / (hits + misses))
         drawn["calibration"][name] = _calibration(each, each.probability)
-        if each.calibrated is not None:
-            drawn["calibration"][f"{name}, calibrated"] = _calibration(each, each.calibrated)
+        drawn["calibration"][f"{name}, calibrated"] = _calibration(each, each.calibrated)
     return drawn
 
 

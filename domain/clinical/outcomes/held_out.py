@@ -13,11 +13,11 @@ from bertrelay.stage import Metrics
 from domain.clinical.cohorts.splits import SPLITS
 from domain.clinical.outcomes.aggregation import aggregate_labels, choose_c
 from domain.clinical.outcomes.baselines import baselines
-from domain.clinical.outcomes.evaluation import best_temperature, calibrated
 from domain.clinical.outcomes.measures import Floats, auroc_of, mean_of_known, threshold_at_precision
 from domain.clinical.outcomes.outcome import probability_column
 from domain.clinical.outcomes.outcome_settings import LearningSettings, OutcomeModelSettings
 from domain.clinical.outcomes.outcome_task import OutcomeTask, Split
+from domain.clinical.outcomes.recalibration import calibrated, fit_recalibration
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class HeldOut:
         split, found = test if name == "test" else validation
         columns: dict[str, Any] = {"hadm_id": notes.table.loc[notes.is_in(name), "hadm_id"].to_numpy()}
         if how.outcome.kind == "binary":
-            columns |= {"probability": found[:, 0], "calibrated": calibrated(found[:, 0], how.temperature)}
+            columns |= {"probability": found[:, 0], "calibrated": calibrated(found[:, 0], how.slope, how.intercept)}
         else:
             columns |= {probability_column(label): found[:, place] for place, label in enumerate(how.labels)}
         columns["n_chunks"] = np.bincount(split.admissions, minlength=split.count).astype(np.int32)
@@ -67,7 +67,8 @@ class HeldOut:
         splits = {f"admissions/{name}": int(notes.is_in(name).sum()) for name in SPLITS}
         settled: Metrics = {"c": how.c}
         if how.outcome.kind == "binary":
-            settled |= {"temperature": how.temperature, "threshold": how.threshold}
+            settled |= {"recalibration_slope": how.slope, "recalibration_intercept": how.intercept}
+            settled["threshold"] = how.threshold
         return {**splits, "chunks": len(tokens), "lost_chunks": tokens.lost_chunks, **settled}
 
     def baselines(self) -> Iterator[tuple[str, Floats, Floats]]:
@@ -80,7 +81,7 @@ class HeldOut:
 
 
 def read_held_out(task: OutcomeTask, settings: LearningSettings) -> HeldOut:
-    """Reads the chunks of both splits once, and settles c, temperature and threshold on validation."""
+    """Reads the chunks of both splits once, and settles c, recalibration and threshold on validation."""
     validation, test = task.of_split("validation"), task.of_split("test")
     with progress("reading chunks", len(validation.chunks) + len(test.chunks), "chunks") as bar:
         of_validation, of_test = (task.probabilities(each, bar) for each in (validation, test))
@@ -93,7 +94,7 @@ def read_held_out(task: OutcomeTask, settings: LearningSettings) -> HeldOut:
 def _settled(
     how: OutcomeModelSettings, settings: LearningSettings, split: Split, of_chunks: Floats
 ) -> OutcomeModelSettings:
-    """c, and of a task that is true or not temperature and threshold, all from validation."""
+    """c, and of a task that is true or not recalibration and threshold, all from validation."""
 
     def found(c: float) -> Floats:
         return aggregate_labels(of_chunks, split.admissions, split.count, how.model_copy(update={"c": c}))
@@ -103,8 +104,5 @@ def _settled(
     if how.outcome.kind != "binary":
         return how
     probability, outcomes = found(how.c)[:, 0], split.labels[:, 0]
-    settled = {
-        "temperature": best_temperature(probability, outcomes),
-        "threshold": threshold_at_precision(probability, outcomes),
-    }
-    return how.model_copy(update=settled)
+    settled = {"threshold": threshold_at_precision(probability, outcomes)}
+    return how.model_copy(update=settled | fit_recalibration(probability, outcomes)._asdict())

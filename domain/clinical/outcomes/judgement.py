@@ -13,8 +13,6 @@ from domain.clinical.outcomes.classifier import save_model
 from domain.clinical.outcomes.evaluation import (
     Judged,
     best_figures,
-    best_temperature,
-    calibrated,
     curves,
     figures,
     while_reading,
@@ -25,6 +23,7 @@ from domain.clinical.outcomes.label_evaluation import JudgedLabels, confusion, l
 from domain.clinical.outcomes.measures import Floats, threshold_at_precision
 from domain.clinical.outcomes.outcome_settings import LearningSettings
 from domain.clinical.outcomes.outcome_task import OutcomeTask
+from domain.clinical.outcomes.recalibration import calibrated, fit_recalibration
 from domain.clinical.outcomes.slices import groups_of, label_slices, slices
 from domain.clinical.parquet import write_parquet
 
@@ -64,7 +63,7 @@ def _judged_yes_or_no(held_out: HeldOut, settings: LearningSettings, output: Pat
     how, test = held_out.how, held_out.test
     outcomes, subjects = test.labels[:, 0], held_out.subjects
     probability = held_out.test_probabilities[:, 0]
-    ours = Judged(subjects, outcomes, probability, calibrated(probability, how.temperature))
+    ours = Judged(subjects, outcomes, probability, calibrated(probability, how.slope, how.intercept))
     others, metrics = _judged_baselines(held_out)
     reading = while_reading(held_out.test_chunk_probabilities[:, 0], test.admissions, outcomes, how)
     about = {"outcome": how.labels[0], "prevalence": float(outcomes.mean())}
@@ -77,14 +76,14 @@ def _judged_yes_or_no(held_out: HeldOut, settings: LearningSettings, output: Pat
 def _judged_baselines(held_out: HeldOut) -> tuple[dict[str, Judged], Metrics]:
     """What the baselines tell of the test admissions, and their figures, as `auroc/tfidf`.
 
-    Threshold and temperature are settled on validation, as the model's are.
+    Threshold and recalibration are settled on validation, as the model's are.
     """
     judged, metrics = dict[str, Judged](), Metrics()
     for name, of_validation, of_test in held_out.baselines():
         settling = of_validation[:, 0], held_out.validation.labels[:, 0]
         probability = of_test[:, 0]
-        cooled = calibrated(probability, best_temperature(*settling))
-        judged[name] = Judged(held_out.subjects, held_out.test.labels[:, 0], probability, cooled)
+        recalibrated = calibrated(probability, *fit_recalibration(*settling))
+        judged[name] = Judged(held_out.subjects, held_out.test.labels[:, 0], probability, recalibrated)
         metrics |= of_baseline(name, figures(judged[name], threshold_at_precision(*settling)))
     return judged, metrics
 
@@ -96,7 +95,8 @@ def _write_slices(held_out: HeldOut, ours: Judged, cohort: Path, output: Path) -
         return
     known_of = pd.read_parquet(file).drop_duplicates("hadm_id").set_index("hadm_id")
     groups = groups_of(known_of.reindex(held_out.column("hadm_id")), held_out.column("characters").tolist())
-    write_json(output / SLICES, {"slices": slices(groups, ours.probability, ours.outcomes, ours.subjects)})
+    found = slices(groups, ours.probability, ours.calibrated, ours.outcomes, ours.subjects)
+    write_json(output / SLICES, {"slices": found})
 
 
 # Of several labels

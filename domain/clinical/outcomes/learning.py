@@ -35,7 +35,7 @@ from domain.pretraining.vocabulary import plain_rules
 
 
 def run(settings: ReadmissionSettings, context: StageContext) -> Metrics:
-    """Who comes back: trains a model, settles c, temperature and threshold on the validation admissions, and judges it.
+    """Who comes back: trains a model, settles c, recalibration and threshold on validation, and judges it.
 
     Raises RequestError for notes and cohorts that cannot be learnt from, and for a base that cannot learn it.
     """

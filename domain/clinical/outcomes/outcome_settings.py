@@ -1,6 +1,7 @@
 """The settings of learning what becomes of a patient, and of telling it; free of torch."""
 
-from typing import Annotated, Literal, Self
+from math import inf
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -82,9 +83,9 @@ class OutcomeModelSettings(Settings):
 
     labels: what the network's classes are called, in their order.
     input: the notes of a stay that it learnt from; None where they, or the older stage that wrote this, did not say.
-    temperature: of a binary task, what the log-odds of P are divided by, so that it is a good probability.
-    threshold: of a binary task, P from which on an alarm had a precision of 0.8 on the validation admissions; None
-        where none had.
+    slope, intercept: of a binary task, what turns the log-odds of P into those of `calibrated`. A `temperature`, which
+        older models have in their place, is read as a slope of 1 / temperature.
+    threshold: of a binary task, P from which on an alarm is raised; None where no threshold had the evidence asked for.
     """
 
     task: OutcomeName = READMISSION.name
@@ -93,8 +94,18 @@ class OutcomeModelSettings(Settings):
     chunking: ChunkSettings = ChunkSettings()
     aggregation: AggregationName = "max_and_mean"
     c: Annotated[float, Field(gt=0)] = PAPERS_C
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    slope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    intercept: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     threshold: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_slope(cls, given: Any) -> Any:
+        """The slope of a temperature; what is no temperature stays, and is refused as an unknown key."""
+        temperature = given.get("temperature") if isinstance(given, dict) and "slope" not in given else None
+        if not isinstance(temperature, (int, float)) or not 0 < temperature < inf:
+            return given
+        return {name: value for name, value in given.items() if name != "temperature"} | {"slope": 1 / temperature}
 
     @property
     def outcome(self) -> Outcome:

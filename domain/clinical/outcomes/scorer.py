@@ -22,11 +22,11 @@ from domain.clinical.notes.sections import NAMES, find_sections
 from domain.clinical.notes.stay_text import BETWEEN
 from domain.clinical.outcomes.aggregation import aggregate, aggregate_labels, shares
 from domain.clinical.outcomes.classifier import OutcomeModel, load_model
-from domain.clinical.outcomes.evaluation import calibrated
 from domain.clinical.outcomes.given_notes import given_note
 from domain.clinical.outcomes.outcome import READMISSION, OutcomeName, probability_column
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.clinical.outcomes.prediction import chunk_log_odds
+from domain.clinical.outcomes.recalibration import calibrated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -226,11 +226,11 @@ def _tell_early_notes(how: OutcomeModelSettings) -> None:
 def _score(text: str, chunks: list[ScoredChunk], by_label: Floats, how: OutcomeModelSettings) -> Score:
     """The score of an admission that has chunks; by_label: P of each label, (labels,)."""
     told = int(by_label.argmax())
-    probability, cooled, alarm = float(by_label[told]), None, None
+    probability, recalibrated, alarm = float(by_label[told]), None, None
     if how.outcome.kind == "binary":
-        cooled = float(calibrated(by_label[told], how.temperature))
+        recalibrated = float(calibrated(by_label[told], how.slope, how.intercept))
         alarm = None if how.threshold is None else probability >= how.threshold
-    score = Score(probability, cooled, alarm, None, chunks, how.labels[told], by_label.tolist())
+    score = Score(probability, recalibrated, alarm, None, chunks, how.labels[told], by_label.tolist())
     return score._replace(section=section_of(text, score.top))
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from domain.clinical.outcomes.bootstrap import with_intervals
 from domain.clinical.outcomes.measures import Flags, Floats, Ranking, auroc, average_precision, ratio
+from domain.clinical.outcomes.recalibration import CALIBRATION_ERRORS, calibration_figures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,12 @@ class Slice:
 
 
 def slices(
-    groups: "pd.DataFrame", probabilities: Floats, outcomes: Flags, subjects: NDArray[Any], seed: int = 0
+    groups: "pd.DataFrame",
+    probability: Floats,
+    calibrated: Floats,
+    outcomes: Flags,
+    subjects: NDArray[Any],
+    seed: int = 0,
 ) -> list[dict[str, Any]]:
     """The figures of each group of each characteristic, a column of `groups`, (admissions, characteristics)."""
     found: list[Slice] = []
@@ -49,7 +55,7 @@ def slices(
         shown = _large_enough({name: _of_each_kind(outcomes[is_in]) for name, is_in in members.items()})
         for name in shown:
             chosen = members[name]
-            figures = _figures(probabilities[chosen], outcomes[chosen], subjects[chosen], seed)
+            figures = _figures(probability[chosen], outcomes[chosen], subjects[chosen], seed, calibrated[chosen])
             found.append(Slice(str(characteristic), name, int(chosen.sum()), figures))
         found += _suppressed(str(characteristic), len(members) - len(shown))
     return [asdict(each) for each in found]
@@ -95,16 +101,22 @@ def _large_enough(counts: Mapping[str, NDArray[np.int64]]) -> list[str]:
     return [name for name in counts if name not in small]
 
 
-def _figures(probabilities: Floats, outcomes: Flags, subjects: NDArray[Any], seed: int) -> dict[str, float | None]:
-    ranking = Ranking(probabilities, outcomes)
+def _figures(
+    probability: Floats, outcomes: Flags, subjects: NDArray[Any], seed: int, calibrated: Floats | None = None
+) -> dict[str, float | None]:
+    """Of a group with its calibration, before the recalibration and after it; of a label, which has none, without."""
+    ranking = Ranking(probability, outcomes)
+    mean = {"mean_probability": probability} if calibrated is None else {"mean_calibrated": calibrated}
+    calibration = None if calibrated is None else calibration_figures(outcomes, probability, calibrated)
 
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
-        shares = {"prevalence": outcomes.astype(np.float64), "mean_probability": probabilities}
+        shares = {"prevalence": outcomes.astype(np.float64), **mean}
         means = {name: ratio(weights @ values, weights.sum(-1)) for name, values in shares.items()}
-        return {"auroc": auroc(*counts), "auprc": average_precision(*counts), **means}
+        of_calibration = {} if calibration is None else calibration(weights)
+        return {"auroc": auroc(*counts), "auprc": average_precision(*counts), **means, **of_calibration}
 
-    return with_intervals(of, subjects, seed=seed)
+    return with_intervals(of, subjects, distances=CALIBRATION_ERRORS, seed=seed)
 
 
 def groups_of(characteristics: "pd.DataFrame", lengths: Sequence[int]) -> "pd.DataFrame":

@@ -7,8 +7,9 @@ import pytest
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
 from domain.clinical.outcomes.bootstrap import resampled
-from domain.clinical.outcomes.evaluation import Judged, best_figures, best_temperature, calibrated, curves, figures
+from domain.clinical.outcomes.evaluation import Judged, best_figures, curves, figures
 from domain.clinical.outcomes.judgement import _judged_baselines
+from domain.clinical.outcomes.recalibration import calibrated, fit_recalibration
 
 PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 OUTCOMES = np.array([True, False, True, True, True, False])
@@ -22,7 +23,7 @@ def drawn(count: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def judged(probabilities, outcomes, **more) -> Judged:
-    return Judged(np.arange(len(outcomes)) // 2, outcomes, probabilities, **more)
+    return Judged(np.arange(len(outcomes)) // 2, outcomes, probabilities, **{"calibrated": probabilities, **more})
 
 
 def test_every_figure_is_that_of_scikit_learn_and_has_an_interval_that_holds_it():
@@ -38,11 +39,15 @@ def test_every_figure_is_that_of_scikit_learn_and_has_an_interval_that_holds_it(
         "brier": brier_score_loss(outcomes, probabilities),
         "brier_uncalibrated": brier_score_loss(outcomes, told),
         "prevalence": outcomes.mean(),
+        "observed_expected": outcomes.sum() / probabilities.sum(),
+        "observed_expected_uncalibrated": outcomes.sum() / told.sum(),
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert found["calibration_error_low"] < 0.02 < found["calibration_error_uncalibrated_low"]
     of_all = {name for name in found if not name.endswith(("_low", "_high"))}
-    assert of_all == {*expected, "rp80_optimistic", "calibration_error", "calibration_error_uncalibrated"}
+    calibration = {"calibration_error", "calibration_slope", "calibration_intercept"}
+    calibration |= {f"{name}_uncalibrated" for name in calibration}
+    assert of_all == {*expected, *calibration, "rp80_optimistic"}
     assert all(found[f"{name}_low"] <= found[name] <= found[f"{name}_high"] for name in of_all)
 
 
@@ -97,14 +102,14 @@ def test_points_of_the_calibration_curve_have_intervals_that_resample_subjects()
 
 
 def test_of_one_subject_the_calibration_curve_has_no_intervals():
-    found = curves({"model": Judged(np.zeros(6), OUTCOMES, PROBABILITIES)})["calibration"]["model"]
+    found = curves({"model": Judged(np.zeros(6), OUTCOMES, PROBABILITIES, PROBABILITIES)})["calibration"]["model"]
     assert {point[3:] for point in found} == {(None, None)} and len({len(point) for point in found}) == 1
 
 
 def test_baselines_are_calibrated_on_validation_as_the_model_is():
     of_validation, outcomes_before = drawn(2_000, 1)
     of_test, outcomes = drawn(2_000, 2)
-    too_sure = [calibrated(each, 1 / 3) for each in (of_validation, of_test)]
+    too_sure = [calibrated(each, 3.0, 1.5) for each in (of_validation, of_test)]
     held_out = SimpleNamespace(
         subjects=np.arange(2_000),
         validation=SimpleNamespace(labels=outcomes_before[:, None]),
@@ -112,9 +117,9 @@ def test_baselines_are_calibrated_on_validation_as_the_model_is():
         baselines=lambda: [("tfidf", *(each[:, None] for each in too_sure))],
     )
     others, found = _judged_baselines(held_out)
-    temperature = best_temperature(too_sure[0], outcomes_before)
-    assert temperature == pytest.approx(3, rel=0.1)
-    assert found["brier/tfidf"] == pytest.approx(brier_score_loss(outcomes, calibrated(too_sure[1], temperature)))
+    fitted = fit_recalibration(too_sure[0], outcomes_before)
+    assert fitted == pytest.approx((1 / 3, -0.5), abs=0.1)
+    assert found["brier/tfidf"] == pytest.approx(brier_score_loss(outcomes, calibrated(too_sure[1], *fitted)))
     assert found["brier_uncalibrated/tfidf"] == pytest.approx(brier_score_loss(outcomes, too_sure[1]))
     assert found["calibration_error/tfidf"] < 0.03 < 0.1 < found["calibration_error_uncalibrated/tfidf"]
     assert found["auroc/tfidf"] == pytest.approx(roc_auc_score(outcomes, of_test))

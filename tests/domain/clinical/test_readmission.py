@@ -83,9 +83,10 @@ def test_scores_are_those_of_the_model_that_was_saved(trained):
     found = aggregate(expit(log_odds[:, 0]), tokens.admissions, len(table), c=model.settings.c)
     assert scores["probability"].to_numpy() == pytest.approx(found, abs=1e-5)
     assert scores["n_chunks"].tolist() == np.bincount(tokens.admissions).tolist()
-    odds = found / (1 - found)
-    cooled = odds ** (1 / model.settings.temperature)
-    assert scores["calibrated"].to_numpy() == pytest.approx(cooled / (1 + cooled), abs=1e-4)
+    odds = (found / (1 - found)) ** model.settings.slope * np.exp(model.settings.intercept)
+    assert scores["calibrated"].to_numpy() == pytest.approx(odds / (1 + odds), abs=1e-4)
+    validation = scores[scores["split"] == "validation"]
+    assert validation["calibrated"].mean() == pytest.approx(validation["readmitted"].mean(), abs=0.01)
     test = scores[scores["split"] == "test"]
     assert metrics["auroc"] == pytest.approx(roc_auc_score(test["readmitted"], test["probability"]))
     assert metrics["auprc"] == pytest.approx(average_precision_score(test["readmitted"], test["probability"]))

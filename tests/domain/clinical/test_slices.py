@@ -14,26 +14,31 @@ MEASURES = {
     "auroc": roc_auc_score,
     "auprc": average_precision_score,
     "prevalence": lambda outcomes, _: outcomes.mean(),
-    "mean_probability": lambda _, probabilities: probabilities.mean(),
+    "mean_calibrated": lambda _, probabilities: (probabilities**2).mean(),
+    "observed_expected": lambda outcomes, probabilities: outcomes.sum() / (probabilities**2).sum(),
+    "observed_expected_uncalibrated": lambda outcomes, probabilities: outcomes.sum() / probabilities.sum(),
 }
+CALIBRATION = {"brier", "calibration_error", "calibration_slope", "calibration_intercept"}
 
 
-def drawn(groups: dict[str, int], seed: int = 0) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-    """So many admissions of each group, a third of which came back, in any order."""
+def drawn(groups: dict[str, int], seed: int = 0) -> tuple[pd.DataFrame, np.ndarray, np.ndarray, np.ndarray]:
+    """So many admissions of each group, their P, calibrated P, and outcomes, a third true, in any order."""
     names = np.repeat(list(groups), list(groups.values()))
     generator = np.random.default_rng(seed)
     outcomes = np.concatenate([np.arange(count) % 3 == 0 for count in groups.values()])
     order = generator.permutation(len(names))
-    return pd.DataFrame({"insurance": names[order]}), generator.random(len(names)), outcomes[order]
+    probabilities = generator.random(len(names))
+    return pd.DataFrame({"insurance": names[order]}), probabilities, probabilities**2, outcomes[order]
 
 
 def test_a_group_has_its_own_figures():
-    groups, probabilities, outcomes = drawn({"A": 60, "B": 90})
-    found = slices(groups, probabilities, outcomes, np.arange(150))
+    groups, probabilities, calibrated, outcomes = drawn({"A": 60, "B": 90})
+    found = slices(groups, probabilities, calibrated, outcomes, np.arange(150))
     assert [(each["group"], each["admissions"]) for each in found] == [("A", 60), ("B", 90)]
     for each in found:
         own = (groups["insurance"] == each["group"]).to_numpy()
-        assert {name for name in each["figures"] if not name.endswith(("_low", "_high"))} == set(MEASURES)
+        others = CALIBRATION | {f"{name}_uncalibrated" for name in CALIBRATION}
+        assert {name for name in each["figures"] if not name.endswith(("_low", "_high"))} == set(MEASURES) | others
         for name, measure in MEASURES.items():
             figure = each["figures"][name]
             assert figure == pytest.approx(measure(outcomes[own], probabilities[own]))
@@ -41,9 +46,9 @@ def test_a_group_has_its_own_figures():
 
 
 def test_the_intervals_of_a_group_resample_its_subjects_with_all_their_admissions():
-    groups, probabilities, outcomes = drawn({"A": 60, "B": 90})
+    groups, probabilities, calibrated, outcomes = drawn({"A": 60, "B": 90})
     subjects = np.arange(150) // 3 + 1000
-    for each in slices(groups, probabilities, outcomes, subjects, seed=5):
+    for each in slices(groups, probabilities, calibrated, outcomes, subjects, seed=5):
         own = np.flatnonzero(groups["insurance"] == each["group"])
         resamples = [np.repeat(own, weights.astype(int)) for weights in np.vstack([*resampled(subjects[own], 5)])]
         for name, measure in MEASURES.items():
@@ -67,8 +72,8 @@ def test_a_single_small_group_takes_the_next_with_it():
 
 def test_what_is_hidden_is_of_ten_with_the_outcome_and_ten_without_or_a_subtraction_would_tell():
     counts = {"A": 60, "B": 90, **{f"rare {number}": 3 for number in range(4)}}  # four returned in all of the rare ones
-    groups, probabilities, outcomes = drawn(counts)
-    found = slices(groups, probabilities, outcomes, np.arange(162))
+    groups, probabilities, calibrated, outcomes = drawn(counts)
+    found = slices(groups, probabilities, calibrated, outcomes, np.arange(162))
     assert [each["group"] for each in found] == ["B", None] and found[-1]["suppressed"] == 5
     hidden = ~groups["insurance"].isin([each["group"] for each in found]).to_numpy()
     assert min(outcomes[hidden].sum(), (~outcomes[hidden]).sum()) >= 10
@@ -82,9 +87,12 @@ def test_labels_that_exclude_each_other_are_hidden_until_ten_admissions_have_one
 
 
 def test_a_group_of_one_outcome_is_small():
-    groups, probabilities, outcomes = drawn({"A": 60, "B": 90, "C": 90})
+    groups, probabilities, calibrated, outcomes = drawn({"A": 60, "B": 90, "C": 90})
     outcomes = outcomes & (groups["insurance"] != "B").to_numpy()
-    assert [each["group"] for each in slices(groups, probabilities, outcomes, np.arange(240))] == ["C", None]
+    assert [each["group"] for each in slices(groups, probabilities, calibrated, outcomes, np.arange(240))] == [
+        "C",
+        None,
+    ]
 
 
 def test_ages_and_lengths_fall_into_bands():
@@ -105,7 +113,7 @@ def test_ages_and_lengths_fall_into_bands():
 
 
 def test_bands_are_told_in_their_order_and_empty_ones_not_at_all():
-    groups, probabilities, outcomes = drawn({"x": 200})
+    groups, probabilities, calibrated, outcomes = drawn({"x": 200})
     bands = pd.Categorical(np.arange(200) % 2, [1, 0, 2])
-    found = slices(groups.assign(insurance=bands), probabilities, outcomes, np.arange(200))
+    found = slices(groups.assign(insurance=bands), probabilities, calibrated, outcomes, np.arange(200))
     assert [each["group"] for each in found] == ["1", "0"]
