@@ -183,6 +183,20 @@ def _spread_of_weights(dim: int) -> float:
     return float(0.02 * (768 / dim) ** 0.5)
 
 
+def start_positions(network: PreTrainedModel, size: NewEncoder) -> None:
+    """Starts the position embeddings of a new network as `size` asks, with the spread of its other weights."""
+    table = _position_table(network)
+    if size.positions is None or table is None:
+        return
+    first, dim = unused_positions(network), table.embedding_dim
+    places = torch.arange(table.num_embeddings - first)
+    rates = 10_000.0 ** -(torch.arange(0, dim, 2) / dim)
+    angles = places[:, None] * rates  # (positions, pairs of dimensions)
+    sinusoids = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[:, :dim]  # (positions, dim)
+    with torch.no_grad():
+        table.weight[first:] = sinusoids * (network.config.initializer_range * 2**0.5)
+
+
 def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     """Writes config.json and model.safetensors."""
     with _quiet():

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from bertrelay.settings import ModelSource, Positive, Settings
+from bertrelay.settings import WHEN_SET, ModelSource, Positive, Settings
 
 VocabularySize = Annotated[int, Field(ge=50)]
 PoolingMode = Literal["cls", "mean", "max"]
@@ -19,6 +19,8 @@ class NewEncoder(Settings):
     cased: whether a BERT's pieces keep capitals, as names need it; those of an XLM-R always do.
     max_tokens: the longest input, special tokens included.
     dropout: in every layer, while training.
+    positions: `sinusoidal` starts the position embeddings as sines and cosines (Vaswani et al. 2017), so that a small
+        network learns sooner to attend to neighbouring tokens; random when left out. Either way they are trained.
     """
 
     layers: Positive
@@ -29,6 +31,7 @@ class NewEncoder(Settings):
     cased: bool = False
     max_tokens: Positive = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    positions: Annotated[Literal["sinusoidal"] | None, WHEN_SET] = None
 
     @model_validator(mode="after")
     def _heads_divide_dim(self) -> Self:

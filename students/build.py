@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import XLMRobertaModel
 
+from bertrelay.backbone import start_positions
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.hardware import accelerator
@@ -117,7 +118,9 @@ def new_xlmr(size: NewEncoder, corpus: ParallelCorpus, seed: int) -> SentenceEnc
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return SentenceEncoder(XLMRobertaModel(config), tokenizer)
+        network = XLMRobertaModel(config)
+    start_positions(network, size)
+    return SentenceEncoder(network, tokenizer)
 
 
 def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets) -> Projection:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from transformers import BertModel
 
-from bertrelay.backbone import bert_config
+from bertrelay.backbone import bert_config, start_positions
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.stage import StageContext
@@ -27,7 +27,9 @@ def new_bert(size: NewEncoder, sentences: Sequence[str], seed: int) -> SentenceE
     tokenizer = train_wordpiece(sentences, size.vocabulary, size.max_tokens, lowercase=not size.cased)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return SentenceEncoder(BertModel(bert_config(size, tokenizer)), tokenizer)
+        network = BertModel(bert_config(size, tokenizer))
+    start_positions(network, size)
+    return SentenceEncoder(network, tokenizer)
 
 
 def _as_set(encoder: SentenceEncoder, settings: TrainSettings) -> SentenceEncoder:

@@ -16,6 +16,7 @@ from bertrelay.backbone import (
     refuse_missing,
     save_backbone,
     save_tokenizer,
+    start_positions,
 )
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
@@ -72,7 +73,9 @@ def _texts(settings: PretrainSettings) -> Iterator[str]:
 
 def _new_bert(size: NewEncoder, texts: Iterable[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens, lowercase=not size.cased)
-    return BertForPreTraining(bert_config(size, tokenizer)), tokenizer
+    network = BertForPreTraining(bert_config(size, tokenizer))
+    start_positions(network, size)
+    return network, tokenizer
 
 
 def _load(source: str, objectives: list[Objective], cache: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:

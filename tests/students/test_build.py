@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.stage import StageContext
@@ -62,6 +63,17 @@ def test_the_student_of_a_unit_norm_teacher_ends_in_a_normalisation(
     student.save(tmp_path / "student")
     vectors = SentenceEncoder.load(tmp_path / "student").encode(corpus.texts(0, 20), precision="fp32")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+
+
+def test_sinusoids_begin_where_an_xlmr_begins_to_count(
+    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext
+) -> None:
+    student, _ = begin({**NEW, "positions": "sinusoidal"}, corpus, make_teacher(normalize=True), context)
+    table = student.backbone.get_parameter("embeddings.position_embeddings.weight")
+    expected = torch.empty(32, 24)
+    create_sinusoidal_embeddings(32, 24, expected)
+    assert table.shape == (34, 24)  # two that no token has
+    assert torch.allclose(table[2:] / table[2, 1], expected, atol=1e-5)  # the cosine of 0 is 1
 
 
 def test_where_sizes_differ_a_projection_is_learnt_and_saved(

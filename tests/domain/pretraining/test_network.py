@@ -17,6 +17,7 @@ from transformers import (
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
+from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
 from bertrelay.backbone import save_tokenizer
 from bertrelay.encoder import SentenceEncoder
@@ -197,3 +198,22 @@ def test_a_new_bert_has_the_vocabulary_of_its_documents(tmp_path):
     assert tokenizer.tokenize("fever") == ["fever"] or len(tokenizer) <= 60
     assert network.config.vocab_size == len(tokenizer)
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
+
+
+def test_the_positions_of_a_new_bert_start_as_sinusoids_where_asked(tmp_path):
+    (tmp_path / "notes.txt").write_text("the heart and the lung\n\na fever, a cough and a rash\n")
+    base = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 60, "max_tokens": 32}
+    given = {"documents": [{"path": str(tmp_path / "notes.txt")}], "max_tokens": 32, "seed": 3}
+    networks = [
+        start_network(PretrainSettings.model_validate({**given, "base": {**base, **more}}), tmp_path)[0]
+        for more in ({}, {"positions": "sinusoidal"})
+    ]
+    plain, sinusoidal = (dict(network.named_parameters()) for network in networks)
+    changed = [name for name in plain if not torch.equal(plain[name], sinusoidal[name])]
+    assert changed == ["bert.embeddings.position_embeddings.weight"]
+    table = sinusoidal[changed[0]]
+    expected = torch.empty(32, 16)
+    create_sinusoidal_embeddings(32, 16, expected)
+    assert torch.allclose(table / table[0, 1], expected, atol=1e-5)  # the cosine of 0 is 1
+    assert table.square().mean().sqrt().item() == pytest.approx(networks[1].config.initializer_range)
+    assert table.requires_grad
