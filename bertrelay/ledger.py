@@ -43,6 +43,15 @@ class Ledger:
             raise not_written(self.path, error) from error
 
 
+def blocks_in(path: Path) -> tuple[int, int]:
+    """How many blocks of the file at `path` are not done, and how many it has; a file without a ledger is one block."""
+    try:
+        marks = ledger_path(path).read_bytes().partition(b"\n")[2]
+    except FileNotFoundError:
+        return 1, 1
+    return len(marks) - marks.count(DONE), len(marks)
+
+
 def ledger_path(path: Path) -> Path:
     """Where the ledger of the file at `path` stands."""
     return path.with_name(path.name + ".progress")

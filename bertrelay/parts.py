@@ -12,6 +12,7 @@ from bertrelay.hardware import give_back_memory
 from bertrelay.outputs import check_is_no_link, not_written
 from bertrelay.progress import progress, say
 from bertrelay.stage import World
+from bertrelay.together import check_complete, wait_for_all
 
 HOLDS = "holds.json"
 Block = TypeVar("Block")
@@ -47,7 +48,8 @@ class Parts(Generic[Block]):
 
     def waiting(self) -> list[int]:
         """The blocks that are not done, in order."""
-        return [number for number, path in enumerate(self.paths) if not path.is_file()]
+        there = set(self.folder.glob("*.jsonl"))  # a list is up to date on a network disk, where one name may not be
+        return [number for number, path in enumerate(self.paths) if path not in there]
 
     @property
     def paths(self) -> list[Path]:
@@ -109,8 +111,9 @@ def fill(
     unit: str,
     world: World,
 ) -> int:
-    """Writes the blocks that are not done: process r of w those at r::w. The size of all that were not.
+    """Writes the blocks that are not done, process r of w those at r::w, and returns when all are on the disk.
 
+    Raises RequestError when the processes do not share the folder. Returns the size of all blocks that were not done.
     lines: gives the lines of each of the blocks asked for.
     doing, unit: what the progress says, `tagging` and `words` for example.
     """
@@ -127,4 +130,6 @@ def fill(
             done = theirs.difference(parts.waiting())  # by other processes, since the last block
             bar.advance(sum(parts.blocks[each].size for each in (number, *done)))
             theirs -= done
+    wait_for_all(world)
+    check_complete(parts.folder, len(parts.waiting()), len(parts.blocks))
     return missing

@@ -1,12 +1,15 @@
-"""What processes that work together need of one another: to wait, and to know what the main one has found."""
+"""What processes that work together need of one another: to wait, to know what the main one has found, one folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar, cast
+from uuid import uuid4
 
 from torch import distributed
 
-from bertrelay.errors import WorkError
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.outputs import not_written
 from bertrelay.stage import World
 
 AnyValue = TypeVar("AnyValue")
@@ -29,6 +32,49 @@ def wait_for_all(world: World) -> None:
     if world.size > 1:
         with _told_of_an_end(world):
             distributed.barrier()
+
+
+def check_shared(folder: Path, world: World) -> None:
+    """Returns when every process is here and sees the main one's `folder`, which exists there.
+
+    Raises RequestError, in every process, where one of them has another folder of that name or none, as processes on
+    several machines may.
+    """
+    if world.size == 1:
+        return
+    mark = folder / from_main(f".shared-{uuid4().hex}" if world.is_main else None, world)
+    try:
+        if world.is_main:
+            _touch(mark)
+        wait_for_all(world)
+        seen = [False] * world.size
+        with _told_of_an_end(world):
+            distributed.all_gather_object(seen, mark.exists())
+    finally:
+        if world.is_main:
+            mark.unlink(missing_ok=True)
+    if not all(seen):
+        others = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
+        raise RequestError(
+            f"{folder.absolute()}: expected one folder that all {world.size} processes share, found another or none in "
+            f"process {others}. Use a folder on a disk that every machine mounts"
+        )
+
+
+def _touch(mark: Path) -> None:
+    try:
+        mark.touch()
+    except OSError as error:
+        raise not_written(mark.parent, error) from error
+
+
+def check_complete(path: Path, missing: int, blocks: int) -> None:
+    """Raises RequestError when `missing` blocks of `path` are not there, after every process has written its own."""
+    if missing:
+        raise RequestError(
+            f"{path}: expected all {blocks:,} blocks when every process had written its own, {missing:,} are missing. "
+            "The folder must be one that all processes share; the same command then computes what is missing"
+        )
 
 
 @contextmanager

@@ -30,7 +30,8 @@ from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.progress import Bar, progress, say
 from bertrelay.route import Lengths, Route, learning_rate, lengths_in
 from bertrelay.signals import STOPPING, noted_stop_signals
-from bertrelay.stage import Metrics
+from bertrelay.stage import Metrics, World
+from bertrelay.together import check_shared
 from bertrelay.training_log import TrainingLog
 from bertrelay.training_settings import TrainingSettings
 from bertrelay.training_state import State, Terms, put_back, take_down
@@ -151,6 +152,7 @@ class Training:
         self.accelerator = hardware.accelerator(settings.tracker, folder)
         self.device = self.accelerator.device
         self.rank, self.processes = self.accelerator.process_index, self.accelerator.num_processes
+        check_shared(work, World(self.rank, self.processes))  # all of them read its checkpoints
         task.model.to(self.device).train()
         self.optimizer = build_optimizer(task.model, settings)
         self.model = self.accelerator.prepare_model(task.model)

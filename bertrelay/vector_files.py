@@ -6,20 +6,20 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode_blocks
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import give_back_memory, resolve_precision
-from bertrelay.ledger import open_ledger
+from bertrelay.ledger import blocks_in, open_ledger
 from bertrelay.outputs import check_output, held
 from bertrelay.progress import progress, say
 from bertrelay.records import Table
 from bertrelay.sentence_files import ReadBlock, Survey, as_table, block_reader, survey
 from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.together import from_main, wait_for_all
+from bertrelay.together import check_complete, check_shared, from_main, wait_for_all
 from bertrelay.vector_outputs import SUFFIXES, filling_of, finish, shape_of
 from bertrelay.vectors import create_vectors, write_rows
 
@@ -57,7 +57,8 @@ def encode_file(
     source: plain lines, a table with a column `text`, or a `Table` that names its column.
     prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
     cache: where a model or data set of the hub is kept.
-    world: of several processes each computes its share; they need torch.distributed, to wait for one another.
+    world: of several processes each computes its share; they need torch.distributed, to wait for one another, and
+        one folder of `output`, on a disk that all of them see.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
@@ -80,7 +81,6 @@ def encode_file(
             batch_tokens=batch_tokens,
             world=world,
         )
-        wait_for_all(world)
         seconds = time.monotonic() - started
         if world.is_main:
             finish(output, block_reader(table, cache))
@@ -114,6 +114,28 @@ def fill_vectors(
     path: Path,
     key: str,
     *,
+    world: World = ALONE,
+    **options: Any,
+) -> int:
+    """Fills the vector file at `path`, each process its share of the blocks, and returns when all are on the disk.
+
+    options: and the other arguments, as of `fill_share`, and so is what it returns.
+    Raises RequestError when the processes do not share the folder of `path`.
+    """
+    check_shared(path.parent, world)
+    missing = fill_share(encoder, read_block, rows, path, key, world=world, **options)
+    wait_for_all(world)
+    check_complete(path, *blocks_in(path))
+    return missing
+
+
+def fill_share(
+    encoder: SentenceEncoder,
+    read_block: ReadBlock,
+    rows: int,
+    path: Path,
+    key: str,
+    *,
     prompt_name: str | None = None,
     precision: str = "auto",
     batch_tokens: int | None = None,
@@ -121,7 +143,7 @@ def fill_vectors(
     description: str = "encoding",
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
 ) -> int:
-    """Fills the vector file at `path` (`bertrelay.vectors`): row i for sentence i, block by block, resumable.
+    """Fills this process's share of the file at `path` (`bertrelay.vectors`): row i for sentence i, resumable.
 
     read_block: (first, end) -> the sentences of these rows; asked in rising order, from one thread.
     key: what decides the vectors besides prompt and precision, such as digests of model and text; another one begins

@@ -174,8 +174,8 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, team: T
             discard(planned.folder)
         begin(planned.folder, planned.parts)
         _apply_umask(step, partial_of(planned.folder))
-    team.wait()
     context = StageContext(partial_of(planned.folder), options.cache, options.world, step.reads_sensitive)
+    team.check_shared(context.work)
     with temporary_files_in(context.work) if step.sensitive else nullcontext():
         metrics = step.stage.load_run()(settings, context)
     team.wait()

@@ -5,6 +5,7 @@ torch is loaded only where there is more than one process.
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bertrelay.errors import WorkError
@@ -43,6 +44,13 @@ class Team:
             from accelerate import PartialState
 
             PartialState().wait_for_everyone()
+
+    def check_shared(self, folder: Path) -> None:
+        """Waits as `wait` does, and raises RequestError unless every process sees the main one's `folder`."""
+        if self.world.size > 1:
+            from bertrelay.together import check_shared
+
+            check_shared(folder, self.world)
 
     def part(self) -> None:
         """Leaves the others in peace at the end of the work."""

@@ -11,7 +11,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.hardware import resolve_precision
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.vector_files import fill_vectors
@@ -60,7 +60,6 @@ def fill_targets(
         world=context.world,
         description="teacher's vectors",
     )
-    accelerator().wait_for_everyone()
     vectors = open_vectors(path)
     variance, is_unit = _spread(vectors, corpus.weights[: len(vectors)])
     return Targets(vectors, variance, is_unit)

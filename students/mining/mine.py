@@ -24,7 +24,7 @@ from bertrelay.records import Rejects, Table
 from bertrelay.sentence_files import as_table
 from bertrelay.similarity import Vectors, unit
 from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.together import from_main, wait_for_all
+from bertrelay.together import from_main
 from bertrelay.vector_files import encoder_digest, fill_vectors
 from bertrelay.vectors import open_vectors
 from students.mining.both_ways import check_how, neighbours_both_ways
@@ -206,7 +206,6 @@ def _encode(
             description=f"encoding {Path(side.name).name}",
             place=side.place,
         )
-    wait_for_all(world)
     return fingerprint({"sides": keys, "precision": resolve_precision(precision)})
 
 

@@ -25,7 +25,7 @@ from bertrelay.records import Rejects, Table
 from bertrelay.sentence_files import as_table, sentence_records
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.statistics import share, with_interval
-from bertrelay.together import from_main, wait_for_all
+from bertrelay.together import check_shared, from_main, wait_for_all
 from bertrelay.vector_files import encoder_digest, fill_vectors
 from bertrelay.vectors import open_vectors
 from students.searching.folder import (
@@ -130,11 +130,10 @@ def build_index(
     with _held(folder) if world.is_main else nullcontext():
         if world.is_main:
             _begin(folder, origin, table, rebuild, cache, rejects)
-        wait_for_all(world)
+        check_shared(folder, world)
         begun = read_begun(folder)
         if begun is not None:
             _encode(encoder, folder, begun, prompt_name, precision, batch_tokens, world)
-        wait_for_all(world)
         if world.is_main:
             _finish(folder, begun, kind, hnsw, resolve_precision(precision))
         wait_for_all(world)

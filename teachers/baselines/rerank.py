@@ -16,7 +16,7 @@ from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.sentence_files import as_table
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.tables import Table
-from bertrelay.together import from_main, wait_for_all
+from bertrelay.together import check_shared, from_main, wait_for_all
 from teachers.baselines.cross_encoder import CrossEncoder
 from teachers.baselines.gated_encoder import GatedCrossEncoder
 from teachers.baselines.pair_files import (
@@ -74,7 +74,8 @@ def rerank_file(
     output: `.csv`, `.jsonl` or `.parquet`, a row for each pair or candidate; `.txt` has a score in each line.
     top: ranks the pairs whose first sentence is the same and that stand one below the other, and keeps so many.
     cache: where a model or data set of the hub is kept.
-    world: of several processes each computes its share; they need torch.distributed, to wait for one another.
+    world: of several processes each computes its share; they need torch.distributed, to wait for one another, and
+        one folder of `output`, on a disk that all of them see.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
@@ -88,12 +89,11 @@ def rerank_file(
         parts = Parts(output, surveyed.blocks)
         if world.is_main:
             parts.begin(_holds(folder, surveyed, source, precision))
-        wait_for_all(world)
+        check_shared(parts.folder, world)
         scorer, started = load_scorer(folder).to(accelerator().device), time.monotonic()
         computed = fill(
             parts, partial(_lines, scorer, source, precision, batch_tokens, cache), "scoring", "pairs", world
         )
-        wait_for_all(world)
         seconds = time.monotonic() - started
         if world.is_main:
             put_together(parts, source, output)

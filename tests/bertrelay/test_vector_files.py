@@ -25,7 +25,7 @@ from bertrelay.layout import Prompts
 from bertrelay.outputs import held
 from bertrelay.records import Table
 from bertrelay.stage import StageContext, World
-from bertrelay.vector_files import encode_file, encoder_digest, fill_vectors, run
+from bertrelay.vector_files import encode_file, encoder_digest, fill_share, fill_vectors, run
 from bertrelay.vector_outputs import shape_of
 from bertrelay.vectors import open_vectors
 
@@ -65,7 +65,7 @@ def test_processes_fill_one_file_together(make_encoder: MakeEncoder, many: list[
     asked = []
     for rank in (1, 2, 0):
         texts = Texts(many)
-        fill_vectors(encoder, texts, len(many), tmp_path / "three.npy", "key", world=World(rank, 3))
+        fill_share(encoder, texts, len(many), tmp_path / "three.npy", "key", world=World(rank, 3))
         asked.append(texts.asked)
     fill_vectors(encoder, Texts(many), len(many), tmp_path / "one.npy", "key")
     assert asked == [[8, 32, 56], [16, 40], [0, 24, 48]]
@@ -362,7 +362,7 @@ def test_processes_that_do_not_know_of_one_another_are_told(make_encoder: MakeEn
 def test_the_bar_counts_what_others_did_and_not_what_was_done_before(
     make_encoder: MakeEncoder, many: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fill = partial(fill_vectors, make_encoder(), rows=61, path=tmp_path / "v.npy", key="key", precision="fp32")
+    fill = partial(fill_share, make_encoder(), rows=61, path=tmp_path / "v.npy", key="key", precision="fp32")
     others = iter([1, 1, 0])  # processes of the test, at work while the first one is
 
     def read_block(first: int, end: int) -> list[str]:

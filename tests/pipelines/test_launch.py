@@ -220,3 +220,17 @@ def test_a_plan_that_fails_ends_every_process_with_its_code(write_recipe, tmp_pa
     path = write_recipe('[t]\nuses = "light.teach"\ndata = "none.tsv"\n')
     assert launch_bertrelay("run", path, "--runs", tmp_path / "runs") == 2
     assert capfd.readouterr().err.count("expected a file or a folder, found neither") == 1
+
+
+def test_processes_whose_runs_are_on_separate_disks_are_refused_before_a_stage_begins(write_recipe, tmp_path, capfd):
+    for rank in "01":
+        (tmp_path / rank).mkdir()
+    arguments = ["bertrelay", "run", str(write_recipe(SLOW)), "--runs", "runs"]
+    code = (
+        f"import os, runpy, sys; sys.path.insert(0, {str(HERE)!r}); sys.argv = {arguments!r}\n"
+        f"os.chdir({str(tmp_path)!r} + '/' + os.environ['RANK'])\n"
+        f"runpy.run_path({str(HERE / 'light_bertrelay.py')!r}, run_name='__main__')"
+    )
+    assert in_two(code) == 2
+    assert "expected one folder that all 2 processes share" in capfd.readouterr().err
+    assert not list(tmp_path.rglob("steps-*"))

@@ -17,7 +17,7 @@ from bertrelay.privacy import check_page
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.together import from_main, wait_for_all
+from bertrelay.together import check_shared, from_main, wait_for_all
 from domain.biomedical.answers.answer_files import (
     BLOCK_CHARACTERS,
     SUFFIXES,
@@ -84,7 +84,8 @@ def answer_file(
     max_rejects: the share of questions that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
     cache: where a model of the hub is kept.
     with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
-    world: of several processes each computes its share; they need torch.distributed, to wait for one another.
+    world: of several processes each computes its share; they need torch.distributed, to wait for one another, and
+        one folder of `output`, on a disk that all of them see.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
@@ -101,11 +102,10 @@ def answer_file(
         parts = Parts(output, read.blocks)
         if world.is_main:
             parts.begin(_holds(folder, read, top, precision))
-        wait_for_all(world)
+        check_shared(parts.folder, world)
         answerer, started = QuestionAnswerer.load(folder), time.monotonic()
         lines = partial(_lines, answerer, source, top, precision, batch_tokens)
         computed = fill(parts, lines, "answering", "questions", world)
-        wait_for_all(world)
         seconds = time.monotonic() - started
         without_answer, refused = 0, list[str]()
         if world.is_main:

@@ -17,7 +17,7 @@ from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.privacy import check_page
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.together import from_main, wait_for_all
+from bertrelay.together import check_shared, from_main, wait_for_all
 from domain.biomedical.annotations import Document
 from domain.biomedical.entities.tag_files import (
     BLOCK_CHARACTERS,
@@ -77,7 +77,8 @@ def tag_file(
         are listed in `OUTPUT.rejects.jsonl` and `OUTPUT.refused.jsonl`.
     cache: where a model of the hub is kept.
     with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
-    world: of several processes each computes its share; they need torch.distributed, to wait for one another.
+    world: of several processes each computes its share; they need torch.distributed, to wait for one another, and
+        one folder of `output`, on a disk that all of them see.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
@@ -94,12 +95,11 @@ def tag_file(
         parts = Parts(output, surveyed.blocks)
         if world.is_main:
             parts.begin(_holds(folder, surveyed, precision))
-        wait_for_all(world)
+        check_shared(parts.folder, world)
         tagger, started = EntityTagger.load(folder), time.monotonic()
         check_types(tagger.model.labels.types, output_format)
         lines = partial(_lines, tagger, source, precision, batch_tokens)
         computed = fill(parts, lines, "tagging", "words", world)
-        wait_for_all(world)
         seconds = time.monotonic() - started
         entities, refused = {}, 0
         if world.is_main:
