@@ -208,7 +208,7 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.cohort",
-        version=2,
+        version=3,
         settings="domain.clinical.cohorts.cohort_settings:CohortSettings",
         run="domain.clinical.cohorts.cohort:run",
         summary="makes a cohort of MIMIC's tables: who came back unplanned within 30 days, split by subject",

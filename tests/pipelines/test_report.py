@@ -115,6 +115,14 @@ def test_the_page_follows_the_readers_choice_of_light_and_dark_and_the_width_of_
     assert "@media print" in text
 
 
+def test_beside_a_flow_table_stands_whom_the_data_are_of(run_folder):
+    assert "intensive care" not in page_of(run_folder).text
+    (run_folder / "teacher/latest/flow.csv").write_text("step,admissions,subjects\nalive,7,5\n")
+    text = page_of(run_folder).text
+    assert "MIMIC-III has only admissions with a stay in intensive care" in text
+    assert "MIMIC-IV has only patients who came through the emergency department or were in intensive care" in text
+
+
 def test_every_seed_is_told_and_the_figure_is_mean_and_deviation(run_folder):
     for seed in (1, 2, 10):
         teach(run_folder, "teacher", {}, seed)

@@ -21,6 +21,7 @@ ADMISSION_COLUMNS = (
     "dischtime",
     "deathtime",
     "admission_type",
+    "discharge_location",
     "insurance",
     "hospital_expire_flag",
 )
@@ -35,8 +36,8 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
     """Every usable admission, by subject and time; what cannot be used is counted.
 
     Columns: subject_id, hadm_id, admitted_at, discharged_at, died_at (in hospital, else null), died_in_hospital,
-    day_of_death (wherever), admission_type (upper case), insurance, race, sex, age (whole years, 91 for all over 89,
-    null where unknown).
+    day_of_death (wherever), admission_type and discharge_location (upper case), insurance, race, sex, age (whole
+    years, 91 for all over 89, null where unknown).
     """
     admissions = _admissions(tables["admissions"], rejects, flow)
     patients = _patients(tables["patients"], rejects)
@@ -63,7 +64,8 @@ def _admissions(file: Path, rejects: Rejects, flow: Flow) -> "pd.DataFrame":
         found = _without(found, found[column].isna(), f"without {name}", file, rejects)
     found = _without(found, found.duplicated("hadm_id"), "a hadm_id that an earlier row has", file, rejects)
     flow.count("with ids, times and a hadm_id of their own", found)
-    found["admission_type"] = found["admission_type"].str.strip().str.upper()
+    for column in ("admission_type", "discharge_location"):
+        found[column] = found[column].str.strip().str.upper()
     found["died_in_hospital"] = found["deathtime"].notna() | (found["hospital_expire_flag"] == "1")
     death = found["deathtime"].fillna(found["discharged_at"])  # of a few who died, only the flag tells
     found["died_at"] = death.where(found["died_in_hospital"])

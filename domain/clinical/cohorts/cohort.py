@@ -31,6 +31,7 @@ COLUMNS = [
     "hadm_id",
     "admitted_at",
     "discharged_at",
+    "next_stay_at",
     "next_admission_at",
     "gap_days",
     "readmitted",
@@ -41,6 +42,7 @@ STAY_COLUMNS = [
     "hadm_id",
     "admitted_at",
     "discharged_at",
+    "next_stay_at",
     "died_at",
     "died_in_hospital",
     "length_of_stay_days",
@@ -80,7 +82,7 @@ def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: V
     Raises RequestError when no stay is left in the cohort.
     """
     if settings.rules == "huang2019":
-        found = huang_stays(admissions, flow)
+        found = huang_stays(admissions, version, flow)
     else:
         found = default_stays(admissions, settings, version, flow)
     if found.cohort.empty:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from bertrelay.settings import Settings, refuse_idle
 from domain.clinical.cohorts.tables import HospitalTables
 
+Discharge = Literal["acute-care-transfer", "against-medical-advice", "hospice"]
 Share = Annotated[float, Field(ge=0, lt=1)]
 OUR_RULES = (
     "window_days",
@@ -15,6 +16,7 @@ OUR_RULES = (
     "overlapping_stays",
     "transfer_hours",
     "deaths_in_window",
+    "excluded_discharges",
     "minimum_age",
 )
 
@@ -32,6 +34,8 @@ class CohortSettings(Settings):
         at nor a return. OBSERVATION ADMIT is an admission.
     overlapping_stays: joined, admissions that overlap or touch are one stay under the first one's hadm_id.
     transfer_hours: how long after a discharge an admission still continues the same stay.
+    excluded_discharges: which index stays are left out by how they ended: transferred to another acute care facility,
+        against medical advice, to hospice. CMS's measure of unplanned readmission leaves out the first two.
     deaths_in_window: whether stays are kept whose subject died at home within the window and did not return.
     minimum_age: at admission, in years; 0 keeps those of unknown age as well.
     split_key: another key gives another split. Subjects that are added later move nobody.
@@ -47,6 +51,7 @@ class CohortSettings(Settings):
     overlapping_stays: Literal["joined", "separate"] = "joined"
     transfer_hours: Annotated[float, Field(ge=0)] = 0.0
     deaths_in_window: Literal["kept", "excluded"] = "kept"
+    excluded_discharges: list[Discharge] = []
     minimum_age: Annotated[int, Field(ge=0)] = 18
     split_key: str = "bertrelay"
     validation_share: Share = 0.1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bertrelay.progress import say
 from domain.clinical.cohorts.admissions import ORDER
 from domain.clinical.cohorts.cohort_settings import CohortSettings
+from domain.clinical.cohorts.discharges import count_discharges, died_within, without_discharges
 from domain.clinical.cohorts.flow import Flow
 from domain.clinical.cohorts.tables import Version
 
@@ -22,7 +23,8 @@ class FoundStays(NamedTuple):
     """Stays, and the admissions that each is made of.
 
     all: whatever their end, deaths in hospital among them, by subject and time.
-    cohort: those of them that a return can follow; both with `next_admission_at`, `gap_days` and `readmitted`.
+    cohort: those of them that a return can follow; both with `next_stay_at` (the subject's next, planned or not),
+        `next_admission_at` (the next unplanned one), `gap_days` and `readmitted`.
     members: (hadm_id, stay_hadm_id) of the admissions.
     """
 
@@ -61,6 +63,11 @@ def _planned_types(stays: "pd.DataFrame", asked: Sequence[str] | None, version: 
     return names
 
 
+def next_begins(stays: "pd.DataFrame") -> "pd.Series[pd.Timestamp]":
+    """When the subject's next stay begins, planned or not, of stays in their order."""
+    return stays["admitted_at"].groupby(stays["subject_id"]).shift(-1)
+
+
 def with_return(stays: "pd.DataFrame", planned: Sequence[str]) -> "pd.DataFrame":
     """The stays with `next_admission_at`, when the subject's next unplanned one begins, and `gap_days` until then."""
     unplanned = stays["admitted_at"].mask(stays["admission_type"].isin(planned))
@@ -96,19 +103,24 @@ def _numbered(admissions: "pd.DataFrame", within_hours: float | None) -> "pd.Dat
 
 
 def _joined(numbered: "pd.DataFrame") -> "pd.DataFrame":
-    """One row for each stay: its first admission, with the last discharge, any death, and if all was observation.
+    """One row for each stay: its first admission, with the last discharge, where that led, and what begins after it.
+
+    Death is that of any admission, and observation is what all of them are.
 
     Rows stand by subject and time.
     """
     first = numbered.drop_duplicates(STAY).set_index(STAY)
     stays = numbered.assign(is_observation=numbered["admission_type"].isin(OBSERVATION)).groupby(STAY, sort=False)
+    last = numbered.sort_values("discharged_at", kind="stable").drop_duplicates(STAY, keep="last").set_index(STAY)
     joined = first.assign(
+        discharge_location=last["discharge_location"],
         discharged_at=stays["discharged_at"].max(),
         died_in_hospital=stays["died_in_hospital"].any(),
         died_at=stays["died_at"].max(),
         observation_alone=stays["is_observation"].all(),
     )
-    return joined.sort_values(ORDER, ignore_index=True)
+    joined = joined.sort_values(ORDER, ignore_index=True)
+    return joined.assign(next_stay_at=next_begins(joined))
 
 
 def _usable(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
@@ -123,12 +135,10 @@ def _usable(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.
 
 def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
     """Those of the stays that a return can follow."""
-    import pandas as pd
-
     stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
+    count_discharges(stays, settings.window_days, flow)
+    stays = without_discharges(stays, settings.excluded_discharges, flow)
     if settings.deaths_in_window == "excluded":
-        window = pd.Timedelta(days=settings.window_days)
-        died = stays["day_of_death"] <= stays["discharged_at"] + window
-        returned = stays["readmitted"]
-        stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, ~died | returned)
+        kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
+        stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, kept)
     return stays

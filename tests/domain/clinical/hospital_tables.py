@@ -8,9 +8,10 @@ from pathlib import Path
 
 BEGIN = datetime(2150, 1, 1)
 ADMISSIONS = {
-    "III": "ROW_ID SUBJECT_ID HADM_ID ADMITTIME DISCHTIME DEATHTIME ADMISSION_TYPE INSURANCE ETHNICITY "
-    "HOSPITAL_EXPIRE_FLAG",
-    "IV": "subject_id hadm_id admittime dischtime deathtime admission_type insurance race hospital_expire_flag",
+    "III": "ROW_ID SUBJECT_ID HADM_ID ADMITTIME DISCHTIME DEATHTIME ADMISSION_TYPE DISCHARGE_LOCATION "
+    "INSURANCE ETHNICITY HOSPITAL_EXPIRE_FLAG",
+    "IV": "subject_id hadm_id admittime dischtime deathtime admission_type discharge_location insurance race "
+    "hospital_expire_flag",
 }
 PATIENTS = {
     "III": "ROW_ID SUBJECT_ID GENDER DOB DOD EXPIRE_FLAG",
@@ -29,8 +30,8 @@ def day(days: float) -> str:
     return (BEGIN + timedelta(days=days)).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def stay(subject, hadm_id, admitted, discharged, kind="EMERGENCY", death=None, flag=None):
-    """An admission by days from the beginning; `death` is when the subject dies in hospital."""
+def stay(subject, hadm_id, admitted, discharged, kind="EMERGENCY", death=None, flag=None, to="HOME"):
+    """An admission by days from the beginning; `death` is when the subject dies in hospital, `to` where one goes."""
     flag = int(death is not None) if flag is None else flag
     return {
         "subject_id": subject,
@@ -39,6 +40,7 @@ def stay(subject, hadm_id, admitted, discharged, kind="EMERGENCY", death=None, f
         "dischtime": day(discharged),
         "deathtime": "" if death is None else day(death),
         "admission_type": kind,
+        "discharge_location": to,
         "insurance": "Medicare",
         "ethnicity": "WHITE",
         "race": "WHITE",

@@ -16,13 +16,14 @@ COLUMNS = [
     "hadm_id",
     "admitted_at",
     "discharged_at",
+    "next_stay_at",
     "next_admission_at",
     "gap_days",
     "readmitted",
     "split",
 ]
-STAY_COLUMNS = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "died_at", "died_in_hospital"]
-STAY_COLUMNS += ["length_of_stay_days", "split"]
+STAY_COLUMNS = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at", "died_at"]
+STAY_COLUMNS += ["died_in_hospital", "length_of_stay_days", "split"]
 
 
 @pytest.fixture
@@ -131,6 +132,88 @@ def test_a_newborn_is_no_index_stay_and_its_return_counts_for_nobody(cohort_of):
     born = [patient(1, born="2150-01-01")]
     cohort = cohort_of([stay(1, 11, 0, 4, "NEWBORN"), stay(1, 12, 10, 12)], born, minimum_age=0)
     assert labels(cohort) == {"12": False}
+
+
+ENDS = {
+    "acute-care-transfer": "of these, transferred to another acute care facility",
+    "against-medical-advice": "of these, discharged against medical advice",
+    "hospice": "of these, discharged to hospice",
+}
+LOCATIONS = {
+    "III": {
+        "acute-care-transfer": ["SHORT TERM HOSPITAL", "DISC-TRAN CANCER/CHLDRN H"],
+        "against-medical-advice": ["LEFT AGAINST MEDICAL ADVI"],
+        "hospice": ["HOSPICE-HOME", "HOSPICE-MEDICAL FACILITY"],
+        "": ["HOME", "HOME HEALTH CARE", "SNF", "REHAB/DISTINCT PART HOSP", "LONG TERM CARE HOSPITAL", "ICF"],
+    },
+    "IV": {
+        "acute-care-transfer": ["ACUTE HOSPITAL "],
+        "against-medical-advice": ["AGAINST ADVICE"],
+        "hospice": ["Hospice"],
+        "": ["HOME", "SKILLED NURSING FACILITY", "REHAB", "CHRONIC/LONG TERM ACUTE CARE", "PSYCH FACILITY", ""],
+    },
+}
+
+
+@pytest.mark.parametrize("rules", ["default", "huang2019"])
+@pytest.mark.parametrize("version", ["III", "IV"])
+def test_discharges_elsewhere_are_counted_by_whatever_rules(cohort_of, context, version, rules):
+    places = [place for each in LOCATIONS[version].values() for place in each]
+    cohort = cohort_of([stay(n, n, 0, 4, to=place) for n, place in enumerate(places)], version=version, rules=rules)
+    assert len(cohort) == len(places)
+    for end, step in ENDS.items():
+        assert flow(context)[step] == (len(LOCATIONS[version][end]),) * 2
+
+
+@pytest.mark.parametrize("version", ["III", "IV"])
+def test_discharges_in_the_terms_of_cms_are_left_out_where_asked_for(cohort_of, context, version):
+    places = [(end, place) for end, found in LOCATIONS[version].items() for place in found]
+    stays = [stay(n, n, 0, 4, to=place) for n, (_, place) in enumerate(places)]
+    for excluded in (["acute-care-transfer", "against-medical-advice"], ["hospice"]):
+        kept = {str(n) for n, (end, _) in enumerate(places) if end not in excluded}
+        assert set(cohort_of(stays, version=version, excluded_discharges=excluded)["hadm_id"]) == kept
+        for end, step in ENDS.items():
+            assert flow(context)[step][0] == len(LOCATIONS[version][end])
+        assert flow(context)[ENDS[excluded[-1]].replace("of these,", "not")][0] == len(kept)
+
+
+def test_an_unknown_kind_of_discharge_is_refused(tmp_path):
+    with pytest.raises(ValidationError, match="'acute-care-transfer', 'against-medical-advice' or 'hospice'"):
+        CohortSettings(mimic=str(tmp_path / "none"), excluded_discharges=["HOSPICE-HOME"])
+
+
+def test_a_joined_stay_ends_where_its_last_discharge_leads(cohort_of, context):
+    stays = [stay(1, 11, 0, 4, to="SHORT TERM HOSPITAL"), stay(1, 12, 4, 6, to="HOME")]
+    stays += [stay(2, 21, 0, 20, to="HOSPICE-HOME"), stay(2, 22, 2, 3, to="SHORT TERM HOSPITAL")]
+    cohort_of(stays)
+    assert [flow(context)[step][0] for step in ENDS.values()] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("deaths", ["kept", "excluded"])
+def test_deaths_within_the_window_are_in_the_flow_table_either_way(cohort_of, context, deaths):
+    stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(2, 22, 10, 11), stay(3, 31, 0, 4), stay(4, 41, 0, 4)]
+    dead = [patient(1, dod=day(14)), patient(2, dod=day(14)), patient(3, dod=day(35)), patient(4)]
+    cohort_of(stays, dead, deaths_in_window=deaths)
+    assert flow(context)["of these, died within 30 days"] == (3, 2)
+    assert flow(context)["of these, died within 30 days and not readmitted"] == (2, 2)
+
+
+def test_the_next_stay_is_the_next_one_planned_or_not_and_seen_or_not(cohort_of):
+    stays = [
+        stay(1, 11, 0, 4, "EW EMER."),
+        stay(1, 12, 5, 6, "EU OBSERVATION"),
+        stay(1, 13, 10, 12, "ELECTIVE"),
+        stay(1, 14, 12, 14, "URGENT"),  # goes on with it
+        stay(1, 15, 20, 22, "URGENT"),
+    ]
+    for observed in ("kept", "excluded"):
+        cohort = cohort_of(stays, version="IV", observation_stays=observed)
+        assert str(cohort.loc["11", "next_stay_at"]) == day(5)
+        assert str(cohort.loc["13", "next_stay_at"]) == day(20)
+        assert pd.isna(cohort.loc["15", "next_stay_at"])
+    assert str(cohort.loc["11", "next_admission_at"]) == day(20)
+    cohort = cohort_of(stays, version="IV", rules="huang2019")
+    assert str(cohort.loc["13", "next_stay_at"]) == day(12)
 
 
 @pytest.mark.parametrize("begins", [2, 4], ids=["overlapping", "touching"])
@@ -299,7 +382,9 @@ def test_dates_that_are_all_wrong_are_told_and_not_the_empty_cohort_they_leave(c
 
 
 def test_an_empty_cohort_is_told_with_the_counts_of_every_step(cohort_of):
-    with pytest.raises(RequestError, match=r"is empty.* 2 not newborn; .*; 0 discharged alive. Look at .*minimum_age"):
+    with pytest.raises(
+        RequestError, match=r"is empty.* 2 not newborn; .*; 0 discharged alive; .*Look at .*minimum_age"
+    ):
         cohort_of([stay(1, 11, 0, 4, death=4), stay(2, 21, 0, 4, death=4)])
 
 
@@ -316,6 +401,7 @@ def test_the_flow_table_counts_admissions_and_subjects_at_every_step(cohort_of, 
     cohort_of(stays, test_share=0, validation_share=0)
     assert list(flow(context).values()) == [
         *[(7, 4), (6, 4), (6, 4), (5, 4), (4, 3), (4, 3), (4, 3), (3, 2)],
+        *[(0, 0), (0, 0), (0, 0), (0, 0), (0, 0)],  # how these ended
         *[(3, 2), (1, 1), (0, 0), (0, 0), (0, 0), (0, 0)],
     ]
     assert list(flow(context))[-6:] == [
@@ -374,6 +460,13 @@ class TestHuang:
     def test_only_a_time_of_death_is_a_death_and_children_are_kept(self, cohort_of):
         child = [patient(1, born="2145-01-01")]
         assert labels(cohort_of([stay(1, 11, 0, 4, flag=1)], child, rules="huang2019")) == {"11": False}
+
+    @pytest.mark.parametrize("version", ["III", "IV"])
+    def test_planned_types_that_differ_in_mimic_iv_are_warned_of(self, cohort_of, capsys, version):
+        stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "SURGICAL SAME DAY ADMISSION")]
+        assert labels(cohort_of(stays, rules="huang2019", version=version))["11"]
+        warned = "planned types differ in MIMIC-IV" in (told := capsys.readouterr().err)
+        assert warned == (version == "IV") == ("1 admissions as SURGICAL SAME DAY ADMISSION" in told)
 
     def test_settings_of_the_other_rules_are_refused(self, tmp_path):
         with pytest.raises(ValidationError, match=r"window_days: without effect.*huang2019"):
