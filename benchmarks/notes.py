@@ -77,10 +77,11 @@ def write_hospital(folder: Path, rows: int) -> None:
             day, at = str(charted).split()
             at = "" if kind in WITHOUT_TIME else f"{day} {at}"
             error = "1" if row % 2000 == 0 else ""
-            file.write(f'{row},{stay // 2},{stay},{day},{at},{CATEGORIES[kind]},Report,{error},"{texts[text]}"\n')
+            file.write(f'{row},{stay // 2},{stay},{day},{at},{at},{CATEGORIES[kind]},Report,{error},"{texts[text]}"\n')
     stays = [f"{number}" for number in range(STAYS)]
     times = {
         "admitted_at": pa.array([BEGIN] * STAYS, pa.timestamp("ms")),
+        "next_stay_at": pa.nulls(STAYS, pa.timestamp("ms")),
         "discharged_at": pa.array([BEGIN + timedelta(hours=each) for each in hours], pa.timestamp("ms")),
     }
     subjects = [f"{number // 2}" for number in range(STAYS)]

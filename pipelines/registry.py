@@ -231,7 +231,7 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.notes",
-        version=2,
+        version=3,
         settings="domain.clinical.notes.notes_settings:NotesSettings",
         run="domain.clinical.notes.notes:run",
         summary="puts the notes of each stay of a cohort together: cleaned, in order, with their sections",

@@ -23,9 +23,12 @@ Integers = NDArray[np.int64]
 Times = NDArray[np.datetime64]
 
 COLUMNS = {
-    "noteevents": ("subject_id", "hadm_id", "chartdate", "charttime", "category", "description", "iserror", "text"),
-    "discharge": ("subject_id", "hadm_id", "note_type", "charttime", "text"),
-    "radiology": ("subject_id", "hadm_id", "note_type", "charttime", "text"),
+    "noteevents": (
+        *("subject_id", "hadm_id", "chartdate", "charttime", "storetime"),
+        *("category", "description", "iserror", "text"),
+    ),
+    "discharge": ("subject_id", "hadm_id", "note_type", "charttime", "storetime", "text"),
+    "radiology": ("subject_id", "hadm_id", "note_type", "charttime", "storetime", "text"),
 }
 LAST_SECOND = np.timedelta64(86_399, "s")
 """Of a day. A note dated by its day alone may have been written as late as that."""
@@ -45,22 +48,29 @@ ERROR, NO_ADMISSION = "marked as an error", "without a HADM_ID"
 NOT_DISCHARGE, DISCHARGE = "no discharge summary", "a discharge summary"
 UNKNOWN, OUTSIDE = "of an admission that the table of admissions does not have", "of an admission outside the cohort"
 STRANGER = "of another subject than the admission"
-ENDED, LATE, NO_TIME = "of a stay that ended before the cut-off", "charted after the cut-off", "without time and date"
+ENDED, NO_TIME = "of a stay that ended before the cut-off", "without time and date"
+NEXT_STAY, AFTER_DISCHARGE = "written after the next admission began", "written too long after the discharge"
+LATE, STORED_LATE = "charted after the cut-off", "charted before the cut-off and stored after it"
 NO_TEXT = "without text"
-REASONS = (ERROR, NO_ADMISSION, NOT_DISCHARGE, DISCHARGE, UNKNOWN, OUTSIDE, STRANGER, ENDED, LATE, NO_TIME, NO_TEXT)
+REASONS = (
+    *(ERROR, NO_ADMISSION, NOT_DISCHARGE, DISCHARGE, UNKNOWN, OUTSIDE, STRANGER),
+    *(ENDED, NO_TIME, NEXT_STAY, AFTER_DISCHARGE, LATE, STORED_LATE, NO_TEXT),
+)
 """Why a note is left out, in the order in which they are looked at."""
-BY_DAY = "dated by the day alone"
+BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
 
 
 @dataclass(frozen=True)
 class Stays:
     """The stays of a cohort, numbered from 0, and the admissions that each is made of.
 
+    next_begins: when the subject's next stay begins, planned or not, (stays,).
     of_admission: hadm_id to the number of its stay.
     admissions: every hadm_id that the hospital knows; None where no table tells.
     """
 
     table: pa.Table
+    next_begins: Times
     of_admission: dict[str, int]
     admissions: frozenset[str] | None
 
@@ -91,6 +101,7 @@ def read_stays(cohort: Path, admissions: Path | None, file: str = COHORT) -> Sta
         stays, members = pq.read_table(cohort / file), pq.read_table(cohort / MEMBERS)
         for column in ("subject_id", "hadm_id"):
             stays = stays.set_column(stays.schema.get_field_index(column), column, canonical_ids(stays[column]))
+        next_begins = stays["next_stay_at"].cast(pa.timestamp("s")).to_numpy()
         ids, of_stay = (canonical_ids(members[column]).to_pylist() for column in ("hadm_id", STAY))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise RequestError(
@@ -101,7 +112,7 @@ def read_stays(cohort: Path, admissions: Path | None, file: str = COHORT) -> Sta
         raise RequestError(f"cohort: expected stays in {cohort / file}, found none. Look at its flow.csv.")
     number = {hadm_id: place for place, hadm_id in enumerate(stays["hadm_id"].to_pylist())}
     of_admission = {hadm_id: number[stay] for hadm_id, stay in zip(ids, of_stay, strict=True) if stay in number}
-    return Stays(stays, of_admission, _known(admissions))
+    return Stays(stays, next_begins, of_admission, _known(admissions))
 
 
 def _known(admissions: Path | None) -> frozenset[str] | None:
@@ -132,6 +143,8 @@ class NoteFilter:
         self.subjects = stays.subjects
         self.cut_offs = stays.begins + np.timedelta64(settings.hours, "h")
         self.open = stays.ends > self.cut_offs
+        self.until = stays.ends + np.timedelta64(round(settings.after_discharge_hours * 3600), "s")
+        self.until_day_ends = self.until.astype("datetime64[D]") + LAST_SECOND
 
     def __call__(self, rows: pa.Table, table: str) -> tuple[pa.Table, Counter[str]]:
         """The notes of a block of `table` as `SCHEMA` has them, sorted by stay, and what became of the others."""
@@ -139,19 +152,17 @@ class NoteFilter:
         hadm_ids = rows["hadm_id"].to_pylist()
         numbers = self.stays.of_admission
         stays = np.array([numbers.get(hadm_id, -1) for hadm_id in hadm_ids], np.int32)
-        at, by_day = _times(rows)
+        charted, written, by_day = _times(rows, table)
         sieve = Sieve(np.ones(rows.num_rows, bool))
         sieve.drop(ERROR, _equals(rows, "iserror", "1"))
         sieve.drop(NO_ADMISSION, _equals(rows, "hadm_id", ""))
         self._drop_other_kinds(sieve, kinds, is_radiology)
         self._drop_strangers(sieve, stays, hadm_ids, rows["subject_id"].to_pylist())
-        if self.settings.input == "early":
-            sieve.drop(ENDED, ~self.open[stays])
-            sieve.drop(NO_TIME, np.isnat(at))
-            sieve.drop(LATE, at >= self.cut_offs[stays])
+        self._drop_late(sieve, stays, charted, written, by_day)
         sieve.drop(NO_TEXT, _is_blank(rows["text"]))
         sieve.counts[BY_DAY] = int((sieve.left & by_day).sum())
-        columns = [stays, rows["hadm_id"], kinds, pa.array(at), rows[ROW], rows["text"]]
+        sieve.counts[NOT_STORED] = int((sieve.left & np.isnat(rows["storetime"].to_numpy())).sum())
+        columns = [stays, rows["hadm_id"], kinds, pa.array(charted), rows[ROW], rows["text"]]
         kept = pa.table(columns, names=SCHEMA.names).filter(pa.array(sieve.left)).cast(SCHEMA)
         return kept.take(pc.sort_indices(kept, [("stay", "ascending")])), sieve.counts
 
@@ -168,6 +179,23 @@ class NoteFilter:
         sieve.drop(OUTSIDE, stays < 0)
         whose = (self.subjects[stay] for stay in stays.tolist())
         sieve.drop(STRANGER, np.array([one != other for one, other in zip(whose, subjects, strict=True)], bool))
+
+    def _drop_late(
+        self, sieve: Sieve, stays: NDArray[np.int32], charted: Times, written: Times, by_day: Booleans
+    ) -> None:
+        """Leaves out what nobody could read at the time of the prediction."""
+        is_early = self.settings.input == "early"
+        if is_early:
+            sieve.drop(ENDED, ~self.open[stays])
+        sieve.drop(NO_TIME, np.isnat(written))
+        sieve.drop(NEXT_STAY, written >= self.stays.next_begins[stays])
+        if is_early:
+            too_late = written >= self.cut_offs[stays]
+            sieve.drop(LATE, too_late & (charted >= self.cut_offs[stays]))
+            sieve.drop(STORED_LATE, too_late)
+        else:
+            until = np.where(by_day, self.until_day_ends[stays], self.until[stays])
+            sieve.drop(AFTER_DISCHARGE, written > until)
 
 
 def _kinds(rows: pa.Table, table: str) -> tuple[NDArray[np.int8], Booleans]:
@@ -190,14 +218,20 @@ def _equals(rows: pa.Table, column: str, value: str) -> Booleans:
     return np.asarray(pc.equal(text, value), bool)
 
 
-def _times(rows: pa.Table) -> tuple[Times, Booleans]:
-    """When each note was charted, and where only the day is known, at the end of which it then stands."""
-    charted = rows["charttime"].to_numpy()
-    if "chartdate" not in rows.column_names:
-        return charted, np.zeros(len(charted), bool)
-    day_end = rows["chartdate"].to_numpy() + LAST_SECOND
-    by_day = np.isnat(charted)
-    return np.where(by_day, day_end, charted), by_day & ~np.isnat(day_end)
+def _times(rows: pa.Table, table: str) -> tuple[Times, Times, Booleans]:
+    """When each note was charted and when it was written, and where only the day is known, at the end of which it is.
+
+    Written is the later of chart and store time: a note speaks of the one, and could be read from the other on.
+    """
+    charted, stored = rows["charttime"].to_numpy(), rows["storetime"].to_numpy()
+    if table == "noteevents":
+        days, has_day_alone = rows["chartdate"].to_numpy(), np.isnat(charted)
+        begins, charted = np.where(has_day_alone, days, charted), np.where(has_day_alone, days + LAST_SECOND, charted)
+    else:  # MIMIC-IV charts its discharge notes at midnight of their day
+        days, begins = charted.astype("datetime64[D]"), charted
+        has_day_alone = (charted == days) & (table == "discharge")
+    by_day = has_day_alone & ~np.isnat(days) & ~(stored >= days)  # else the store time tells when on that day
+    return charted, np.where(by_day, days + LAST_SECOND, np.fmax(begins, stored)), by_day
 
 
 def _is_blank(text: pa.ChunkedArray) -> Booleans:

@@ -23,7 +23,7 @@ from domain.clinical.cohorts.tables import NOTES, note_version, tables_of
 from domain.clinical.notes import marks
 from domain.clinical.notes.note_blocks import Account, write_note_blocks
 from domain.clinical.notes.note_parts import SCHEMA, write_parts
-from domain.clinical.notes.note_rows import BY_DAY, REASONS, UNKNOWN, NoteFilter, read_stays
+from domain.clinical.notes.note_rows import BY_DAY, NOT_STORED, REASONS, UNKNOWN, NoteFilter, read_stays
 from domain.clinical.notes.notes_settings import NOT_IN_IV, NotesSettings
 
 NOTES_FILE, TOKENS_FILE, FLOW_FILE, ABOUT_FILE = "notes.parquet", "tokens.txt", "flow.csv", "notes.json"
@@ -56,10 +56,13 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     _check_any(account, settings)
     written = _write_notes(parts, context.output / NOTES_FILE)
     open_stays = int(notes_of.open.sum()) if settings.input == "early" else None
-    _write_flow(context.output / FLOW_FILE, account, stays.table.num_rows, open_stays, written)
+    without = (stays.table.num_rows if open_stays is None else open_stays) - sum(written.values())
+    if without:
+        say(f"notes: {without:,} stays are left without text")
+    _write_flow(context.output / FLOW_FILE, account, stays.table.num_rows, open_stays, written, without)
     write_text(context.output / TOKENS_FILE, "".join(token + "\n" for token in marks.TOKENS))
     write_json(context.output / ABOUT_FILE, {"input": settings.input, "stays": settings.stays})
-    return _metrics(account, written)
+    return _metrics(account, written) | {"stays_without_text": without}
 
 
 def _tables_to_read(settings: NotesSettings, tables: dict[str, Path]) -> list[str]:
@@ -103,7 +106,9 @@ def _write_notes(parts: Sequence[Path], path: Path) -> dict[str, int]:
     return counts
 
 
-def _write_flow(path: Path, account: Account, stays: int, open_stays: int | None, written: dict[str, int]) -> None:
+def _write_flow(
+    path: Path, account: Account, stays: int, open_stays: int | None, written: dict[str, int], without: int
+) -> None:
     """Writes what was read, what was left out and why, and what is left: of notes, and of stays."""
     rows: list[tuple[object, ...]] = [("step", "notes", "stays"), ("of the cohort", "", stays)]
     if open_stays is not None:
@@ -113,7 +118,8 @@ def _write_flow(path: Path, account: Account, stays: int, open_stays: int | None
     rejected = account.rows - account.kept - sum(account.counts[reason] for reason in REASONS)
     rows.append(("left out: cannot be used (rejects.jsonl)", rejected, ""))
     rows.append(("kept", account.kept, sum(written.values())))
-    rows.append((f"kept, {BY_DAY}", account.counts[BY_DAY], ""))
+    rows += [(f"kept, {what}", account.counts[what], "") for what in (BY_DAY, NOT_STORED)]
+    rows.append(("left without text", "", without))
     rows += [(f"kept, {split}", "", count) for split, count in written.items()]
     text = StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)

@@ -25,6 +25,9 @@ class NotesSettings(Settings):
     stays: `cohort`, those that a return can follow; or `all`, deaths in hospital among them, as what else is asked of
         early notes needs. Of who dies, notes are early only where death came after the cut-off.
     hours: the cut-off of early notes, counted from the admission.
+    after_discharge_hours: how long after the discharge a summary or addendum still counts; 0 for a prediction at the
+        discharge. Of a note that is dated by its day alone, the last such day counts whole. What was written after
+        the subject's next admission began never counts.
     radiology: whether radiology reports of the stay stand before its discharge summaries.
     max_rejects: the share of rows that may be unusable.
     """
@@ -34,6 +37,7 @@ class NotesSettings(Settings):
     input: Input = "discharge"
     stays: Literal["cohort", "all"] = "cohort"
     hours: Positive = 48
+    after_discharge_hours: Annotated[float, Field(ge=0, le=1e9)] = 48.0
     radiology: bool = False
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
@@ -43,6 +47,7 @@ class NotesSettings(Settings):
             refuse_idle(self, "hours", because="only early notes have a cut-off")
             refuse_idle(self, "stays", because="a discharge summary tells who died; only early notes are of all stays")
         else:
+            refuse_idle(self, "after_discharge_hours", because="early notes end before the discharge")
             refuse_idle(self, "radiology", because="early notes have their radiology reports among them")
             if isinstance(self.mimic, dict) and note_version(self.mimic) == "IV":
                 raise ValueError(NOT_IN_IV)

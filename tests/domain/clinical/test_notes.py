@@ -20,15 +20,18 @@ from bertrelay.vocabulary import train_wordpiece
 from domain.clinical.cohorts import mimic
 from domain.clinical.notes import marks, note_blocks, note_parts, notes
 from domain.clinical.notes.note_rows import (
+    AFTER_DISCHARGE,
     DISCHARGE,
     ENDED,
     ERROR,
     LATE,
+    NEXT_STAY,
     NO_ADMISSION,
     NO_TEXT,
     NO_TIME,
     NOT_DISCHARGE,
     OUTSIDE,
+    STORED_LATE,
     STRANGER,
     UNKNOWN,
 )
@@ -66,8 +69,8 @@ def addendum(text, day="2101-01-10", **others):
     return report(text, day, DESCRIPTION="Addendum", **others)
 
 
-def note_of_iv(text, kind="DS", hadm_id=100, time="2101-01-10 09:00:00", subject=1):
-    return ["1-DS-1", subject, hadm_id, kind, 1, time, time, text]
+def note_of_iv(text, kind="DS", hadm_id=100, time="2101-01-10 09:00:00", subject=1, stored=None):
+    return ["1-DS-1", subject, hadm_id, kind, 1, time, time if stored is None else stored, text]
 
 
 @pytest.fixture
@@ -86,12 +89,13 @@ def hospital(tmp_path):
     return make
 
 
-def stay(hadm_id="100", subject="1", hours=240.0, split="train", admitted=ADMITTED):
+def stay(hadm_id="100", subject="1", hours=240.0, split="train", admitted=ADMITTED, next_at=None):
     return {
         "subject_id": subject,
         "hadm_id": hadm_id,
         "admitted_at": admitted,
         "discharged_at": admitted + timedelta(hours=hours),
+        "next_stay_at": next_at,
         "split": split,
     }
 
@@ -144,7 +148,7 @@ def test_reports_are_joined_in_time_order_each_followed_by_its_addenda(hospital,
         report("First."),
         addendum("Of the second.", "2101-01-12"),
     ]
-    notes.run(hospital(rows), context)
+    notes.run(hospital(rows, after_discharge_hours=96), context)
     assert texts(context)["100"] == ["First.", "Of the first.", "Second.", "Of the second.", "Of the second, later."]
 
 
@@ -159,7 +163,8 @@ def test_of_a_joined_stay_an_addendum_follows_the_report_of_its_own_admission(ho
         report("First.", "2101-01-10", hadm_id=100),
         report("Second.", "2101-01-15", hadm_id=101),
     ]
-    notes.run(hospital(rows, members={"100": "100", "101": "100"}), context)
+    settings = hospital(rows, members={"100": "100", "101": "100"}, after_discharge_hours=240)
+    notes.run(settings, context)
     assert texts(context) == {"100": ["First.", "Of the first.", "Second."]}
 
 
@@ -230,6 +235,91 @@ def test_radiology_reports_stand_before_the_summary_where_they_are_asked_for(hos
     rows += [note("First.", time="2101-01-03 09:00:00", category="Radiology")]
     notes.run(hospital(rows, radiology=True), context)
     assert texts(context) == {"100": ["First.", "Second.", "Report."]}
+
+
+# Text from after the discharge: at 2101-01-11 10:00, if a test says nothing else
+
+OF_IV_TABLE = {"table": "discharge.csv", "header": OF_IV}
+
+
+def test_reports_and_addenda_count_until_48_hours_after_the_discharge(hospital, context):
+    rows = [
+        report("On the day.", "2101-01-11"),
+        addendum("On the day that hour 48 is on.", "2101-01-13"),
+        addendum("A day later.", "2101-01-14"),
+        report("A second report.", "2101-02-01"),
+    ]
+    metrics = notes.run(hospital(rows), context)
+    assert texts(context) == {"100": ["On the day.", "On the day that hour 48 is on."]}
+    assert left_out(metrics) == {AFTER_DISCHARGE: 2}
+    assert flow(context)[f"left out: {AFTER_DISCHARGE}"] == "2"
+    notes.run(hospital(rows, after_discharge_hours=1e9), other(context, "all"))
+    assert len(texts(other(context, "all"))["100"]) == 4
+
+
+def test_at_the_door_all_of_the_day_of_discharge_counts_where_only_days_are_known(hospital, context):
+    rows = [report("On the day.", "2101-01-11"), addendum("A day later.", "2101-01-12")]
+    metrics = notes.run(hospital(rows, after_discharge_hours=0), context)
+    assert texts(context) == {"100": ["On the day."]}
+    assert left_out(metrics) == {AFTER_DISCHARGE: 1}
+
+
+def test_at_the_door_a_time_counts_to_the_second(hospital, context):
+    rows = [
+        note_of_iv("Until the discharge.", time="2101-01-11 09:00:00", stored="2101-01-11 10:00:00"),
+        note_of_iv("A second later.", "AD", time="2101-01-11 09:00:00", stored="2101-01-11 10:00:01"),
+        note_of_iv("Charted later.", "AD", time="2101-01-11 10:00:01", stored="2101-01-10 10:00:00"),
+        note_of_iv("Dated by the day.", "AD", time="2101-01-11 00:00:00", stored=""),
+        note_of_iv("Of that day, stored the next.", "AD", time="2101-01-11 00:00:00", stored="2101-01-12 08:00:00"),
+    ]
+    metrics = notes.run(hospital(rows, after_discharge_hours=0, **OF_IV_TABLE), context)
+    assert set(texts(context)["100"]) == {"Until the discharge.", "Dated by the day."}
+    assert left_out(metrics) == {AFTER_DISCHARGE: 3}
+    assert (flow(context)["kept, without a store time"], flow(context)["kept, dated by the day alone"]) == ("1", "1")
+
+
+@pytest.mark.parametrize("hours", [0, 48, 1e9])
+def test_text_from_the_next_admission_on_is_never_read(hospital, context, hours):
+    returned = stay(next_at=datetime(2101, 1, 12, 8))
+    rows = [
+        report("On the day.", "2101-01-11"),
+        report("On the day of the return, at an hour that nobody knows.", "2101-01-12"),
+        addendum("Of the next stay.", "2101-01-20"),
+        report("Nobody knows when.", ""),
+    ]
+    metrics = notes.run(hospital(rows, [returned], after_discharge_hours=hours), context)
+    assert texts(context) == {"100": ["On the day."]}
+    assert left_out(metrics) == {NEXT_STAY: 2, NO_TIME: 1}
+
+
+def test_a_report_of_the_very_second_of_the_next_admission_is_not_read(hospital, context):
+    rows = [
+        note_of_iv("Before.", time="2101-01-11 12:00:00", stored="2101-01-12 07:59:59"),
+        note_of_iv("At the return.", "AD", time="2101-01-11 12:00:00", stored="2101-01-12 08:00:00"),
+    ]
+    notes.run(hospital(rows, [stay(next_at=datetime(2101, 1, 12, 8))], **OF_IV_TABLE), context)
+    assert texts(context) == {"100": ["Before."]}
+
+
+def test_stays_whose_text_came_too_late_are_counted_as_left_without_text(hospital, context, capsys):
+    stays = [stay(), stay("200", "2"), stay("300", "3", next_at=datetime(2101, 1, 11, 20))]
+    rows = [
+        report("In time."),
+        report("Too late.", "2101-01-20", HADM_ID=200, SUBJECT_ID=2),
+        report("Returned on that day.", "2101-01-11", HADM_ID=300, SUBJECT_ID=3),
+    ]
+    metrics = notes.run(hospital(rows, stays), context)
+    assert set(texts(context)) == {"100"} and metrics["stays_without_text"] == 2
+    assert flow(context)["left without text"] == "2"
+    assert "2 stays are left without text" in capsys.readouterr().err
+
+
+def test_a_cohort_that_does_not_know_the_next_admission_is_refused(hospital, context):
+    settings = hospital([report("A.")])
+    file = settings.cohort + "/cohort.parquet"
+    pq.write_table(pq.read_table(file).drop_columns("next_stay_at"), file)
+    with pytest.raises(RequestError, match=r"cohort: expected a folder .*domain\.cohort"):
+        notes.run(settings, context)
 
 
 # Early notes
@@ -312,6 +402,23 @@ def test_the_cut_off_is_a_setting(hospital, context):
     assert texts(context) == {"100": ["Day three."]}
 
 
+def test_notes_charted_in_time_and_stored_later_are_not_early(hospital, context):
+    charted = [f"2101-01-0{1 + n // 24} {n % 24:02}:30:00" for n in range(10, 40)]
+    rows = [note(f"Planted {n}.", time=time, STORETIME="2101-01-03 10:00:00") for n, time in enumerate(charted)]
+    rows += [
+        note("Stored in time.", time="2101-01-02 09:00:00", STORETIME="2101-01-03 09:59:59"),
+        note("Never stored.", time="2101-01-02 10:00:00"),
+        note("Charted too late.", time="2101-01-03 10:00:00", STORETIME="2101-01-02 10:00:00"),
+        note("Of a day, stored in time.", day="2101-01-03", STORETIME="2101-01-03 09:00:00"),
+        note("Of a day, stored too late.", day="2101-01-02", STORETIME="2101-01-03 11:00:00"),
+    ]
+    metrics = notes.run(hospital(rows, **EARLY), context)
+    assert texts(context) == {"100": ["Stored in time.", "Never stored.", "Of a day, stored in time."]}
+    assert left_out(metrics) == {STORED_LATE: 31, LATE: 1}
+    assert flow(context)["kept, without a store time"] == "1"
+    assert flow(context)["kept, dated by the day alone"] == "0"
+
+
 # MIMIC-IV
 
 
@@ -344,7 +451,8 @@ def test_mimic_iv_has_no_early_notes_and_that_is_told(hospital, context):
 
 
 def test_settings_without_effect_are_refused():
-    for settings in ({"hours": 72}, {"stays": "all"}, {"input": "early", "radiology": True}):
+    early = [{"input": "early", "radiology": True}, {"input": "early", "after_discharge_hours": 0.0}]
+    for settings in ({"hours": 72}, {"stays": "all"}, *early):
         with pytest.raises(ValidationError, match="without effect"):
             NotesSettings(mimic="@hospital", cohort="@cohort", **settings)
 
