@@ -19,7 +19,7 @@ REGISTRY = (
     ),
     Stage(
         kind="samples.hospital",
-        version=2,
+        version=3,
         settings="pipelines.samples.hospital.settings:HospitalSettings",
         run="pipelines.samples.hospital.stage:run",
         summary="writes a made-up hospital in MIMIC's form, whose patients return with a known probability",

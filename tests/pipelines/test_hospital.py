@@ -29,6 +29,7 @@ from pipelines.samples.hospital.writing import write_hospitals
 
 SUBJECTS = 1500
 DAY = timedelta(days=1)
+REVIEW = "30-day review"
 STATED = "(?:Patient reports|Patient is known for|Positive for|History of|Team noted)"
 
 
@@ -285,6 +286,60 @@ def test_statements_and_denials_are_as_many_whatever_the_risk():
     assert np.mean([c[True] for c in first]) == pytest.approx(np.mean([c[True] for c in second]), abs=0.15)
 
 
+# What nobody has at the discharge
+
+
+def texts_read(folder, **settings):
+    """The discharge texts by stay, as the pipeline reads them."""
+    import pandas as pd
+
+    from domain.clinical import NotesSettings, write_notes
+
+    mimic, cohort = str(folder / "mimic"), str(folder / "cohort")
+    write_notes(NotesSettings(mimic=mimic, cohort=cohort, **settings), folder / "notes")
+    return pd.read_parquet(folder / "notes/notes.parquet").set_index("hadm_id")["text"]
+
+
+@pytest.mark.parametrize("version", ["III", "IV"])
+def test_late_notes_give_the_outcome_away_and_are_read_only_without_the_cut_offs(version, tmp_path):
+    import pandas as pd
+
+    from domain.clinical import CohortSettings, write_cohort
+
+    write_hospital(tmp_path, HospitalSettings(subjects=250, words=100, version=version))
+    write_cohort(CohortSettings(mimic=str(tmp_path / "mimic")), tmp_path / "cohort")
+    assert not texts_read(tmp_path).str.contains(REVIEW).any()
+    assert not texts_read(tmp_path, after_discharge_hours=0).str.contains(REVIEW).any()
+    file = tmp_path / "cohort/cohort.parquet"
+    cohort = pd.read_parquet(file).set_index("hadm_id", drop=False)
+    before_the_return = texts_read(tmp_path, after_discharge_hours=1e9)
+    cohort.assign(next_stay_at=pd.NaT).to_parquet(file)
+    late = [
+        texts[texts.str.contains(REVIEW)]
+        for texts in (before_the_return, texts_read(tmp_path, after_discharge_hours=1e9))
+    ]
+    for texts in late:
+        outcomes = texts.str.contains("there was an unplanned readmission")
+        assert outcomes.tolist() == cohort.loc[texts.index, "readmitted"].tolist()
+        assert outcomes.any() and not outcomes.all()
+    assert set(late[0].index) < set(late[1].index)
+
+
+def test_late_notes_change_nothing_else(tmp_path, monkeypatch):
+    for version in ("III", "IV"):
+        settings = HospitalSettings(subjects=60, version=version)
+        write_hospital(tmp_path / version / "with", settings)
+        with monkeypatch.context() as without:
+            without.setattr("pipelines.samples.hospital.notes.LATE", 0)
+            write_hospital(tmp_path / version / "without", settings)
+        for path in (tmp_path / version / "with").rglob("*.gz"):
+            found = rows(path)
+            others = rows(tmp_path / version / "without" / path.relative_to(tmp_path / version / "with"))
+            assert [row for row in found if REVIEW not in (row.get("TEXT") or row.get("text") or "")] == others
+            if path.name in ("NOTEEVENTS.csv.gz", "discharge.csv.gz"):
+                assert len(found) > len(others) + 3
+
+
 # The tables
 
 
@@ -336,7 +391,9 @@ def test_notes_have_the_oddities_of_the_real_ones(third):
         assert timeless[category] == categories[category]
     assert 0 < timeless["Nursing"] < 0.1 * categories["Nursing"]
     reports = Counter(
-        (note["HADM_ID"], note["DESCRIPTION"]) for note in notes if note["CATEGORY"] == "Discharge summary"
+        (note["HADM_ID"], note["DESCRIPTION"])
+        for note in notes
+        if note["CATEGORY"] == "Discharge summary" and REVIEW not in note["TEXT"]
     )
     kinds = Counter(description if count == 1 else f"{description}s" for (_, description), count in reports.items())
     assert 0.015 < kinds["Reports"] / len(third.risk) < 0.05

@@ -1,8 +1,9 @@
 """The notes of a patient: which are written, when, by whom, and with which of the oddities of the real ones."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import accumulate
 from random import Random
 from typing import Literal
 
@@ -23,6 +24,10 @@ TALKERS = ("Nursing", "Nursing/other", "Physician ")
 MOST_CARE_NOTES = 7
 RADIOLOGY, TRACING = 0.6, 0.3
 NO_TIME, ERROR, NO_STAY = 0.03, 0.02, 0.08
+LATE = 0.1
+"""Of stays that a return can follow, those of which a discharge note from afterwards tells what came of them."""
+LATE_ROW_ID = 10_000_000_000
+"""Above all others, so that late notes change no number of another row."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Note:
 
     hadm_id: None for a note that belongs to no stay.
     charted: when; has_time: whether its table knows more than the day.
+    row_id: in its table; None for the number of its row there.
     """
 
     hadm_id: int | None
@@ -41,6 +47,7 @@ class Note:
     text: str
     has_time: bool = True
     is_error: bool = False
+    row_id: int | None = None
 
 
 def notes_of(random: Random, subject: Subject, words: int, early: bool) -> list[Note]:
@@ -50,6 +57,28 @@ def notes_of(random: Random, subject: Subject, words: int, early: bool) -> list[
         notes.append(_of_no_stay(random, subject.stays[-1]))
     random.shuffle(notes)
     return notes
+
+
+def late_notes_of(random: Random, subject: Subject) -> Iterator[Note]:
+    """Reports and addenda that give the outcome away: from three days after the discharge on, or after the next stay.
+
+    Nobody has them at the discharge, so a model that reads them is wrong by as much as they tell.
+    """
+    ends = accumulate((stay.discharged for stay in subject.stays), max)
+    begins = (*(stay.admitted for stay in subject.stays[1:]), None)
+    for stay, end, begin in zip(subject.stays, ends, begins, strict=True):
+        goes_on = begin is not None and begin <= end
+        if goes_on or stay.prognosis is None or random.random() >= LATE:
+            continue
+        until = (begin or end + timedelta(days=30)) - timedelta(days=2)
+        first = end + timedelta(days=3)
+        if begin is None or (first < until and random.random() < 0.5):
+            day = first + (until - first) * random.random()
+        else:
+            day = begin + timedelta(days=1)
+        text = f"Addendum:\n{phrases.OUTCOMES[stay.prognosis.returns]}\n"
+        note = _report(stay, day, text) if random.random() < 0.5 else _addendum(stay, day, text)
+        yield replace(note, row_id=LATE_ROW_ID + stay.hadm_id)
 
 
 def _of_stay(random: Random, subject: Subject, stay: Stay, words: int, early: bool) -> Iterator[Note]:
@@ -80,12 +109,15 @@ def _reports(random: Random, subject: Subject, stay: Stay, said: Sequence[str], 
         yield _report(stay, reported + timedelta(days=1), summary(random, subject, stay, rest, words))
     elif shared:
         day = reported + timedelta(days=-1 if random.random() < ADDENDUM_BEFORE else random.randint(0, 5))
-        text = addendum(random, stay, rest)
-        yield Note(stay.hadm_id, "addendum", "Discharge summary", "Addendum", day, text, has_time=False)
+        yield _addendum(stay, day, addendum(random, stay, rest))
 
 
 def _report(stay: Stay, charted: datetime, text: str) -> Note:
     return Note(stay.hadm_id, "report", "Discharge summary", "Report", charted, text, has_time=False)
+
+
+def _addendum(stay: Stay, charted: datetime, text: str) -> Note:
+    return Note(stay.hadm_id, "addendum", "Discharge summary", "Addendum", charted, text, has_time=False)
 
 
 def _care(random: Random, stay: Stay, said: Sequence[str]) -> Iterator[Note]:

@@ -260,3 +260,8 @@ NEWBORN = (
     "Hearing test passed on both sides.",
     "Parents were shown bathing and cord care.",
 )
+OUTCOMES = {
+    True: "30-day review: there was an unplanned readmission.",
+    False: "30-day review: there was no unplanned readmission.",
+}
+"""What late notes say, by whether the patient returned; no other note has a 30-day review."""

@@ -59,7 +59,7 @@ OLDEST_AGE, HIDDEN_AGE_IV, HIDDEN_YEARS_III = 89, 91, 300
 
 
 def rows_iii(random: Random, subject: Subject, notes: Iterable[Note]) -> Rows:
-    """A patient in the form of MIMIC-III; `ROW_ID` is left for the file to number."""
+    """A patient in the form of MIMIC-III; a `ROW_ID` that is None is left for the file to number."""
     yield "PATIENTS", _patient_iii(subject)
     fixed = random.choice(INSURANCE), random.choice(ETHNICITIES), random.choice(MARITAL)
     for stay in subject.stays:
@@ -119,7 +119,7 @@ def _admission_iii(
 def _note_iii(random: Random, subject: Subject, note: Note) -> Row:
     time = _time(note.charted) if note.has_time else None
     return (
-        None,
+        note.row_id,
         subject.subject_id,
         note.hadm_id,
         str(note.charted.date()),

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from bertrelay.progress import progress
-from pipelines.samples.hospital.notes import notes_of
+from pipelines.samples.hospital.notes import late_notes_of, notes_of
 from pipelines.samples.hospital.settings import HospitalSettings
 from pipelines.samples.hospital.stays import Subject, draw_subject
 from pipelines.samples.hospital.tables import COLUMNS_III, COLUMNS_IV, rows_iii, rows_iv
@@ -39,13 +40,17 @@ def write_hospital(folder: Path, settings: HospitalSettings) -> dict[str, int]:
     files = {table: (f"{MIMIC}/{table}.csv.gz", header.split(",")) for table, header in columns.items()}
     files["risk"] = (RISK, ["subject_id", "hadm_id", "true_risk"])
     counts: Counter[str] = Counter()
+    numbered: Counter[str] = Counter()
     with ExitStack() as stack, progress("hospital", settings.subjects, "patients") as bar:
         tables = {table: stack.enter_context(_writer(folder / name, head)) for table, (name, head) in files.items()}
         for number in range(settings.subjects):
             for table, row in _rows(settings, number):
                 name, head = files[table]
                 counts[name] += 1
-                tables[table].writerow((counts[name], *row[1:]) if head[0] == "ROW_ID" else row)
+                if head[0] == "ROW_ID" and row[0] is None:
+                    numbered[name] += 1
+                    row = (numbered[name], *row[1:])
+                tables[table].writerow(row)
             if (number + 1) % SUBJECTS_PER_STEP == 0 or number + 1 == settings.subjects:
                 bar.advance(number % SUBJECTS_PER_STEP + 1)
     return {**{name: counts[name] for name, _ in files.values()}, **write_terms(folder)}
@@ -56,6 +61,7 @@ def _rows(settings: HospitalSettings, number: int) -> Iterator[tuple[str, tuple[
     subject, random = draw_subject(settings.seed, number)
     is_iii = settings.version == "III"
     notes = notes_of(random, subject, settings.words, early=is_iii)
+    notes += late_notes_of(Random(f"{settings.seed} {number} late"), subject)
     yield from (rows_iii if is_iii else rows_iv)(random, subject, notes)
     yield from _risks(subject)
 
