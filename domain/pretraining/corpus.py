@@ -1,6 +1,8 @@
 """A corpus of documents: sentences tokenized once, memory-mapped from the run's cache ever after."""
 
 import os
+import secrets
+import shutil
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,22 +16,22 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, sync_folder, write_json
+from bertrelay.files import read_json, sync_folder, whole_file, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.progress import progress, say
 from bertrelay.rejects import Rejects
 from bertrelay.tables import Unusable
 from domain.pretraining.documents import Item
-from domain.pretraining.readers import Files, files_of, is_xml, read_all
-from domain.pretraining.shards import Position, Shard, drafts, open_shard, read_facts, write_shard
+from domain.pretraining.readers import Files, files_of, read_all
+from domain.pretraining.shards import Grouping, Position, Shard, drafts, open_shard, read_facts, write_shard
 from domain.pretraining.sources import DocumentSource
 from domain.pretraining.vocabulary import before_sentences, plain_rules
 
-VERSION = 1  # raised when the same documents begin to give other sentences or tokens
-XML_VERSION = 2  # likewise, for documents in XML
+VERSION = 2  # raised when the same documents begin to give other sentences or tokens
 COUNTS = ("documents", "documents_of_one_sentence", "sentences", "tokens", "unknown_tokens")
-REJECTS = "rejects.jsonl"
-FLAT_FILES = {"lengths": np.int32, "document_starts": np.int64, "groups": np.int64}
+FACTS, REJECTS, KEY = "corpus.json", "rejects.jsonl", "groups.key"
+KEY_BYTES = 32
+FLAT_FILES = {"lengths": np.int32, "document_starts": np.int64, "groups": np.int64, "held_out": np.bool_}
 
 
 class Corpus:
@@ -37,19 +39,19 @@ class Corpus:
 
     lengths: tokens of each sentence, at least 1. int32 (sentences,)
     document_starts: number of the first sentence of each document, and after the last one. int64 (documents + 1,)
-    groups: equal for documents of one group (a patient), else of the document itself; a hash. int64 (documents,)
+    groups: equal for documents of one group (a patient), else of the document itself; counted as they are first met.
+        int64 (documents,)
     held_out: documents kept out of training, whole groups of them, as their hash decides. bool (documents,)
     facts: what `corpus.json` tells: documents, sentences, tokens, and what was left out, by reason.
     rejects: the file that lists unusable documents by file and line.
     """
 
-    def __init__(self, folder: Path, held_out_share: float = 0.0) -> None:
-        self.facts: dict[str, Any] = read_json(folder / "corpus.json") or {}
+    def __init__(self, folder: Path) -> None:
+        self.facts: dict[str, Any] = read_json(folder / FACTS) or {}
         self.rejects = folder / REJECTS
-        self.lengths, self.document_starts, self.groups = (
+        self.lengths, self.document_starts, self.groups, self.held_out = (
             np.memmap(folder / f"{name}.bin", kind, "r").view(np.ndarray) for name, kind in FLAT_FILES.items()
         )
-        self.held_out: NDArray[np.bool_] = self.groups.view(np.uint64) < held_out_share * 2.0**64
         self._shards = [shard.ids for shard in _open_shards(folder, self.facts["shards"])]
         self._shard_starts = np.cumsum([0, *map(len, self._shards)]).tolist()
 
@@ -75,36 +77,52 @@ def build_corpus(
 ) -> Corpus:
     """The corpus of `sources`, prepared unless it stands in the cache; killed, it goes on at the shard it was at.
 
-    held_out_share: of documents, or groups, to hold out. Nothing on the disk depends on it, so runs share a corpus.
+    held_out_share: of documents, or groups, to hold out.
     rejects_limit: the share of documents that may be unusable; those without text are counted and stop nothing.
     Raises RequestError for input that cannot be read or holds no text, and where nothing or all would be held out;
     WorkError for too many unusable documents.
     """
     files = [(source, file) for source in sources for file in files_of(source)]
     rules = plain_rules(tokenizer)
-    key = _key(sources, any(is_xml(*each) for each in files), rules, digests)
+    key = _key(sources, rules, digests, held_out_share)
     corpora = cache / "documents"
     folder, building = corpora / key, corpora / f"{key}.partial"
     corpora.mkdir(parents=True, exist_ok=True)
     with FileLock(corpora / f"{key}.lock"):
         if not folder.is_dir():
-            building.mkdir(exist_ok=True)
-            _prepare(building, files, rules, tokenizer.unk_token_id, rejects_limit)
+            if not (building / FACTS).is_file():
+                grouping = Grouping(_group_key(building), held_out_share)
+                _prepare(building, files, rules, tokenizer.unk_token_id, rejects_limit, grouping)
+            (building / KEY).unlink(missing_ok=True)
             building.rename(folder)
             sync_folder(corpora)
-    corpus = Corpus(folder, held_out_share)
+    corpus = Corpus(folder)
     _tell(corpus.facts)
     _check_held_out(corpus, held_out_share)
     return corpus
 
 
-def _key(sources: Sequence[DocumentSource], has_xml: bool, rules: Tokenizer, digests: Digests) -> str:
+def _key(sources: Sequence[DocumentSource], rules: Tokenizer, digests: Digests, held_out_share: float) -> str:
     """Stands for all that decides the corpus: content and settings of its sources, and the tokenizer's rules."""
     parts = [content_parts(source, type(source).model_fields, digests) for source in sources]
-    return fingerprint({"version": XML_VERSION if has_xml else VERSION, "sources": parts, "rules": rules.to_str()})[:32]
+    decisive = {"version": VERSION, "sources": parts, "rules": rules.to_str(), "held_out_share": held_out_share}
+    return fingerprint(decisive)[:32]
 
 
-def _prepare(folder: Path, files: Files, rules: Tokenizer, unknown_id: int | None, rejects_limit: float) -> None:
+def _group_key(building: Path) -> bytes:
+    """The secret of a corpus that is being prepared; shards whose key is gone are made again."""
+    file = building / KEY
+    if not file.is_file():
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir()
+        with whole_file(file) as path:
+            path.write_bytes(secrets.token_bytes(KEY_BYTES))
+    return file.read_bytes()
+
+
+def _prepare(
+    folder: Path, files: Files, rules: Tokenizer, unknown_id: int | None, rejects_limit: float, grouping: Grouping
+) -> None:
     space = before_sentences(rules)
 
     def tokenize(sentences: Sequence[str]) -> list[list[int]]:
@@ -117,7 +135,7 @@ def _prepare(folder: Path, files: Files, rules: Tokenizer, unknown_id: int | Non
         if facts:
             say(f"preparing documents: going on after {sum(shard['sentences'] for shard in facts):,} sentences")
         with progress("preparing documents", len(files), "files", at.file) as bar:
-            for draft in drafts(_items(files, at, rejects)):
+            for draft in drafts(_items(files, at, rejects), grouping):
                 facts.append(write_shard(folder / _name(len(facts)), draft, tokenize, unknown_id))
                 bar.advance(draft.after.file - at.file, f"{sum(shard['sentences'] for shard in facts):,} sentences")
                 at = draft.after
@@ -156,7 +174,7 @@ def _finish(folder: Path, shards: list[dict[str, Any]], rejects: Rejects) -> Non
         )
     facts = {**counts, "left_out": left_out, "rejects": rejects.counts, "shards": len(shards)}
     _write_flat(folder, _open_shards(folder, len(shards)))
-    write_json(folder / "corpus.json", facts)
+    write_json(folder / FACTS, facts)  # last: its presence means all is there
 
 
 def _open_shards(folder: Path, count: int) -> list[Shard]:
@@ -167,7 +185,15 @@ def _write_flat(folder: Path, shards: list[Shard]) -> None:
     """Writes `FLAT_FILES`; the shards are mapped, so all of them at once take no memory."""
     _write(folder / "lengths.bin", (shard.lengths for shard in shards))
     _write(folder / "document_starts.bin", _running_total(np.diff(shard.document_starts) for shard in shards))
-    _write(folder / "groups.bin", (shard.groups for shard in shards))
+    _write(folder / "groups.bin", [_as_first_met(np.concatenate([shard.groups for shard in shards]))])
+    _write(folder / "held_out.bin", (shard.held_out for shard in shards))
+
+
+def _as_first_met(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Hashes as numbers from 0, which the order of the documents alone decides."""
+    _, first, number = np.unique(groups, return_index=True, return_inverse=True)
+    found: NDArray[np.int64] = np.argsort(np.argsort(first))[number].astype(np.int64)
+    return found
 
 
 def _running_total(parts: Iterable[NDArray[np.int32]]) -> Iterator[NDArray[np.int64]]:

@@ -26,7 +26,14 @@ from domain.sentences import sentence_spans
 
 SHARD_SENTENCES = 2**16
 BATCH = 2048  # sentences tokenized at once
-FEATURES = Features({"group": Value("int64"), "lengths": List(Value("int32")), "ids": List(Value("int32"))})
+FEATURES = Features(
+    {
+        "group": Value("int64"),
+        "held_out": Value("bool"),
+        "lengths": List(Value("int32")),
+        "ids": List(Value("int32")),
+    }
+)
 HASH_KEY = b"bertrelay documents"
 
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
@@ -39,12 +46,40 @@ class Position(NamedTuple):
     item: int
 
 
+@dataclass(frozen=True)
+class Grouping:
+    """Which documents are of one group, a patient's for example, and which groups are held out.
+
+    key: of the hashes that stand for groups in shards. Made for a corpus and thrown away with its last shard, so that
+        nobody can try which patient a hash is of.
+    held_out_share: of the groups. A hash without a secret chooses them, in every corpus the same; only its verdict is
+        written.
+    """
+
+    key: bytes
+    held_out_share: float
+
+    def __call__(self, document: Document) -> tuple[int, bool]:
+        """A hash that documents of one group share, and whether they are held out.
+
+        A document without a group goes by its own id, or by its text where it has none. Hashes need no list of all
+        groups in memory, and say who is held out without regard to who else is there.
+        """
+        kind, name = ("group", document.group) if document.group else ("document", document.id or document.text)
+        said = f"{kind}\0{name}".encode()
+        place = int.from_bytes(blake2b(said, digest_size=8, key=HASH_KEY).digest(), "little")
+        group = int.from_bytes(blake2b(said, digest_size=8, key=self.key).digest(), "little", signed=True)
+        return group, place < self.held_out_share * 2.0**64
+
+
 @dataclass
 class Draft:
     """The documents of a shard to be, as sentences, and the account of all that was read for it."""
 
     after: Position
+    grouping: Grouping
     groups: list[int] = field(default_factory=list)
+    held_out: list[bool] = field(default_factory=list)
     documents: list[list[str]] = field(default_factory=list)
     sentences: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
@@ -57,16 +92,18 @@ class Draft:
             case Unusable():
                 self.rejects.append(item)
             case Document():
-                self.groups.append(_group(item))
+                group, is_held_out = self.grouping(item)
+                self.groups.append(group)
+                self.held_out.append(is_held_out)
                 self.documents.append(_sentences(item.text))
                 self.sentences += len(self.documents[-1])
 
 
-def drafts(items: Iterator[tuple[Position, Item]]) -> Iterator[Draft]:
+def drafts(items: Iterator[tuple[Position, Item]], grouping: Grouping) -> Iterator[Draft]:
     """The items in runs of whole documents with `SHARD_SENTENCES` or some more."""
     draft = None
     for position, item in items:
-        draft = draft or Draft(position)
+        draft = draft or Draft(position, grouping)
         draft.add(item)
         draft.after = position
         if draft.sentences >= SHARD_SENTENCES:
@@ -76,16 +113,6 @@ def drafts(items: Iterator[tuple[Position, Item]]) -> Iterator[Draft]:
         yield draft
 
 
-def _group(document: Document) -> int:
-    """Equal for documents of one group; else of the document's own id, or of its text where it has none.
-
-    A hash needs no list of all groups in memory, and says who is held out without regard to who else is there.
-    """
-    kind, name = ("group", document.group) if document.group else ("document", document.id or document.text)
-    digest = blake2b(f"{kind}\0{name}".encode(), digest_size=8, key=HASH_KEY).digest()
-    return int.from_bytes(digest, "little", signed=True)
-
-
 def _sentences(text: str) -> list[str]:
     return [" ".join(text[start:end].split()) for start, end in sentence_spans(text)]
 
@@ -93,13 +120,14 @@ def _sentences(text: str) -> list[str]:
 class Shard(NamedTuple):
     """A shard as it lies on the disk, memory-mapped.
 
-    groups: of each document, (documents,).
+    groups: a hash of each document's group, (documents,). held_out: whether it is held out, (documents,).
     document_starts: number of the first sentence of each document, and after the last one, (documents + 1,).
     lengths: tokens of each sentence, at least 1, (sentences,).
     ids: of all tokens, end to end, (tokens,).
     """
 
     groups: NDArray[np.int64]
+    held_out: NDArray[np.bool_]
     document_starts: NDArray[np.int32]
     lengths: NDArray[np.int32]
     ids: NDArray[np.int32]
@@ -136,9 +164,10 @@ def read_facts(path: Path) -> dict[str, Any] | None:
 def open_shard(path: Path) -> Shard:
     """Maps a shard into memory."""
     columns = Dataset.from_file(str(path)).data
-    groups, lengths, ids = (_only_chunk(columns.column(name)) for name in FEATURES)
+    groups, held_out, lengths, ids = (_only_chunk(columns.column(name)) for name in FEATURES)
     return Shard(
         groups.to_numpy(),
+        held_out.to_numpy(zero_copy_only=False),
         lengths.offsets.to_numpy(),
         lengths.values.to_numpy(),
         ids.values.to_numpy(),
@@ -158,7 +187,9 @@ def _tokenized(draft: Draft, tokenize: Tokenize) -> Shard:
     document = np.repeat(np.arange(len(draft.documents)), [len(sentences) for sentences in draft.documents])
     sentences = np.bincount(document[lengths > 0], minlength=len(draft.documents))
     document_starts = _starts(sentences[sentences > 0])
-    return Shard(np.array(draft.groups, np.int64)[sentences > 0], document_starts, lengths[lengths > 0], ids)
+    groups, held_out = np.array(draft.groups, np.int64), np.array(draft.held_out, bool)
+    kept = sentences > 0
+    return Shard(groups[kept], held_out[kept], document_starts, lengths[lengths > 0], ids)
 
 
 def _flat(rows: list[list[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -175,4 +206,4 @@ def _table(shard: Shard) -> pa.Table:
     token_starts = _starts(shard.lengths)[shard.document_starts]
     lists = ((shard.document_starts, shard.lengths), (token_starts, shard.ids))
     columns = [pa.ListArray.from_arrays(pa.array(starts), pa.array(values)) for starts, values in lists]
-    return pa.table([pa.array(shard.groups), *columns], schema=FEATURES.arrow_schema)
+    return pa.table([pa.array(shard.groups), pa.array(shard.held_out), *columns], schema=FEATURES.arrow_schema)
