@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bertrelay.stage import World
+from bertrelay.terminal import printable
 
 SECONDS_BETWEEN_LINES = 15.0
 
@@ -23,7 +24,7 @@ class Bar:
 def say(message: str) -> None:
     """Prints a plain line about the work on standard error, from the main process only."""
     if World.from_environment().is_main:
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -77,17 +78,17 @@ def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Ba
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn(f"{{task.completed:,}}/{{task.total:,}} {unit}"),
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     # Rich would send standard output the same way, away from the file or the command that reads it.
     with Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as shown:
-        task = shown.add_task(description, total=total, completed=done, note="", rate="")
+        task = shown.add_task(printable(description), total=total, completed=done, note="", rate="")
 
         class RichBar(Bar):
             def advance(self, amount: int = 1, note: str = "") -> None:

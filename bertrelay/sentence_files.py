@@ -28,8 +28,18 @@ class Survey:
 
 
 def as_table(source: Table | str | Path) -> Table:
-    """`source` itself, or the file of that name, read as what its suffix says."""
-    return source if isinstance(source, Table) else Table(path=InputFile.parse(str(source)))
+    """`source` itself, or the file of that name, read as what its suffix says. Raises RequestError for sentences."""
+    if isinstance(source, Table):
+        return source
+    if not isinstance(source, str | Path) or _is_sentence(str(source)):  # an error may not show it
+        found = "a sentence" if isinstance(source, str) else type(source).__name__
+        raise RequestError(f"expected a Table or the name of a file of sentences, found {found}; write them to a file")
+    return Table(path=InputFile.parse(str(source)))
+
+
+def _is_sentence(name: str) -> bool:
+    """Whether `name` has several words, no folder and no suffix, and no file has this name."""
+    return len(name.split()) > 1 and "/" not in name and not Path(name).suffix and not Path(name).exists()
 
 
 def sentences_of(table: Table, cache: Path | None = None) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.privacy import is_of_the_machine, place_of, sensitive_data
+from bertrelay.terminal import printable
 
 INTERRUPTED = 130
 DEBUG, SENSITIVE, GROUP_READ = ANYWHERE = ("--debug", "--sensitive", "--group-read")
@@ -68,7 +69,7 @@ def _show(message: str, code: int) -> None:
 
     rank = int(os.environ.get("RANK", "0"))
     if not leave_error(message, code) and (rank == 0 or code <= 128):
-        print(f"process {rank}: {message}" if rank else message, file=sys.stderr)
+        print(printable(f"process {rank}: {message}" if rank else message), file=sys.stderr)
 
 
 def _traceback(error: Exception) -> str:

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from pipelines.cli.data import data
+from pipelines.cli.echo import echo
 from pipelines.cli.encode import encode
 from pipelines.cli.evaluate import evaluate
 from pipelines.cli.mine import mine
@@ -57,7 +58,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"bertrelay {version('bertrelay')}")
+        echo(f"bertrelay {version('bertrelay')}")
         raise typer.Exit
 
 

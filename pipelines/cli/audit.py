@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from domain.clinical.leaks.audit_settings import LEAST_NEAR, NEAR
+from pipelines.cli.echo import echo
 from pipelines.cli.options import JsonOption
-
-COLOURS = {"good": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 
 
 def audit(
@@ -40,9 +39,9 @@ def audit(
     with stopping_at_once():
         findings = look_for_leaks(files, near)
     if as_json:
-        typer.echo(json.dumps({"findings": [asdict(finding) for finding in findings]}))
+        echo(json.dumps({"findings": [asdict(finding) for finding in findings]}))
     else:
         for finding in findings:
-            typer.echo(f"{typer.style(finding.level, fg=COLOURS[finding.level])}  {finding.told}")
+            echo(f"{finding.level}  {finding.told}", coloured=True)
     if any(finding.level == "fail" for finding in findings):
         raise typer.Exit(1)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import typer
 
 from bertrelay.files import whole_file
 from bertrelay.outputs import not_written
 from bertrelay.row_files import on_one_line
+from pipelines.cli.echo import echo
 
 if TYPE_CHECKING:
     from bertrelay.compare import Compared
@@ -80,7 +80,7 @@ def _pairs_text() -> Iterator[Write]:
 
     def write(block: "Compared") -> None:
         for value, first, second in zip(block.similarity, block.first, block.second, strict=True):
-            typer.echo(f"{value:.4f}\t{on_one_line(first)}\t{on_one_line(second)}")
+            echo(f"{value:.4f}\t{on_one_line(first)}\t{on_one_line(second)}")
 
     yield write
 
@@ -88,36 +88,36 @@ def _pairs_text() -> Iterator[Write]:
 @contextmanager
 def _matrix_text(columns: Sequence[str], is_of_itself: bool) -> Iterator[Write]:
     """Numbered columns, each row with its sentence; the columns' sentences below, where they are others."""
-    typer.echo(" ".join(f"{number:>9}" for number in range(1, len(columns) + 1)))
+    echo(" ".join(f"{number:>9}" for number in range(1, len(columns) + 1)))
     row = 0
 
     def write(block: "Compared") -> None:
         nonlocal row
         for sentence, values in zip(block.first, block.similarity, strict=True):
             row += 1
-            typer.echo(" ".join(f"{value:>9.4f}" for value in values) + f"  {row:>4}  {_short(sentence)}")
+            echo(" ".join(f"{value:>9.4f}" for value in values) + f"  {row:>4}  {_short(sentence)}")
 
     yield write
     if not is_of_itself:
-        typer.echo("")
+        echo("")
         for number, sentence in enumerate(columns, 1):
-            typer.echo(f"{number:>9}  {_short(sentence)}")
+            echo(f"{number:>9}  {_short(sentence)}")
 
 
 @contextmanager
 def _json_document(head: dict[str, Any], name: str) -> Iterator[Write]:
     """One document on standard output: `head`, and under `name` a list of the pairs, or of the matrix's rows."""
-    typer.echo(json.dumps(head, ensure_ascii=False)[:-1] + f', "{name}": [', nl=False)
+    echo(json.dumps(head, ensure_ascii=False)[:-1] + f', "{name}": [', nl=False)
     between = ""
 
     def write(block: "Compared") -> None:
         nonlocal between
         for item in _items(block):
-            typer.echo(between + json.dumps(item, ensure_ascii=False), nl=False)
+            echo(between + json.dumps(item, ensure_ascii=False), nl=False)
             between = ", "
 
     yield write
-    typer.echo("]}")
+    echo("]}")
 
 
 def _items(block: "Compared") -> Iterator[Any]:

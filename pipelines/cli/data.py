@@ -14,6 +14,7 @@ from bertrelay.privacy import identifiers_shown
 from domain.biomedical.answers.question_files import QuestionFormat
 from domain.biomedical.formats.front import FormatName
 from pipelines.cli.audit import audit
+from pipelines.cli.echo import echo
 from pipelines.cli.models import MODEL_HELP, check_model
 from pipelines.cli.options import JsonOption, WithTextOption
 
@@ -24,7 +25,7 @@ data = typer.Typer(help="Look at data before learning from it.", no_args_is_help
 
 CheckedFormat = Literal[FormatName, QuestionFormat]
 
-COLOURS = {"good": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+VERDICTS = ("good", "warn", "fail")
 
 SplitOption = Annotated[Path | None, typer.Option(metavar="FILE", help="The file of this split, whatever its name.")]
 
@@ -80,7 +81,7 @@ def check(
         findings = _findings(splits, file_format, model, columns)
     verdict = worst(findings)
     if as_json:
-        typer.echo(json.dumps(_document(splits, verdict, findings), ensure_ascii=False))
+        echo(json.dumps(_document(splits, verdict, findings), ensure_ascii=False))
     else:
         _print(splits, verdict, findings)
     raise typer.Exit(int(verdict == "fail"))
@@ -122,17 +123,13 @@ def _document(splits: dict[Any, Path], verdict: str, findings: "Sequence[Finding
 
 def _print(splits: dict[Any, Path], verdict: str, findings: "Sequence[Finding]") -> None:
     for split, path in splits.items():
-        typer.echo(f"{split:5}  {path}")
+        echo(f"{split:5}  {path}")
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
-        typer.echo(f"{_shown(finding.verdict)}  {finding.check:{width}}  {finding.told}")
+        echo(f"{finding.verdict:4}  {finding.check:{width}}  {finding.told}", coloured=True)
     counts = Counter[str](finding.verdict for finding in findings)
-    told = ", ".join(f"{counts[each]} {each}" for each in COLOURS)
-    typer.echo(f"{_shown(verdict)}  {'all of it':{width}}  {told}")
-
-
-def _shown(verdict: str) -> str:
-    return typer.style(f"{verdict:4}", fg=COLOURS[verdict])
+    told = ", ".join(f"{counts[each]} {each}" for each in VERDICTS)
+    echo(f"{verdict:4}  {'all of it':{width}}  {told}", coloured=True)
 
 
 data.command()(audit)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
     BatchOption,
@@ -61,4 +62,4 @@ def encode(
             model, table, output, prompt_name=prompt, precision=precision, batch_tokens=batch_tokens, world=world
         )
     if world.is_main:
-        typer.echo(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
+        echo(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")

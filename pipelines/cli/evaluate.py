@@ -8,6 +8,7 @@ import typer
 
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import PrecisionOption
 
@@ -76,9 +77,9 @@ def evaluate(
         scores = read_protocols(settings, StageContext(nowhere, nowhere), rejects)
     metrics = scored(settings, scores, cache=None)
     if as_json:
-        typer.echo(json.dumps({"model": model, "metrics": metrics}, ensure_ascii=False, indent=2))
+        echo(json.dumps({"model": model, "metrics": metrics}, ensure_ascii=False, indent=2))
     else:
-        typer.echo("\n".join(score_lines({model: metrics}, intervals=True)))
+        echo("\n".join(score_lines({model: metrics}, intervals=True)))
 
 
 def _settings(model: str, **given: Any) -> "ProtocolSettings":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertrelay.tables import Format
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import BatchOption, HeaderOption, JsonOption, ModelArgument, PrecisionOption, table_of
 from students.mining.settings import NEIGHBOURS, Method, work_beside
@@ -110,7 +111,7 @@ def mine(
             world=world,
         )
     if world.is_main:
-        typer.echo(json.dumps({"output": str(output), **asdict(mining)}) if as_json else _text(mining, output))
+        echo(json.dumps({"output": str(output), **asdict(mining)}) if as_json else _text(mining, output))
 
 
 def _text(mining: "Mining", output: Path) -> str:

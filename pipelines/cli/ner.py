@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domain.biomedical.formats.front import FormatName
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
     BatchOption,
@@ -97,7 +98,7 @@ def tag(
             world=world,
         )
     if world.is_main:
-        typer.echo(json.dumps({"output": str(output), **tagged._asdict()}) if as_json else _text(tagged, output))
+        echo(json.dumps({"output": str(output), **tagged._asdict()}) if as_json else _text(tagged, output))
 
 
 def _text(tagged: "TaggedFile", output: Path) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from domain.biomedical.answers.answer_settings import CANDIDATES, InputFormat
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
     BatchOption,
@@ -108,7 +109,7 @@ def answer(
             world=world,
         )
     if world.is_main:
-        typer.echo(json.dumps({"output": str(output), **answered._asdict()}) if as_json else _text(answered, output))
+        echo(json.dumps({"output": str(output), **answered._asdict()}) if as_json else _text(answered, output))
 
 
 def _text(answered: "AnsweredFile", output: Path) -> str:

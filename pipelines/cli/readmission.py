@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertrelay.errors import RequestError
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, PrecisionOption
 
@@ -128,7 +129,7 @@ def score(
             precision=precision,
             batch_tokens=batch_tokens,
         )
-    typer.echo(json.dumps({"output": str(output), **scored._asdict()}) if as_json else _text(scored, output))
+    echo(json.dumps({"output": str(output), **scored._asdict()}) if as_json else _text(scored, output))
 
 
 def _id_in(file: Path) -> str:

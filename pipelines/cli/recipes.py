@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.echo import echo
+
 
 def recipes(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Print this one.", show_default=False)] = None,
@@ -24,10 +26,10 @@ def recipes(
     names = built_in_names()
     if name is None:
         _echo({each: _description(find_recipe(each).text) for each in names})
-        typer.echo("\nstages, for `uses` in a recipe:")
+        echo("\nstages, for `uses` in a recipe:")
         _echo({stage.kind: stage.summary for stage in REGISTRY})
     elif name in names:
-        typer.echo(find_recipe(name).text, nl=False)
+        echo(find_recipe(name).text, nl=False)
     else:
         raise RequestError(f"{name}: {unknown(name, names, 'recipe')}")
 
@@ -35,7 +37,7 @@ def recipes(
 def _echo(described: dict[str, str]) -> None:
     width = max(map(len, described), default=0)
     for name, description in described.items():
-        typer.echo(f"{name:{width}}  {description}".rstrip())
+        echo(f"{name:{width}}  {description}".rstrip())
 
 
 def _description(text: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipelines.cli.echo import echo
 from pipelines.cli.models import MODEL_HELP, check_model
 from pipelines.cli.options import (
     BatchOption,
@@ -91,7 +92,7 @@ def rerank(
             model, table, output, top=top, precision=precision, batch_tokens=batch_tokens, world=world
         )
     if world.is_main:
-        typer.echo(json.dumps({"output": str(output), **reranked._asdict()}) if as_json else _text(reranked, output))
+        echo(json.dumps({"output": str(output), **reranked._asdict()}) if as_json else _text(reranked, output))
 
 
 def _text(reranked: "RerankedFile", output: Path) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertrelay.stage import World
+from pipelines.cli.echo import echo
 
 ALONE = World()
 
@@ -117,7 +118,7 @@ def plan(
 
 def _echo(lines: Iterable[str]) -> None:
     for line in lines:
-        typer.echo(line)
+        echo(line, coloured=True)
 
 
 def _read(recipe: str, settings: list[str] | None) -> "Recipe":

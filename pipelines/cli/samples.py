@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli.echo import echo
+
 
 def samples(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; made when it is not there.")],
@@ -34,8 +36,8 @@ def samples(
         counts |= written.write_questions(folder, QuestionSettings(seed=seed))
         counts[f"{FOLDER}/"] = sum(written.write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
     if as_json:
-        typer.echo(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
+        echo(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
         return
     for name, count in counts.items():
-        typer.echo(f"{count:>9,}  {name}")
-    typer.echo(f"written to {folder}")
+        echo(f"{count:>9,}  {name}")
+    echo(f"written to {folder}")

@@ -12,6 +12,7 @@ import typer
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
 from bertrelay.tables import Format
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
     BatchOption,
@@ -244,15 +245,15 @@ def _give(
 
     if output:
         write_answers(output, answers)
-        typer.echo(f"answers in {output}")
+        echo(f"answers in {output}")
     elif as_json:
         document = {"index": _facts(opened), "queries": [as_document(answer) for answer in answers]}
-        typer.echo(json.dumps(document, ensure_ascii=False))
+        echo(json.dumps(document, ensure_ascii=False))
     elif is_asked:
         for answer in answers:
-            typer.echo(as_text(answer))
+            echo(as_text(answer))
     else:
-        typer.echo(_described(opened))
+        echo(_described(opened))
 
 
 def _facts(opened: "SearchIndex") -> dict[str, Any]:

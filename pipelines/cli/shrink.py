@@ -10,6 +10,7 @@ import typer
 
 from bertrelay.errors import RequestError
 from bertrelay.tables import Format
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import HeaderOption, JsonOption, ModelArgument, PrecisionOption, table_of
 from pipelines.scores import figures
@@ -96,7 +97,7 @@ def shrink(
         "precision": precision,
     }
     metrics = _shrunk(model, settings, output)
-    typer.echo(json.dumps({"output": str(output), **metrics}) if as_json else "\n".join(_lines(metrics, output)))
+    echo(json.dumps({"output": str(output), **metrics}) if as_json else "\n".join(_lines(metrics, output)))
 
 
 def _check_output(output: Path) -> None:

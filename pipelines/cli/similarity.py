@@ -12,6 +12,7 @@ import typer
 from bertrelay.errors import RequestError
 from bertrelay.progress import Bar, progress, say
 from bertrelay.similarity import Metric
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
     BatchOption,
@@ -221,4 +222,4 @@ def _give(
                 write(block)
     for path in filter(None, (asked.wanted.csv, asked.wanted.picture)):
         if not asked.wanted.json:
-            typer.echo(f"written to {path}")
+            echo(f"written to {path}")

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import typer
-
 from bertrelay.stage import Metrics
 from pipelines.plan import Action, Plan, PlannedStep, left_behind, short_path
 from pipelines.published import with_published
@@ -12,7 +10,6 @@ from pipelines.runner import Outcome
 from pipelines.scores import ABLATION, CLASSIFICATION, FACETS, SECTIONS, SIMILARITY, Figure, score_tables
 from pipelines.summary import summary
 
-COLOURS = {Action.RUN: typer.colors.GREEN, Action.RESUME: typer.colors.YELLOW, Action.SKIP: typer.colors.BRIGHT_BLACK}
 METRICS_SHOWN = 4
 FAMILIES_SHOWN = (
     "Translation accuracy",
@@ -32,7 +29,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     labels = _width(planned.step.label for planned in plan.steps)
     for planned in plan.steps:
         first, *rest = planned.reasons or ("",)
-        yield f"{_action(planned)}  {planned.step.label:{labels}}  {first}".rstrip()
+        yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {first}".rstrip()
         yield from (f"{'':6}  {'':{labels}}  {reason}" for reason in rest)
     found = left_behind(plan)
     if found:
@@ -48,7 +45,7 @@ def outcome_lines(outcome: Outcome, report: Path) -> Iterator[str]:
         key = planned.step.key
         seconds = "" if planned.action == Action.SKIP else f"{outcome.seconds[key]:.1f} s"
         figures = main_metrics(outcome.metrics.get(key, {}))
-        yield f"{_action(planned)}  {planned.step.label:{labels}}  {seconds:>9}  {figures}".rstrip()
+        yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {seconds:>9}  {figures}".rstrip()
     yield from score_lines(summary(outcome.plan.recipe, outcome.plan.run_folder))
     models = [model for planned in steps if (model := _model(planned)).is_dir()]
     yield from (f"model   {short_path(model)}" for model in models)
@@ -103,10 +100,6 @@ def _model(planned: PlannedStep) -> Path:
     from pipelines.folders import latest_name
 
     return planned.stage_folder / latest_name(planned.step.seed) / "model"
-
-
-def _action(planned: PlannedStep) -> str:
-    return typer.style(f"{planned.action.value:6}", fg=COLOURS[planned.action])
 
 
 def _width(labels: Iterable[str]) -> int:

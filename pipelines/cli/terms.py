@@ -9,6 +9,7 @@ import typer
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
 from domain.terms.terms_settings import MAX_REJECTS, NEIGHBOURS, TERM, Layers, TermsSettings
+from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
     BatchOption,
@@ -97,7 +98,7 @@ def terms(
         from domain.terms.terms import describe_terms
 
         metrics = describe_terms(settings, output)
-    typer.echo(json.dumps({"output": str(output), "metrics": metrics}) if as_json else _text(metrics, output))
+    echo(json.dumps({"output": str(output), "metrics": metrics}) if as_json else _text(metrics, output))
 
 
 def _columns(term: str | None, group: str | None) -> list[str] | None:

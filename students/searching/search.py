@@ -6,6 +6,7 @@ from typing import get_args
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, check_choice, check_count
+from bertrelay.sentence_files import as_table
 from bertrelay.tables import Table
 from students.searching.index import build_index
 from students.searching.opened import Hit, open_index
@@ -44,13 +45,14 @@ def search(
     check_count("ef_search", ef_search)
     if corpus is None and rebuild:
         raise RequestError("rebuild: expected a corpus, from which the index is built anew; found none")
+    table = None if corpus is None else as_table(corpus)
     folder = _folder(corpus, index)
     opened = (
         open_index(model, folder)
-        if corpus is None
+        if table is None
         else build_index(
             model,
-            corpus,
+            table,
             folder,
             kind=kind,
             prompt_name=prompt_name,

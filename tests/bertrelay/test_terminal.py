@@ -1,0 +1,46 @@
+"""What a corpus or a file's name holds never reaches a terminal as a control character."""
+
+import ast
+import json
+from pathlib import Path
+
+from bertrelay.progress import say
+from bertrelay.terminal import printable
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("bertrelay", "teachers", "students", "domain", "pipelines")
+PRINTING = {"bertrelay/progress.py", "pipelines/cli/__init__.py", "pipelines/cli/echo.py"}
+
+
+def test_control_characters_become_escapes_and_all_else_stays():
+    assert printable("a\x1b[2Jb\x07\r\x00\x7f\x9b1m\udcff") == r"a\u001b[2Jb\u0007\u000d\u0000\u007f\u009b1m\udcff"
+    text = "Straße\t개\n𝒜 \u200f\u0301 [bold] \\"
+    assert printable(text) == text
+
+
+def test_json_stays_the_same_json():
+    document = {"text": "a\x1b[2J\x07\x9b\x7f\n\t\\"}
+    assert json.loads(printable(json.dumps(document, ensure_ascii=False))) == document
+
+
+def test_messages_about_the_work_hold_none(capsys):
+    say("corpus\x1b]0;x\x07.txt: 3 sentences")
+    assert capsys.readouterr().err == "corpus\\u001b]0;x\\u0007.txt: 3 sentences\n"
+
+
+def prints(path):
+    """The calls in the module at `path` that print past `printable`."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "print",
+            "typer.echo",
+            "typer.secho",
+            "click.echo",
+        ):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_nothing_is_printed_elsewhere():
+    found = [place for package in PACKAGES for path in (ROOT / package).rglob("*.py") for place in prints(path)]
+    assert {place.partition(":")[0] for place in found} == PRINTING
+    assert len(found) == len(PRINTING)
