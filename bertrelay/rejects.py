@@ -36,24 +36,31 @@ class Rejects:
     """Counts the records that cannot be used and lists them in `rejects.jsonl`: file, line, id, reason; no text.
 
     path: written while the work goes on, and empty when nothing was rejected; None only counts.
+    Used without `with`, the account of a stream is closed and checked by `close` when the stream ends.
     limit: the share of all records that may be rejected. Leaving the context raises WorkError past it, and so does
     `add` as soon as there are a thousand rejects and they outnumber what is used: sooner, a bad stretch at the
     beginning of a good file would be taken for the whole.
     """
 
-    def __init__(self, path: Path | None, limit: float = 0.01) -> None:
-        self.path = path
+    def __init__(self, path: Path | str | None, limit: float = 0.01) -> None:
+        self.path = None if path is None else Path(path)
         self.limit = limit
         self._counts: Counter[tuple[str, str]] = Counter()  # by reason and file
         self._used = 0
         self._first = ""
         self._file: TextIO | None = None
+        self._was_opened = self._is_in_block = False
 
     def __enter__(self) -> Self:
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("w", encoding="utf-8")
+        self._is_in_block = True
+        self._open()
         return self
+
+    def _open(self) -> None:
+        if self.path is not None and self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a" if self._was_opened else "w", encoding="utf-8")
+            self._was_opened = True
 
     @property
     def counts(self) -> Counter[str]:
@@ -83,6 +90,7 @@ class Rejects:
         self._counts[reason, file] += 1
         place = file + (f", line {line:,}" if line else "") + (f", record {record}" if record else "")
         self._first = self._first or place + (f" ({detail})" if detail else "")
+        self._open()
         if self._file is not None:
             more = {name: value for name, value in (("record", record), ("detail", detail)) if value}
             told = {"file": file, "line": line, "reason": reason, **more}
@@ -98,11 +106,25 @@ class Rejects:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._is_in_block = False
+        self._close_file()
         if kind is None:
             self.check()
             self._tell()
+
+    def close(self) -> None:
+        """Ends an account that no `with` block will end, as one does. Raises WorkError past the limit."""
+        if not self._is_in_block:
+            self._open()
+            self._close_file()
+            self.check()
+            if self.path is not None:
+                self._tell()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _tell(self) -> None:
         if self._counts:

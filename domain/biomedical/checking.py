@@ -14,12 +14,20 @@ from typing import Literal, NamedTuple
 
 from bertrelay.errors import RequestError
 from bertrelay.tables import Unusable
-from domain.biomedical.annotations import Document, TaggedSentence
+from domain.biomedical.annotations import Document, Entity, TaggedSentence
 from domain.biomedical.entities.examples import of_document
-from domain.biomedical.formats.conll import CONLL, TOKEN_AND_TAG, Columns, refuse_columns, scheme_of, sentence_rows
+from domain.biomedical.formats.conll import (
+    CONLL,
+    STRAY_SPACE,
+    TOKEN_AND_TAG,
+    Columns,
+    refuse_columns,
+    scheme_of,
+    sentence_rows,
+)
 from domain.biomedical.formats.front import FormatName, document_items, format_of, once
-from domain.biomedical.formats.items import IMPOSSIBLE, MISALIGNED, numbered, place_of
-from domain.biomedical.tags import illegal_places, spans_of, split_tag
+from domain.biomedical.formats.items import IMPOSSIBLE, MISALIGNED, numbered, place_of, told_id
+from domain.biomedical.tags import READ_AS, FileScheme, illegal_places, spans_of, split_tag
 
 Verdict = Literal["good", "warn", "fail"]
 Split = Literal["train", "dev", "test"]
@@ -64,6 +72,7 @@ class Survey:
     unsaid: Counter[str] = field(default_factory=Counter)
     unusable: list[Unusable] = field(default_factory=list)
     illegal: list[int] = field(default_factory=list)  # lines
+    overlaps: list[str] = field(default_factory=list)  # where entities overlap, in words
     repeated: int = 0
     words: "array[int]" = field(default_factory=lambda: array("Q"))
     pieces: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -142,8 +151,9 @@ def survey(
 
 
 def _tagged(path: Path, name: FormatName, columns: Columns, found: Survey) -> Iterator[Sequence[str]]:
-    scheme = "IOBES" if name == "conll-iobes" else scheme_of(path, columns)
-    for row in sentence_rows(path, scheme, columns):
+    file_scheme: FileScheme = "IOBES" if name == "conll-iobes" else scheme_of(path, columns)
+    scheme = READ_AS[file_scheme]
+    for row in sentence_rows(path, file_scheme, columns):
         if isinstance(row, TaggedSentence):
             found.used += 1
             found.illegal += [row.line + place for place in illegal_places(row.tags, scheme)]
@@ -160,12 +170,27 @@ def _documents(path: Path, name: FormatName, found: Survey) -> Iterator[Sequence
         elif isinstance(item, Document):
             found.used += 1
             found.document_keys |= {hash(item.text)} if item.text.strip() else set()
+            found.overlaps += _overlaps(item)
             for example in of_document(item):
                 found.unsaid.update(example.beyond)
                 found.entities.update(split_tag(tag)[1] for tag in example.tags if tag.startswith("B"))
                 found.entities.update(example.beyond)
                 if example.tokens:
                     yield example.tokens
+
+
+def _overlaps(document: Document) -> Iterator[str]:
+    """Where each entity stands that begins before one before it has ended."""
+    longest: Entity | None = None
+    for entity in sorted(document.entities, key=lambda each: (each.start, -each.end)):
+        if longest is not None and entity.start < longest.end:
+            how = "in" if entity.end <= longest.end else "and"
+            yield (
+                f"{document.file}, line {document.line:,}, document {told_id(document.id)} "
+                f"({entity.start:,} to {entity.end:,} {how} {longest.start:,} to {longest.end:,})"
+            )
+        if longest is None or entity.end > longest.end:
+            longest = entity
 
 
 def _count(tokens: Sequence[str], found: Survey) -> None:
@@ -206,6 +231,9 @@ def _spans(surveys: Surveys) -> Finding:
             f"{unsaid:,} of {entities:,} entities are nested, discontinuous, of white space or end inside a word: tags "
             "cannot say them, so they are not learnt, and count as missed in a score"
         )
+    overlaps = [place for found in surveys.values() for place in found.overlaps]
+    if overlaps:
+        told.append(f"{len(overlaps):,} are nested or overlap: {_shown(overlaps)}")
     verdict: Verdict = "fail" if wrong else by_share(unsaid, entities, MOST_UNSAID)
     figures = {"misaligned": len(wrong), "unsaid": unsaid}
     return Finding(
@@ -214,13 +242,22 @@ def _spans(surveys: Surveys) -> Finding:
 
 
 def _tags(surveys: Surveys) -> Finding:
-    """Illegal tag sequences; these are of CoNLL files alone."""
-    places = [f"{found.name}, line {line:,}" for found in surveys.values() for line in found.illegal]
-    if not places:
-        return Finding("tags", "good", "every tag sequence is legal", {"illegal": 0})
-    shown = "; ".join([*places[:SHOWN], *(["…"] if len(places) > SHOWN else [])])
-    told = f"{len(places):,} tags may not stand where they do (an I- must go on with a B- of its type): {shown}"
-    return Finding("tags", "fail", told, {"illegal": len(places)})
+    """Illegal tag sequences and stray spaces; these are of CoNLL files alone."""
+    illegal = [f"{found.name}, line {line:,}" for found in surveys.values() for line in found.illegal]
+    rows = [row for found in surveys.values() for row in found.unusable if row.reason == STRAY_SPACE]
+    figures = {"illegal": len(illegal), "stray_spaces": len(rows)}
+    told = []
+    if illegal:
+        expected = "an I- must go on with a B- of its type"
+        told.append(f"{len(illegal):,} tags may not stand where they do ({expected}): {_shown(illegal)}")
+    if rows:
+        places = _shown([place_of(row) for row in rows])
+        told.append(f"{len(rows):,} sentences have a tag with a stray space, and cannot be used: {places}")
+    return Finding("tags", "fail" if told else "good", "; ".join(told) or "every tag sequence is legal", figures)
+
+
+def _shown(places: Sequence[str]) -> str:
+    return "; ".join([*places[:SHOWN], *(["…"] if len(places) > SHOWN else [])])
 
 
 def _types(surveys: Surveys) -> Finding:

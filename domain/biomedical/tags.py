@@ -1,5 +1,6 @@
 """Tags of tokens: the schemes IOB2 and IOBES, what is legal in them, and the spans they stand for.
 
+IOB1 and BILOU, in which files may be, are rewritten to these two.
 A tag is `O`, or a prefix and a type: `B-Disease`. Files with one type may leave it out (`B`, `I`): it is then empty.
 """
 
@@ -7,9 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 Scheme = Literal["IOB2", "IOBES"]
+FileScheme = Literal["IOB2", "IOBES", "IOB1", "BILOU"]
+READ_AS: dict[FileScheme, Scheme] = {"IOB2": "IOB2", "IOB1": "IOB2", "IOBES": "IOBES", "BILOU": "IOBES"}
+OF_BILOU = {"L": "E", "U": "S"}
 
 OUTSIDE = "O"
-PREFIXES: dict[Scheme, str] = {"IOB2": "BI", "IOBES": "BIES"}
+PREFIXES: dict[FileScheme, str] = {"IOB2": "BI", "IOBES": "BIES", "IOB1": "BI", "BILOU": "BILU"}
 OPENING = {"B", "S"}
 """What an entity may begin with; `I` and `E` go on with one."""
 
@@ -33,10 +37,15 @@ def join_tag(prefix: str, entity_type: str) -> str:
     return f"{prefix}-{entity_type}" if entity_type else prefix
 
 
-def is_tag(tag: str, scheme: Scheme) -> bool:
+def is_tag(tag: str, scheme: FileScheme) -> bool:
     """Whether `tag` can stand in `scheme` at all."""
     prefix, dash, entity_type = tag.partition("-")
     return tag == OUTSIDE or (len(prefix) == 1 and prefix in PREFIXES[scheme] and bool(dash) == bool(entity_type))
+
+
+def has_stray_space(tag: str) -> bool:
+    """Whether white space stands around a tag or its type."""
+    return any(part != part.strip() for part in (tag, *split_tag(tag)))
 
 
 def labels(types: Iterable[str], scheme: Scheme = "IOB2") -> list[str]:
@@ -118,3 +127,42 @@ def converted(tags: Sequence[str], scheme: Scheme, into: Scheme) -> list[str]:
     if illegal_places(tags, scheme):
         raise ValueError(f"these tags are no legal {scheme}")
     return tags_of(spans_of(tags, scheme), len(tags), into)
+
+
+def scheme_of_tags(sentences: Iterable[Sequence[str]]) -> FileScheme:
+    """The scheme of a file's tags.
+
+    IOBES has S or E, BILOU has L or U. Of the others IOB1 is the one in which an entity begins with I somewhere, and B
+    only divides it from one of its type before it; all else is IOB2, illegal sequences among it.
+    """
+    prefixes, begins_with_i, only_divides = set[str](), False, True
+    for tags in sentences:
+        before = OUTSIDE
+        for tag in tags:
+            prefix, entity_type = split_tag(tag)
+            touches = before != OUTSIDE and split_tag(before)[1] == entity_type
+            if is_tag(tag, "BILOU") or is_tag(tag, "IOBES"):
+                prefixes.add(prefix)
+            begins_with_i |= prefix == "I" and not touches
+            only_divides &= prefix != "B" or touches
+            before = tag
+    if prefixes & {"S", "E"}:
+        return "IOBES"
+    if prefixes & {"L", "U"}:
+        return "BILOU"
+    return "IOB1" if begins_with_i and only_divides else "IOB2"
+
+
+def rewritten(tags: Sequence[str], scheme: FileScheme) -> tuple[str, ...]:
+    """Tags of a file in `READ_AS[scheme]`; illegal ones stay illegal."""
+    if scheme == "IOB1":
+        pairs = zip(tags, [OUTSIDE, *tags], strict=False)
+        return tuple(
+            join_tag("B", split_tag(tag)[1])
+            if split_tag(tag)[0] == "I" and (before == OUTSIDE or split_tag(before)[1] != split_tag(tag)[1])
+            else tag
+            for tag, before in pairs
+        )
+    if scheme == "BILOU":
+        return tuple(join_tag(OF_BILOU.get(prefix, prefix), name) for prefix, name in map(split_tag, tags))
+    return tuple(tags)

@@ -13,7 +13,7 @@ from domain.biomedical.entities.ner_settings import EntitySource
 from domain.biomedical.formats import format_of, read_documents
 from domain.biomedical.formats.conll import CONLL, Columns, legal, refuse_columns, scheme_of, sentence_rows
 from domain.biomedical.formats.items import refuse
-from domain.biomedical.tags import OUTSIDE, TokenSpan, converted, split_tag, tags_of, types_of
+from domain.biomedical.tags import OUTSIDE, READ_AS, FileScheme, TokenSpan, converted, split_tag, tags_of, types_of
 from domain.biomedical.words import sentences_of
 
 
@@ -61,8 +61,6 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> It
         for example in of_document(document):
             unsaid.update(example.beyond)
             yield example._replace(document=f"{source.path} {document.id}")
-        if rejects is not None:
-            rejects.used()
     if unsaid:
         told = ", ".join(f"{count:,} × {name}" for name, count in unsaid.most_common())
         say(f"{source.path}: entities that tags of words cannot say (nested, broken, or ending in a word): {told}")
@@ -70,8 +68,9 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> It
 
 def _sentences(source: EntitySource, is_iobes: bool, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
     columns = Columns(*source.columns)
-    scheme = "IOBES" if is_iobes else scheme_of(source.path, columns)
-    for row in sentence_rows(source.path, scheme, columns):
+    file_scheme: FileScheme = "IOBES" if is_iobes else scheme_of(source.path, columns)
+    scheme = READ_AS[file_scheme]
+    for row in sentence_rows(source.path, file_scheme, columns):
         must_be_legal = only_legal or scheme == "IOBES"
         judged = legal(row, scheme) if must_be_legal and isinstance(row, TaggedSentence) else row
         if isinstance(judged, TaggedSentence):

@@ -100,7 +100,6 @@ def survey(source: Source, listed: Path, max_rejects: float, output: FormatName 
     first, end, characters, words = 0, 0, 0, 0
     with Rejects(listed, max_rejects) as rejects:
         for document in source.documents(rejects):
-            rejects.used()
             blank += not document.text.strip()
             plain = replace(document, entities=())
             check_held(plain, output, refused)

@@ -15,12 +15,26 @@ from typing import NamedTuple
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
 from bertrelay.progress import say
-from bertrelay.rejects import TakesRejects
+from bertrelay.rejects import Rejects
 from bertrelay.tables import Unusable
 from bertrelay.text_tables import opened
 from domain.biomedical.annotations import Document, Entity, Span, TaggedSentence, Unfit
 from domain.biomedical.formats.items import Item, Write, in_one_piece, numbered_lines, refuse, text_file
-from domain.biomedical.tags import OUTSIDE, PREFIXES, Scheme, TokenSpan, illegal_places, is_tag, spans_of, tags_of
+from domain.biomedical.tags import (
+    OUTSIDE,
+    PREFIXES,
+    READ_AS,
+    FileScheme,
+    Scheme,
+    TokenSpan,
+    has_stray_space,
+    illegal_places,
+    is_tag,
+    rewritten,
+    scheme_of_tags,
+    spans_of,
+    tags_of,
+)
 from domain.biomedical.words import sentences_of
 
 DOCUMENT_START = "-DOCSTART-"
@@ -28,6 +42,7 @@ START_LINES = f"{DOCUMENT_START}\t{OUTSIDE}\n\n"
 SEPARATORS = "\t\n\r\0"
 BYTE_ORDER_MARK = "\ufeff"
 ILLEGAL = "an illegal tag sequence"
+STRAY_SPACE = "a tag with a stray space"
 CONLL = ("conll", "conll-iobes")
 """The names of the formats that have columns."""
 
@@ -60,22 +75,26 @@ class _TokenLine(NamedTuple):
 
 def read_sentences(
     path: Path | str,
-    scheme: Scheme | None = None,
+    scheme: FileScheme | None = None,
     columns: Columns = TOKEN_AND_TAG,
-    rejects: TakesRejects | None = None,
+    rejects: Rejects | None = None,
 ) -> Iterator[TaggedSentence]:
-    """Streams the sentences of a file, with tags that are legal in `scheme`; `scheme_of` finds one not given.
+    """Streams the sentences of a file, with legal tags in `READ_AS[scheme]`; `scheme_of` finds one not given.
 
-    rejects: counts sentences that cannot be used; without it the first one raises RequestError. The caller counts the
-    used ones with `rejects.used()`.
+    rejects: counts sentences, used and not; without it the first one that cannot be used raises RequestError. Without
+    a `with` block around it, it is closed at the end of the file.
     """
     scheme = scheme or scheme_of(path, columns)
     for row in sentence_rows(path, scheme, columns):
-        judged = legal(row, scheme) if isinstance(row, TaggedSentence) else row
+        judged = legal(row, READ_AS[scheme]) if isinstance(row, TaggedSentence) else row
         if isinstance(judged, TaggedSentence):
+            if rejects is not None:
+                rejects.used()
             yield judged
         elif isinstance(judged, Unusable):
             refuse(judged, rejects)
+    if rejects is not None:
+        rejects.close()
 
 
 def write_sentences(path: Path | str, sentences: Iterable[TaggedSentence]) -> None:
@@ -93,16 +112,21 @@ def write_sentences(path: Path | str, sentences: Iterable[TaggedSentence]) -> No
             document = sentence.document
 
 
-def scheme_of(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> Scheme:
-    """IOBES for a file that has tags of it alone (S and E), else IOB2."""
-    tags = (row.tag for row in _parsed(Path(path), columns) if isinstance(row, _TokenLine))
-    return "IOBES" if any(tag[:1] in ("S", "E") and is_tag(tag, "IOBES") for tag in tags) else "IOB2"
+def scheme_of(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> FileScheme:
+    """The scheme of a file's tags; says which it is where they are rewritten."""
+    runs = groupby(_parsed(Path(path), columns), type)
+    found = scheme_of_tags([row.tag for row in run if isinstance(row, _TokenLine)] for _, run in runs)
+    if found != READ_AS[found]:
+        say(f"{path}: the tags are {found}, and are read as {READ_AS[found]}")
+    return found
 
 
 def sentence_rows(
-    path: Path | str, scheme: Scheme, columns: Columns = TOKEN_AND_TAG
+    path: Path | str, scheme: FileScheme, columns: Columns = TOKEN_AND_TAG
 ) -> Iterator[TaggedSentence | Unusable | DocumentStart]:
     """Every sentence in its place, usable or not, and where documents begin; whether tags are legal is not asked.
+
+    scheme: of the file; the tags are given in `READ_AS[scheme]`.
 
     Says where a file ends in the middle of a line, which may have lost a part of its tag.
     """
@@ -184,15 +208,17 @@ def _token_line(fields: Sequence[str], columns: Columns, width: int, line: int) 
     return _TokenLine(line, token, tag, None if token else ("an empty token", "a tag stands alone"))
 
 
-def _sentence(lines: Sequence[_TokenLine], file: str, document: int, scheme: Scheme) -> TaggedSentence | Unusable:
+def _sentence(lines: Sequence[_TokenLine], file: str, document: int, scheme: FileScheme) -> TaggedSentence | Unusable:
     for line in lines:
         if line.fault is not None:
             return Unusable(file, line.line, *line.fault)
+        if has_stray_space(line.tag):
+            return Unusable(file, line.line, STRAY_SPACE, "take the white space out of the tag")
         if not is_tag(line.tag, scheme):
             detail = f"{scheme} has O, and {', '.join(PREFIXES[scheme])} with a hyphen and a type"
             return Unusable(file, line.line, "an unknown tag", detail)
-    tokens = tuple(line.token for line in lines)
-    return TaggedSentence(tokens, tuple(line.tag for line in lines), file, lines[0].line, document)
+    tokens, tags = tuple(line.token for line in lines), rewritten([line.tag for line in lines], scheme)
+    return TaggedSentence(tokens, tags, file, lines[0].line, document)
 
 
 def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
@@ -200,21 +226,22 @@ def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
     for token in tokens:
         if not token or token.startswith(DOCUMENT_START) or any(sign in token for sign in SEPARATORS):
             raise Unfit("a token that no line can hold", "an empty one, or one with a tab, a line break or NUL in it")
-    if any(sign in tag for column in tags for tag in column for sign in SEPARATORS):
-        raise Unfit("a type that no line can hold", "with a tab, a line break or NUL in it")
+    if any(has_stray_space(tag) or any(sign in tag for sign in SEPARATORS) for column in tags for tag in column):
+        raise Unfit("a type that no line can hold", "with a tab, a line break or NUL in it, or a space around it")
     return "".join("\t".join(fields) + "\n" for fields in zip(tokens, *tags, strict=True)) + "\n"
 
 
 # Documents
 
 
-def read(path: Path, scheme: Scheme | None = None) -> Iterator[Item]:
+def read(path: Path, file_scheme: FileScheme | None = None) -> Iterator[Item]:
     """Streams the documents of a file, named after it and numbered from 1."""
-    scheme = scheme or scheme_of(path)
+    file_scheme = file_scheme or scheme_of(path)
+    scheme = READ_AS[file_scheme]
     names = (f"{path.name.partition('.')[0]}-{number}" for number in count(1))
     parts: list[TaggedSentence | Unusable] = []
     start: DocumentStart | None = None
-    for row in sentence_rows(path, scheme):
+    for row in sentence_rows(path, file_scheme):
         if start is not None and isinstance(row, DocumentStart):
             yield _document(parts, next(names), str(path), start.line, scheme)
         if isinstance(row, DocumentStart):

@@ -13,7 +13,7 @@ from bertrelay.errors import RequestError
 from bertrelay.outputs import not_written
 from bertrelay.privacy import is_sensitive
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects, TakesRejects
+from bertrelay.rejects import Rejects
 from bertrelay.tables import Unusable
 from bertrelay.text_tables import opened
 from domain.biomedical.annotations import Document, Unfit
@@ -25,7 +25,9 @@ FormatName = Literal[WrittenName, "text", "lines"]
 
 FORMATS: dict[FormatName, Format] = {
     "conll": Format(conll.read, conll.writing, conll.rendered),
-    "conll-iobes": Format(partial(conll.read, scheme="IOBES"), partial(conll.writing, scheme="IOBES"), conll.rendered),
+    "conll-iobes": Format(
+        partial(conll.read, file_scheme="IOBES"), partial(conll.writing, scheme="IOBES"), conll.rendered
+    ),
     "pubtator": Format(pubtator.read, pubtator.writing, pubtator.rendered),
     "bioc": Format(bioc.read, bioc.writing, bioc.rendered),
     "brat": Format(brat.read, brat.writing, brat.rendered),
@@ -39,7 +41,9 @@ SUFFIXES: dict[str, FormatName] = {
     ".conll": "conll",
     ".tsv": "conll",
     ".iob": "conll",
+    ".iob1": "conll",
     ".iob2": "conll",
+    ".bilou": "conll",
     ".bio": "conll",
     ".iobes": "conll-iobes",
     ".pubtator": "pubtator",
@@ -91,12 +95,12 @@ def _begins_as_pubtator(path: Path) -> bool:
 
 
 def read_documents(
-    path: Path | str, format_name: FormatName | None = None, rejects: TakesRejects | None = None, unique: bool = True
+    path: Path | str, format_name: FormatName | None = None, rejects: Rejects | None = None, unique: bool = True
 ) -> Iterator[Document]:
     """Streams the documents of a file or folder of any format; `format_of` finds one not given.
 
-    rejects: counts documents that cannot be used; without it the first one raises RequestError. The caller counts the
-    used ones with `rejects.used()`.
+    rejects: counts documents, used and not; without it the first one that cannot be used raises RequestError. Without
+    a `with` block around it, it is closed at the end of the file.
     unique: whether a second document with one id cannot be used; this remembers the ids, 100 bytes each.
     Raises RequestError for what concerns the whole file: not there, damaged, of another format.
     """
@@ -104,11 +108,15 @@ def read_documents(
     items = document_items(path, format_name)
     for item in numbered(once(items)) if unique else items:
         if isinstance(item, Document):
+            if rejects is not None:
+                rejects.used()
             yield item
         elif isinstance(item, Unusable):
             refuse(item, rejects)
         else:
             left_out[item.reason] += 1
+    if rejects is not None:
+        rejects.close()
     if left_out:
         told = ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common())
         say(f"{path}: only entities are read; read over: {told}")
@@ -175,6 +183,8 @@ def write_documents(
     with writing(path, format_name, rejects) as write:
         for document in documents:
             write(document)
+        if rejects is not None:
+            rejects.close()  # too many of them end before the output is there
 
 
 def check_held(document: Document, name: FormatName, rejects: Rejects | None = None) -> None:

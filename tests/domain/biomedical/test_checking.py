@@ -84,6 +84,28 @@ def test_spans_that_tags_cannot_say_are_counted(tmp_path):
     assert "3 of 10 entities" in spans.told
 
 
+def test_nested_and_overlapping_spans_are_told_with_file_and_line(tmp_path):
+    lines = ["1|t|ab cd ef gh", "1|a|", "1\t0\t5\tab cd\tX\t-", "1\t3\t5\tcd\tY\t-", "1\t3\t8\tcd ef\tX\t-",
+             "1\t9\t11\tgh\tX\t-", "", "2|t|ab", "2|a|", "2\t0\t2\tab\tX\t-", "2\t0\t2\tab\tY\t-", ""]  # fmt: skip
+    path = tmp_path / "a.pubtator"
+    path.write_text("\n".join(lines))
+    told = finding(check({"train": path}), "spans").told
+    assert f"3 are nested or overlap: {path}, line 1, document 1 (3 to 8 and 0 to 5); " in told
+    assert f"{path}, line 1, document 1 (3 to 5 in 3 to 8); {path}, line 8, document 2 (0 to 2 in 0 to 2)" in told
+
+
+def test_tags_with_stray_spaces_are_told_with_file_and_line(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("a\tB-X \nb\tI-X \n\nc\t O\n\nd\tB- X\n\ne\tB-X Y\n")
+    findings = check({"train": path})
+    tags, records = finding(findings, "tags"), finding(findings, "records")
+    places = "; ".join(f"{path}, line {line}" for line in (1, 4, 6))
+    assert (tags.verdict, tags.figures["stray_spaces"]) == ("fail", 3)
+    assert f"3 sentences have a tag with a stray space, and cannot be used: {places}" in tags.told
+    assert (records.verdict, records.figures["unusable"]) == ("fail", 3)
+    assert "X Y 1" in finding(findings, "types").told
+
+
 def test_misaligned_spans_and_broken_records_are_told_apart(tmp_path):
     lines = [
         '{"id": "1", "text": "ab", "entities": [{"start": 0, "end": 1, "type": "X", "text": "b"}]}',
@@ -102,7 +124,7 @@ def test_misaligned_spans_and_broken_records_are_told_apart(tmp_path):
 
 def test_unusable_records_are_a_share_of_what_they_are_counted_in(tmp_path):
     """300 sentences, 4 of them unusable, are 1.3 %, in however many documents they stand; and so are documents."""
-    broken = [f"a{number}\tO\n" if number % 75 else f"a{number}\tU-X\n" for number in range(300)]
+    broken = [f"a{number}\tO\n" if number % 75 else f"a{number}\tQ-X\n" for number in range(300)]
     (tmp_path / "a.tsv").write_text("-DOCSTART-\tO\n\n" + "\n".join(broken))
     found = finding(check({"train": tmp_path / "a.tsv"}), "records")
     assert (found.verdict, found.figures["unusable"]) == ("fail", 4)
@@ -116,7 +138,7 @@ def test_unusable_records_are_a_share_of_what_they_are_counted_in(tmp_path):
 
 
 def test_a_bad_split_is_not_hidden_by_a_good_one(tmp_path):
-    bad = conll(tmp_path / "bad.tsv", "a/U-X", *(f"w{number}" for number in range(50)))
+    bad = conll(tmp_path / "bad.tsv", "a/Q-X", *(f"w{number}" for number in range(50)))
     good = conll(tmp_path / "good.tsv", *(f"v{number}" for number in range(500)))
     assert finding(check({"train": bad, "test": good}), "records").verdict == "fail"
 

@@ -8,7 +8,8 @@ import pytest
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.rejects import Rejects
-from domain.biomedical.formats import Columns, format_of, read_documents, read_sentences
+from domain.biomedical.annotations import Document
+from domain.biomedical.formats import Columns, format_of, read_documents, read_sentences, write_documents
 
 SECRET = "Xylophonitis"
 
@@ -39,9 +40,9 @@ def test_spaces_for_tabs(tmp_path, read):
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (f"a\tO\n{SECRET}\tU-Disease\n", "line 2: an unknown tag (IOB2 has O, and B, I with a hyphen and a type)"),
+        (f"a\tO\n{SECRET}\tQ-Disease\n", "line 2: an unknown tag (IOB2 has O, and B, I with a hyphen and a type)"),
         (f"a\tO\n{SECRET}\t{SECRET}\n", "line 2: an unknown tag"),
-        (f"a\tO\nb\tO\n\n{SECRET}\tI-Disease\n", "line 4: an illegal tag sequence (in IOB2, 1 of 1 tags"),
+        (f"a\tO\nb\tB-X\n\n{SECRET}\tI-Disease\n", "line 4: an illegal tag sequence (in IOB2, 1 of 1 tags"),
         (
             f"a\tO\nb\tO\n{SECRET}",
             "line 3: another number of columns (expected 2",
@@ -74,17 +75,42 @@ def test_an_illegal_sentence_is_counted_and_the_others_are_read(tmp_path):
 
 
 def test_a_document_with_an_illegal_sentence_is_none(tmp_path):
-    path = write(tmp_path / "a.tsv", "-DOCSTART-\tO\n\na\tI-X\n\nb\tO\n\n-DOCSTART-\tO\n\nc\tO\n")
+    path = write(tmp_path / "a.tsv", "-DOCSTART-\tO\n\na\tI-X\n\nb\tB-X\n\n-DOCSTART-\tO\n\nc\tO\n")
     with Rejects(None, limit=1) as rejects:
         assert [each.id for each in read_documents(path, rejects=rejects)] == ["a-2"]
     assert rejects.counts == {"an illegal tag sequence": 1}
 
 
 def test_too_many_rejects_stop_the_work(tmp_path):
-    path = write(tmp_path / "a.tsv", "a\tI-X\n\nb\tO\n")
+    path = write(tmp_path / "a.tsv", "a\tI-X\n\nb\tB-X\n")
     with pytest.raises(WorkError, match="1 of 2 records cannot be used"), Rejects(None) as rejects:
         for _ in read_sentences(path, rejects=rejects):
-            rejects.used()
+            pass
+
+
+@pytest.mark.parametrize("read", [read_sentences, read_documents])
+def test_rejects_without_a_block_list_and_limit_too(tmp_path, read, capsys):
+    rows = ["a\tI-X\n", *("b\tB-X\n" for _ in range(199))]
+    path, listed = write(tmp_path / "a.tsv", "\n".join(rows)), tmp_path / "rejects.jsonl"
+    listed.write_text("of before")
+    assert len(list(read(path, rejects=Rejects(str(listed))))) == 199
+    assert [json.loads(line)["line"] for line in listed.open()] == [1]
+    assert "left out 1 of 200 records, which cannot be used" in capsys.readouterr().err
+    path.write_text("\n".join(rows[:99]))
+    with pytest.raises(WorkError, match=r"1 of 99 records cannot be used, more than the 1\.00% allowed"):
+        list(read(path, rejects=Rejects(listed)))
+    assert len(listed.read_text().splitlines()) == 1
+    list(read(write(path, "b\tB-X\n"), rejects=Rejects(listed)))
+    assert listed.read_text() == ""
+
+
+def test_rejects_without_a_block_count_what_is_written(tmp_path):
+    documents = [Document(str(number), "a\0" if number == 3 else "a") for number in range(100)]
+    write_documents(tmp_path / "a.pubtator", documents, rejects=Rejects(tmp_path / "rejects.jsonl"))
+    assert json.loads((tmp_path / "rejects.jsonl").read_text())["reason"] == "NUL in the text"
+    with pytest.raises(WorkError, match="1 of 50 records"):
+        write_documents(tmp_path / "b.pubtator", documents[:50], rejects=Rejects(tmp_path / "rejects.jsonl"))
+    assert not (tmp_path / "b.pubtator").exists()
 
 
 # PubTator

@@ -340,6 +340,19 @@ def test_conll_with_more_columns_and_windows_line_ends(tmp_path):
     assert (second.line, second.document) == (6, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "tags"), [("c.tsv", ["I-C", "I-C", "B-C", "O"]), ("c.bilou", ["B-C", "L-C", "U-C", "O"])]
+)
+def test_iob1_and_bilou_are_converted_and_told(tmp_path, capsys, name, tags):
+    (tmp_path / name).write_text("".join(f"{word}\t{tag}\n" for word, tag in zip("abcd", tags, strict=True)))
+    (document,) = read_documents(tmp_path / name)
+    assert document.entities == (Entity(0, 3, "C"), Entity(4, 5, "C"))
+    told = "IOB1, and are read as IOB2" if name == "c.tsv" else "BILOU, and are read as IOBES"
+    assert f"{name}: the tags are {told}" in capsys.readouterr().err
+    (sentence,) = read_sentences(tmp_path / name)
+    assert sentence.tags == (("B-C", "I-C", "B-C", "O") if name == "c.tsv" else ("B-C", "E-C", "S-C", "O"))
+
+
 def test_conll_without_documents_has_one_in_each_sentence(tmp_path):
     (tmp_path / "c.tsv").write_text("a\tB\nb\tI\n\nc\tO\n")
     first, second = read_documents(tmp_path / "c.tsv")
@@ -377,6 +390,7 @@ CANNOT = [
         "an entity over two sentences",
     ),
     ("conll", Document("1", "ab", (Entity(0, 2, "X\tY"),)), "a type that no line can hold"),
+    ("conll", Document("1", "ab", (Entity(0, 2, "X "),)), "a type that no line can hold"),
     ("pubtator", Document("1", "a\0b"), "NUL in the text"),
     ("pubtator", Document("1", "ab", (Entity(0, 2, "X\u2028Y"),)), "an entity that no line can hold"),
     ("pubtator", Document("1|t", "a"), "an id that no line can hold"),

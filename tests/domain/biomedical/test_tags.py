@@ -1,10 +1,23 @@
 import random
+from collections import Counter
+from itertools import pairwise
 
 import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOB2, IOBES, Entities
 
-from domain.biomedical.tags import TokenSpan, converted, follows, illegal_places, is_tag, labels, spans_of, tags_of
+from domain.biomedical.tags import (
+    TokenSpan,
+    converted,
+    follows,
+    illegal_places,
+    is_tag,
+    labels,
+    rewritten,
+    scheme_of_tags,
+    spans_of,
+    tags_of,
+)
 
 SCHEMES = {"IOB2": IOB2, "IOBES": IOBES}
 
@@ -95,3 +108,47 @@ def test_others_are_not(tag):
 def test_nothing_but_what_follows_may_follow():
     allowed = {(a, b) for a in labels(["X", "Y"]) for b in labels(["X", "Y"]) if follows(b, a)}
     assert len(allowed) == 5 * 3 + 4  # O and B- everywhere, I-X after B-X and I-X, I-Y likewise
+
+
+def in_iob1(tags):
+    """IOB2 tags in IOB1: an entity begins with I, but for one that touches another of its type."""
+    return [
+        f"I{tag[1:]}" if tag[0] == "B" and not (before != "O" and before[1:] == tag[1:]) else tag
+        for tag, before in zip(tags, ["O", *tags], strict=False)
+    ]
+
+
+@pytest.mark.parametrize("types", [["X", "Y-Z"], [""]])
+def test_iob1_and_bilou_are_recognised_and_say_the_same_spans(types):
+    draw = random.Random(4)
+    found = Counter()
+    for _ in range(300):
+        spans, sentences = [], []
+        for _ in range(4):
+            borders = sorted(draw.choices(range(12), k=6))
+            spans.append([TokenSpan(*each, draw.choice(types)) for each in pairwise(borders) if each[0] < each[1]])
+            spans[-1] = [each for each in spans[-1] if draw.random() < 0.6]
+            sentences.append(tags_of(spans[-1], 12))
+        assert scheme_of_tags(sentences) == "IOB2" or not any(spans)
+        iob1 = [in_iob1(tags) for tags in sentences]
+        bilou = [[tag.replace("E", "L").replace("S", "U") for tag in tags_of(each, 12, "IOBES")] for each in spans]
+        found[scheme_of_tags(iob1), scheme_of_tags(bilou)] += any(spans)
+        if any(spans):
+            assert [spans_of(rewritten(tags, "IOB1")) for tags in iob1] == spans
+            assert [spans_of(rewritten(tags, "BILOU"), "IOBES") for tags in bilou] == spans
+    assert set(+found) == {("IOB1", "BILOU")}
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme"),
+    [
+        ("O I-X O B-X", "IOB2"),  # an IOB2 file with a mistake, for B does not divide here
+        ("O I-X B-X", "IOB1"),
+        ("B-X I-X", "IOB2"),
+        ("O O", "IOB2"),
+        ("I-X I-Y", "IOB1"),
+        ("B-X E-X U-X", "IOBES"),
+    ],
+)
+def test_what_divides_says_which_scheme_it_is(tags, scheme):
+    assert scheme_of_tags([tags.split()]) == scheme
