@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from bertrelay.files import sync_folder
+from bertrelay.files import sync_folder, write_tensors
 from bertrelay.outputs import not_written
 from bertrelay.progress import say
 
@@ -93,22 +91,12 @@ def _unique(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]
 def _write(building: Path, checkpoint: Checkpoint) -> None:
     building.mkdir(parents=True)
     for name, tensors in checkpoint.tensors.items():
-        _write_tensors(building / f"{name}.safetensors", tensors)
+        write_tensors(building / f"{name}.safetensors", tensors)
     digests = {path.name: _sync_and_digest(path) for path in sorted(building.iterdir())}
     manifest = {"step": checkpoint.step, "state": checkpoint.state, "sha256": digests}
     (building / MANIFEST).write_text(json.dumps(_sealed(manifest)))
     _sync_and_digest(building / MANIFEST)
     sync_folder(building)
-
-
-def _write_tensors(path: Path, tensors: Tensors) -> None:
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:  # the system's error is in its words only
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def _path_of(folder: Path, step: int) -> Path:

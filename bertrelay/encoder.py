@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -13,7 +12,7 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from bertrelay import backbone as backbones
 from bertrelay.errors import RequestError
-from bertrelay.files import share
+from bertrelay.files import write_tensors
 from bertrelay.hardware import accelerator
 from bertrelay.layout import Dense, Layout, Prompts, read_layout, write_layout
 from bertrelay.pooling import Pooling, in_folder_order
@@ -126,12 +125,8 @@ class SentenceEncoder(nn.Module):
         backbones.save_tokenizer(self.tokenizer, folder, self.max_tokens, has_types)
         write_layout(folder, self.layout)
         if self.projection is not None:
-            weights = {
-                name: weight.detach().cpu().contiguous() for name, weight in self.projection.state_dict().items()
-            }
             path = folder / Dense.folder / "model.safetensors"
-            save_file(weights, path, {"format": "pt"})
-            share(path)
+            write_tensors(path, self.projection.state_dict(), {"format": "pt"})
 
     @property
     def layout(self) -> Layout:

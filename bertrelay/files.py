@@ -2,13 +2,17 @@
 
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertrelay.privacy import current_umask
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def write_json(path: Path, value: Any, compact: bool = False) -> None:
@@ -35,6 +39,24 @@ def write_text(path: Path, text: str) -> None:
 def share(path: Path) -> None:
     """Lets others read a result as any other file: what mkstemp makes, for safetensors too, is private."""
     path.chmod(0o666 & ~current_umask())
+
+
+def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None) -> None:
+    """Writes `tensors`, from whatever device, as safetensors that others may read as any other file.
+
+    Raises OSError with its number, which safetensors puts into words alone.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    share(path)
 
 
 @contextmanager

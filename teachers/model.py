@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, share, write_json
+from bertrelay.files import read_json, write_json, write_tensors
 from teachers.objectives import concatenate
 from teachers.settings import TrainSettings
 
@@ -54,8 +54,7 @@ def start_head(settings: TrainSettings, encoder: SentenceEncoder, classes: list[
 def save_head(head: nn.Linear, classes: list[str], settings: TrainSettings, folder: Path) -> None:
     """Writes the linear map, what it maps from, and the names of its classes."""
     folder.mkdir(exist_ok=True)
-    save_file({name: tensor.detach().cpu() for name, tensor in head.state_dict().items()}, folder / WEIGHTS)
-    share(folder / WEIGHTS)
+    write_tensors(folder / WEIGHTS, head.state_dict())
     write_json(folder / DESCRIPTION, _description(classes, settings))
 
 

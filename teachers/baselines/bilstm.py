@@ -12,12 +12,11 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, share, write_json
+from bertrelay.files import read_json, write_json, write_tensors
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Pooling
 from teachers.baselines.weights import fill, read_weights
@@ -97,8 +96,7 @@ class BiLstmEncoder(nn.Module):
         """Writes the folder that `load` reads."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: weight.cpu().contiguous() for name, weight in self.state_dict().items()}, folder / WEIGHTS)
-        share(folder / WEIGHTS)
+        write_tensors(folder / WEIGHTS, self.state_dict())
         sizes = {"word_dim": self.embeddings.embedding_dim, "hidden": self.lstm.hidden_size}
         write_json(folder / DESCRIPTION, {**sizes, "words": self.words}, compact=True)
 

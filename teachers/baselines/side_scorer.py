@@ -8,12 +8,11 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.files import share
+from bertrelay.files import write_tensors
 from teachers.baselines.pair_scores import Output, Pairs, score_pairs
 from teachers.baselines.weights import fill, read_weights
 
@@ -78,9 +77,7 @@ class SideScorer(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Writes the encoder's folder, and its own parameters in it."""
         self.encoder.save(folder)
-        path = Path(folder) / self.file
-        save_file({name: self.get_parameter(name).detach().cpu() for name in self.own}, path)
-        share(path)
+        write_tensors(Path(folder) / self.file, {name: self.get_parameter(name) for name in self.own})
 
     @classmethod
     def of(cls, encoder: SentenceEncoder, weights: Mapping[str, Tensor]) -> Self:  # noqa: ARG003

@@ -24,12 +24,12 @@ from bertrelay.training_settings import TrainingSettings
 DROPOUT = {"task": {"dropout": 0.2}}
 IN_A_CHECKPOINT = [
     Fault("update", 3),  # before there is any
-    Fault("save_file", 2, "within"),  # the optimizer's half in the first one
+    Fault("write_tensors", 2, "within"),  # the optimizer's half in the first one
     Fault("fsync", 2),
     Fault("fsync", 5),  # the folder's names
     Fault("rename", 1, "before"),
     Fault("rename", 1, "after"),
-    Fault("save_file", 3, "within"),  # the best weights
+    Fault("write_tensors", 3, "within"),  # the best weights
     Fault("look", 1, "after"),
     Fault("rename", 2, "before"),
     Fault("rmtree", 4, "within"),  # the oldest one's files

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder
 from bertrelay.dropout import set_dropout
 from bertrelay.errors import RequestError, Stopped
-from bertrelay.files import write_json
+from bertrelay.files import write_json, write_tensors
 from bertrelay.progress import say
 from bertrelay.quick import quicken
 from domain.biomedical.annotations import Unfit
@@ -181,7 +181,7 @@ def save_model(model: EntityModel, folder: Path) -> None:
     save_network(model.network.network, model.tokenizer, folder)
     crf = model.network.crf
     if crf is not None:
-        save_file({name: tensor.detach().cpu() for name, tensor in crf.state_dict().items()}, folder / CRF_WEIGHTS)
+        write_tensors(folder / CRF_WEIGHTS, crf.state_dict())
     else:
         (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of a model that stood here before
     description = _Description(

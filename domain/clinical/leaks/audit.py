@@ -14,6 +14,7 @@ import numpy as np
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import write_json
+from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, progress, say
 from bertrelay.stage import Metrics, StageContext
 from domain.clinical.ids import canonical_ids
@@ -87,6 +88,7 @@ def run(settings: AuditSettings, context: StageContext) -> Metrics:
     return {finding.name: finding.count for finding in findings}
 
 
+@sensitive_data()
 def look_for_leaks(files: Sequence[Path], near: float = NEAR) -> list[Finding]:
     """Looks through Parquet files with a column `split`, all of them together; what they do not have is not looked at.
 

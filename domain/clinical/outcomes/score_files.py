@@ -117,6 +117,8 @@ def sorted_notes(notes: NotesTable, beside: Path, rejects: Rejects) -> Iterator[
     try:
         base.execute("PRAGMA journal_mode = OFF")
         base.execute("PRAGMA synchronous = OFF")
+        folder = str(beside.absolute().parent).replace("'", "''")
+        base.execute(f"PRAGMA temp_store_directory = '{folder}'")  # what does not fit into memory is sorted there
         base.execute("CREATE TABLE notes (id TEXT, place INTEGER, text TEXT)")
         path.unlink()  # its text is nobody's but this process's, and a kill leaves none of it
         digest = hashlib.sha256()

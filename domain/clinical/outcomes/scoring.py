@@ -14,6 +14,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import give_back_memory, resolve_precision
 from bertrelay.outputs import check_output, held
 from bertrelay.parts import Parts
+from bertrelay.privacy import sensitive_data
 from bertrelay.progress import progress, say
 from bertrelay.rejects import Rejects
 from domain.clinical.outcomes.classifier import read_description
@@ -57,6 +58,7 @@ class ScoredFile(NamedTuple):
     chunks_per_second: float | None
 
 
+@sensitive_data()
 def score_file(
     model: str | Path,
     notes: str | Path,
