@@ -10,7 +10,7 @@ from bertrelay.files import read_json
 from domain.clinical.outcomes.judgement_files import CONFUSION, CURVES, FLOW, SLICES
 from domain.clinical.outcomes.outcome import in_words
 from pipelines.curves import COLOURS, DASHES, INK, Curve, picture, plain
-from pipelines.scores import READERS, Figure
+from pipelines.scores import READERS, Figure, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,6 +47,7 @@ class ReadmissionPictures:
     groups: (characteristic, group, admissions, figures), and for small groups of a characteristic how many there are.
     calibration: the same of the calibration before and after the recalibration; nothing where there is none.
     figures, calibration_figures: what these figures are called.
+    alarms: what the alarm threshold rests on; empty where nothing is known of it.
     confusion: of a task with classes, a class with how often it was taken for each; a dash where the row is not told.
     """
 
@@ -56,6 +57,7 @@ class ReadmissionPictures:
     figures: list[str]
     calibration_figures: list[str]
     confusion: list[list[str]]
+    alarms: str
 
 
 def readmission_pictures(folder: Path) -> ReadmissionPictures | None:
@@ -64,10 +66,10 @@ def readmission_pictures(folder: Path) -> ReadmissionPictures | None:
     if "slices" not in (listed or {}) and (drawn is None or "precision_recall" not in drawn):
         return None
     slices = (listed or {}).get("slices", [])
-    shown = [each["figures"] for each in slices if each["figures"]]
-    mean = next((name for name in MEANS if any(name in each for each in shown)), "mean_probability")
+    known = [each["figures"] for each in slices if each["figures"]]
+    mean = next((name for name in MEANS if any(name in each for each in known)), "mean_probability")
     of_groups = GROUP_FIGURES | {mean: MEANS[mean]}
-    is_calibrated = any("calibration_error" in each for each in shown)
+    is_calibrated = any("calibration_error" in each for each in known)
     return ReadmissionPictures(
         _curves(drawn) if drawn else [],
         [_group(each, of_groups) for each in slices],
@@ -75,6 +77,18 @@ def readmission_pictures(folder: Path) -> ReadmissionPictures | None:
         list(of_groups.values()),
         list(CALIBRATION_FIGURES.values()),
         _confusion(read_json(folder / CONFUSION)),
+        _alarms(drawn["alarms"]) if drawn and "alarms" in drawn else "",
+    )
+
+
+def _alarms(found: Mapping[str, Any]) -> str:
+    """The alarm threshold and the counts behind it."""
+    asked = f"a precision of {found['precision']:g} with 95 % confidence, on at least {found['minimum']:,} alarms"
+    if found["threshold"] is None:
+        return f"Alarms: no threshold reaches {asked}, on the validation split."
+    return (
+        f"Alarms: from P = {shown(found['threshold'])} on. On the validation split {found['right']:,} of "
+        f"{found['alarms']:,} alarms were right. Asked for was {asked}."
     )
 
 
@@ -178,5 +192,5 @@ def _group(told: Mapping[str, Any], names: Iterable[str]) -> Group:
     if told["suppressed"]:
         return told["characteristic"], f"{told['suppressed']} small groups, not shown", "", []
     figures = told["figures"]
-    shown = [Figure(figures.get(name), figures.get(f"{name}_low"), figures.get(f"{name}_high")) for name in names]
-    return told["characteristic"], told["group"], f"{told['admissions']:,}", shown
+    found = [Figure(figures.get(name), figures.get(f"{name}_low"), figures.get(f"{name}_high")) for name in names]
+    return told["characteristic"], told["group"], f"{told['admissions']:,}", found

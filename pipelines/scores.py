@@ -39,7 +39,10 @@ ABOUT = {
     "Observed/expected is the number of positives divided by the sum of the probabilities; slope and intercept are "
     "those of a logistic regression on the log-odds, the intercept with the slope held at 1. Ideal are 1, 1 and 0. "
     "Calibration error: ten bins of equal size; chance alone keeps that of perfect probabilities above 0, and the "
-    "interval makes up for it. Of several labels, the macro AUROC is the mean of each against the rest, the "
+    "interval makes up for it. Differences between model and baseline use the same resamples of subjects. Permuted "
+    "labels: TF-IDF is fitted again to labels of train that were permuted over subjects, and shows what it scores when "
+    "labels have nothing to do with texts; whether texts give the outcome away, it cannot show. Of several labels, the "
+    "macro AUROC is the mean of each against the rest, the "
     "micro AUROC that of all pairs of admission and label together. For comparison, Huang, "
     "Altosaar & Ranganath (2019) report for readmission on MIMIC-III an AUROC of 0.714 from discharge summaries and of "
     "0.674 and 0.672 from early notes, an AUPRC of 0.701 and an RP80 of 0.242. Theirs cannot be set against these: "
@@ -104,6 +107,16 @@ RETURNS = {
     "rp80": "RP80",
     "rp80_precision": "precision at its threshold",
     "rp80_optimistic": "RP80, optimistic",
+    "alarms": "alarms",
+    "alarm_recall": "recall of the alarms",
+    "alarm_precision": "precision of the alarms",
+    "auroc_difference": "AUROC, model minus this",
+    "auprc_difference": "AUPRC, model minus this",
+    "auroc_permuted": "AUROC with permuted labels, mean",
+    "auroc_permuted_sd": "their standard deviation",
+    "auroc_permuted_highest": "the highest of them",
+    "permutations": "permutations",
+    "permutation_p": "permutation test, p",
     "brier": "Brier score",
     "brier_uncalibrated": "Brier score before the recalibration",
     "calibration_error": "calibration error",

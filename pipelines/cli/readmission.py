@@ -25,8 +25,8 @@ of chunks, and where the chunk stands that counts most. JSONL and Parquet have t
 an admission may stand anywhere in the file. Stop it whenever you like: the same command goes on from there.
 
 Places count characters of the admission's notes as they are read, cleaned and joined by empty lines, not of the file.
-The alarm tells whether P reaches the threshold from which on 0.8 of the alarms on the validation split were right;
-it is empty where none was so good.
+The alarm tells whether P reaches the model's alarm threshold, which had the precision asked for (0.8) with 95 %
+confidence on at least 20 alarms of the validation split; it is empty where no threshold had.
 
 For example:
 

@@ -117,6 +117,21 @@ def test_calibration_of_groups_stands_before_and_after_the_recalibration(folder:
     )
 
 
+def test_the_counts_behind_the_alarm_threshold_are_shown_or_that_there_is_none(folder: Path) -> None:
+    alarms = {"precision": 0.8, "minimum": 20, "threshold": 0.4125, "alarms": 1204, "right": 1020}
+    asked = "a precision of 0.8 with 95 % confidence, on at least 20 alarms"
+    for given, told in (
+        (
+            alarms,
+            f"from P = 0.412 on. On the validation split 1,020 of 1,204 alarms were right. Asked for was {asked}.",
+        ),
+        (alarms | {"threshold": None, "alarms": None}, f"no threshold reaches {asked}, on the validation split."),
+    ):
+        (folder / "curves.json").write_text(json.dumps(CURVES | {"alarms": given}))
+        found = readmission_pictures(folder)
+        assert found is not None and found.alarms == f"Alarms: {told}"
+
+
 def test_labels_have_a_mean_probability_and_no_table_of_calibration(folder: Path) -> None:
     figures = {"auroc": 0.8, "auprc": 0.5, "prevalence": 0.3, "mean_probability": 0.31}
     one = SLICES["slices"][0] | {"figures": figures}

@@ -57,7 +57,8 @@ def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
         ranked = {"auroc": auroc(*counts), "auprc": average_precision(*counts), "rp80_optimistic": best_recall(*counts)}
-        alarms = {} if threshold is None else _alarms(judged, threshold, weights)
+        at_threshold = [] if threshold is None else _recall_and_precision(judged, threshold, weights)
+        alarms = dict(zip(("rp80", "rp80_precision"), at_threshold, strict=False))
         prevalence = {"prevalence": ratio(weights @ outcomes.astype(np.float64), weights.sum(-1))}
         return {**ranked, **alarms, **calibrations(weights), **prevalence}
 
@@ -65,12 +66,50 @@ def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
     return with_intervals(of, judged.subjects, distances=CALIBRATION_ERRORS, seed=seed) | missing
 
 
-def _alarms(judged: Judged, threshold: float, weights: Floats) -> dict[str, Floats]:
+def _recall_and_precision(judged: Judged, threshold: float, weights: Floats) -> list[Floats]:
     raised, positive = judged.probability >= threshold, judged.outcomes
     hits = weights @ (raised & positive).astype(np.float64)
+    return [ratio(hits, weights @ of.astype(np.float64)) for of in (positive, raised)]
+
+
+def differences(ours: Judged, other: Judged, seed: int = 0) -> Metrics:
+    """AUROC and AUPRC of `ours` minus those of `other` on the same admissions: a paired bootstrap over subjects."""
+    rankings = [Ranking(each.probability, each.outcomes) for each in (ours, other)]
+
+    def of(weights: Floats) -> dict[str, Floats]:
+        first, second = (ranking.counts(weights) for ranking in rankings)
+        return {
+            "auroc_difference": auroc(*first) - auroc(*second),
+            "auprc_difference": average_precision(*first) - average_precision(*second),
+        }
+
+    return with_intervals(of, ours.subjects, seed=seed)
+
+
+def alarm_figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
+    """How many test admissions reach the alarm threshold, their precision, and the recall; None without a threshold."""
+    names = "alarm_recall", "alarm_precision"
+    if threshold is None:
+        return {"alarms": None, **dict.fromkeys(names)}
+
+    def of(weights: Floats) -> dict[str, Floats]:
+        return dict(zip(names, _recall_and_precision(judged, threshold, weights), strict=True))
+
+    raised = int((judged.probability >= threshold).sum())
+    return {"alarms": raised} | with_intervals(of, judged.subjects, seed=seed)
+
+
+def permutation_figures(auroc: float, permuted: Floats) -> Metrics:
+    """Where an AUROC stands among those of permuted labels, (permutations,).
+
+    `permutation_p`: of the permutations and the figure itself, the share that reaches it.
+    """
     return {
-        "rp80": ratio(hits, weights @ positive.astype(np.float64)),
-        "rp80_precision": ratio(hits, weights @ raised.astype(np.float64)),
+        "permutations": len(permuted),
+        "auroc_permuted": float(permuted.mean()),
+        "auroc_permuted_sd": float(permuted.std(ddof=1)),
+        "auroc_permuted_highest": float(permuted.max()),
+        "permutation_p": (1 + int((permuted >= auroc).sum())) / (1 + len(permuted)),
     }
 
 

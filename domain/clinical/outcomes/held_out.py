@@ -12,8 +12,8 @@ from bertrelay.progress import progress
 from bertrelay.stage import Metrics
 from domain.clinical.cohorts.splits import SPLITS
 from domain.clinical.outcomes.aggregation import aggregate_labels, choose_c
-from domain.clinical.outcomes.baselines import baselines
-from domain.clinical.outcomes.measures import Floats, auroc_of, mean_of_known, threshold_at_precision
+from domain.clinical.outcomes.baselines import Baseline, baselines
+from domain.clinical.outcomes.measures import Floats, alarm_threshold, auroc_of, mean_of_known
 from domain.clinical.outcomes.outcome import probability_column
 from domain.clinical.outcomes.outcome_settings import LearningSettings, OutcomeModelSettings
 from domain.clinical.outcomes.outcome_task import OutcomeTask, Split
@@ -68,16 +68,13 @@ class HeldOut:
         settled: Metrics = {"c": how.c}
         if how.outcome.kind == "binary":
             settled |= {"recalibration_slope": how.slope, "recalibration_intercept": how.intercept}
-            settled["threshold"] = how.threshold
+            settled |= {"threshold": how.threshold}
+            settled |= {"threshold_alarms": how.alarms, "threshold_alarms_right": how.alarms_right}
         return {**splits, "chunks": len(tokens), "lost_chunks": tokens.lost_chunks, **settled}
 
-    def baselines(self) -> Iterator[tuple[str, Floats, Floats]]:
-        """The name of each baseline, and what it tells of the validation admissions and of the test admissions."""
-        notes = self.task.notes
-        validation, test = notes.is_in("validation"), notes.is_in("test")
-        is_test = test[validation | test]
-        for name, found in baselines(notes, validation | test):
-            yield name, found[~is_test], found[is_test]
+    def baselines(self, permutations: int = 0, seed: int = 0) -> Iterator[Baseline]:
+        """Each baseline, with the null test of so many permutations where the labels are of one kind."""
+        return baselines(self.task.notes, permutations, seed)
 
 
 def read_held_out(task: OutcomeTask, settings: LearningSettings) -> HeldOut:
@@ -104,5 +101,9 @@ def _settled(
     if how.outcome.kind != "binary":
         return how
     probability, outcomes = found(how.c)[:, 0], split.labels[:, 0]
-    settled = {"threshold": threshold_at_precision(probability, outcomes)}
+    found_alarms = alarm_threshold(probability, outcomes, settings.alarm_precision, settings.minimum_alarms)
+    settled: dict[str, Any] = {"alarm_precision": settings.alarm_precision}
+    if found_alarms is not None:
+        settled |= {"threshold": found_alarms.threshold}
+        settled |= {"alarms": found_alarms.alarms, "alarms_right": found_alarms.right}
     return how.model_copy(update=settled | fit_recalibration(probability, outcomes)._asdict())

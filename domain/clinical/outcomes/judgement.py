@@ -12,9 +12,12 @@ from domain.clinical.cohorts.characteristics import CHARACTERISTICS
 from domain.clinical.outcomes.classifier import save_model
 from domain.clinical.outcomes.evaluation import (
     Judged,
+    alarm_figures,
     best_figures,
     curves,
+    differences,
     figures,
+    permutation_figures,
     while_reading,
 )
 from domain.clinical.outcomes.held_out import HeldOut, read_held_out
@@ -64,27 +67,34 @@ def _judged_yes_or_no(held_out: HeldOut, settings: LearningSettings, output: Pat
     outcomes, subjects = test.labels[:, 0], held_out.subjects
     probability = held_out.test_probabilities[:, 0]
     ours = Judged(subjects, outcomes, probability, calibrated(probability, how.slope, how.intercept))
-    others, metrics = _judged_baselines(held_out)
+    others, metrics = _judged_baselines(held_out, ours, settings)
     reading = while_reading(held_out.test_chunk_probabilities[:, 0], test.admissions, outcomes, how)
-    about = {"outcome": how.labels[0], "prevalence": float(outcomes.mean())}
+    asked = {"precision": settings.alarm_precision, "minimum": settings.minimum_alarms}
+    alarms = {"threshold": how.threshold, "alarms": how.alarms, "right": how.alarms_right}
+    about = {"outcome": how.labels[0], "prevalence": float(outcomes.mean()), "alarms": asked | alarms}
     write_json(output / CURVES, about | curves({OURS: ours, **others}) | reading, compact=True)
     _write_slices(held_out, ours, Path(settings.cohort), output)
     best = {} if risks is None else best_figures(ours, risks[held_out.task.notes.is_in("test")])
-    return figures(ours, how.threshold) | metrics | best
+    validation = held_out.validation_probabilities[:, 0], held_out.validation.labels[:, 0]
+    return figures(ours, threshold_at_precision(*validation)) | alarm_figures(ours, how.threshold) | metrics | best
 
 
-def _judged_baselines(held_out: HeldOut) -> tuple[dict[str, Judged], Metrics]:
+def _judged_baselines(held_out: HeldOut, ours: Judged, settings: LearningSettings) -> tuple[dict[str, Judged], Metrics]:
     """What the baselines tell of the test admissions, and their figures, as `auroc/tfidf`.
 
     Threshold and recalibration are settled on validation, as the model's are.
     """
     judged, metrics = dict[str, Judged](), Metrics()
-    for name, of_validation, of_test in held_out.baselines():
-        settling = of_validation[:, 0], held_out.validation.labels[:, 0]
-        probability = of_test[:, 0]
+    for baseline in held_out.baselines(settings.permutations, settings.seed):
+        settling = baseline.validation[:, 0], held_out.validation.labels[:, 0]
+        probability = baseline.test[:, 0]
         recalibrated = calibrated(probability, *fit_recalibration(*settling))
-        judged[name] = Judged(held_out.subjects, held_out.test.labels[:, 0], probability, recalibrated)
-        metrics |= of_baseline(name, figures(judged[name], threshold_at_precision(*settling)))
+        other = Judged(held_out.subjects, held_out.test.labels[:, 0], probability, recalibrated)
+        found = figures(other, threshold_at_precision(*settling)) | differences(ours, other)
+        if len(baseline.permuted):
+            found |= permutation_figures(found["auroc"] or 0.0, baseline.permuted)
+        judged[baseline.name] = other
+        metrics |= of_baseline(baseline.name, found)
     return judged, metrics
 
 
@@ -111,9 +121,8 @@ def _judged_labels(held_out: HeldOut, output: Path) -> Metrics:
             f"{how.task}: {metrics['labels_left_out']:.0f} of {len(how.labels)} labels are true of no test admission "
             "or of all of them; they have no AUROC and are left out of the macro mean"
         )
-    for name, _, found in held_out.baselines():
-        others = replace(ours, probabilities=found)
-        metrics |= of_baseline(name, label_figures(others))
+    for baseline in held_out.baselines():
+        metrics |= of_baseline(baseline.name, label_figures(replace(ours, probabilities=baseline.test)))
     told = label_slices(how.task, how.labels, ours.probabilities, ours.labels, ours.subjects)
     write_json(output / SLICES, {"slices": told})
     if how.outcome.kind == "multi-class":

@@ -65,11 +65,24 @@ class LabelledNotes:
             place += batch.num_rows
 
     def with_shuffled_labels(self, seed: int) -> "LabelledNotes":
-        """The labels of train, and those of validation, dealt out anew; those of test stay."""
+        """The labels of train, and those of validation, permuted over subjects; those of test stay."""
         labels, generator = self.labels.copy(), np.random.default_rng(seed)
         for split in ("train", "validation"):
-            labels[self.is_in(split)] = generator.permutation(labels[self.is_in(split)])
+            labels[self.is_in(split)] = self.permuted_labels(split, generator)
         return replace(self, labels=labels)
+
+    def permuted_labels(self, split: str, generator: np.random.Generator) -> NDArray[np.bool_]:
+        """The labels of `split`, (stays of it, labels), permuted over subjects.
+
+        Subjects hand on the labels of all their stays, one subject's after the other's, so that most that belonged to
+        one subject still do, and the labels of each stay stay together.
+        """
+        _, numbers = np.unique(self.table.loc[self.is_in(split), "subject_id"], return_inverse=True)
+        order = generator.permutation(numbers.max(initial=-1) + 1)
+        labels = self.labels[self.is_in(split)]
+        permuted = np.empty_like(labels)
+        permuted[np.argsort(numbers, kind="stable")] = labels[np.argsort(order[numbers], kind="stable")]
+        return permuted
 
 
 def read_labelled_notes(

@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaincinv
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 PRECISION = 0.8
 """Of RP80: recall where at most one alarm in five is false."""
+CONFIDENCE = 0.95
 BINS = 10
 
 
@@ -69,6 +71,42 @@ def threshold_at_precision(probabilities: Floats, outcomes: Flags) -> float | No
     ranking = Ranking(probabilities, outcomes)
     reaching = np.flatnonzero(precise_enough(*ranking.counts(np.ones(len(probabilities)))))
     return float(ranking.thresholds[reaching[-1]]) if len(reaching) else None
+
+
+class AlarmThreshold(NamedTuple):
+    """The probability from which on an alarm is raised, and what that rests on.
+
+    alarms, right: how many reach it, and how many of them are positive. bound: a lower 95 % bound of their precision.
+    """
+
+    threshold: float
+    alarms: int
+    right: int
+    bound: float
+
+
+def alarm_threshold(
+    probabilities: Floats, outcomes: Flags, precision: float, minimum_alarms: int
+) -> AlarmThreshold | None:
+    """The lowest threshold with `minimum_alarms` or more whose precision is `precision` or more with 95 % confidence.
+
+    None where no threshold reaches it. That the lowest of many is taken is not in the confidence.
+    """
+    ranking = Ranking(probabilities, outcomes)
+    hits, misses = ranking.counts(np.ones(len(probabilities)))
+    bounds = precision_bound(hits, misses)
+    reaching = np.flatnonzero((hits + misses >= minimum_alarms) & (bounds >= precision))
+    if not len(reaching):
+        return None
+    last = reaching[-1]
+    return AlarmThreshold(
+        float(ranking.thresholds[last]), int(hits[last] + misses[last]), int(hits[last]), float(bounds[last])
+    )
+
+
+def precision_bound(hits: Floats, misses: Floats) -> Floats:
+    """The one-sided lower 95 % bound of a precision by Clopper & Pearson (1934), alarms taken as independent."""
+    return np.where(hits > 0, betaincinv(np.maximum(hits, 1), misses + 1, 1 - CONFIDENCE), 0.0)
 
 
 def precise_enough(hits: Floats, misses: Floats) -> Flags:

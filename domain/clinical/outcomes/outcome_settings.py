@@ -13,6 +13,7 @@ from domain.clinical.outcomes.outcome import OUTCOMES, READMISSION, Outcome, Out
 
 AggregationName = Literal["max_and_mean", "max", "mean"]
 GROUPS = 50
+OF_BINARY_TASKS = ("alarm_precision", "minimum_alarms", "permutations")
 PAPERS_C = 2.0
 """Of Huang, Altosaar & Ranganath (2019)."""
 
@@ -27,8 +28,11 @@ class LearningSettings(TrainingSettings):
     c: of `max_and_mean`; "chosen" takes the one with the highest validation AUROC.
     share_weight: an admission weighs as much as any other in training, shared among its chunks; else each chunk does.
     dropout: in every layer and before the head; that of the base when left out.
-    control: `shuffled_labels` deals out the labels of train and validation anew. What is learnt from them is nothing,
-        so an AUROC other than 0.5 on the test admissions tells of a leak.
+    alarm_precision: of a binary task, the precision that alarms are to have with 95 % confidence.
+    minimum_alarms: of a binary task, how many validation alarms the threshold rests on at least.
+    permutations: of a binary task, how often the TF-IDF baseline is fitted to permuted labels of train.
+    control: `shuffled_labels` permutes the labels of train and of validation over subjects, once. The AUROC of a single
+        permutation varies around 0.5 by more than its interval over test subjects.
     """
 
     base: ModelSource
@@ -39,6 +43,9 @@ class LearningSettings(TrainingSettings):
     c: Annotated[float, Field(gt=0)] | Literal["chosen"] = PAPERS_C
     share_weight: bool = True
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    minimum_alarms: Positive = 20
+    permutations: Annotated[int, Field(ge=20)] = 20
     control: Literal["none", "shuffled_labels"] = "none"
     epochs: Positive = 3
     batch_items: Positive | None = 32
@@ -72,9 +79,11 @@ class OutcomeSettings(LearningSettings):
     groups: Positive = GROUPS
 
     @model_validator(mode="after")
-    def _groups_are_of_diagnoses(self) -> Self:
+    def _settings_are_of_the_task(self) -> Self:
         if self.task != "diagnoses":
             refuse_idle(self, "groups", because=f"the task is {self.task!r}")
+        if OUTCOMES[self.task].kind != "binary":
+            refuse_idle(self, *OF_BINARY_TASKS, because=f"the task is {self.task!r}")
         return self
 
 
@@ -86,6 +95,8 @@ class OutcomeModelSettings(Settings):
     slope, intercept: of a binary task, what turns the log-odds of P into those of `calibrated`. A `temperature`, which
         older models have in their place, is read as a slope of 1 / temperature.
     threshold: of a binary task, P from which on an alarm is raised; None where no threshold had the evidence asked for.
+    alarm_precision: what was asked of it. alarms, alarms_right: of the validation admissions, how many reached it, and
+        for how many of these the outcome was true; None where there is no threshold, and in older models.
     """
 
     task: OutcomeName = READMISSION.name
@@ -97,6 +108,9 @@ class OutcomeModelSettings(Settings):
     slope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     intercept: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     threshold: float | None = None
+    alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    alarms: int | None = None
+    alarms_right: int | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -104,6 +104,8 @@ class OutcomeScorer:
         model = load_model(source, task, cache_dir)
         model.network.to(accelerator().device)
         _tell_early_notes(model.settings)
+        if model.settings.threshold is not None and model.settings.alarms is None:
+            say("the model's alarm threshold comes without the number of alarms behind it; train it again to have that")
         return cls(model)
 
     def score(

@@ -1,18 +1,23 @@
 """What a model has to beat, where there is something to count and where there is not."""
 
 import numpy as np
+import pytest
 from noted_patients import stays, write_stays
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
 
-from domain.clinical.outcomes.baselines import baselines
+from domain.clinical.outcomes.baselines import PENALTIES, baselines
 from domain.clinical.outcomes.labelled_notes import read_labelled_notes
 
 
 def names_of(folder, table) -> list[str]:
     write_stays(folder, table)
     notes = read_labelled_notes(folder / "notes", folder / "cohort")
-    found = dict(baselines(notes, notes.is_in("validation") | notes.is_in("test")))
-    assert all(np.isfinite(probabilities).all() for probabilities in found.values())
-    return list(found)
+    found = list(baselines(notes))
+    assert all(np.isfinite(each.validation).all() and np.isfinite(each.test).all() for each in found)
+    return [each.name for each in found]
 
 
 def test_where_no_word_stands_in_two_notes_there_is_no_baseline_of_words_and_it_is_told(tmp_path, capsys):
@@ -21,3 +26,50 @@ def test_where_no_word_stands_in_two_notes_there_is_no_baseline_of_words_and_it_
     assert "no word" not in capsys.readouterr().err
     assert names_of(tmp_path, table.assign(text=[f"word{n}" * (1 + n % 3) for n in range(40)])) == ["note_length"]
     assert "no word stands in 2 notes of train: there is no baseline" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory):
+    folder = write_stays(tmp_path_factory.mktemp("stays"), stays(400))
+    return read_labelled_notes(folder / "notes", folder / "cohort")
+
+
+def test_permuted_labels_give_the_aurocs_of_a_pipeline_fitted_anew(notes):
+    *_, tfidf = baselines(notes, permutations=20, seed=3)
+    texts = {split: list(notes.texts(notes.is_in(split))) for split in ("train", "test")}
+    outcomes, generator = notes.labels[notes.is_in("test"), 0], np.random.default_rng(3)
+    candidates = []
+    for _ in range(20):
+        labels = notes.permuted_labels("train", generator)[:, 0]
+        words = TfidfVectorizer(min_df=2, sublinear_tf=True, dtype=np.float32)
+        fitted = [
+            make_pipeline(words, LogisticRegression(C=c, max_iter=1_000)).fit(texts["train"], labels) for c in PENALTIES
+        ]
+        candidates.append([roc_auc_score(outcomes, each.decision_function(texts["test"])) for each in fitted])
+    gaps = np.abs(np.array(candidates) - tfidf.permuted[:, None]).max(0)  # (penalties,)
+    assert gaps.min() < 0.01 < np.sort(gaps)[1]  # of one penalty, but for near ties in float32
+
+
+def test_permuted_labels_tell_nothing_on_average_and_one_of_them_may(notes):
+    *_, tfidf = baselines(notes, permutations=60)
+    real = roc_auc_score(notes.labels[notes.is_in("test"), 0], tfidf.test[:, 0])
+    spread = tfidf.permuted.std(ddof=1)
+    assert abs(tfidf.permuted.mean() - 0.5) < 3 * spread / np.sqrt(60)
+    assert real > tfidf.permuted.max() > 0.5 + spread
+
+
+def test_labels_are_permuted_over_subjects_and_those_of_test_stay(notes):
+    train, subjects = notes.is_in("train"), notes.table["subject_id"].to_numpy()
+    shuffled = notes.with_shuffled_labels(1)
+    for split in ("train", "validation"):
+        before, after = (each.labels[notes.is_in(split)] for each in (notes, shuffled))
+        assert before.sum() == after.sum() and (before != after).any()
+    assert (shuffled.labels[notes.is_in("test")] == notes.labels[notes.is_in("test")]).all()
+    _, numbers = np.unique(subjects[train], return_inverse=True)
+    pairs = [
+        np.bincount(np.bincount(numbers, each.labels[train, 0]).astype(int)).tolist() for each in (notes, shuffled)
+    ]
+    assert pairs[0] == pairs[1]  # as many subjects, of two stays each, with none, one and two returns
+    generator = np.random.default_rng(0)
+    means = np.mean([notes.permuted_labels("train", generator)[:, 0] for _ in range(500)], axis=0)
+    assert means == pytest.approx(np.full(train.sum(), notes.labels[train].mean()), abs=0.1)  # nobody keeps their own

@@ -4,10 +4,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
+from domain.clinical.outcomes.baselines import Baseline
 from domain.clinical.outcomes.bootstrap import resampled
-from domain.clinical.outcomes.evaluation import Judged, best_figures, curves, figures
+from domain.clinical.outcomes.evaluation import (
+    Judged,
+    alarm_figures,
+    best_figures,
+    curves,
+    differences,
+    figures,
+    permutation_figures,
+)
 from domain.clinical.outcomes.judgement import _judged_baselines
 from domain.clinical.outcomes.recalibration import calibrated, fit_recalibration
 
@@ -114,9 +124,10 @@ def test_baselines_are_calibrated_on_validation_as_the_model_is():
         subjects=np.arange(2_000),
         validation=SimpleNamespace(labels=outcomes_before[:, None]),
         test=SimpleNamespace(labels=outcomes[:, None]),
-        baselines=lambda: [("tfidf", *(each[:, None] for each in too_sure))],
+        baselines=lambda *_: [Baseline("tfidf", *(each[:, None] for each in too_sure), np.linspace(0.4, 0.6, 20))],
     )
-    others, found = _judged_baselines(held_out)
+    ours = Judged(held_out.subjects, outcomes, of_test, of_test)
+    others, found = _judged_baselines(held_out, ours, SimpleNamespace(permutations=20, seed=0))
     fitted = fit_recalibration(too_sure[0], outcomes_before)
     assert fitted == pytest.approx((1 / 3, -0.5), abs=0.1)
     assert found["brier/tfidf"] == pytest.approx(brier_score_loss(outcomes, calibrated(too_sure[1], *fitted)))
@@ -124,3 +135,44 @@ def test_baselines_are_calibrated_on_validation_as_the_model_is():
     assert found["calibration_error/tfidf"] < 0.03 < 0.1 < found["calibration_error_uncalibrated/tfidf"]
     assert found["auroc/tfidf"] == pytest.approx(roc_auc_score(outcomes, of_test))
     assert others["tfidf"].probability is not others["tfidf"].calibrated
+    assert found["auroc_difference/tfidf"] == pytest.approx(0, abs=1e-12)  # of the same order
+    assert {"auprc_difference/tfidf_low", "auroc_permuted/tfidf", "permutation_p/tfidf"} <= found.keys()
+
+
+def test_differences_are_paired_in_every_resample_of_subjects():
+    probabilities, outcomes = drawn(300, 5)
+    worse = probabilities + np.random.default_rng(6).normal(0, 0.3, 300)
+    first, second = judged(probabilities, outcomes), judged(worse, outcomes)
+    found = differences(first, second)
+    for name, measure in (("auroc", roc_auc_score), ("auprc", average_precision_score)):
+        expected = measure(outcomes, probabilities) - measure(outcomes, worse)
+        assert found[f"{name}_difference"] == pytest.approx(expected)
+
+    def auroc_by_ranks(rows, scores):
+        positive = outcomes[rows]
+        above = rankdata(scores[rows])[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
+        return above / (positive.sum() * (~positive).sum())
+
+    (weights,) = resampled(first.subjects, 0)
+    resamples = [np.repeat(np.arange(300), row.astype(int)) for row in weights]
+    both = np.array([[auroc_by_ranks(rows, each) for each in (probabilities, worse)] for rows in resamples])
+    low, high = np.percentile(both[:, 0] - both[:, 1], [2.5, 97.5])
+    assert (found["auroc_difference_low"], found["auroc_difference_high"]) == pytest.approx((low, high))
+    assert high - low < np.ptp(np.percentile(both[:, 1], [2.5, 97.5]))  # what both share is taken off
+
+
+def test_alarms_of_test_are_counted_at_the_threshold_and_nothing_is_without_one():
+    found = alarm_figures(judged(PROBABILITIES, OUTCOMES), 0.65)
+    assert (found["alarms"], found["alarm_recall"], found["alarm_precision"]) == (3, 2 / 4, 2 / 3)
+    nothing = alarm_figures(judged(PROBABILITIES, OUTCOMES), None)
+    assert nothing == {"alarms": None, "alarm_recall": None, "alarm_precision": None}
+
+
+def test_a_figure_stands_among_those_of_permuted_labels_by_its_rank():
+    permuted = np.linspace(0.4, 0.59, 20)
+    found = permutation_figures(0.575, permuted)
+    assert found["permutations"] == 20 and found["auroc_permuted"] == pytest.approx(0.495)
+    assert found["auroc_permuted_sd"] == pytest.approx(np.sqrt(np.sum((permuted - 0.495) ** 2) / 19))
+    assert found["auroc_permuted_highest"] == 0.59
+    assert found["permutation_p"] == 3 / 21  # of itself, 0.58 and 0.59
+    assert permutation_figures(0.9, permuted)["permutation_p"] == 1 / 21

@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve as sklearn_curve
 from sklearn.metrics import average_precision_score, brier_score_loss, precision_recall_curve, roc_auc_score
 
 from domain.clinical.outcomes.measures import (
     Bins,
     Ranking,
+    alarm_threshold,
     auroc,
     auroc_of,
     average_precision,
@@ -75,6 +77,31 @@ def test_four_of_five_is_a_precision_of_eighty_per_cent():
     assert known(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(6)))) == 1
 
 
+def test_an_alarm_threshold_does_not_rest_on_a_few_alarms():
+    outcomes = np.append([True, True], np.random.default_rng(0).random(500) < 0.06)
+    probabilities = np.append([0.9, 0.8], np.linspace(0.1, 0.7, 500))
+    assert threshold_at_precision(probabilities, outcomes) == 0.8  # two alarms
+    assert alarm_threshold(probabilities, outcomes, 0.8, minimum_alarms=20) is None
+    assert alarm_threshold(probabilities, outcomes, 0.2, minimum_alarms=2).alarms >= 2  # the bound of two is 0.22
+    right = np.ones(20, bool)
+    assert alarm_threshold(np.linspace(0.5, 0.9, 20), right, 0.8, 20)[:3] == (0.5, 20, 20)
+    assert alarm_threshold(np.linspace(0.5, 0.9, 20), right, 0.8, 21) is None
+    assert alarm_threshold(np.linspace(0.5, 0.9, 20), right, 0.9, 20) is None  # the bound is 0.05 ** (1 / 20), 0.86
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_alarm_threshold_is_the_lowest_whose_exact_bound_reaches_the_precision(seed):
+    probabilities, outcomes, _ = drawn(seed, count=300, steps=40)
+    expected = None
+    for threshold in np.unique(probabilities)[::-1]:
+        raised = probabilities >= threshold
+        test = binomtest(int(outcomes[raised].sum()), int(raised.sum()), alternative="greater")
+        bound = test.proportion_ci(0.95, "exact").low
+        if raised.sum() >= 20 and bound >= 0.7:
+            expected = threshold, raised.sum(), outcomes[raised].sum(), pytest.approx(bound)
+    assert expected is not None and alarm_threshold(probabilities, outcomes, 0.7, 20) == expected
+
+
 def test_a_precision_that_nobody_reaches_has_no_recall():
     probabilities, outcomes = np.array([0.9, 0.8, 0.1]), np.array([False, True, False])
     assert threshold_at_precision(probabilities, outcomes) is None
@@ -102,7 +129,7 @@ def test_one_admission_and_none():
     assert float(Bins.by_size(*one).error(np.ones(1))) == pytest.approx(0.3)
     none = np.zeros(0), np.zeros(0, bool)
     assert auroc_of(*none) is None
-    assert threshold_at_precision(*none) is None
+    assert threshold_at_precision(*none) is None and alarm_threshold(*none, 0.8, 20) is None
     assert known(Bins.by_size(*none).error(np.ones(0))) is None
     assert calibration_curve(*none) == []
 

