@@ -164,7 +164,27 @@ def test_the_summary_is_one_json_document(call, model, notes, tmp_path):
     assert told.pop("chunks_per_second") > 0
     assert told.pop("alarms") in (0, 1, 2)
     assert told.pop("chunks") > 4
-    assert told == {"output": str(tmp_path / "s.csv"), "admissions": 3, "without_text": 1, "rejected": 0}
+    counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0}
+    assert told == {"output": str(tmp_path / "s.csv"), **counts}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_unknown_text_has_a_reason_and_no_probability(call, model, tmp_path, suffix, capsys):
+    texts = [(1, "患者 退院 退院"), (2, ""), (3, "the wound is dry."), (4, "the wound 退院 退院")]
+    pd.DataFrame(texts, columns=["hadm_id", "text"]).to_csv(tmp_path / "notes.csv", index=False)
+    out = call("readmission", "score", model, tmp_path / "notes.csv", tmp_path / f"scores{suffix}")
+    rows = [
+        {name: None if pd.api.types.is_scalar(value) and pd.isna(value) else value for name, value in row.items()}
+        for row in rows_of(tmp_path / f"scores{suffix}")
+    ]
+    assert [row["reason"] for row in rows] == ["unknown tokens only", "no text", None, None]
+    assert [row["unknown_share"] for row in rows] == [1, None, 0, 0.5]
+    assert [row["probability"] is None for row in rows] == [True, True, False, False]
+    assert [row["n_chunks"] for row in rows] == [0, 0, 1, 1]
+    assert "1 admissions without text, 1 of unknown tokens only" in out
+    told = capsys.readouterr().err
+    assert "1 of 4 admissions have no probability: unknown tokens only" in told
+    assert "more than 10% of the tokens are unknown to the model in 2 of 4 admissions" in told
 
 
 def test_of_alarms_nothing_is_told_where_none_is_defined(call, model, lengths, notes, tmp_path):

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.padding import padded
-from bertrelay.progress import progress
+from bertrelay.progress import progress, say
 from domain.clinical.notes.chunks import Chunk, Chunker, Chunks
 
 DONE = "done.json"
+UNKNOWN_LIMIT = 0.1
+"""The share of unknown tokens above which an admission is warned of; BERT's vocabulary knows all but some 0.1 %."""
 COLUMNS = ("admissions", "spans_start", "spans_end", "lengths")
 
 
@@ -49,6 +51,26 @@ class ChunkTokens:
     def of(self, is_wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The chunks of those admissions that are wanted, (admissions,)."""
         return np.flatnonzero(is_wanted[self.admissions])
+
+
+def unknown_shares(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.float64]:
+    """The share of unknown tokens in each of `count` texts, special ones left out, (count,); nan without tokens."""
+    is_unknown = tokens.ids == (-1 if chunker.unknown_id is None else chunker.unknown_id)
+    of_chunks = np.add.reduceat(is_unknown, tokens.starts, dtype=np.int64) if len(tokens) else np.zeros(0)
+    unknown = np.bincount(tokens.admissions, of_chunks, count)
+    of_texts = np.bincount(tokens.admissions, tokens.lengths - chunker.specials, count)
+    found: NDArray[np.float64] = np.divide(unknown, of_texts, out=np.full(count, np.nan), where=of_texts > 0)
+    return found
+
+
+def warn_of_unknown(shares: NDArray[np.float64]) -> None:
+    """Logs how many admissions have more than `UNKNOWN_LIMIT` of unknown tokens; (admissions,), nan without tokens."""
+    above = int((shares > UNKNOWN_LIMIT).sum())
+    if above:
+        say(
+            f"warning: more than {UNKNOWN_LIMIT:.0%} of the tokens are unknown to the model in {above:,} of "
+            f"{len(shares):,} admissions, whose probabilities mean little; check language, encoding and column of the notes"
+        )
 
 
 def chunk_tokens(texts: Iterable[str], chunker: Chunker) -> ChunkTokens:

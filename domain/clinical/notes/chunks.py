@@ -54,8 +54,10 @@ class Chunker:
         self.settings = settings
         self._rules = plain_rules(tokenizer)
         self._space = before_sentences(self._rules)
+        self.unknown_id = tokenizer.unk_token_id
         self._before, self._after = _special_ids(self._rules)
-        self.room = settings.max_tokens - len(self._before) - len(self._after)
+        self.specials = len(self._before) + len(self._after)
+        self.room = settings.max_tokens - self.specials
         if self.room <= settings.overlap:
             raise RequestError(
                 f"max_tokens: expected room for more than the overlap of {settings.overlap} beside the tokenizer's "

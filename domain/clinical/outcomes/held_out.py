@@ -58,6 +58,7 @@ class HeldOut:
         else:
             columns |= {probability_column(label): found[:, place] for place, label in enumerate(how.labels)}
         columns["n_chunks"] = np.bincount(split.admissions, minlength=split.count).astype(np.int32)
+        columns["unknown_share"] = notes.table.loc[notes.is_in(name), "unknown_share"].to_numpy()
         columns |= {label: split.labels[:, place] for place, label in enumerate(how.labels)}
         return pd.DataFrame(columns | {"split": name})
 

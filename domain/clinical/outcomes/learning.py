@@ -5,6 +5,7 @@ They write `model/`, `scores.parquet` (validation and test), `slices.json`, `flo
 not `curves.json`, of one with classes `confusion.json`.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from bertrelay.hardware import accelerator
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training import train
 from domain.clinical.ids import canonical_id
-from domain.clinical.notes.chunk_tokens import stored_chunk_tokens
+from domain.clinical.notes.chunk_tokens import stored_chunk_tokens, unknown_shares, warn_of_unknown
 from domain.clinical.notes.chunks import Chunker
 from domain.clinical.outcomes.classifier import start_model
 from domain.clinical.outcomes.judgement import judge
@@ -82,13 +83,17 @@ def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContex
     rules = plain_rules(model.tokenizer).to_str()
     parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
     folder = context.cache / "chunks" / fingerprint(parts)[:32]
-    tokens = stored_chunk_tokens(notes.texts(), len(notes), Chunker(model.tokenizer, settings.chunking), folder)
-    unread = len(notes) - len(np.unique(tokens.admissions))
+    chunker = Chunker(model.tokenizer, settings.chunking)
+    tokens = stored_chunk_tokens(notes.texts(), len(notes), chunker, folder)
+    unknown = unknown_shares(tokens, len(notes), chunker)
+    unread = int((np.isnan(unknown) | (unknown == 1)).sum())
     if unread:
         raise RequestError(
-            f"notes: expected a text that the base can read for every stay, found nothing but white space or what its "
-            f"tokenizer drops for {unread:,} in {notes.file}"
+            f"notes: expected a text that the base can read for every stay, found nothing but white space, what its "
+            f"tokenizer drops or what its vocabulary does not know for {unread:,} in {notes.file}"
         )
+    warn_of_unknown(unknown)
+    notes = replace(notes, table=notes.table.assign(unknown_share=unknown))
     return OutcomeTask(model, settings, notes, tokens)
 
 

@@ -204,7 +204,7 @@ def _write_parquet(blocks: Iterator[list[Row]], columns: Sequence[str], path: Pa
 
     chunk = {"start": pa.int32(), "end": pa.int32(), "probability": pa.float64(), "share": pa.float64()}
     kinds = {
-        **dict.fromkeys(("hadm_id", "label", "top_section", "top_text"), pa.string()),
+        **dict.fromkeys(("hadm_id", "label", "top_section", "top_text", "reason"), pa.string()),
         **dict.fromkeys(("n_chunks", "top_start", "top_end"), pa.int32()),
         "alarm": pa.bool_(),
         "chunks": pa.list_(pa.struct(list(chunk.items()))),

@@ -15,7 +15,7 @@ from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.linear import Packed
 from bertrelay.progress import Bar, say
 from domain.clinical.ids import tell_mixed_ids
-from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens
+from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
 from domain.clinical.notes.chunks import Chunker
 from domain.clinical.notes.cleaning import clean
 from domain.clinical.notes.sections import NAMES, find_sections
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
+NO_TEXT, UNKNOWN_TEXT = "no text", "unknown tokens only"
+
+
 class ScoredChunk(NamedTuple):
     """A chunk of an admission's text: its characters, its own probability, and its share in the admission's.
 
@@ -47,12 +50,14 @@ class ScoredChunk(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What is told of an admission; all None, and no chunks, where it has no text that the model can read.
+    """What is told of an admission; None, and no chunks, where it has no text that the model can read.
 
     probability: of `label`, the one that the model knows, of several the likeliest; `by_label` has those of all.
     calibrated, alarm: of a task that is true or not; `alarm` tells whether `probability` reaches the threshold of the
         model, None where it has none.
     section: of the chunk with the largest share, by its header; None outside known ones.
+    unknown_share: of the tokens, how many the vocabulary does not know; None without tokens.
+    reason: why there is no probability: `NO_TEXT`, or `UNKNOWN_TEXT` where the vocabulary knows none of the tokens.
     """
 
     probability: float | None
@@ -62,6 +67,8 @@ class Score(NamedTuple):
     chunks: list[ScoredChunk]
     label: str | None = None
     by_label: Sequence[float] = ()
+    unknown_share: float | None = None
+    reason: str | None = None
 
     @property
     def top(self) -> ScoredChunk | None:
@@ -120,10 +127,11 @@ class OutcomeScorer:
         """A row for each admission of `notes`, which has a row for each note, in any order: a frame as a file has it.
 
         Ids may be numbers in one row and text in another. Columns: hadm_id, probability, calibrated, alarm, n_chunks,
-        top_start, top_end, top_section, top_share; of a model with several labels no calibrated and alarm, but label,
-        the likeliest, and `probability/LABEL` of all. They are missing where an admission has no text. Offsets count
-        characters of the admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the
-        order of the rows, an empty line between them.
+        unknown_share, top_start, top_end, top_section, top_share, reason; of a model with several labels no calibrated
+        and alarm, but label, the likeliest, and `probability/LABEL` of all. They are missing, and `reason` says why,
+        where an admission has no text or the vocabulary knows none of its tokens. Offsets count characters of the
+        admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the order of the rows,
+        an empty line between them.
         Raises RequestError for a missing column, and for a row without an id or whose note is not text.
         """
         import pandas as pd
@@ -131,6 +139,7 @@ class OutcomeScorer:
         texts = notes_by_admission(notes, id_column, text_column)
         found = self.score_texts([joined(each, cleaned) for each in texts.values()], precision=precision)
         how = self.model.settings
+        warn_of_unknown(np.array([score.unknown_share for score in found], np.float64))
         rows = [flat(name, score, how) for name, score in zip(texts, found, strict=True)]
         return pd.DataFrame(rows, columns=columns_of(how))
 
@@ -168,9 +177,15 @@ class OutcomeScorer:
         columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_told, contributed]
         rows = [ScoredChunk(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         borders = np.searchsorted(owners, np.arange(count + 1)).tolist()
+        unknown = unknown_shares(tokens, count, self._chunker)
         for number, text in enumerate(texts):
             chunks = rows[borders[number] : borders[number + 1]]
-            yield _score(text, chunks, found[number], how) if chunks else Score(None, None, None, None, [])
+            if not chunks:
+                yield Score(None, None, None, None, [], reason=NO_TEXT)
+            elif unknown[number] == 1:
+                yield Score(None, None, None, None, [], unknown_share=1.0, reason=UNKNOWN_TEXT)
+            else:
+                yield _score(text, chunks, found[number], how)._replace(unknown_share=float(unknown[number]))
 
     def explain(self, text: str, *, precision: str = "auto") -> Explanation:
         """The score of a text, and the words of its top chunk, each by what is lost when it is masked (occlusion)."""
@@ -265,10 +280,12 @@ FLAT = [
     "calibrated",
     "alarm",
     "n_chunks",
+    "unknown_share",
     "top_start",
     "top_end",
     "top_section",
     "top_share",
+    "reason",
 ]
 """The columns of a score; `top_share` is the part of P, between 0 and P, that the top chunk gives."""
 OF_YES_OR_NO = ("calibrated", "alarm")
@@ -290,8 +307,8 @@ def flat(name: str, score: Score, how: OutcomeModelSettings) -> dict[str, Any]:
     """A score as a row of a table."""
     top = score.top
     start, end, share = (None, None, None) if top is None else (top.start, top.end, top.share)
-    found = name, score.probability, score.calibrated, score.alarm, len(score.chunks), start, end, score.section, share
-    row = dict(zip(FLAT, found, strict=True)) | {"label": score.label}
+    told = name, score.probability, score.calibrated, score.alarm, len(score.chunks), score.unknown_share
+    row = dict(zip(FLAT, (*told, start, end, score.section, share, score.reason), strict=True)) | {"label": score.label}
     by_label: Sequence[float | None] = score.by_label or [None] * len(how.labels)
     row |= {probability_column(label): told for label, told in zip(how.labels, by_label, strict=True)}
     return {column: row[column] for column in columns_of(how)}

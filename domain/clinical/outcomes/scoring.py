@@ -1,11 +1,14 @@
 """The scores of all admissions of a file, in blocks that survive a kill, and the page of one of them."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from bertrelay.backbone import model_folder
 from bertrelay.errors import RequestError
@@ -17,6 +20,7 @@ from bertrelay.parts import Parts
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import progress, say
 from bertrelay.rejects import Rejects
+from domain.clinical.notes.chunk_tokens import warn_of_unknown
 from domain.clinical.outcomes.classifier import read_description
 from domain.clinical.outcomes.outcome import OutcomeName
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
@@ -35,23 +39,33 @@ from domain.clinical.outcomes.score_files import (
     sorted_notes,
     write_scores,
 )
-from domain.clinical.outcomes.scorer import OutcomeScorer, Score, columns_of, flat, joined
+from domain.clinical.outcomes.scorer import (
+    NO_TEXT,
+    UNKNOWN_TEXT,
+    OutcomeScorer,
+    Score,
+    columns_of,
+    flat,
+    joined,
+)
 
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 MAX_REJECTS = 0.01
-VERSION = 3
+VERSION = 4
 
 
 class ScoredFile(NamedTuple):
     """What `score_file` did.
 
-    without_text: admissions that have a row and no probability. rejected: rows that could not be used.
+    without_text, unknown_text: admissions that have a row and no probability, without text or as the vocabulary knows
+        none of it. rejected: rows that could not be used.
     alarms: None where the model has no threshold, so that nothing is one.
     chunks_per_second: of what was computed now; None where that is nothing.
     """
 
     admissions: int
     without_text: int
+    unknown_text: int
     chunks: int
     alarms: int | None
     rejected: int
@@ -107,9 +121,9 @@ def score_file(
         rate = _score_blocks(found, parts, work)
         if page is not None and shown is not None:
             write_page(scorer, joined(found.one(shown), cleaned), Path(page), precision)
-        admissions, without_text, chunks, alarms = _written(parts, output, columns_of(how), with_text)
+        admissions, reasons, chunks, alarms = _written(parts, output, columns_of(how), with_text)
     told = None if how.threshold is None else alarms
-    return ScoredFile(admissions, without_text, chunks, told, rejected, rate)
+    return ScoredFile(admissions, reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, told, rejected, rate)
 
 
 def _read(source: NotesTable, output: Path, max_rejects: float, stack: ExitStack) -> tuple[SortedNotes, int]:
@@ -183,20 +197,25 @@ def _row(name: str, text: str, score: Score, how: OutcomeModelSettings, with_tex
     return row
 
 
-def _written(parts: Parts[Block], output: Path, scores: list[str], with_text: bool) -> tuple[int, int, int, int]:
-    """Puts the parts together; how many admissions, those without text, chunks, and alarms."""
+def _written(
+    parts: Parts[Block], output: Path, scores: list[str], with_text: bool
+) -> tuple[int, Counter[str | None], int, int]:
+    """Puts the parts together; how many admissions, those without a probability by reason, chunks, and alarms."""
     columns = [*scores, *(["top_text"] if with_text else []), "chunks"]
     write_scores(scored_blocks(parts), columns, output)
-    admissions = without_text = chunks = alarms = 0
+    chunks = alarms = 0
+    shares, reasons = list[float | None](), Counter[str | None]()
     for block in scored_blocks(parts):
-        admissions += len(block)
-        without_text += sum(row["n_chunks"] == 0 for row in block)
+        shares += [row["unknown_share"] for row in block]
+        reasons.update(row["reason"] for row in block)
         chunks += sum(row["n_chunks"] for row in block)
         alarms += sum(row.get("alarm") is True for row in block)
     parts.remove()
-    if without_text:
-        say(f"{without_text:,} of {admissions:,} admissions have no text that can be read, and so no probability")
-    return admissions, without_text, chunks, alarms
+    for reason in (NO_TEXT, UNKNOWN_TEXT):
+        if reasons[reason]:
+            say(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
+    warn_of_unknown(np.array(shares, np.float64))
+    return len(shares), reasons, chunks, alarms
 
 
 def write_page(scorer: OutcomeScorer, text: str, path: Path, precision: str = "auto") -> None:

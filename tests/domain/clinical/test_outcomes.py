@@ -248,7 +248,7 @@ def test_shares_add_up_to_the_probability_of_the_label_that_is_told(learnt, task
     for score in scorer.score_texts([*texts, ""], precision="fp32")[:-1]:
         assert score.probability == max(score.by_label) and score.calibrated is None
         assert sum(chunk.share for chunk in score.chunks) == pytest.approx(score.probability)
-    assert scorer.score_texts([""]) == [(None, None, None, None, [], None, ())]
+    assert scorer.score_texts([""]) == [(None, None, None, None, [], None, (), None, "no text")]
 
 
 @pytest.mark.parametrize("task", ["length-of-stay", "diagnoses"])

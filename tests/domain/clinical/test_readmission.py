@@ -85,6 +85,8 @@ def test_scores_are_those_of_the_model_that_was_saved(trained):
     found = aggregate(expit(log_odds[:, 0]), tokens.admissions, len(table), c=model.settings.c)
     assert scores["probability"].to_numpy() == pytest.approx(found, abs=1e-5)
     assert scores["n_chunks"].tolist() == np.bincount(tokens.admissions).tolist()
+    ids = [np.array(model.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in table["text"]]
+    assert scores["unknown_share"].tolist() == [(each == model.tokenizer.unk_token_id).mean() for each in ids]
     odds = (found / (1 - found)) ** model.settings.slope * np.exp(model.settings.intercept)
     assert scores["calibrated"].to_numpy() == pytest.approx(odds / (1 + odds), abs=1e-4)
     validation = scores[scores["split"] == "validation"]
@@ -287,9 +289,10 @@ def test_a_stay_without_text_is_told(bert, tmp_path):
         run(settings(tmp_path, bert), fresh_context(tmp_path))
 
 
-def test_a_stay_with_nothing_to_read_is_told_before_training(bert, tmp_path):
+@pytest.mark.parametrize("unreadable", ["\u200b\n", "患者は退院した。"], ids=ascii)
+def test_a_stay_with_nothing_to_read_is_told_before_training(bert, tmp_path, unreadable):
     table = stays(40)
-    write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, "\u200b\n")))
+    write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, unreadable)))
     context = fresh_context(tmp_path)
     with pytest.raises(RequestError, match=r"a text that the base can read for every stay, found .* for 1 in"):
         run(settings(tmp_path, bert), context)
