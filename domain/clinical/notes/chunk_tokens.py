@@ -69,7 +69,8 @@ def warn_of_unknown(shares: NDArray[np.float64]) -> None:
     if above:
         say(
             f"warning: more than {UNKNOWN_LIMIT:.0%} of the tokens are unknown to the model in {above:,} of "
-            f"{len(shares):,} admissions, whose probabilities mean little; check language, encoding and column of the notes"
+            f"{len(shares):,} admissions, whose probabilities mean little; check the language, encoding and column of "
+            "the notes"
         )
 
 

@@ -109,8 +109,8 @@ class OutcomeModelSettings(Settings):
     intercept: Annotated[float, Field(allow_inf_nan=False)] = 0.0
     threshold: float | None = None
     alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
-    alarms: int | None = None
-    alarms_right: int | None = None
+    alarms: Annotated[int, Field(ge=0)] | None = None
+    alarms_right: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="before")
     @classmethod
