@@ -13,7 +13,7 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from bertrelay import backbone as backbones
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
-from bertrelay.hardware import accelerator
+from bertrelay.hardware import as_device
 from bertrelay.layout import Dense, Layout, Prompts, read_layout, write_layout
 from bertrelay.pooling import Pooling, in_folder_order
 from bertrelay.quick import quicken
@@ -90,12 +90,19 @@ class SentenceEncoder(nn.Module):
 
     @classmethod
     def load(
-        cls, source: str | Path, *, revision: str | None = None, cache_dir: str | Path | None = None
+        cls,
+        source: str | Path,
+        device: str | torch.device | None = None,
+        *,
+        revision: str | None = None,
+        cache_dir: str | Path | None = None,
     ) -> "SentenceEncoder":
         """The encoder of a sentence-transformers folder, of a plain transformers folder (mean pooling), or of a hub id.
 
+        device: where it computes: by default the accelerator of this machine, of several the one of this process.
         Raises RequestError when it is not there, not whole, or not of a kind that is known here.
         """
+        device = as_device(device)
         folder = backbones.model_folder(source, revision, cache_dir)
         layout = read_layout(folder)
         transformer = folder / layout.transformer_folder
@@ -114,7 +121,7 @@ class SentenceEncoder(nn.Module):
             max_tokens=layout.max_tokens,
             prompts=layout.prompts,
             similarity=layout.similarity,
-        )
+        ).to(device)
 
     def save(self, folder: str | Path) -> None:
         """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
@@ -195,10 +202,10 @@ class SentenceEncoder(nn.Module):
 
 
 def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -> SentenceEncoder:
-    """`model` itself, or the encoder of that name, on the device there is; `cache` keeps one of the hub."""
+    """`model` itself, or the encoder of that name; `cache` keeps one of the hub."""
     if isinstance(model, SentenceEncoder):
         return model
-    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub").to(accelerator().device)
+    return SentenceEncoder.load(model, cache_dir=cache and cache / "hub")
 
 
 def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:

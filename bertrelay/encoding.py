@@ -91,7 +91,8 @@ def encode_blocks(
     bar: Bar | None = None,
 ) -> Iterator[Vectors]:
     """For each block of sentences its vectors, float32 (n, dim); `blocks` is read from another thread, one ahead."""
-    precision, prompt, bar = resolve_precision(precision), encoder.prompts.text(prompt_name), bar or Bar()
+    precision = resolve_precision(precision, encoder.device)
+    prompt, bar = encoder.prompts.text(prompt_name), bar or Bar()
     batch_tokens = batch_tokens or best_batch_tokens(encoder.device)
     tokenized = (_tokenize(encoder, prompt, sentences) for sentences in blocks)
     packed: Packed = {}

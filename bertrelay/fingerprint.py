@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertrelay.files import read_json, write_json
-from bertrelay.settings import HubDataset, InputFile, ModelSource, Source, leaves
+from bertrelay.settings import HubDataset, InputFile, ModelSource, Source, is_auto_precision, leaves
 from bertrelay.stage import Stage
 
 Parts = dict[str, Any]
@@ -101,9 +101,11 @@ def parts_of(
     digests: Digests,
     upstream: Callable[[str], str],
     revision: Callable[[ModelSource | HubDataset], str],
+    auto_precision: str | None = None,
 ) -> Parts:
     """What the result of `stage` with `settings` depends on.
 
+    auto_precision: what precision `auto` stands for; when not given, what this machine computes in.
     upstream: name of another stage to its fingerprint.
     revision: the revision of a hub id that the recipe does not pin.
     """
@@ -111,10 +113,10 @@ def parts_of(
     def part(key: str, value: Any) -> Any:
         if isinstance(value, Source):
             return _source_part(value, digests, upstream, revision)
-        if key.rpartition(".")[2] == "precision" and value == "auto":
+        if is_auto_precision(key, value):
             from bertrelay.hardware import resolve_precision
 
-            return resolve_precision(value)
+            return auto_precision or resolve_precision(value)
         return value
 
     counted = {leaf.key: part(leaf.key, leaf.value) for leaf in leaves(settings) if not leaf.run_only}

@@ -1,6 +1,6 @@
-"""What this machine can do: where tensors go, and in which precision the hardware really computes.
+"""What this machine can do: on which device networks compute, and in which precision that device really does.
 
-Precision is settled without torch, because `plan` needs it for a fingerprint and must stay quick.
+Without a device precision is settled without torch, because `plan` needs it for a fingerprint and must stay quick.
 """
 
 import ctypes
@@ -11,6 +11,7 @@ import re
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -27,24 +28,82 @@ LONGEST_WAIT = timedelta(hours=6)  # while one process looks at the dev data, th
 BF16_CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
 BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp32
 
+CUBLAS_CONFIG = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # read once, at the first product; deterministic with it
 
-def resolve_precision(precision: str) -> Literal["bf16", "fp32"]:
-    """`auto` becomes bf16 where the hardware really computes in it, else fp32; the others stay."""
+
+def default_device() -> "torch.device":
+    """The accelerator of this machine, of several the one of this process, else the CPU.
+
+    As sentence-transformers chooses; the environment's ACCELERATE_USE_CPU=true asks for the CPU.
+    """
+    import torch
+
+    os.environ.setdefault(*CUBLAS_CONFIG)
+    found = None if _cpu_is_asked_for() else torch.accelerator.current_accelerator(check_available=True)
+    if found is None:
+        return torch.device("cpu")
+    local_rank = os.environ.get("LOCAL_RANK")
+    if local_rank is None:
+        return found
+    return torch.device(found.type, int(local_rank) % max(1, torch.accelerator.device_count()))
+
+
+def as_device(device: "str | torch.device | None") -> "torch.device":
+    """`device`, or `default_device()` for None. Raises RequestError for one that this machine does not have."""
+    import torch
+
+    if device is None:
+        return default_device()
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        raise RequestError(
+            f"device: expected cpu, or an accelerator of this machine such as cuda or cuda:1, found {device!r}; "
+            f"without one it is {default_device()}"
+        ) from error
+
+
+def _cpu_is_asked_for() -> bool:
+    return os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes", "y", "t", "on"}
+
+
+def resolve_precision(precision: str, device: "torch.device | None" = None) -> Literal["bf16", "fp32"]:
+    """`auto` becomes bf16 where the device really computes in it, else fp32; the others stay.
+
+    device: of the network; the default one where there is no network yet.
+    """
     check_choice("precision", precision, get_args(Precision))
     if precision == "auto":
-        return "bf16" if computes_in_bf16() else "fp32"
+        return "bf16" if computes_in_bf16(device) else "fp32"
     return "bf16" if precision == "bf16" else "fp32"
 
 
-@cache
-def computes_in_bf16() -> bool:
-    """True on a GPU from Ampere on, and on a processor with AVX512-BF16 or AMX."""
-    capability = _cuda_compute_capability()
-    if capability is not None:
-        return capability >= BF16_COMPUTE_CAPABILITY
+def computes_in_bf16(device: "torch.device | None" = None) -> bool:
+    """True for a GPU from Ampere on, a processor with AVX512-BF16 or AMX, and what else torch says has bf16."""
+    if device is None:
+        return _computes_in_bf16_by_default()
+    if device.type == "cpu":
+        return bool(BF16_CPU_FLAGS & _cpu_flags())
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device)[0] >= BF16_COMPUTE_CAPABILITY
+    has_bf16 = getattr(getattr(torch, device.type, None), "is_bf16_supported", None)
+    return bool(has_bf16 and has_bf16())
+
+
+def _computes_in_bf16_by_default() -> bool:
+    """For `default_device()`; torch is asked only where it was built, or extended, for another accelerator."""
+    if not _cpu_is_asked_for():
+        capability = _cuda_compute_capability()
+        if capability is not None:
+            return capability >= BF16_COMPUTE_CAPABILITY
+        if _torch_is_built_for("hip|xpu") or entry_points(group="torch.backends"):
+            return computes_in_bf16(default_device())
     return bool(BF16_CPU_FLAGS & _cpu_flags())
 
 
+@cache
 def _cpu_flags() -> set[str]:
     try:
         text = Path("/proc/cpuinfo").read_text()
@@ -56,7 +115,7 @@ def _cpu_flags() -> set[str]:
 
 def _cuda_compute_capability() -> int | None:
     """Major compute capability of the first visible GPU, asked of the driver; None without a GPU torch could use."""
-    if not _torch_has_cuda():
+    if not _torch_is_built_for("cuda"):
         return None
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -69,13 +128,13 @@ def _cuda_compute_capability() -> int | None:
     return major.value
 
 
-def _torch_has_cuda() -> bool:
-    """Whether the installed torch was built for CUDA, read from its version file without importing it."""
+def _torch_is_built_for(platform: str) -> bool:
+    """Whether the installed torch was built for `platform`, a pattern, by its version file and without importing it."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return False
     version = Path(spec.origin).parent / "version.py"
-    return version.is_file() and bool(re.search(r"^cuda\b.*=\s*['\"]", version.read_text(), re.MULTILINE))
+    return version.is_file() and bool(re.search(rf"^({platform})\b.*=\s*['\"]", version.read_text(), re.MULTILINE))
 
 
 def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Accelerator":
@@ -84,7 +143,7 @@ def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Acce
     tracker: `tensorboard`, `wandb` or `mlflow`, told to write below `folder`.
     Raises RequestError for anything but data parallelism.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once, and is deterministic with it
+    os.environ.setdefault(*CUBLAS_CONFIG)
     if tracker:
         _prepare_tracker(tracker, folder or Path.cwd())
     from accelerate import Accelerator, InitProcessGroupKwargs

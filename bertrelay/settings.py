@@ -275,6 +275,28 @@ def with_sources(settings: AnySettings, replace: Callable[[str, Source], str]) -
     return type(settings).model_validate(walk("", settings.model_dump()))
 
 
+def is_auto_precision(key: str, value: object) -> bool:
+    """Whether a setting, by its key as in `leaves`, leaves the precision to the machine."""
+    return key.rpartition(".")[2] == "precision" and value == "auto"
+
+
+def with_precision(settings: AnySettings, precision: str) -> AnySettings:
+    """`settings` with `precision` wherever they leave it to the machine."""
+
+    def walk(key: str, value: Any) -> Any:
+        if isinstance(value, Settings):
+            inner = {name: walk(name, getattr(value, name)) for name in type(value).model_fields}
+            return value.model_copy(update=inner)
+        if isinstance(value, dict):
+            return {name: walk(name, item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(walk("", item) for item in value)
+        return precision if is_auto_precision(key, value) else value
+
+    replaced: AnySettings = walk("", settings)
+    return replaced
+
+
 def _located(source: Source, locate: Callable[[str, str], Path]) -> str:
     reference = source.stage_reference
     return source if reference is None else str(locate(*reference))

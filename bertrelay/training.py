@@ -146,11 +146,11 @@ class Training:
         folder.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
         self.task, self.settings, self.work = task, settings, work
-        self.precision = hardware.resolve_precision(settings.precision)
         if torch.are_deterministic_algorithms_enabled() != settings.deterministic:  # setting it loads the compiler
             torch.use_deterministic_algorithms(settings.deterministic)
         self.accelerator = hardware.accelerator(settings.tracker, folder)
         self.device = self.accelerator.device
+        self.precision = hardware.resolve_precision(settings.precision, self.device)
         self.rank, self.processes = self.accelerator.process_index, self.accelerator.num_processes
         check_shared(work, World(self.rank, self.processes))  # all of them read its checkpoints
         task.model.to(self.device).train()

@@ -69,6 +69,7 @@ def encode_file(
     with held(output) if world.is_main else nullcontext():
         surveyed = from_main(_survey(table, cache) if world.is_main else None, world)
         encoder = as_encoder(model, cache)
+        precision = from_main(resolve_precision(precision, encoder.device), world)
         started, read_block = time.monotonic(), block_reader(table, cache)
         computed = fill_vectors(
             encoder,
@@ -152,7 +153,7 @@ def fill_share(
     place: what an error calls the sentence of a row.
     Returns how many rows were not filled yet, whoever fills them. Raises WorkError for a vector that is not finite.
     """
-    precision, dim, size = resolve_precision(precision), encoder.dim, _block_size(rows)
+    precision, dim, size = resolve_precision(precision, encoder.device), encoder.dim, _block_size(rows)
     holds = {"key": key, "precision": precision, "rows": rows, "dim": dim, "block": size}
     if prompt_name is not None:
         holds["prompt"] = encoder.prompts.text(prompt_name)

@@ -11,7 +11,8 @@ from typing import Any
 
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint, parts_of
-from bertrelay.settings import InputFile, ModelSource, no_model_folder
+from bertrelay.hardware import resolve_precision
+from bertrelay.settings import InputFile, ModelSource, is_auto_precision, leaves, no_model_folder
 from pipelines.folders import DIGITS, damage, has_work, partial_of, parts_of_result, previous_parts, size_of, unfinished
 from pipelines.mistakes import Mistakes, did_you_mean, shown
 from pipelines.recipe import Key, Recipe, Step
@@ -131,15 +132,34 @@ def _plan_step(
     unknown = [*_unknown_revisions(step, revisions), *_unknown_upstream(needed)]
     if unknown:
         return PlannedStep(step, Action.RUN, tuple(unknown), {}, stage_folder)
-    parts = parts_of(
-        step.stage,
-        step.settings,
-        digests,
-        upstream=lambda name: needed[name].fingerprint,
-        revision=lambda source: revisions[name_of(source)],
-    )
+    drafts = []
+    for precision in _precisions(step):
+        parts = parts_of(
+            step.stage,
+            step.settings,
+            digests,
+            upstream=lambda name: needed[name].fingerprint,
+            revision=lambda source: revisions[name_of(source)],
+            auto_precision=precision,
+        )
+        drafts.append(PlannedStep(step, Action.RUN, (), parts, stage_folder))
     forced = step.name in choice.force
-    return _decide(PlannedStep(step, Action.RUN, (), parts, stage_folder), planned, digests, forced)
+    return _decide(drafts[0] if forced else _furthest(drafts), planned, digests, forced)
+
+
+def _precisions(step: Step) -> list[str]:
+    """What precision `auto` may stand for: what this machine computes in, then what another one may have."""
+    if not any(is_auto_precision(leaf.key, leaf.value) for leaf in leaves(step.settings)):
+        return ["auto"]  # which nothing asks for
+    here = resolve_precision("auto")
+    return [here, "fp32" if here == "bf16" else "bf16"]
+
+
+def _furthest(drafts: Sequence[PlannedStep]) -> PlannedStep:
+    """The draft whose result is there, else the one that was begun, else the first: another machine's work is kept."""
+    whole = (draft for draft in drafts if draft.folder.is_dir())
+    begun = (draft for draft in drafts if has_work(draft.folder))
+    return next(whole, None) or next(begun, drafts[0])
 
 
 def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, PlannedStep]:

@@ -15,7 +15,7 @@ from bertrelay.files import share
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.progress import say
-from bertrelay.settings import Settings, with_stage_paths
+from bertrelay.settings import Settings, is_auto_precision, leaves, with_precision, with_stage_paths
 from bertrelay.stage import Metrics, StageContext, World
 from pipelines.folders import (
     begin,
@@ -187,14 +187,19 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, team: T
 
 
 def settings_of(planned: PlannedStep, plan: Plan, revisions: Revisions) -> Settings:
-    """A step's settings with the places of its upstream outputs and the revisions of its hub ids filled in."""
+    """A step's settings with the places of its upstream outputs, the revisions of its hub ids and the precision.
+
+    The precision is the planned one: a stage that another machine began goes on as it began.
+    """
     seeds = dict(planned.step.needs)
     folders = {each.step.key: each.folder for each in plan.steps}
 
     def locate(stage: str, inner: str) -> Path:
         return _existing(folders[stage, seeds[stage]], stage, inner)
 
-    return with_revisions(with_stage_paths(planned.step.settings, locate), revisions)
+    settings = with_revisions(with_stage_paths(planned.step.settings, locate), revisions)
+    left_open = (leaf.key for leaf in leaves(settings) if is_auto_precision(leaf.key, leaf.value))
+    return next((with_precision(settings, planned.parts[key]) for key in left_open), settings)
 
 
 def _existing(folder: Path, stage: str, inner: str) -> Path:

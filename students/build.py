@@ -12,7 +12,7 @@ from transformers import XLMRobertaModel
 from bertrelay.backbone import start_positions
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
-from bertrelay.hardware import accelerator
+from bertrelay.hardware import default_device
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.vocabulary import train_unigram
 from students.corpus import ParallelCorpus
@@ -150,4 +150,4 @@ def _pooled_vectors(student: SentenceEncoder, sentences: list[str]) -> NDArray[n
     pooled = SentenceEncoder(
         student.backbone, student.tokenizer, pooling=student.pooling, max_tokens=student.max_tokens
     )
-    return pooled.to(accelerator().device).encode(sentences, precision="fp32").astype(np.float64)
+    return pooled.to(default_device()).encode(sentences, precision="fp32").astype(np.float64)

@@ -30,7 +30,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     corpus_key = fingerprint({"version": CORPUS_VERSION, **content_parts(settings, _corpus_fields(settings), digests)})
     with accelerator().main_process_first():
         corpus = build_corpus(context.cache / "corpora", corpus_key[:32], _corpus_plan(settings), context.cache)
-    teacher = SentenceEncoder.load(settings.teacher, cache_dir=context.cache / "hub").to(accelerator().device)
+    teacher = SentenceEncoder.load(settings.teacher, cache_dir=context.cache / "hub")
     teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
     targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision)
     student, sizes = start_student(settings, corpus, teacher, targets, context)

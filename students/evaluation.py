@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
-from bertrelay.hardware import accelerator
 from bertrelay.progress import say
 from bertrelay.records import Rejects
 from bertrelay.similarity import matrix
@@ -42,11 +41,11 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
 
 def _models(settings: EvaluateSettings, context: StageContext) -> tuple[SentenceEncoder, SentenceEncoder | None]:
     """Student and teacher; raises RequestError when their vectors cannot be compared."""
-    device, hub = accelerator().device, context.cache / "hub"
-    student = SentenceEncoder.load(settings.model, cache_dir=hub).to(device)
+    hub = context.cache / "hub"
+    student = SentenceEncoder.load(settings.model, cache_dir=hub)
     if settings.teacher is None:
         return student, None
-    teacher = SentenceEncoder.load(settings.teacher, cache_dir=hub).to(device)
+    teacher = SentenceEncoder.load(settings.teacher, cache_dir=hub)
     if teacher.dim != student.dim:
         raise RequestError(
             f"teacher: expected vectors of the model's {student.dim} dimensions, found {teacher.dim}; "

@@ -49,7 +49,7 @@ def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> Sen
         pooling=teacher.pooling,
         projection=deepcopy(teacher.projection),  # a student that learns leaves its teacher as it is
         max_tokens=teacher.max_tokens,
-    )
+    ).to(teacher.device)
 
 
 def _config_like(old: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast, positions: int) -> XLMRobertaConfig:

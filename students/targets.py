@@ -14,6 +14,7 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
+from bertrelay.together import from_main
 from bertrelay.vector_files import fill_vectors
 from bertrelay.vectors import open_vectors
 from students.corpus import ParallelCorpus, Sentences
@@ -47,7 +48,8 @@ def fill_targets(
     teacher_digest: stands for the teacher's weights; with the text and the precision it names the vectors.
     """
     key = fingerprint({"teacher": teacher_digest, "text": _text_digest(corpus.english)})
-    folder = context.cache / "targets" / f"{key[:32]}-{resolve_precision(precision)}"
+    precision = from_main(resolve_precision(precision, teacher.device), context.world)
+    folder = context.cache / "targets" / f"{key[:32]}-{precision}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "vectors.npy"
     fill_vectors(

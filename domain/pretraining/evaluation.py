@@ -27,7 +27,7 @@ class HeldOut:
 
     def __init__(self, items: Items, sequences: Sequences, settings: PretrainSettings) -> None:
         self.items, self.sequences = items, sequences
-        self.precision, self.device_tokens = resolve_precision(settings.precision), settings.device_tokens
+        self.precision, self.device_tokens = settings.precision, settings.device_tokens
 
     def figures(self, model: Pretraining) -> Metrics:
         """Each objective's figures with a 95 % interval over documents (a pair is of its first segment's).
@@ -54,7 +54,7 @@ class HeldOut:
         lengths = self.items.lengths
         for chosen in micro_batches(np.arange(len(lengths)), lengths, lengths, self.device_tokens):
             batch = self.sequences.batch(self.items, chosen, SEED, epoch=0).to(device)
-            with autocast(device, self.precision):
+            with autocast(device, resolve_precision(self.precision, device)):
                 logits = model(batch.inputs)
             rows = (batch.inputs["masked"] // batch.inputs["input_ids"].shape[1]).cpu().numpy()
             owners = {"mlm": documents[chosen[rows]], "nsp": documents[chosen]}

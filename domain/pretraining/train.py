@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bertrelay import batches
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
-from bertrelay.hardware import accelerator
+from bertrelay.hardware import accelerator, default_device
 from bertrelay.stage import Metrics, StageContext, run_alone
 from bertrelay.training import Batch, train
 from domain.pretraining.corpus import build_corpus
@@ -46,7 +46,7 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
     if corpus.held_out.any():
         items = draw_items(Text(corpus, corpus.held_out, "held-out documents"), settings, SEED, epoch=0)
         held_out = HeldOut(items, sequences, settings)
-    model = Pretraining(network, settings.objectives).to(accelerator().device)
+    model = Pretraining(network, settings.objectives).to(default_device())
     task = PretrainingTask(model, settings, Text(corpus, ~corpus.held_out), sequences, held_out)
     before = task.evaluate() if context.world.is_main else {}
     metrics = train(task, settings, context.output, context.work)

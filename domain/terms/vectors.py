@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.hardware import resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import using
 from bertrelay.padding import batch_shape, padded
@@ -85,10 +85,8 @@ def term_vectors(
 
 
 def load_encoder(model: SentenceEncoder | str | Path, cache_dir: Path | None = None) -> SentenceEncoder:
-    """The model and its tokenizer, on the GPU where there is one."""
-    if isinstance(model, SentenceEncoder):
-        return model
-    return SentenceEncoder.load(model, cache_dir=cache_dir).to(accelerator().device)
+    """The model and its tokenizer."""
+    return model if isinstance(model, SentenceEncoder) else SentenceEncoder.load(model, cache_dir=cache_dir)
 
 
 def layers_summed(encoder: SentenceEncoder, layers: Layers) -> int:
@@ -124,7 +122,7 @@ def vectors_of_tokens(
     summed = layers_summed(encoder, layers)
     if summed < LAYERS[layers]:
         say(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
-    precision, size = resolve_precision(precision), batch_tokens or best_batch_tokens(encoder.device)
+    precision, size = resolve_precision(precision, encoder.device), batch_tokens or best_batch_tokens(encoder.device)
     order = np.argsort(-tokens.lengths, kind="stable")  # longest first: if memory is short, it shows at once
     parts, start = [torch.zeros(0, encoder.backbone.config.hidden_size)], 0
     packed = pack_for(len(tokens.ids), encoder.backbone, precision, size)

@@ -116,6 +116,7 @@ def mine_files(
         read = _read(tables, true_pairs_table, folder, cache, rejects) if world.is_main else None
         sides, true_pairs = from_main(read, world)
         encoder = as_encoder(model, cache)
+        precision = from_main(resolve_precision(precision, encoder.device), world)
         key = _encode(encoder, sides, folder, precision, batch_tokens, world)
         mining = None
         if world.is_main:
@@ -206,7 +207,7 @@ def _encode(
             description=f"encoding {Path(side.name).name}",
             place=side.place,
         )
-    return fingerprint({"sides": keys, "precision": resolve_precision(precision)})
+    return fingerprint({"sides": keys, "precision": precision})
 
 
 def _write(

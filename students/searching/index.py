@@ -120,6 +120,7 @@ def build_index(
     _check_is_ours(folder)
     facts = None if rebuild else read_facts(folder)
     encoder = as_encoder(model, cache)
+    precision = from_main(resolve_precision(precision, encoder.device), world)
     for wanted in (prompt_name, query_prompt_name):
         encoder.prompts.text(wanted)  # where there is none of that name, say so
     name = "" if encoder is model else str(model)
@@ -135,7 +136,7 @@ def build_index(
         if begun is not None:
             _encode(encoder, folder, begun, prompt_name, precision, batch_tokens, world)
         if world.is_main:
-            _finish(folder, begun, kind, hnsw, resolve_precision(precision))
+            _finish(folder, begun, kind, hnsw, precision)
         wait_for_all(world)
     return whole_index(encoder, folder, verify)
 

@@ -24,6 +24,7 @@ from bertrelay.backbone import (
     save_tokenizer,
 )
 from bertrelay.errors import RequestError
+from bertrelay.hardware import as_device
 from bertrelay.layout import read_layout
 from bertrelay.quick import quicken
 from teachers.baselines.gated_encoder import GatedCrossEncoder
@@ -57,11 +58,15 @@ class CrossEncoder(nn.Module):
         quicken(network)
 
     @classmethod
-    def load(cls, source: str | Path, cache_dir: Path | None = None) -> "CrossEncoder":
+    def load(
+        cls, source: str | Path, cache_dir: Path | None = None, device: str | torch.device | None = None
+    ) -> "CrossEncoder":
         """The cross-encoder of a folder that was saved here, or of any other with one figure.
 
+        device: as of `SentenceEncoder.load`.
         Raises RequestError for a folder that holds none, or one that is damaged.
         """
+        device = as_device(device)
         folder = model_folder(source, cache_dir=cache_dir)
         if GatedCrossEncoder.stands_in(folder):
             raise RequestError(f"model: the cross-encoder in {folder} is a gated one; GatedCrossEncoder.load loads it")
@@ -74,7 +79,7 @@ class CrossEncoder(nn.Module):
         refuse_missing(folder, missing)
         _check_head(network)
         tokenizer = load_tokenizer(folder)
-        return cls(network, tokenizer, tokenizer.model_max_length).eval()
+        return cls(network, tokenizer, tokenizer.model_max_length).eval().to(device)
 
     def save(self, folder: str | Path) -> None:
         """Writes the folder that `load` and transformers read."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bertrelay.backbone import model_folder
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.hardware import accelerator
+from bertrelay.hardware import default_device
 from bertrelay.pooling import Pooling
 from teachers.baselines.bilstm import BiLstmEncoder
 from teachers.baselines.cross_encoder import holds_cross_encoder
@@ -36,7 +36,7 @@ def fit_of(source: EncoderSource, cache: Path | None = None) -> Fit:
     if source.tfidf:
         return tfidf
     if source.bilstm is not None:
-        encode = finite(BiLstmEncoder.load(source.bilstm).to(accelerator().device).encode)
+        encode = finite(BiLstmEncoder.load(source.bilstm).to(default_device()).encode)
     else:
         assert source.model is not None
         encode = encoder_at(source.model, source.precision, cache, source.pooling)
@@ -46,7 +46,7 @@ def fit_of(source: EncoderSource, cache: Path | None = None) -> Fit:
 def encoder_at(
     model: str | Path, precision: str, cache: Path | None = None, pooling: Sequence[str] | None = None
 ) -> Encode:
-    """The sentence encoder of a folder or hub id, on the device there is, under another pooling where one is given.
+    """The sentence encoder of a folder or hub id, under another pooling where one is given.
 
     Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
     """
@@ -56,7 +56,7 @@ def encoder_at(
             f"model: expected a sentence encoder, found in {folder} a network that scores pairs of sentences. "
             "Use it by `bertrelay rerank`, in recipes by teachers.rerank."
         )
-    encoder = SentenceEncoder.load(folder).to(accelerator().device)
+    encoder = SentenceEncoder.load(folder)
     if pooling is not None:
         encoder = repooled(encoder, pooling)
     return finite(partial(encoder.encode, precision=precision))

@@ -92,7 +92,7 @@ def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: i
     _check_are_pairs(pairs)
     if not pairs:
         return np.zeros(0, np.float32)
-    precision, tokens = resolve_precision(precision), model.tokenize(pairs)
+    precision, tokens = resolve_precision(precision, model.device), model.tokenize(pairs)
     size = (batch_tokens or best_batch_tokens(model.device)) // tokens.sides
     lengths, scores = tokens.lengths // tokens.sides, np.empty(len(pairs), np.float32)
     packed = pack_for(int(lengths.sum()), model.backbone, precision, size)

@@ -8,9 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from bertrelay.backbone import model_folder
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.outputs import check_output, held
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.sentence_files import as_table
@@ -49,11 +51,14 @@ class RerankedFile(NamedTuple):
     pairs_per_second: float | None
 
 
-def load_scorer(model: str | Path, cache: Path | None = None) -> Scorer:
-    """The cross-encoder, gated or not, or poly-encoder of a folder or hub id. Raises RequestError for another."""
+def load_scorer(model: str | Path, cache: Path | None = None, device: str | torch.device | None = None) -> Scorer:
+    """The cross-encoder, gated or not, or poly-encoder of a folder or hub id. Raises RequestError for another.
+
+    device: as of `SentenceEncoder.load`.
+    """
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     kind = next((kind for kind in (PolyEncoder, GatedCrossEncoder) if kind.stands_in(folder)), CrossEncoder)
-    return kind.load(folder)
+    return kind.load(folder, device=device)
 
 
 def rerank_file(
@@ -85,12 +90,13 @@ def rerank_file(
     check_ranking(source, output)
     with held(output) if world.is_main else nullcontext():
         folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
+        precision = from_main(resolve_precision(precision, default_device()), world)
         surveyed = from_main(survey(source, cache) if world.is_main else None, world)
         parts = Parts(output, surveyed.blocks)
         if world.is_main:
             parts.begin(_holds(folder, surveyed, source, precision))
         check_shared(parts.folder, world)
-        scorer, started = load_scorer(folder).to(accelerator().device), time.monotonic()
+        scorer, started = load_scorer(folder), time.monotonic()
         computed = fill(
             parts, partial(_lines, scorer, source, precision, batch_tokens, cache), "scoring", "pairs", world
         )
@@ -122,7 +128,7 @@ def _holds(folder: Path, surveyed: Survey, source: PairSource, precision: str) -
     """What decides the content of the blocks."""
     how = {"kind": source.kind, "top": source.top}
     key = fingerprint({"model": Digests().of_folder(folder), "pairs": surveyed.digest, **how})
-    return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_PAIRS}
+    return {"key": key, "precision": precision, "block": BLOCK_PAIRS}
 
 
 def _lines(

@@ -90,12 +90,15 @@ class SideScorer(nn.Module):
         return (folder / cls.file).is_file()
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """The one of a folder that was saved here. Raises RequestError for a folder that holds none."""
+    def load(cls, folder: str | Path, device: str | torch.device | None = None) -> Self:
+        """The one of a folder that was saved here, on `device`, which is as of `SentenceEncoder.load`.
+
+        Raises RequestError for a folder that holds none.
+        """
         path = Path(folder) / cls.file
         if not cls.stands_in(Path(folder)):
             raise RequestError(f"model: expected {cls.title} with {cls.file} in {folder}; train it with {cls.stage}")
         weights = read_weights(path)
-        model = cls.of(SentenceEncoder.load(folder), weights)
+        model = cls.of(SentenceEncoder.load(folder, device), weights)
         fill(model, weights, path, cls.own)
-        return model.eval()
+        return model.eval().to(model.device)  # its own weights too

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
 from bertrelay.files import write_text
-from bertrelay.hardware import accelerator
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.statistics import Floats
@@ -116,7 +115,7 @@ def _by_reading_both(
     model, _ = trained(name, pair_train.run, way, context)
     if not context.world.is_main:
         return np.zeros(len(tested.scores))
-    scorer = CrossEncoder.load(model).to(accelerator().device)
+    scorer = CrossEncoder.load(model)
     return scorer.score(list(zip(tested.first, tested.second, strict=True)), precision=settings.precision)
 
 

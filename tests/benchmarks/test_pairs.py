@@ -23,7 +23,7 @@ def test_batches_give_the_vectors_of_encode(
     encoder: SentenceEncoder, by_length: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.pairs.BATCH", 4)
-    monkeypatch.setattr("benchmarks.pairs.resolve_precision", lambda _: "fp32")
+    monkeypatch.setattr("benchmarks.pairs.resolve_precision", lambda *_: "fp32")
     found = encode_in_batches(encoder, SENTENCES, by_length)
     np.testing.assert_allclose(found, encoder.encode(SENTENCES, precision="fp32"), atol=1e-5)
 

@@ -23,13 +23,14 @@ def machine(monkeypatch):
     def make(cpuinfo, capability=None):
         read = Path.read_text
         monkeypatch.setattr(
-            Path, "read_text", lambda path, *a: cpuinfo if str(path) == "/proc/cpuinfo" else read(path, *a)
+            Path, "read_text", lambda path, *a, **k: cpuinfo if str(path) == "/proc/cpuinfo" else read(path, *a, **k)
         )
         monkeypatch.setattr(hardware, "_cuda_compute_capability", lambda: capability)
-        hardware.computes_in_bf16.cache_clear()
+        hardware._cpu_flags.cache_clear()
 
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
     yield make
-    hardware.computes_in_bf16.cache_clear()
+    hardware._cpu_flags.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,55 @@ def machine(monkeypatch):
 def test_auto_is_bf16_where_the_hardware_computes_in_it(machine, flags, capability, expected):
     machine(f"processor\t: 0\nflags\t\t: {flags}\nbogomips\t: 1\n", capability)
     assert hardware.resolve_precision("auto") == expected
+
+
+def test_auto_is_what_the_device_of_the_network_computes_in_and_not_the_machine(machine, monkeypatch):
+    machine("flags : fpu avx2\n", capability=9)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0) if device.index else (7, 5))
+    monkeypatch.setattr(torch.xpu, "is_bf16_supported", lambda: True)
+    expected = {"cpu": "fp32", "cuda:0": "fp32", "cuda:1": "bf16", "xpu": "bf16", "mps": "fp32", "meta": "fp32"}
+    found = {name: hardware.resolve_precision("auto", torch.device(name)) for name in expected}
+    assert found == expected
+    machine("flags : fpu avx512_bf16\n", capability=7)
+    assert hardware.resolve_precision("auto", torch.device("cpu")) == "bf16"
+    assert hardware.resolve_precision("auto") == "fp32"
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert hardware.resolve_precision("auto") == "bf16"
+
+
+def accelerator_of(monkeypatch, name, count=1):
+    found = None if name is None else torch.device(name)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: found)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps", "xpu", "npu", None])
+def test_the_default_device_is_the_accelerator_and_without_one_the_cpu(monkeypatch, name):
+    if name == "npu":  # the name that the extension gives it
+        name = "privateuseone"
+    for variable in ("LOCAL_RANK", "ACCELERATE_USE_CPU"):
+        monkeypatch.delenv(variable, raising=False)
+    accelerator_of(monkeypatch, name)
+    assert hardware.default_device() == hardware.as_device(None) == torch.device(name or "cpu")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert hardware.default_device() == torch.device("cpu")
+
+
+def test_each_process_of_a_machine_has_an_accelerator_of_its_own(monkeypatch):
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    accelerator_of(monkeypatch, "cuda", count=4)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert hardware.default_device() == torch.device("cuda:3")
+    accelerator_of(monkeypatch, None)
+    assert hardware.default_device() == torch.device("cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="cuda is there")
+@pytest.mark.parametrize("device", ["cuda", "gpu", "cpu:x", 3.5])
+def test_a_device_that_is_not_there_is_an_error_that_names_those_that_are(device):
+    with pytest.raises(RequestError, match=f"device: expected cpu, or an accelerator.*found {device!r}"):
+        hardware.as_device(device)
+    assert hardware.as_device("cpu") == hardware.as_device(torch.device("cpu")) == torch.device("cpu")
 
 
 def test_flags_are_those_of_the_flags_line(machine):
@@ -77,7 +127,7 @@ def test_precision_is_settled_without_loading_torch():
 
 
 def test_torch_is_asked_for_cuda_by_its_version_file():
-    assert hardware._torch_has_cuda() == (torch.version.cuda is not None)
+    assert hardware._torch_is_built_for("cuda") == (torch.version.cuda is not None)
 
 
 def test_the_driver_and_torch_agree_on_the_gpu():

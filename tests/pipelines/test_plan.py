@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import light_stages
 import pytest
 from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError
+from pipelines.folders import partial_of
 from pipelines.plan import ALL_STAGES, StageChoice, left_behind, make_plan
 from pipelines.recipe import read_recipe
 from pipelines.runner import RunOptions, run
@@ -232,11 +234,42 @@ def test_a_new_version_of_a_stage_is_why_it_runs(relay, runs, monkeypatch):
     )
 
 
-def test_another_precision_of_the_hardware_is_why_a_stage_runs(relay, runs, monkeypatch):
-    monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda: True)
+@pytest.fixture
+def machine(monkeypatch):
+    def computes_in(precision):
+        monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda *_: precision == "bf16")
+
+    return computes_in
+
+
+@pytest.mark.parametrize(("first", "second"), [("bf16", "fp32"), ("fp32", "bf16")])
+def test_what_a_machine_of_another_precision_made_is_not_made_again(relay, runs, machine, first, second):
+    machine(first)
     go(relay, runs)
-    monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda: False)
-    assert planned(relay, runs)["aside"] == ("RUN", 'aside.precision: "bf16" → "fp32"')
+    machine(second)
+    assert set(planned(relay, runs).values()) == {("SKIP",)}
+    assert planned(relay, runs, f"aside.precision={second}")["aside"] == (
+        "RUN",
+        f'aside.precision: "{first}" → "{second}"',
+    )
+    go(relay, runs, "aside.epochs=2")  # what it makes itself is in its own precision
+    made = {name: json.loads((runs / f"relay/{name}/latest/done.json").read_text()) for name in ("teacher", "aside")}
+    assert {name: done["parts"]["precision"] for name, done in made.items()} == {"teacher": first, "aside": second}
+
+
+def test_what_a_machine_of_another_precision_began_goes_on_in_that_precision(relay, runs, machine, monkeypatch):
+    seen = []
+    monkeypatch.setattr(light_stages, "teach", lambda settings, _: seen.append(settings.precision) or {})
+    machine("bf16")
+    steps = make_plan(read_recipe(relay, REGISTRY), runs, RunOptions(runs).digests(), {}).steps
+    partial = partial_of(steps[3].folder)
+    (partial / "work").mkdir(parents=True)
+    (partial / "work" / "checkpoint").write_text("half")
+    machine("fp32")
+    assert planned(relay, runs)["aside"] == ("RESUME", "begun and not finished")
+    go(relay, runs, only=("aside",))
+    assert seen == ["bf16"]
+    assert planned(relay, runs, choice=StageChoice(force=("aside",)))["aside"][0] == "RUN"
 
 
 def test_seeds_are_planned_each_for_itself(relay, runs):

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import torch
+
 from bertrelay.errors import RequestError
-from bertrelay.hardware import accelerator
+from bertrelay.hardware import as_device
 from domain.biomedical.annotations import Span
 from domain.biomedical.answers.answer_settings import CANDIDATES
 from domain.biomedical.answers.finding import Asked, Found, find_answers
@@ -65,13 +67,17 @@ class QuestionAnswerer:
         self.model = model
 
     @classmethod
-    def load(cls, source: str | Path, *, cache_dir: Path | None = None) -> Self:
-        """The answerer of a model folder or hub id, on the GPU where there is one.
+    def load(
+        cls, source: str | Path, device: str | torch.device | None = None, *, cache_dir: Path | None = None
+    ) -> Self:
+        """The answerer of a model folder or hub id.
 
+        device: as of `SentenceEncoder.load`.
         Raises RequestError for what is not there, damaged, or no model that answers questions.
         """
+        device = as_device(device)
         model = load_model(source, cache_dir=cache_dir)
-        model.network.to(accelerator().device)
+        model.network.to(device)
         return cls(model)
 
     def answer(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bertrelay.backbone import model_folder
 from bertrelay.files import write_text
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import resolve_precision
+from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.outputs import check_output, held, not_written
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.privacy import check_page
@@ -98,6 +98,7 @@ def answer_file(
         check_page(with_text)
     with held(output) if world.is_main else nullcontext():
         folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
+        precision = from_main(resolve_precision(precision, default_device()), world)
         read = from_main(_read(source, output, max_rejects) if world.is_main else None, world)
         parts = Parts(output, read.blocks)
         if world.is_main:
@@ -151,7 +152,7 @@ def _read(source: Source, output: Path, max_rejects: float) -> ReadThrough:
 def _holds(folder: Path, read: ReadThrough, top: int, precision: str) -> dict[str, object]:
     """What decides the content of the blocks."""
     key = fingerprint({"model": Digests().of_folder(folder), "questions": read.digest, "top": top})
-    return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_CHARACTERS}
+    return {"key": key, "precision": precision, "block": BLOCK_CHARACTERS}
 
 
 def _lines(

@@ -95,7 +95,7 @@ def predict_blocks(
     refused: Callable[[Asked], None],
 ) -> Iterator[tuple[list[bool], NBest]]:
     """Of each block which questions were too long, and the n-best of all; the next block is cut meanwhile."""
-    precision, cutter = resolve_precision(precision), Cutter(model.tokenizer)
+    precision, cutter = resolve_precision(precision, model.network.device), Cutter(model.tokenizer)
     batch_tokens = batch_tokens or best_batch_tokens(model.network.device)
     packed: Packed = {}
     for block, pieces in one_ahead(_cut(cutter, questions, block_characters)):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertrelay.files import whole_file, write_json
-from bertrelay.hardware import accelerator
+from bertrelay.hardware import default_device
 from bertrelay.progress import progress
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext
@@ -87,7 +87,7 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     model = load_model(settings.model, cache_dir=context.cache / "hub")
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         questions = read_all(settings.test, rejects)
-    model.network.to(accelerator().device)
+    model.network.to(default_device())
     found = answered(model, Pools.of(questions), settings.precision, settings.batch_tokens)
     score_of = scores(found.answers, found.pools.scored)
     shown = _examples(found, score_of)

@@ -12,7 +12,7 @@ from torch.nn.functional import log_softmax
 
 from bertrelay.batches import Items
 from bertrelay.errors import RequestError
-from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.progress import say
 from bertrelay.rejects import Rejects
@@ -56,7 +56,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
         task = QaTask(model, settings, questions, dev, rejects)
     if any(question.impossible for question in [*questions, *dev]):
         model = replace(model, threshold=0.0)
-    model.network.to(accelerator().device)
+    model.network.to(default_device())
     metrics = train(task, settings, context.output, context.work)
     if context.world.is_main:
         if task.dev is not None:
@@ -165,7 +165,7 @@ class Dev:
     """Dev questions, cut once, and what a model scores on them. Those that are too long for it are told of."""
 
     def __init__(self, questions: Sequence[Question], model: AnswerModel, cutter: Cutter, precision: str) -> None:
-        self.cutter, self.precision = cutter, resolve_precision(precision)
+        self.cutter, self.precision = cutter, precision
         self.pools = Pools.of(questions)
         self.pieces = cutter([each.question for each in questions], [each.context for each in questions])
         if not len(self.pools.known):
@@ -186,6 +186,7 @@ class Dev:
         return with_temperature(with_threshold(model, self.pools, nbest), self.pools, nbest)
 
     def _nbest(self, model: AnswerModel) -> NBest:
-        base, size = model.network.network.base_model, best_batch_tokens(model.network.device)
-        packed = pack_for(self.pieces.to_read, base, self.precision, size)  # anew, as the weights have changed
-        return self.pools.nbest(nbest_of(model, self.pieces, self.cutter, self.precision, size, packed))
+        base, device = model.network.network.base_model, model.network.device
+        precision, size = resolve_precision(self.precision, device), best_batch_tokens(device)
+        packed = pack_for(self.pieces.to_read, base, precision, size)  # anew, as the weights have changed
+        return self.pools.nbest(nbest_of(model, self.pieces, self.cutter, precision, size, packed))

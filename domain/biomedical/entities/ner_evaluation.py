@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file, write_json
-from bertrelay.hardware import accelerator
+from bertrelay.hardware import default_device
 from bertrelay.progress import progress, say
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.annotations import Unfit
@@ -64,7 +64,7 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     model = load_model(settings.model, cache_dir=context.cache / "hub")
     examples = of_types(read_examples(settings.test, only_legal=False), settings.types)
     _check_types(model, examples, settings)
-    model.network.to(accelerator().device)
+    model.network.to(default_device())
     found = _predicted(model, examples, settings)
     gold = [strict_spans(example.tags) for example in examples]
     pairs = [list(pairings(*sides)) for sides in zip(gold, found.spans, strict=True)]

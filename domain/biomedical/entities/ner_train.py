@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from bertrelay.batches import Items
 from bertrelay.errors import RequestError
-from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext
@@ -48,7 +48,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
         seed=settings.seed,
         cache_dir=context.cache / "hub",
     )
-    model.network.to(accelerator().device)
+    model.network.to(default_device())
     task = NerTask(model, settings, examples, dev)
     metrics = train(task, settings, context.output, context.work)
     if context.world.is_main:
@@ -141,7 +141,7 @@ class Dev:
     """Dev sentences, cut once, and what a model scores on them."""
 
     def __init__(self, examples: Sequence[Example], cutter: Cutter, precision: str) -> None:
-        self.cutter, self.precision = cutter, resolve_precision(precision)
+        self.cutter, self.precision = cutter, precision
         self.pieces = cutter([example.tokens for example in examples])
         self.gold = [strict_spans(example.tags) for example in examples]
         self.beyond = [example.beyond for example in examples]
@@ -160,10 +160,11 @@ class Dev:
         return fit_temperature(found.confidences, which_are_right(self.gold, found.token_spans()))
 
     def _decoded(self, model: EntityModel) -> Decoded:
-        size = best_batch_tokens(model.network.device)
+        device = model.network.device
+        precision, size = resolve_precision(self.precision, device), best_batch_tokens(device)
         base = model.network.network.base_model
-        packed = pack_for(len(self.pieces.ids), base, self.precision, size)  # anew, as the weights have changed
-        emissions = emissions_of(model, self.pieces, self.cutter, self.precision, size, packed)
+        packed = pack_for(len(self.pieces.ids), base, precision, size)  # anew, as the weights have changed
+        emissions = emissions_of(model, self.pieces, self.cutter, precision, size, packed)
         return decode(model, emissions, self.pieces.words)
 
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import torch
+
 from bertrelay.errors import RequestError
-from bertrelay.hardware import accelerator
+from bertrelay.hardware import as_device
 from domain.biomedical.annotations import Document, Entity, Span
 from domain.biomedical.entities.network import EntityModel, load_model
 from domain.biomedical.entities.prediction import WordSpan, find_entities
@@ -25,13 +27,17 @@ class EntityTagger:
         self.model = model
 
     @classmethod
-    def load(cls, source: str | Path, *, cache_dir: Path | None = None) -> Self:
-        """The tagger of a model folder or hub id, on the GPU where there is one.
+    def load(
+        cls, source: str | Path, device: str | torch.device | None = None, *, cache_dir: Path | None = None
+    ) -> Self:
+        """The tagger of a model folder or hub id.
 
+        device: as of `SentenceEncoder.load`.
         Raises RequestError for what is not there, damaged, or no model that tags entities.
         """
+        device = as_device(device)
         model = load_model(source, cache_dir)
-        model.network.to(accelerator().device)
+        model.network.to(device)
         return cls(model)
 
     def tag(self, texts: Iterable[str], *, precision: str = "auto", batch_tokens: int | None = None) -> list[Document]:

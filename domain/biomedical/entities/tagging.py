@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bertrelay.backbone import model_folder
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import resolve_precision
+from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.outputs import held
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.privacy import check_page
@@ -90,6 +90,7 @@ def tag_file(
         check_page(with_text)
     with held(output) if world.is_main else nullcontext():
         folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
+        precision = from_main(resolve_precision(precision, default_device()), world)
         listed = _list(output, "rejects")
         surveyed = from_main(survey(source, listed, max_rejects, output_format) if world.is_main else None, world)
         parts = Parts(output, surveyed.blocks)
@@ -139,7 +140,7 @@ def _list(output: Path, what: str) -> Path:
 def _holds(folder: Path, surveyed: Survey, precision: str) -> dict[str, object]:
     """What decides the content of the blocks."""
     key = fingerprint({"model": Digests().of_folder(folder), "documents": surveyed.digest})
-    return {"key": key, "precision": resolve_precision(precision), "block": BLOCK_CHARACTERS}
+    return {"key": key, "precision": precision, "block": BLOCK_CHARACTERS}
 
 
 def _lines(

@@ -13,7 +13,7 @@ import pandas as pd
 
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import accelerator
+from bertrelay.hardware import default_device
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training import train
 from domain.clinical.ids import canonical_id
@@ -79,7 +79,7 @@ def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContex
     model = start_model(
         settings.base, how, dropout=settings.dropout, seed=settings.seed, cache_dir=context.cache / "hub"
     )
-    model.network.to(accelerator().device)
+    model.network.to(default_device())
     rules = plain_rules(model.tokenizer).to_str()
     parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
     folder = context.cache / "chunks" / fingerprint(parts)[:32]

@@ -51,7 +51,7 @@ class OutcomeTask:
     ) -> None:
         self.model, self.outcome_model = model.network, model
         self.notes, self.tokens = notes, tokens
-        self.precision = resolve_precision(settings.precision)
+        self.precision = settings.precision
         self.chunks = tokens.of(notes.is_in("train"))
         self.weights = chunk_weights(tokens.admissions[self.chunks], settings.share_weight)
         self.lengths = self.padded_lengths = tokens.lengths[self.chunks]
@@ -93,7 +93,8 @@ class OutcomeTask:
 
     def probabilities(self, split: Split, bar: Bar | None = None) -> Floats:
         """The probability of each label of the chunks of `split`, (chunks, labels)."""
-        found: Floats = expit(chunk_log_odds(self.outcome_model, self.tokens, split.chunks, self.precision, bar=bar))
+        precision = resolve_precision(self.precision, self.outcome_model.network.device)
+        found: Floats = expit(chunk_log_odds(self.outcome_model, self.tokens, split.chunks, precision, bar=bar))
         return found
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
 from bertrelay.errors import RequestError
-from bertrelay.hardware import accelerator, resolve_precision
+from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.linear import Packed
 from bertrelay.progress import Bar, say
@@ -103,13 +104,22 @@ class OutcomeScorer:
         self._packed: dict[str, Packed] = {}
 
     @classmethod
-    def load(cls, source: str | Path, *, task: OutcomeName | None = None, cache_dir: Path | None = None) -> Self:
-        """The scorer of a folder that `domain.readmission` or `domain.outcome` wrote, on the GPU where there is one.
+    def load(
+        cls,
+        source: str | Path,
+        device: str | torch.device | None = None,
+        *,
+        task: OutcomeName | None = None,
+        cache_dir: Path | None = None,
+    ) -> Self:
+        """The scorer of a folder that `domain.readmission` or `domain.outcome` wrote.
 
+        device: as of `SentenceEncoder.load`.
         Raises RequestError for what is not there, damaged, or a model of another task than `task`, where that is given.
         """
+        device = as_device(device)
         model = load_model(source, task, cache_dir)
-        model.network.to(accelerator().device)
+        model.network.to(device)
         _tell_early_notes(model.settings)
         if model.settings.threshold is not None and model.settings.alarms is None:
             say("the model's alarm threshold comes without the number of alarms behind it; train it again to have that")
@@ -153,7 +163,7 @@ class OutcomeScorer:
     ) -> list[Score]:
         """The score of each text, which is all notes of an admission, `joined`; their chunks share batches."""
         tokens = chunk_tokens(texts, self._chunker)
-        log_odds = self._log_odds(tokens, resolve_precision(precision), batch_tokens, bar)
+        log_odds = self._log_odds(tokens, resolve_precision(precision, self.model.network.device), batch_tokens, bar)
         return list(self._scores(texts, tokens, expit(log_odds)))
 
     def _log_odds(self, tokens: ChunkTokens, precision: str, batch_tokens: int | None, bar: Bar | None) -> Floats:
@@ -190,9 +200,10 @@ class OutcomeScorer:
     def explain(self, text: str, *, precision: str = "auto") -> Explanation:
         """The score of a text, and the words of its top chunk, each by what is lost when it is masked (occlusion)."""
         tokens = chunk_tokens([text], self._chunker)
-        of_chunks = expit(self._log_odds(tokens, resolve_precision(precision), None, None))
+        precision = resolve_precision(precision, self.model.network.device)
+        of_chunks = expit(self._log_odds(tokens, precision, None, None))
         (score,) = self._scores([text], tokens, of_chunks)
-        words = [] if score.top is None else list(self._words(text, score, of_chunks, resolve_precision(precision)))
+        words = [] if score.top is None else list(self._words(text, score, of_chunks, precision))
         return Explanation(text, score, words)
 
     def _words(self, text: str, score: Score, of_chunks: Floats, precision: str) -> Iterator[Word]:

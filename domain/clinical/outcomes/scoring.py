@@ -14,7 +14,7 @@ from bertrelay.backbone import model_folder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_text
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import give_back_memory, resolve_precision
+from bertrelay.hardware import default_device, give_back_memory, resolve_precision
 from bertrelay.outputs import check_output, held
 from bertrelay.parts import Parts
 from bertrelay.privacy import sensitive_data
@@ -111,6 +111,7 @@ def score_file(
     check_notes(source)
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
+    precision = resolve_precision(precision, default_device())
     with held(output), ExitStack() as stack:
         found, rejected = _read(source, output, max_rejects, stack)
         shown = None if page is None else _admission(found, admission)
@@ -141,7 +142,7 @@ def _read(source: NotesTable, output: Path, max_rejects: float, stack: ExitStack
 def _holds(folder: Path, found: SortedNotes, precision: str, **options: bool) -> dict[str, object]:
     """What decides the content of the blocks."""
     key = fingerprint({"model": Digests().of_folder(folder), "notes": found.digest, "version": VERSION, **options})
-    return {"key": key, "precision": resolve_precision(precision), "block": [BLOCK_CHARACTERS, BLOCK_ADMISSIONS]}
+    return {"key": key, "precision": precision, "block": [BLOCK_CHARACTERS, BLOCK_ADMISSIONS]}
 
 
 def _score_blocks(
