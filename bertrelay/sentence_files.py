@@ -59,6 +59,9 @@ def sentence_records(table: Table, cache: Path | None = None, rejects: Rejects |
             raise RequestError(f"{table.name}: expected one column of text, found {len(record.values)} columns named")
         if not isinstance(record.values[0], str):
             found = type(record.values[0]).__name__
+            if rejects is not None:
+                rejects.add(record.file, record.line, "not text", detail=f"found {found}")
+                continue
             raise RequestError(
                 f"{record.file}, line {record.line:,}: expected text, found {found}; name a column of text"
             )
@@ -70,26 +73,37 @@ def text_column(table: Table) -> list[Column]:
     return table.columns or [0 if table.path and table.file_format == "lines" else "text"]
 
 
-def check_first(table: Table) -> None:
+def check_first(table: Table, rejects: Rejects | None = None) -> None:
     """Reads one sentence, which tells most of what can be wrong with a request. Raises as `sentence_records` does."""
-    next(sentences_of(table))
+    next(sentence_records(table, rejects=rejects), None)
 
 
-def survey(table: Table, cache: Path | None = None) -> Survey:
-    """Reads `table` through. Raises RequestError, with file and line, at the first record that cannot be used."""
+def survey(table: Table, cache: Path | None = None, rejects: Rejects | None = None) -> Survey:
+    """Reads `table` through; `rejects` takes records that cannot be used.
+
+    Raises RequestError when there is none that can, and without `rejects` at the first that cannot, with file and line.
+    """
     sentences, blank, digest = 0, 0, hashlib.sha256()
-    for text in sentences_of(table, cache):
+    for (text,), _, _ in sentence_records(table, cache, rejects):
+        if rejects is not None:
+            rejects.used()
         data = text.encode()
         sentences += 1
         blank += not text.strip()
         digest.update(len(data).to_bytes(8))
         digest.update(data)
+    if not sentences:
+        raise RequestError(f"{table.name}: expected sentences, found no record that can be used")
     return Survey(sentences, blank, digest.hexdigest())
 
 
-def block_reader(table: Table, cache: Path | None = None) -> ReadBlock:
-    """Reads blocks of `table` in one pass, stepping over those that nobody asks for."""
-    texts, place = sentences_of(table, cache), 0
+def block_reader(table: Table, cache: Path | None = None, skip_invalid: bool = False) -> ReadBlock:
+    """Reads blocks of `table` in one pass, stepping over those that nobody asks for.
+
+    skip_invalid: whether records that cannot be used are left out, as `survey` with rejects does.
+    """
+    rejects = Rejects(None, limit=1.0) if skip_invalid else None
+    texts, place = (record.values[0] for record in sentence_records(table, cache, rejects)), 0
 
     def read_block(first: int, end: int) -> list[str]:
         nonlocal place

@@ -108,12 +108,14 @@ def told_where_damaged(file: str) -> Iterator[None]:
 class _Lines:
     r"""Iterates the decoded lines of a file, split at \n alone: U+2028, U+0085 and the like are text.
 
-    number: of the last line, from 1. `take_fault` gives what went wrong since it was last called.
+    number: of the last line, from 1. ending: its line break; empty where the file ends without one.
+    `take_fault` gives what went wrong since it was last called.
     """
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.number = 0
+        self.ending = ""
         self._fault: Fault | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -149,7 +151,9 @@ class _Lines:
             self._fault = ("a NUL character", "is this a text file?")
         if offset == 0:
             line = line.removeprefix("\ufeff")
-        return line.removesuffix("\n").removesuffix("\r")
+        text = line.removesuffix("\n").removesuffix("\r")
+        self.ending = line[len(text) :]
+        return text
 
 
 class _Fields(NamedTuple):
@@ -166,7 +170,7 @@ def _tsv_fields(lines: _Lines) -> Iterator[_Fields]:
 
 
 def _csv_fields(lines: _Lines) -> Iterator[_Fields]:
-    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    reader = csv.reader((line + lines.ending for line in lines), strict=True)  # inside quotes the ending is text
     while True:
         first = lines.number + 1
         try:

@@ -16,8 +16,8 @@ class TrainingSettings(Settings):
     warmup: share of all steps in which the rate rises from 0.
     weight_decay: of matrices; biases and norms have none.
     max_grad_norm: longer gradients are clipped to it.
-    precision: `auto` is bf16 where the device computes in it, else fp32; a stage of a recipe that was begun on another machine
-        resumes in the precision it began in.
+    precision: `auto` is bf16 where the device computes in it, else fp32; a stage of a recipe that was begun on another
+        machine resumes in the precision it began in.
     evaluate_every: steps between looks at the dev data; once an epoch when absent.
     patience: stop after so many looks at the dev data without a better score.
     deterministic: deterministic GPU algorithms only, so that a resumed run is exact on a GPU too; slower.

@@ -16,7 +16,7 @@ from bertrelay.hardware import give_back_memory, resolve_precision
 from bertrelay.ledger import blocks_in, open_ledger
 from bertrelay.outputs import check_output, held
 from bertrelay.progress import progress, say
-from bertrelay.records import Table
+from bertrelay.records import Rejects, Table
 from bertrelay.sentence_files import ReadBlock, Survey, as_table, block_reader, survey
 from bertrelay.stage import Metrics, StageContext, World
 from bertrelay.together import check_complete, check_shared, from_main, wait_for_all
@@ -48,6 +48,7 @@ def encode_file(
     precision: str = "auto",
     batch_tokens: int | None = None,
     cache: Path | None = None,
+    rejects: Rejects | None = None,
     world: World = ALONE,
 ) -> EncodedFile:
     """Writes the vector of each sentence of `source` to `output`: row i for sentence i, a blank one too.
@@ -57,6 +58,8 @@ def encode_file(
     source: plain lines, a table with a column `text`, or a `Table` that names its column.
     prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
     cache: where a model or data set of the hub is kept.
+    rejects: entered while sentences are read; without it the first record that cannot be used raises. Row i is then
+        the i-th sentence that can be used.
     world: of several processes each computes its share; they need torch.distributed, to wait for one another, and
         one folder of `output`, on a disk that all of them see.
 
@@ -67,10 +70,11 @@ def encode_file(
     table, output = as_table(source), Path(output)
     check_output(output, SUFFIXES, table.path)
     with held(output) if world.is_main else nullcontext():
-        surveyed = from_main(_survey(table, cache) if world.is_main else None, world)
+        surveyed = from_main(_survey(table, cache, rejects) if world.is_main else None, world)
         encoder = as_encoder(model, cache)
         precision = from_main(resolve_precision(precision, encoder.device), world)
-        started, read_block = time.monotonic(), block_reader(table, cache)
+        skip_invalid = rejects is not None
+        started, read_block = time.monotonic(), block_reader(table, cache, skip_invalid)
         computed = fill_vectors(
             encoder,
             read_block,
@@ -84,7 +88,7 @@ def encode_file(
         )
         seconds = time.monotonic() - started
         if world.is_main:
-            finish(output, block_reader(table, cache))
+            finish(output, block_reader(table, cache, skip_invalid))
         wait_for_all(world)
     return EncodedFile(surveyed.sentences, encoder.dim, computed / seconds if computed else None)
 
@@ -184,8 +188,9 @@ def _block_size(rows: int) -> int:
     return min(BLOCK_SENTENCES, max(SMALLEST_BLOCK, -(-rows // MOST_SHARES)))
 
 
-def _survey(table: Table, cache: Path | None) -> Survey:
-    found = survey(table, cache)
+def _survey(table: Table, cache: Path | None, rejects: Rejects | None) -> Survey:
+    with rejects or nullcontext():
+        found = survey(table, cache, rejects)
     if found.blank:
         say(f"{found.blank:,} of {found.sentences:,} sentences are blank; each has its row as any other")
     return found

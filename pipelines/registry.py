@@ -187,7 +187,7 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.qa-answer",
-        version=1,
+        version=2,
         settings="domain.biomedical.answers.answer_settings:AnswerSettings",
         run="domain.biomedical.answers.answering:run",
         summary="answers questions from the texts beside them, with places and probabilities",

@@ -20,7 +20,7 @@ def named(label: str) -> Iterator[None]:
     try:
         yield
     except BertRelayError as error:
-        raise _reworded(error, f"[{label}] {error}") from error
+        raise reworded(error, f"[{label}] {error}") from error
 
 
 @contextmanager
@@ -32,10 +32,11 @@ def force_explained(forced: Sequence[str]) -> Iterator[None]:
         if not forced:
             raise
         hint = f"Leave --force out when you go on: with it, {', '.join(forced)} would begin anew."
-        raise _reworded(error, f"{error} {hint}") from error
+        raise reworded(error, f"{error} {hint}") from error
 
 
-def _reworded(error: BertRelayError, message: str) -> BertRelayError:
+def reworded(error: BertRelayError, message: str) -> BertRelayError:
+    """The same error with another message."""
     return Stopped(message, error.exit_code - 128) if isinstance(error, Stopped) else type(error)(message)
 
 

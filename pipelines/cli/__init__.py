@@ -38,9 +38,11 @@ def _end_at_once(code: int) -> NoReturn:
 
 def _exit_code(arguments: list[str], debug: bool, sensitive: bool = False, group_read: bool = False) -> int:
     from pipelines.cli.app import app
+    from pipelines.cli.stdin import check_dashes
 
     sensitive = sensitive or any(arguments[: len(words)] == list(words) for words in ALWAYS_SENSITIVE)
     try:
+        check_dashes(arguments)
         if group_read and not sensitive:
             raise RequestError(
                 f"{GROUP_READ}: without effect without {SENSITIVE}; give both. In a recipe, group_read = true"

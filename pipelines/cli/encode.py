@@ -18,12 +18,16 @@ from pipelines.cli.options import (
     PromptOption,
     table_of,
 )
+from pipelines.cli.stdin import input_file
 
 
 def encode(
     model: ModelArgument,
     source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked.")
+        str,
+        typer.Argument(
+            metavar="INPUT", help="Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked. - is standard input."
+        ),
     ],
     output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Where to write: a .npy or a .parquet file.")],
     column: ColumnOption = None,
@@ -33,6 +37,10 @@ def encode(
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
     processes: ProcessesOption = None,
+    skip_invalid: Annotated[
+        bool,
+        typer.Option("--skip-invalid", help="Leave out records that cannot be used, listed in OUTPUT.rejects.jsonl."),
+    ] = False,
 ) -> None:
     """Write the vector of every sentence in INPUT to OUTPUT, row i for sentence i.
 
@@ -43,23 +51,45 @@ def encode(
       bertrelay encode runs/multi30k/student/latest/model sentences.txt vectors.npy
 
       bertrelay encode MODEL table.tsv vectors.parquet --column text --processes 2
+
+      zcat table.csv.gz | bertrelay encode MODEL - vectors.npy --format csv
     """
     from bertrelay.outputs import check_output
+    from bertrelay.records import Rejects
     from bertrelay.sentence_files import check_first
     from bertrelay.vector_outputs import SUFFIXES
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_world
 
     world = check_world(processes)
-    table = table_of(source, column, file_format, header)
     check_model(model)
     check_output(output, SUFFIXES, source)
-    check_first(table)
-    with shared(world, processes):
-        from bertrelay.vector_files import encode_file
+    with input_file(source, output) as name:
+        table = table_of(name, column, file_format, header)
+        check_first(table, Rejects(None, limit=1.0) if skip_invalid else None)
+        listed = output.with_name(f"{output.name}.rejects.jsonl")
+        rejects = Rejects(listed, limit=1.0) if skip_invalid else None
+        with shared(world, processes):
+            from bertrelay.vector_files import encode_file
 
-        encoded = encode_file(
-            model, table, output, prompt_name=prompt, precision=precision, batch_tokens=batch_tokens, world=world
-        )
+            encoded = encode_file(
+                model,
+                table,
+                output,
+                prompt_name=prompt,
+                precision=precision,
+                batch_tokens=batch_tokens,
+                rejects=rejects,
+                world=world,
+            )
     if world.is_main:
         echo(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
+        if rejects is not None:
+            _tell_left_out(rejects.counts.total(), listed)
+
+
+def _tell_left_out(count: int, listed: Path) -> None:
+    if count:
+        echo(f"left out: {count:,} unusable, listed in {listed}")
+    else:
+        listed.unlink()

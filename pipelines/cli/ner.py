@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from domain.biomedical.formats.front import FormatName
+from bertrelay.errors import RequestError
+from domain.biomedical.formats.front import TITLE_LINE, FormatName
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
@@ -17,6 +18,7 @@ from pipelines.cli.options import (
     ProcessesOption,
     WithTextOption,
 )
+from pipelines.cli.stdin import DASH, first_bytes, input_file
 
 if TYPE_CHECKING:
     from domain.biomedical.entities.tagging import TaggedFile
@@ -36,7 +38,8 @@ def tag(
         Path,
         typer.Argument(
             metavar="INPUT",
-            help="Raw text, JSONL, PubTator, BioC, CoNLL, or a folder of text or brat; .gz is unpacked.",
+            help="Raw text, JSONL, PubTator, BioC, CoNLL, or a folder of text or brat; .gz is unpacked. "
+            "- is standard input, a document in each line unless --input-format says otherwise.",
         ),
     ],
     output: Annotated[
@@ -78,27 +81,43 @@ def tag(
 
     world = check_world(processes)
     check_model(model)
+    if str(output) == DASH:
+        raise RequestError(f"output: expected a file or a folder, found {DASH}; nothing is written to standard output")
     output_format = check_output(output, output_format, source)
     if output_format == "html":
         check_page(with_text)
-    check_source(Source(source, input_format))
-    with shared(world, processes):
-        from domain.biomedical.entities.tagging import tag_file
+    with input_file(str(source), output) as name:
+        if str(source) == DASH:
+            input_format = input_format or _lines(name)
+        check_source(Source(Path(name), input_format))
+        with shared(world, processes):
+            from domain.biomedical.entities.tagging import tag_file
 
-        tagged = tag_file(
-            model,
-            source,
-            output,
-            source_format=input_format,
-            output_format=output_format,
-            max_rejects=max_rejects,
-            precision=precision,
-            batch_tokens=batch_tokens,
-            with_text=with_text,
-            world=world,
-        )
+            tagged = tag_file(
+                model,
+                name,
+                output,
+                source_format=input_format,
+                output_format=output_format,
+                max_rejects=max_rejects,
+                precision=precision,
+                batch_tokens=batch_tokens,
+                with_text=with_text,
+                world=world,
+            )
     if world.is_main:
         echo(json.dumps({"output": str(output), **tagged._asdict()}) if as_json else _text(tagged, output))
+
+
+def _lines(name: str) -> FormatName:
+    """Of standard input: a document in each line. Raises RequestError where it begins as another format does."""
+    found = first_bytes(name)
+    if found.startswith(b"{") or TITLE_LINE.match(found):
+        raise RequestError(
+            "standard input: expected a document in each line, found what begins as JSON or PubTator. Say what it is: "
+            "--input-format jsonl, bioc, pubtator, or lines if each line is a text"
+        )
+    return "lines"
 
 
 def _text(tagged: "TaggedFile", output: Path) -> str:

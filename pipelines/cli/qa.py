@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertrelay.errors import RequestError
 from domain.biomedical.answers.answer_settings import CANDIDATES, InputFormat
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
@@ -17,6 +18,7 @@ from pipelines.cli.options import (
     ProcessesOption,
     WithTextOption,
 )
+from pipelines.cli.stdin import DASH, NAME, first_bytes, input_file
 
 if TYPE_CHECKING:
     from domain.biomedical.answers.answering import AnsweredFile
@@ -37,7 +39,7 @@ def answer(
         typer.Argument(
             metavar="INPUT",
             help="CSV, TSV, JSONL or Parquet with a row for each question, or SQuAD's or BioASQ's JSON; "
-            ".gz is unpacked.",
+            ".gz is unpacked. - is standard input, JSON unless --input-format says otherwise.",
         ),
     ],
     output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Where to write: a .jsonl, .csv or .parquet file.")],
@@ -88,26 +90,29 @@ def answer(
     if page is not None:
         check_output(page, (".html",), option="--html")
         check_page(with_text)
-    check_source(Source(questions, input_format, id_column, question_column, context_column))
-    with shared(world, processes):
-        from domain.biomedical.answers.answering import answer_file
+    with input_file(str(questions), output) as name:
+        if str(questions) == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):
+            raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
+        check_source(Source(Path(name), input_format, id_column, question_column, context_column))
+        with shared(world, processes):
+            from domain.biomedical.answers.answering import answer_file
 
-        answered = answer_file(
-            model,
-            questions,
-            output,
-            source_format=input_format,
-            id_column=id_column,
-            question_column=question_column,
-            context_column=context_column,
-            page=page,
-            top=top,
-            max_rejects=max_rejects,
-            precision=precision,
-            batch_tokens=batch_tokens,
-            with_text=with_text,
-            world=world,
-        )
+            answered = answer_file(
+                model,
+                name,
+                output,
+                source_format=input_format,
+                id_column=id_column,
+                question_column=question_column,
+                context_column=context_column,
+                page=page,
+                top=top,
+                max_rejects=max_rejects,
+                precision=precision,
+                batch_tokens=batch_tokens,
+                with_text=with_text,
+                world=world,
+            )
     if world.is_main:
         echo(json.dumps({"output": str(output), **answered._asdict()}) if as_json else _text(answered, output))
 

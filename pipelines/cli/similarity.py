@@ -24,6 +24,7 @@ from pipelines.cli.options import (
     PromptOption,
     table_of,
 )
+from pipelines.cli.stdin import DASH, NAME, input_file
 
 if TYPE_CHECKING:
     from bertrelay.compare import Compared
@@ -56,7 +57,10 @@ class Asked:
 
 def similarity(
     model: ModelArgument,
-    first: Annotated[str, typer.Argument(metavar="A", help="A sentence; with --files or --matrix a file of them.")],
+    first: Annotated[
+        str,
+        typer.Argument(metavar="A", help="A sentence; with --files or --matrix a file of them, - is standard input."),
+    ],
     second: Annotated[
         str | None,
         typer.Argument(metavar="B", help="Another one; with --matrix it may be left out.", show_default=False),
@@ -110,12 +114,14 @@ def similarity(
         _give_pairs(asked, [(first, second or "")], 1)
         return
     columns: list[str | None] = [*column, *column] if column else [None, None]
-    tables = [table_of(name, each, file_format, header) for name, each in zip(given, columns, strict=False)]
-    counts = [_counted(each) for each in tables]
-    if matrix:
-        _give_matrix(asked, tables, counts)
-    else:
-        _give_pairs_of_files(asked, tables, counts)
+    with ExitStack() as opened:
+        names = [opened.enter_context(input_file(name, table or picture)) for name in given]
+        tables = [table_of(name, each, file_format, header) for name, each in zip(names, columns, strict=False)]
+        counts = [_counted(each) for each in tables]
+        if matrix:
+            _give_matrix(asked, tables, counts)
+        else:
+            _give_pairs_of_files(asked, tables, counts)
 
 
 def _check_options(
@@ -130,6 +136,8 @@ def _check_options(
         )
     if len(column) > 2:
         raise RequestError(f"--column: expected one for both files, or one for A and one for B, found {len(column)}")
+    if given.count(DASH) > 1:
+        raise RequestError(f"expected {NAME} ({DASH}) once, found it for A and B; write one of them to a file")
     if picture and not matrix:
         raise RequestError("--picture draws a matrix; add --matrix, with files as A and B")
     if not (files or matrix):
@@ -149,6 +157,8 @@ def _check_outputs(inputs: Sequence[str], table: Path | None, picture: Path | No
 def _check_sentences(given: Sequence[str]) -> None:
     if not all(sentence.strip() for sentence in given):
         raise RequestError("expected two sentences, found an empty one")
+    if DASH in given:
+        raise RequestError(f"expected two sentences, found {DASH}; {NAME} is read with --files or --matrix")
     if all(len(sentence.encode()) <= LONGEST_NAME and Path(sentence).is_file() for sentence in given):
         say(f"{given[0]} and {given[1]} are compared as sentences; for what is in these files add --files or --matrix")
 

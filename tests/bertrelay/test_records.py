@@ -83,10 +83,10 @@ def test_tsv_knows_no_quotes_and_skips_blank_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_line_numbers_stay_right_after_a_csv_field_with_newlines(tmp_path: Path) -> None:
+def test_newlines_in_a_csv_field_stay_as_they_are_and_line_numbers_right(tmp_path: Path) -> None:
     source = table(tmp_path / "a.csv", 'text,label\n"one\r\ntwo\n\nthree",yes\n\n"say ""hi""",no\n')
     assert list(read(source, ("text",))) == [
-        Record(("one\ntwo\n\nthree",), source.name, 2),
+        Record(("one\r\ntwo\n\nthree",), source.name, 2),
         Record(('say "hi"',), source.name, 7),
     ]
 

@@ -174,8 +174,8 @@ def call():
 
     from pipelines.cli.app import app
 
-    def run(*arguments):
-        result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    def run(*arguments, stdin=None):
+        result = CliRunner().invoke(app, list(map(str, arguments)), input=stdin, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         print(result.stderr, end="", file=sys.stderr)
         return result.stdout

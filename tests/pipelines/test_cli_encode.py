@@ -1,11 +1,13 @@
 """`bertrelay encode`, in one process and in several, killed and resumed."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -51,6 +53,80 @@ def test_a_prompt_of_the_model_stands_before_each_sentence(call, model, english,
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors([f"dog {text}" for text in ENGLISH]), atol=1e-6)
     with pytest.raises(RequestError, match=r"expected one of \['query'\], found 'answer'"):
         call("encode", model, english, tmp_path / "v.npy", "--prompt", "answer")
+
+
+def test_standard_input_gives_the_bytes_of_a_file_in_several_processes_too(
+    call, model, english, vectors, start_encode, tmp_path
+):
+    call("encode", model, "-", tmp_path / "file.npy", "--precision", "fp32", stdin=english.read_bytes())
+    np.testing.assert_allclose(np.load(tmp_path / "file.npy"), vectors(ENGLISH), atol=1e-6)
+    start = start_encode("--processes", "2", stdin=english)
+    assert start.communicate(timeout=120)[0] == "3 vectors of 8 dimensions in v.npy\n"
+    assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "file.npy").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"english.txt", "file.npy", "v.npy"}
+
+
+def test_a_mistake_in_standard_input_is_told_with_its_line_and_leaves_nothing(call, model, tmp_path):
+    with pytest.raises(RequestError, match=r"^standard input, line 2: not valid UTF-8 \(byte 6 "):
+        call("encode", model, "-", tmp_path / "v.npy", stdin=b"a dog\n\xe4\n")
+    with pytest.raises(RequestError, match=r"^standard input holds no records"):
+        call("encode", model, "-", tmp_path / "v.npy", stdin=b"")
+    table = b"id,text\n1,a dog\n"
+    call("encode", model, "-", tmp_path / "v.npy", "--format", "csv", stdin=table)
+    assert np.load(tmp_path / "v.npy").shape == (1, 8)
+    assert [path.name for path in tmp_path.iterdir()] == ["v.npy"]
+
+
+def test_other_commands_say_that_they_need_a_file(refused):
+    requests = [
+        ["search", "model", "-"],
+        ["search", "model", "c.txt", "--queries", "-"],
+        ["rerank", "model", "-", "best.csv"],
+        ["mine", "model", "a.txt", "-", "mined.tsv"],
+        ["shrink", "model", "-", "small"],
+        ["terms", "model", "-", "terms"],
+        ["data", "check", "-"],
+        ["data", "audit", "-"],
+        ["readmission", "score", "model", "-", "scores.csv"],
+        ["outcome", "score", "model", "-", "scores.csv"],
+        ["run", "-"],
+        ["plan", "-"],
+    ]
+    for code, told in refused(requests):
+        assert (code, told.partition("; ")[0]) == (2, "-: expected a file")
+    ((code, told),) = refused([["similarity", "model", "a dog", "-"]])
+    assert (code, told) == (2, "expected two sentences, found -; standard input is read with --files or --matrix\n")
+
+
+BAD = {
+    "bad.txt": (b"a dog\n\xe4\na cat\n", ["a dog", "a cat"], [2]),
+    "bad.csv": (b'text,id\na dog,1\na cat\n"a\r\ndog",3\n', ["a dog", "a\r\ndog"], [3]),
+    "bad.jsonl": (b'{"text": 5}\n{"text": "a dog"}\nno json\n{"id": 1}\n', ["a dog"], [1, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_invalid_records_are_skipped_counted_and_listed_when_asked(call, model, vectors, tmp_path, capsys, name):
+    content, kept, lines = BAD[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(RequestError, match=f"{name}, line {lines[0]}: "):
+        call("encode", model, tmp_path / name, tmp_path / "v.parquet")
+    out = call("encode", model, tmp_path / name, tmp_path / "v.parquet", "--skip-invalid", "--precision", "fp32")
+    rows = pq.read_table(tmp_path / "v.parquet").to_pydict()
+    assert rows["text"] == kept
+    np.testing.assert_allclose(rows["vector"], vectors(kept), atol=1e-6)
+    listed = [json.loads(line) for line in (tmp_path / "v.parquet.rejects.jsonl").read_text().splitlines()]
+    assert [reject["line"] for reject in listed] == lines
+    assert f"left out: {len(lines)} unusable, listed in" in out
+    assert f"left out {len(lines)} of {len(lines) + len(kept)} records" in capsys.readouterr().err
+
+
+def test_without_invalid_records_there_is_no_list_and_without_others_an_error(call, model, english, tmp_path):
+    call("encode", model, english, tmp_path / "v.npy", "--skip-invalid")
+    assert {path.name for path in tmp_path.iterdir()} == {"english.txt", "v.npy"}
+    (tmp_path / "bad.txt").write_bytes(b"\xe4\n")
+    with pytest.raises(RequestError, match=r"bad\.txt: expected sentences, found no record that can be used"):
+        call("encode", model, tmp_path / "bad.txt", tmp_path / "w.npy", "--skip-invalid")
 
 
 def test_a_recipe_encodes_a_column(call, model, vectors, write_lines, tmp_path):
@@ -103,11 +179,13 @@ def start_encode(model, tmp_path):
     """Starts `bertrelay encode` as a user does; nothing started lives on."""
     started = []
 
-    def start(*options):
-        command = [sys.executable, "-m", "pipelines", "encode", model, "many.txt", "v.npy", "--precision", "fp32"]
+    def start(*options, stdin=None):
+        source = "many.txt" if stdin is None else "-"
+        command = [sys.executable, "-m", "pipelines", "encode", model, source, "v.npy", "--precision", "fp32"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen([*command, *options], cwd=tmp_path, env=environment, **pipes)
+        with Path(stdin or os.devnull).open("rb") as given:
+            process = subprocess.Popen([*command, *options], cwd=tmp_path, env=environment, stdin=given, **pipes)
         started.append(process)
         return process
 

@@ -351,3 +351,19 @@ def test_more_refused_documents_than_allowed_leave_no_output(call, tagger, tmp_p
     ):
         call("ner", "tag", tagger, tmp_path / "in.jsonl", tmp_path / "out.pubtator")
     assert not (tmp_path / "out.pubtator").exists()
+
+
+def test_standard_input_has_a_document_in_each_line_or_what_it_is_said_to_hold(call, tagger, texts, expected, tmp_path):
+    for stdin, options in [
+        ("\n".join(TEXTS) + "\n", []),
+        (texts.read_text(), ["--input-format", "jsonl"]),
+    ]:
+        call("ner", "tag", tagger, "-", tmp_path / "found.jsonl", "--precision", "fp32", *options, stdin=stdin)
+        rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+        assert [[(each["start"], each["end"], each["type"]) for each in row["entities"]] for row in rows] == expected
+    for stdin in (texts.read_text(), "7|t|gout\n7|a|of mice\n"):
+        with pytest.raises(RequestError, match="standard input: expected a document in each line, found"):
+            call("ner", "tag", tagger, "-", tmp_path / "found.jsonl", stdin=stdin)
+    with pytest.raises(RequestError, match="nothing is written to standard output"):
+        call("ner", "tag", tagger, texts, "-")
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "found.jsonl"}

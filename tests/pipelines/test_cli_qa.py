@@ -1,6 +1,7 @@
 """`bertrelay qa answer`: tables and JSON in, every output, a page, several processes, killed and resumed."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -359,3 +360,29 @@ def test_what_was_begun_for_other_questions_is_begun_again(cut_short, answerer, 
     answer_file(answerer, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
     assert "was begun for another model or input; it is begun again" in capsys.readouterr().err
     assert len(answers(tmp_path / "out.jsonl")) == 10
+
+
+def test_standard_input_is_json_or_what_it_is_said_to_be(call, answerer, questions, expected, tmp_path):
+    table = io.StringIO()
+    csv.writer(table).writerows([("question", "context"), *ASKED])
+    for stdin, options in [(questions.read_text(), []), (table.getvalue(), ["--input-format", "csv"])]:
+        call("qa", "answer", answerer, "-", tmp_path / "a.jsonl", "--precision", "fp32", *options, stdin=stdin)
+        found = [(row["answer"], row["start"], row["end"], row["sentence"]) for row in answers(tmp_path / "a.jsonl")]
+        assert found == expected
+    with pytest.raises(RequestError, match="standard input: expected JSON, found something else"):
+        call("qa", "answer", answerer, "-", tmp_path / "a.jsonl", stdin=table.getvalue())
+    assert {path.name for path in tmp_path.iterdir()} == {"questions.jsonl", "a.jsonl"}
+
+
+def test_offsets_in_a_quoted_field_count_its_line_breaks_as_they_are(call, answerer, tmp_path):
+    """Ten line breaks of two characters in front of a context shift its answer by twenty."""
+    found = {}
+    for breaks in ("", "\n" * 10, "\r\n" * 10):
+        context = f"{breaks}{SHORT}"
+        content = f'question,context\r\nWho had gout?,"{context}"\r\n'
+        (tmp_path / "q.csv").write_bytes(content.encode())
+        call("qa", "answer", answerer, tmp_path / "q.csv", tmp_path / "a.jsonl", "--precision", "fp32")
+        (row,) = answers(tmp_path / "a.jsonl")
+        assert context[row["start"] : row["end"]] == row["answer"] != ""
+        found[breaks] = row["start"]
+    assert [start - found[""] for start in found.values()] == [0, 10, 20]

@@ -47,6 +47,15 @@ def read_csv(path):
         return list(csv.reader(file))
 
 
+def test_one_of_two_files_may_be_standard_input(call, model, write_lines, others):
+    two = write_lines("two.txt", ENGLISH[:2])
+    expected = call("similarity", model, two, others, "--files", *FP32)
+    assert call("similarity", model, "-", others, "--files", *FP32, stdin=two.read_bytes()) == expected
+    assert call("similarity", model, two, "-", "--files", *FP32, stdin=others.read_bytes()) == expected
+    with pytest.raises(RequestError, match=r"expected standard input \(-\) once"):
+        call("similarity", model, "-", "-", "--files")
+
+
 def test_two_sentences_have_one_figure(call, model, expected):
     figure, *sentences = call("similarity", model, "a dog", "ein hund", *FP32).rstrip("\n").split("\t")
     assert sentences == ["a dog", "ein hund"]

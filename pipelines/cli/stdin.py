@@ -1,0 +1,86 @@
+"""`-` for INPUT: standard input, copied to a file, for it is read more than once and by several processes."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from bertrelay.errors import BertRelayError, RequestError
+from bertrelay.outputs import not_written
+from bertrelay.progress import say
+from bertrelay.stage import World
+from pipelines.trouble import reworded, stopping_at_once
+
+DASH = "-"
+NAME = "standard input"
+COPY = "BERTRELAY_STDIN"
+"""Where the processes that share the work find the copy."""
+
+READERS = (["encode"], ["ner", "tag"], ["qa", "answer"], ["similarity"])
+
+
+def check_dashes(arguments: Sequence[str]) -> None:
+    """Raises RequestError where `-` is given to a command that reads no standard input."""
+    given = any(word == DASH and before != "--query" for before, word in zip(["", *arguments], arguments, strict=False))
+    if given and not any(list(arguments[: len(names)]) == names for names in READERS):
+        raise RequestError(
+            f"{DASH}: expected a file; standard input is read by encode, ner tag, qa answer and similarity --files. "
+            "Write it to a file first"
+        )
+
+
+@contextmanager
+def input_file(source: str, output: Path | None) -> Iterator[str]:
+    """The name of the file to read for `source`: itself, or for `-` that of a private copy of standard input.
+
+    The copy stands beside `output`, or where temporary files do, and is removed in the end. Errors call it by its name.
+    """
+    if source != DASH:
+        yield source
+    elif COPY in os.environ:
+        with _named(os.environ[COPY]) as name:
+            yield name
+    elif World.from_environment().size > 1:
+        raise RequestError(f"{DASH}: expected a file, for a launcher gives its processes no {NAME} to share")
+    else:
+        with stopping_at_once(), _copied(output) as copy, _named(copy) as name:
+            os.environ[COPY] = copy
+            try:
+                yield name
+            finally:
+                del os.environ[COPY]
+
+
+@contextmanager
+def _copied(output: Path | None) -> Iterator[str]:
+    if sys.stdin.isatty():
+        say(f"reading {NAME}; Ctrl-D ends it")
+    place = output.absolute().parent if output else Path(tempfile.gettempdir())
+    with ExitStack() as opened:
+        try:
+            copy = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix=".bertrelay-", dir=place)), "stdin")
+            with copy.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        except OSError as error:
+            raise not_written(place, error) from error
+        yield str(copy)
+
+
+@contextmanager
+def _named(copy: str) -> Iterator[str]:
+    """Errors about the copy call it what the user does."""
+    try:
+        yield copy
+    except BertRelayError as error:
+        raise reworded(error, str(error).replace(copy, NAME)) from error
+
+
+def first_bytes(path: str) -> bytes:
+    """The beginning of what a file holds, unpacked where it is gzip, without white space before it."""
+    from bertrelay.text_tables import opened
+
+    with opened(path) as stream:
+        return stream.read(1000).lstrip()
