@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bertrelay.errors import RequestError, check_choice
+from bertrelay.progress import say
 
 if TYPE_CHECKING:
     import torch
@@ -169,7 +170,11 @@ def _prepare_tracker(tracker: str, folder: Path) -> None:
             f"tracker: {tracker} is not installed; install the extra `trackers`, or leave the setting out"
         )
     os.environ.setdefault("WANDB_DIR", str(folder))
-    os.environ.setdefault("WANDB_MODE", "offline")
+    if tracker == "wandb" and os.environ.setdefault("WANDB_MODE", "offline") == "offline":
+        say(
+            f"tracker: wandb writes offline, into {os.environ['WANDB_DIR']}/wandb, and sends nothing. `wandb sync` "
+            "sends it later, WANDB_MODE=online in the environment at once"
+        )
     os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 

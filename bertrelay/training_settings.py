@@ -26,7 +26,7 @@ class TrainingSettings(Settings):
 
     device_tokens: padded tokens that go through the model at once; less needs less memory.
     checkpoint_every, log_every: in steps.
-    tracker: tells a tracker, beside `metrics.jsonl`.
+    tracker: logs to a tracker, beside `metrics.jsonl`. wandb writes offline unless WANDB_MODE says otherwise.
     """
 
     seed: int = 0

@@ -157,3 +157,24 @@ def test_a_way_that_splits_the_model_is_refused(monkeypatch, way):
     monkeypatch.setattr("accelerate.Accelerator", lambda **_: SimpleNamespace(distributed_type=DistributedType(way)))
     with pytest.raises(RequestError, match=f"expected data-parallel processes, found {way}.*accelerate config"):
         hardware.accelerator()
+
+
+@pytest.mark.parametrize(
+    ("tracker", "mode", "logged"),
+    [("wandb", None, True), ("wandb", "offline", True), ("wandb", "online", False), ("mlflow", None, False)],
+)
+def test_wandb_is_logged_as_offline_unless_its_mode_says_otherwise(
+    monkeypatch, capsys, tmp_path, tracker, mode, logged
+):
+    import sys
+    import types
+    from importlib.machinery import ModuleSpec
+
+    stub = types.ModuleType(tracker)
+    stub.__spec__ = ModuleSpec(tracker, None)
+    monkeypatch.setitem(sys.modules, tracker, stub)
+    monkeypatch.setattr(hardware.os, "environ", {} if mode is None else {"WANDB_MODE": mode})
+    hardware._prepare_tracker(tracker, tmp_path)
+    expected = f"tracker: wandb writes offline, into {tmp_path}/wandb, and sends nothing"
+    assert capsys.readouterr().err.startswith(expected) == logged
+    assert hardware.os.environ.get("WANDB_MODE") == (mode if mode else "offline" if tracker == "wandb" else None)
