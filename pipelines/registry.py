@@ -194,14 +194,14 @@ REGISTRY = (
     ),
     Stage(
         kind="domain.qa",
-        version=1,
+        version=2,
         settings="domain.biomedical.answers.qa_settings:QaSettings",
         run="domain.biomedical.answers.qa_train:run",
         summary="teaches a BERT to find the answer to a question in a text",
     ),
     Stage(
         kind="domain.qa-evaluate",
-        version=1,
+        version=2,
         settings="domain.biomedical.answers.qa_settings:QaEvaluateSettings",
         run="domain.biomedical.answers.qa_evaluation:run",
         summary="scores a model's answers: exact match, F1, BioASQ's measures, by length and place, calibration",

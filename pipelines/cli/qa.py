@@ -57,6 +57,14 @@ def answer(
     input_format: Annotated[
         InputFormat | None, typer.Option(help="What INPUT is.", show_default="by its name and first keys")
     ] = None,
+    whole_words: Annotated[
+        bool | None,
+        typer.Option(
+            "--whole-words/--parts-of-words",
+            help="Whether an answer may neither begin nor end inside a word.",
+            show_default="as the model was trained, else whole words",
+        ),
+    ] = None,
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of questions that may be left out as unusable.")
     ] = 0.01,
@@ -107,6 +115,7 @@ def answer(
                 context_column=context_column,
                 page=page,
                 top=top,
+                whole_words=whole_words,
                 max_rejects=max_rejects,
                 precision=precision,
                 batch_tokens=batch_tokens,

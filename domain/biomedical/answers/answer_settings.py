@@ -21,6 +21,7 @@ class AnswerSettings(Settings):
     id, question, context: columns of a table; without `id` its column `id`, or else the lines count.
     output: the format that is written. page: whether an HTML page of contexts with their answers is written as well.
     top: the most candidates told of a question, 20 at most.
+    whole_words: whether an answer may neither begin nor end inside a word; as the model has it when absent.
     max_rejects: the share of questions that may be unusable.
     batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
     with_text: allows a page of sensitive questions, as it shows their text.
@@ -35,6 +36,7 @@ class AnswerSettings(Settings):
     output: OutputFormat = "jsonl"
     page: bool = False
     top: Annotated[int, Field(ge=1, le=CANDIDATES)] = 5
+    whole_words: bool | None = None
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     max_rejects: Share = 0.01
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

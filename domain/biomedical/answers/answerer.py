@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -68,15 +68,23 @@ class QuestionAnswerer:
 
     @classmethod
     def load(
-        cls, source: str | Path, device: str | torch.device | None = None, *, cache_dir: Path | None = None
+        cls,
+        source: str | Path,
+        device: str | torch.device | None = None,
+        *,
+        cache_dir: Path | None = None,
+        whole_words: bool | None = None,
     ) -> Self:
         """The answerer of a model folder or hub id.
 
         device: as of `SentenceEncoder.load`.
+        whole_words: whether an answer may neither begin nor end inside a word; as the model has it when not given.
         Raises RequestError for what is not there, damaged, or no model that answers questions.
         """
         device = as_device(device)
         model = load_model(source, cache_dir=cache_dir)
+        if whole_words is not None:
+            model = replace(model, whole_words=whole_words)
         model.network.to(device)
         return cls(model)
 

@@ -67,6 +67,7 @@ def answer_file(
     context_column: str = "context",
     page: str | Path | None = None,
     top: int = TOP,
+    whole_words: bool | None = None,
     max_rejects: float = MAX_REJECTS,
     precision: str = "auto",
     batch_tokens: int | None = None,
@@ -81,6 +82,7 @@ def answer_file(
     output: `.jsonl`, `.csv` or `.parquet`; the last two have the best candidate alone.
     page: takes an HTML page of all contexts with their answers marked.
     top: the most candidates told of a question.
+    whole_words: whether an answer may neither begin nor end inside a word; as the model has it when not given.
     max_rejects: the share of questions that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
     cache: where a model of the hub is kept.
     with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
@@ -102,9 +104,9 @@ def answer_file(
         read = from_main(_read(source, output, max_rejects) if world.is_main else None, world)
         parts = Parts(output, read.blocks)
         if world.is_main:
-            parts.begin(_holds(folder, read, top, precision))
+            parts.begin(_holds(folder, read, top, precision, whole_words))
         check_shared(parts.folder, world)
-        answerer, started = QuestionAnswerer.load(folder), time.monotonic()
+        answerer, started = QuestionAnswerer.load(folder, whole_words=whole_words), time.monotonic()
         lines = partial(_lines, answerer, source, top, precision, batch_tokens)
         computed = fill(parts, lines, "answering", "questions", world)
         seconds = time.monotonic() - started
@@ -135,6 +137,7 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
         context_column=settings.context,
         page=context.output / "answers.html" if settings.page else None,
         top=settings.top,
+        whole_words=settings.whole_words,
         max_rejects=settings.max_rejects,
         precision=settings.precision,
         batch_tokens=settings.batch_tokens,
@@ -149,9 +152,10 @@ def _read(source: Source, output: Path, max_rejects: float) -> ReadThrough:
     return read_through(source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects)
 
 
-def _holds(folder: Path, read: ReadThrough, top: int, precision: str) -> dict[str, object]:
+def _holds(folder: Path, read: ReadThrough, top: int, precision: str, whole_words: bool | None) -> dict[str, object]:
     """What decides the content of the blocks."""
-    key = fingerprint({"model": Digests().of_folder(folder), "questions": read.digest, "top": top})
+    model = Digests().of_folder(folder)
+    key = fingerprint({"model": model, "questions": read.digest, "top": top, "whole_words": whole_words})
     return {"key": key, "precision": precision, "block": BLOCK_CHARACTERS}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from bertrelay.errors import RequestError
 from bertrelay.hardware import give_back_memory, resolve_precision
@@ -149,6 +150,9 @@ def nbest_of(
             batch = cutter.batch(pieces, chosen, width, height)
             scores = network(**{name: tensor.to(network.device) for name, tensor in batch.items()})[: len(rows)]
             np.minimum.at(nulls, chosen.sequences, null_scores(scores))
+            if model.whole_words:
+                is_edge = cutter.edges(pieces, chosen, width).to(scores.device)
+                scores = scores.masked_fill(~is_edge, -torch.inf)
             spans = spans_in_windows(scores, model.max_answer_tokens, CANDIDATES)
             parts.append(_in_characters(spans, pieces, chosen, cutter.begins(pieces, chosen)))
     return n_best(Spans(*map(np.concatenate, zip(*parts, strict=True))), nulls, CANDIDATES)

@@ -75,6 +75,7 @@ class AnswerModel:
     threshold: by how much the score of no answer must be above that of the best one, for none to be given; None for a
         model that has learnt from no question without an answer, and so always gives one.
     temperature: what scores are divided by, so that an answer's probability is a good confidence.
+    whole_words: whether an answer may neither begin nor end inside a word.
     """
 
     network: AnswerFinder
@@ -84,6 +85,7 @@ class AnswerModel:
     max_answer_tokens: int = MAX_ANSWER_TOKENS
     threshold: float | None = None
     temperature: float = 1.0
+    whole_words: bool = True
 
 
 class _Description(Shape):
@@ -94,6 +96,7 @@ class _Description(Shape):
     max_answer_tokens: Positive = MAX_ANSWER_TOKENS
     threshold: FiniteFloat | None = None
     temperature: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    whole_words: bool = True
 
 
 def start_model(
@@ -102,6 +105,7 @@ def start_model(
     max_tokens: int | None = None,
     stride: int | None = None,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
+    whole_words: bool = True,
     dropout: float | None = None,
     seed: int = 0,
     cache_dir: Path | None = None,
@@ -122,7 +126,8 @@ def start_model(
             network = put_under_head(backbone, AutoModelForQuestionAnswering, HEADS, KIND)
     if dropout is not None:
         set_dropout(network, dropout)
-    return AnswerModel(AnswerFinder(network), tokenizer, *_window(network, max_tokens, stride), max_answer_tokens)
+    window = _window(network, max_tokens, stride)
+    return AnswerModel(AnswerFinder(network), tokenizer, *window, max_answer_tokens, whole_words=whole_words)
 
 
 def _answers_already(folder: Path) -> bool:
@@ -154,7 +159,7 @@ def usual_stride(max_tokens: int) -> int:
 def save_model(model: AnswerModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
     save_network(model.network.network, model.tokenizer, folder)
-    names = ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature")
+    names = ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature", "whole_words")
     write_json(folder / DESCRIPTION, {name: getattr(model, name) for name in names})
 
 
@@ -168,7 +173,9 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel
     told = _description(folder / DESCRIPTION)
     window = _window(network, told.max_tokens, told.stride)
     finder = AnswerFinder(network).eval()
-    return AnswerModel(finder, tokenizer, *window, told.max_answer_tokens, told.threshold, told.temperature)
+    return AnswerModel(
+        finder, tokenizer, *window, told.max_answer_tokens, told.threshold, told.temperature, told.whole_words
+    )
 
 
 def _description(path: Path) -> _Description:

@@ -4,6 +4,8 @@ A text that many questions are asked of is cut once. A window is [CLS] question 
 whatever the tokenizer puts around a pair.
 """
 
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,12 +31,14 @@ class Texts:
 
     ids: (pieces,). starts, ends: the characters of its text that each piece stands for, no white space at either end
         of them, (pieces,). lengths: how many pieces each text has, (texts,).
+    edges: whether each piece's beginning and its end are no places inside a word, (pieces, 2).
     """
 
     ids: Integers
     starts: Integers
     ends: Integers
     lengths: Integers
+    edges: NDArray[np.bool_]
 
     @cached_property
     def firsts(self) -> Integers:
@@ -108,10 +112,11 @@ class Cutter:
 
     def _texts(self, texts: Sequence[str]) -> Texts:
         added = len(self._before_text)
-        cut = [(np.array(each.ids, dtype=np.int64), _trimmed(text, each, added)) for text, each in self._cut(texts)]
-        ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in cut)])
-        starts, ends = np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in cut)]).T
-        return Texts(ids, starts, ends, np.array([len(ids) for ids, _ in cut], dtype=np.int64))
+        cut = [(text, np.array(each.ids, np.int64), _trimmed(text, each, added)) for text, each in self._cut(texts)]
+        ids = np.concatenate([np.zeros(0, np.int64), *(ids for _, ids, _ in cut)])
+        starts, ends = np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, _, spans in cut)]).T
+        edges = np.concatenate([np.zeros((0, 2), bool), *(~_inside_words(text)[spans] for text, _, spans in cut)])
+        return Texts(ids, starts, ends, np.array([len(ids) for _, ids, _ in cut], dtype=np.int64), edges)
 
     def _cut(self, texts: Sequence[str]) -> Iterator[tuple[str, Encoding]]:
         """Each text with its pieces; some at once, as an encoding holds much more than is kept of it."""
@@ -156,6 +161,15 @@ class Cutter:
             "choices": torch.from_numpy(choices),
         }
 
+    def edges(self, pieces: Pieces, windows: Windows, width: int) -> Tensor:
+        """Where an answer may begin and where it may end so that it has whole words, (windows, width, 2)."""
+        begins = self.begins(pieces, windows)
+        found = np.zeros((len(begins), width, 2), bool)
+        for side in (0, 1):
+            _put(found[..., side], begins, pieces.contexts.edges[:, side], windows.starts, windows.lengths)
+        found[:, 0] = True  # no answer
+        return torch.from_numpy(found)
+
 
 def _put(rows: NDArray[Any], columns: Integers, values: NDArray[Any], starts: Integers, lengths: Integers) -> None:
     """Writes the stretch of `values` that begins at `starts` into each of `rows`, from its column on."""
@@ -193,5 +207,25 @@ def _trimmed(text: str, cut: Encoding, added: int) -> Integers:
     is_empty = first == beyond
     return np.stack([np.where(is_empty, starts, known[first]), np.where(is_empty, starts, known[beyond - 1] + 1)], 1)
 
+
+def _inside_words(text: str) -> NDArray[np.bool_]:
+    """Of each place in a text, from before its first character to after its last one, whether it is inside a word."""
+    characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    distinct, which = np.unique(characters, return_inverse=True)
+    is_of_word = np.array([_is_of_word(chr(code)) for code in distinct], bool)[which]
+    return np.pad(is_of_word[:-1] & is_of_word[1:], (min(1, len(text)), 1))
+
+
+def _is_of_word(character: str) -> bool:
+    """Whether a character makes one word with such ones beside it: letters, digits and marks of scripts with spaces."""
+    is_word = character.isalnum() or unicodedata.category(character)[0] == "M"
+    return is_word and not _WITHOUT_SPACES.match(character)
+
+
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+"""Thai, Lao, Burmese, Khmer, Chinese and Japanese have no spaces between words; Korean adds endings to them."""
 
 _SPACES = np.array([number for number in range(0x3001) if chr(number).isspace()], np.uint32)

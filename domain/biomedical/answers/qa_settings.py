@@ -20,6 +20,8 @@ class QaSettings(TrainingSettings):
     stride: how many pieces after the beginning of a window the next one begins; a third of `max_tokens` when left out.
         An answer of up to `max_tokens` less the question less this stands whole in some window.
     max_answer_tokens: no longer answer is given, in pieces.
+    whole_words: whether no answer is given that begins or ends inside a word; right answers that do are learnt from all
+        the same.
     empty_windows: how many windows without the answer a question brings to an epoch at most, drawn anew for each; all
         when left out. Long texts have many.
     dropout: in every layer and before the head; that of the base when left out.
@@ -32,6 +34,7 @@ class QaSettings(TrainingSettings):
     max_tokens: Annotated[int, Field(ge=16)] | None = None
     stride: Positive | None = None
     max_answer_tokens: Positive = 30
+    whole_words: bool = True
     empty_windows: Annotated[int, Field(ge=0)] | None = None
     epochs: Positive = 2
     batch_tokens: Positive | None = 4096

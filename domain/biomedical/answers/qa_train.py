@@ -46,6 +46,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
         max_tokens=settings.max_tokens,
         stride=settings.stride,
         max_answer_tokens=settings.max_answer_tokens,
+        whole_words=settings.whole_words,
         dropout=settings.dropout,
         seed=settings.seed,
         cache_dir=context.cache / "hub",

@@ -19,7 +19,7 @@ QUESTION, CONTEXT = "mild", "the patient of gout and angina pectoris"
 
 def started(tiny_bert: Path, **more: object) -> AnswerModel:
     model = start_model(tiny_bert, max_tokens=40, stride=14, **more)
-    return AnswerModel(model.network.eval(), model.tokenizer, 40, 14, 5, threshold=-0.5, temperature=1.7)
+    return AnswerModel(model.network.eval(), model.tokenizer, 40, 14, 5, threshold=-0.5, temperature=1.7, whole_words=False)
 
 
 def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_model_comes_back_as_it_was(tiny_bert: Path, tmp_path: Path) -> None:
     model = started(tiny_bert)
     save_model(model, tmp_path)
     back = load_model(tmp_path)
-    for name in ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature"):
+    for name in ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature", "whole_words"):
         assert getattr(back, name) == getattr(model, name)
     expected = model.network.state_dict()
     for name, tensor in back.network.state_dict().items():

@@ -1,5 +1,6 @@
 """Streams of questions beside one question at a time, and beside transformers' own network window by window."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +15,7 @@ from bertrelay.errors import RequestError
 from domain.biomedical.answers import finding
 from domain.biomedical.answers.finding import Asked, Found, find_answers
 from domain.biomedical.answers.network import AnswerModel, start_model
-from domain.biomedical.answers.pieces import Cutter
+from domain.biomedical.answers.pieces import Cutter, _inside_words
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,51 @@ def test_a_text_of_many_questions_is_cut_once(model: AnswerModel, monkeypatch: p
 @pytest.mark.parametrize("context", ["", " \t\n", "\x01"])
 def test_a_text_without_a_piece_has_no_answer(model: AnswerModel, context: str) -> None:
     assert next(find_answers(model, [Asked("mild", context)], precision="fp32")) == [Found(-1, -1, 0.0, 1.0)]
+
+
+LETTERS = re.compile(r"[^\W_]")
+
+
+def ends_inside_a_word(text: str, place: int) -> bool:
+    return 0 < place < len(text) and all(map(LETTERS.match, text[place - 1 : place + 1]))
+
+
+def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(
+    model: AnswerModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "CANDIDATES", 1000)
+    context = "The patients had fluxes, asthmatic seenmild-gouty sign; inno 5mildly, of amid courses"
+    model = replace(model, max_answer_tokens=12)
+
+    def inside(whole_words: bool) -> list[tuple[int, int]]:
+        chosen = replace(model, whole_words=whole_words)
+        (found,) = find_answers(chosen, [Asked("mild", context)], top=1000, precision="fp32")
+        spans = [(each.start, each.end) for each in found if each.start >= 0]
+        assert len(spans) > 10
+        return [span for span in spans if any(ends_inside_a_word(context, place) for place in span)]
+
+    assert model.whole_words
+    assert not inside(whole_words=True)
+    assert inside(whole_words=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        ("", []),
+        ("ab c", [1]),
+        ("COX-2a", [1, 2, 5]),
+        ("e\u0301t\u00e9", [1, 2, 3]),
+        ("𝒜b", [1]),
+        ("患者は流感", []),
+        ("환자는", []),
+        ("p53の", [1, 2]),
+    ],
+)
+def test_words_are_of_scripts_that_have_spaces(text: str, inside: list[int]) -> None:
+    found = _inside_words(text)
+    assert len(found) == len(text) + 1
+    assert np.flatnonzero(found).tolist() == inside
 
 
 def test_characters_are_those_of_the_text_whatever_it_holds(
