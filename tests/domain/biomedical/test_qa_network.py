@@ -19,7 +19,9 @@ QUESTION, CONTEXT = "mild", "the patient of gout and angina pectoris"
 
 def started(tiny_bert: Path, **more: object) -> AnswerModel:
     model = start_model(tiny_bert, max_tokens=40, stride=14, **more)
-    return AnswerModel(model.network.eval(), model.tokenizer, 40, 14, 5, threshold=-0.5, temperature=1.7, whole_words=False)
+    return AnswerModel(
+        model.network.eval(), model.tokenizer, 40, 14, 5, threshold=-0.5, temperature=1.7, whole_words=False
+    )
 
 
 def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path, tmp_path: Path) -> None:

@@ -3,31 +3,20 @@
 What a stage keeps below `work` until it is done is what those outputs are made of, and is not looked at either.
 """
 
-import csv
 import gzip
-import io
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from marked_tables import MARK, Rows, cell, packed, tables, write
 from transformers import BertConfig, BertForPreTraining
 
 from bertrelay.vocabulary import train_wordpiece
 from pipelines.cli import _exit_code
-from pipelines.samples.hospital.tables import COLUMNS_III
 
-MARK = re.compile(rb"qzx|2177-", re.IGNORECASE)  # no hash has such letters
 OUTPUTS = {".parquet", ".arrow"}
-STAYS = 40
-TABLES = ("ADMISSIONS", "PATIENTS", "NOTEEVENTS", "DIAGNOSES_ICD")
-DATES = {"DOB": "2100-02-03 00:00:00", "DOD": "2177-11-12 00:00:00", "CHARTDATE": "2177-03-09"}
-TIMES = {"ADMITTIME": "2177-03-05 10:20:30", "DISCHTIME": "2177-03-09 11:21:31", "CHARTTIME": "2177-03-06 07:08:09"}
-TIMES["STORETIME"] = "2177-03-06 08:09:10"
-OTHERS = {"HOSPITAL_EXPIRE_FLAG": "0", "DEATHTIME": "", "ISERROR": "", "DESCRIPTION": "Report"}
-
 PRETRAINING = """
 [pretraining]
 uses = "domain.pretrain"
@@ -39,8 +28,6 @@ max_tokens = 16
 epochs = 1
 batch_tokens = 4096
 """
-
-Rows = dict[str, list[list[str]]]
 
 RECIPE = """
 name = "private"
@@ -58,43 +45,6 @@ max_rejects = {max_rejects}
 uses = "domain.audit"
 files = ["@cohort/cohort.parquet", "@notes/notes.parquet"]
 """
-
-
-def columns(table: str) -> list[str]:
-    return next(header for name, header in COLUMNS_III.items() if name.upper() == table).upper().split(",")
-
-
-def cell(column: str, number: int) -> str:
-    """A value that its column can hold, with a mark in it wherever one can stand."""
-    if column in ("SUBJECT_ID", "HADM_ID"):
-        return f"qzx{column[0]}{number}"
-    if column == "CATEGORY":
-        return "Discharge summary" if number % 2 else "QZXCATEGORY"
-    if column == "TEXT":
-        words = " ".join(f"qzxword{number}-{place}" for place in range(30))
-        return f'QZXHEADER OF IT:\n"Qzxquoted" [**Known lastname QZXNAME**] on [**2177-3-6**]\n{words}\nQzxend.'
-    known = {**DATES, **TIMES, **OTHERS}
-    return known.get(column, f"QZX{column}{number}")
-
-
-def tables() -> Rows:
-    """The rows of all tables, headers first."""
-    return {
-        table: [columns(table), *([cell(column, n) for column in columns(table)] for n in range(STAYS))]
-        for table in TABLES
-    }
-
-
-def packed(rows: list[list[str]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
-
-
-def write(folder: Path, found: Rows) -> None:
-    folder.mkdir()
-    for table, rows in found.items():
-        (folder / f"{table}.csv.gz").write_bytes(gzip.compress(packed(rows)))
 
 
 def put(table: str, column: str, value: str, share: int = 1) -> Callable[[Rows], None]:

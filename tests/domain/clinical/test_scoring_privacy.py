@@ -6,6 +6,7 @@ they were asked for.
 
 import json
 import re
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from noted_patients import write_bert
 
+from bertrelay.rejects import Rejects
 from domain.clinical.outcomes.classifier import save_model, start_model
 from domain.clinical.outcomes.outcome import LENGTH_OF_STAY
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+from domain.clinical.outcomes.score_files import NotesTable, sorted_notes
 from pipelines.cli import _exit_code
 
 MARK = re.compile("qzx", re.IGNORECASE)
@@ -162,6 +165,30 @@ def test_a_damaged_row_is_listed_by_its_line_alone(call, tmp_path, command, dama
         assert code == 0 and re.search(f"left out 1 of 4 .*({told})", printed), printed
     listed = [json.loads(line) for path in tmp_path.rglob("*rejects.jsonl") for line in path.read_text().splitlines()]
     assert listed and all(set(each) == {"file", "line", "reason"} for each in listed)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list open files")
+def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
+    ids = [f"qzx {n * 7919 % 30_011} {'of ' * 40}" for n in range(30_000)]  # more than SQLite sorts in memory
+    notes = pd.DataFrame({"hadm_id": ids, "text": "qzx"})
+    notes.to_parquet(tmp_path / "notes.parquet")
+    (tmp_path / "out").mkdir()
+    connect, spilt = sqlite3.connect, set()
+
+    def watch() -> None:
+        opened = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+        spilt.update(file.parent for file in opened if file.name.startswith("etilqs"))  # as SQLite names them
+
+    def connected(*arguments, **named):
+        base = connect(*arguments, **named)
+        base.set_progress_handler(watch, 20_000)
+        return base
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    monkeypatch.chdir(tmp_path)
+    with Rejects(None) as rejects, sorted_notes(NotesTable(Path("notes.parquet")), Path("out/o.csv"), rejects) as found:
+        assert found.admissions == 30_000
+    assert spilt == {tmp_path / "out"}
 
 
 def test_the_search_finds_marks_but_in_the_column_of_ids(tmp_path):

@@ -1,0 +1,439 @@
+"""Marks stand in sources of every kind; stages that read them show none, and write for the owner of the files alone.
+
+Each stage first raises what quotes a record, is then stopped when its work is done, and goes on. Marks are looked for
+in all that is printed and written but in `WITH_TEXT`, the outputs that hold text or ids.
+"""
+
+import json
+import os
+import re
+import signal
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from marked_tables import MARK, tables, write
+from noted_patients import stays, write_stays
+from transformers import BertConfig, BertForPreTraining
+
+from bertrelay.errors import RequestError
+from bertrelay.stage import Stage
+from bertrelay.vocabulary import train_wordpiece
+from pipelines.cli import _exit_code
+
+WITH_TEXT = {
+    "*.parquet",
+    "readmission/*/work/*",
+    "tagged/*/entities.jsonl",
+    "tagged/*/entities.jsonl.partial/*",
+    "questions/*/train.jsonl",
+    "questions/*/dev.jsonl",
+    "questions/*/test.jsonl",
+    "answered/*/answers.jsonl",
+    "answered/*/answers.jsonl.partial/*",
+    "index/*/index/sentences.*",
+    "terms/*/terms.csv",
+    "terms/*/neighbours.csv",
+    "terms/*/tsne.*",
+    "notes/*/work/*",
+}
+TRACKER = 'tracker = "tensorboard"' if find_spec("tensorboard") else ""
+TRAINING = f"""epochs = 1
+batch_tokens = 2048
+precision = "fp32"
+{TRACKER}
+"""
+RECIPE = f"""
+name = "sensitive"
+[cohort]
+uses = "domain.cohort"
+mimic = "mimic"
+[notes]
+uses = "domain.notes"
+mimic = "mimic"
+cohort = "@cohort"
+[audit]
+uses = "domain.audit"
+files = ["@cohort/cohort.parquet", "@notes/notes.parquet"]
+[pretraining]
+uses = "domain.pretrain"
+base = "base"
+documents = [{{ path = "@notes/notes.parquet", id = "hadm_id", group = "subject_id" }}]
+held_out_share = 0.3
+max_tokens = 32
+{TRAINING}
+[readmission]
+uses = "domain.readmission"
+base = "@pretraining/model"
+notes = "ward/notes"
+cohort = "ward/cohort"
+chunking = {{ max_tokens = 32, max_chunks = 2 }}
+{TRAINING}
+[ner]
+uses = "domain.ner"
+base = "base"
+train = [{{ path = "entities.jsonl", sensitive = true }}]
+dev = [{{ path = "entities.jsonl" }}]
+decoder = "crf"
+max_rejects = 0.5
+{TRAINING}
+[scored]
+uses = "domain.ner-evaluate"
+model = "@ner/model"
+test = [{{ path = "sound.jsonl", sensitive = true }}]
+[tagged]
+uses = "domain.ner-tag"
+model = "@ner/model"
+documents = "entities.jsonl"
+max_rejects = 0.5
+sensitive = true
+[questions]
+uses = "domain.questions"
+files = [{{ path = "bioasq.json", sensitive = true }}]
+split = {{ train = 0.4, dev = 0.3, test = 0.3 }}
+max_rejects = 0.5
+[qa]
+uses = "domain.qa"
+base = "base"
+train = [{{ path = "questions.jsonl", sensitive = true }}]
+dev = [{{ path = "questions.jsonl" }}]
+max_rejects = 0.5
+{TRAINING}
+[asked]
+uses = "domain.qa-evaluate"
+model = "@qa/model"
+test = [{{ path = "questions.jsonl", sensitive = true }}]
+max_rejects = 0.5
+[answered]
+uses = "domain.qa-answer"
+model = "@qa/model"
+questions = "questions.jsonl"
+max_rejects = 0.5
+sensitive = true
+[encoded]
+uses = "bertrelay.encode"
+model = "base"
+sentences = {{ path = "lines.txt", sensitive = true }}
+[index]
+uses = "students.index"
+model = "base"
+corpus = {{ path = "lines.txt", sensitive = true }}
+[terms]
+uses = "domain.terms"
+model = "@pretraining/model"
+terms = {{ path = "terms.csv", sensitive = true }}
+"""
+STAGES = re.findall(r"^\[(\w+)\]$", RECIPE, re.MULTILINE)
+PUBLIC = """
+name = "public"
+[scored]
+uses = "domain.ner-evaluate"
+model = "runs/sensitive/ner/latest/model"
+test = [{ path = "sound.jsonl" }]
+[asked]
+uses = "domain.qa-evaluate"
+model = "runs/sensitive/qa/latest/model"
+test = [{ path = "questions.jsonl" }]
+max_rejects = 0.5
+"""
+LONG = "qzxlong " * 40
+
+
+def write_base(folder: Path) -> None:
+    """A BERT that knows letters alone, so that its vocabulary has no mark."""
+    tokenizer = train_wordpiece([" ".join("abcdefghijklmnopqrstuvwxyz0123456789-.[]:")], 60, 64)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    BertForPreTraining(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)).save_pretrained(
+        folder
+    )
+    tokenizer.save_pretrained(folder)
+
+
+def write_biomedical(folder: Path) -> None:
+    """Documents, questions, lines and terms; some of them cannot be used, or are too long to be asked."""
+    documents = []
+    for n in range(24):
+        text = f"Qzxsentence {n} is about qzxflu. Another sentence of it."
+        start = text.index("qzxflu")
+        entity = {"start": start, "end": start + 6, "type": "Disease", "text": "qzxflu"}
+        documents.append({"id": f"qzxD{n}", "text": text, "entities": [entity]})
+    (folder / "sound.jsonl").write_text("".join(json.dumps(each) + "\n" for each in documents))
+    documents[3]["entities"] = [{"start": 0, "end": 4, "type": "Disease", "text": "qzxwrong"}]
+    documents[4]["id"] = "qzxD0"
+    lines = [json.dumps(each) for each in documents]
+    (folder / "entities.jsonl").write_text("\n".join([*lines, '{"id": "qzxbroken", "text": 5}', "qzx no json", ""]))
+    questions = []
+    for n in range(24):
+        context = f"It was said that qzxanswer{n} is right. Qzx nobody knows."
+        answer = {"text": f"qzxanswer{n}", "start": context.index("qzx")}
+        questions.append({"id": f"qzxQ{n}", "question": f"What is qzx {n}?", "context": context, "answers": [answer]})
+    questions[2]["answers"] = [{"text": "qzx nowhere at all", "start": 3}]
+    questions[5]["id"] = "qzxQ0"
+    questions[7]["question"] = LONG
+    questions[9]["answers"] = []
+    lines = [json.dumps(each) for each in questions]
+    (folder / "questions.jsonl").write_text(
+        "\n".join([*lines, '{"id": "qzxbroken", "question": 5}', "qzx no json", ""])
+    )
+    asked = [
+        {
+            "id": f"qzxB{n % 20}",
+            "body": f"What is qzx {n}?",
+            "type": "factoid",
+            "exact_answer": ["qzxanswer"],
+            "snippets": [{"text": f"Qzxword {n}: qzxanswer.", "document": f"article {n}"}] * (n != 11),
+        }
+        for n in range(22)
+    ]
+    (folder / "bioasq.json").write_text(json.dumps({"questions": asked}))
+    (folder / "lines.txt").write_text("".join(f"A qzxline of number {n}.\n" for n in range(40)))
+    (folder / "terms.csv").write_text("term,group\n" + "".join(f"qzxterm {n},qzxgroup\n" for n in range(8)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources, in a folder to work in."""
+    folder = tmp_path_factory.mktemp("sensitive")
+    write_base(folder / "base")
+    write(folder / "mimic", tables())
+    table = stays(64)
+    table["hadm_id"], table["subject_id"] = "qzxH" + table["hadm_id"], "qzxS" + table["subject_id"]
+    table["text"] = table["text"].str.replace("nurse", "qzxnurse", regex=False)
+    write_stays(folder / "ward", table)
+    write_biomedical(folder)
+    (folder / "sensitive.toml").write_text(RECIPE)
+    (folder / "public.toml").write_text(PUBLIC)
+    (folder / "tmp").mkdir()
+    return folder
+
+
+class Fault:
+    """Breaks the stage of a kind: raises `error` instead of its work, or sends `sent` when the work is done."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.kind, self.error, self.sent = "", None, 0
+        whole = Stage.load_run
+
+        def load_run(stage):
+            work = whole(stage)
+
+            def run(settings, context):
+                if stage.kind != self.kind:
+                    return work(settings, context)
+                if self.error is not None:
+                    raise self.error
+                metrics = work(settings, context)
+                if self.sent:
+                    os.kill(os.getpid(), self.sent)
+                return metrics
+
+            return run
+
+        patch.setattr(Stage, "load_run", load_run)
+
+
+def caused_by_arrow() -> RequestError:
+    error = RequestError("something is wrong")
+    error.__cause__ = pa.ArrowInvalid("cannot convert 'qzx17' to int64")
+    return error
+
+
+ERRORS = [
+    ValueError("could not convert 'Qzxword' to float"),
+    pa.ArrowInvalid("CSV conversion error: invalid value 'qzx17'"),
+    OSError("malformed page near 'qzx'"),
+    KeyError("qzxH3"),
+    caused_by_arrow(),
+]
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> Iterator[str]:
+    """Runs all stages through their faults; gives all that was printed."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryFile("w+", buffering=1) as out:
+        patch.chdir(folder)
+        patch.setenv("TMPDIR", str(folder / "tmp"))
+        patch.setattr(tempfile, "tempdir", None)
+        before, usual = [os.dup(number) for number in (1, 2)], os.umask(0o022)
+        try:
+            for number in (1, 2):
+                os.dup2(out.fileno(), number)
+            with redirect_stdout(out), redirect_stderr(out):
+                run_through_faults(Fault(patch), folder)
+        finally:
+            os.umask(usual)
+            for number, copy in zip((1, 2), before, strict=True):
+                os.dup2(copy, number)
+        out.seek(0)
+        yield out.read()
+
+
+def run_through_faults(fault: Fault, folder: Path) -> None:
+    kinds = dict(re.findall(r'^\[(\w+)\]\nuses = "(.+)"$', RECIPE, re.MULTILINE))
+    for number, fault.kind in enumerate(kinds.values()):
+        fault.error, fault.sent = ERRORS[number % len(ERRORS)], 0
+        assert start("sensitive.toml", debug=True) in (1, 2)
+        fault.error, fault.sent = None, signal.SIGTERM
+        assert start("sensitive.toml", debug=True) == 143
+        check_nothing_told(folder)
+    fault.kind = ""
+    assert start("sensitive.toml") == 0
+
+
+def start(recipe: str, *options: str, debug: bool = False) -> int:
+    return _exit_code(["run", recipe, "--runs", "runs", *options], debug=debug)
+
+
+def check_nothing_told(folder: Path) -> None:
+    runs = folder / "runs"
+    files = [path for path in runs.rglob("*") if path.is_file() and not path.is_symlink()]
+    told = [path for path in files if MARK.search(path.read_bytes()) or MARK.search(str(path.name).encode())]
+    assert [str(path.relative_to(runs)) for path in told if not holds_text(path.relative_to(runs))] == []
+    assert list((folder / "tmp").rglob("*")) == [], "temporary files lie outside of their stage"
+
+
+def holds_text(path: Path) -> bool:
+    return any(path.match(pattern) for pattern in WITH_TEXT) or "work" in path.parts
+
+
+def modes(folder: Path) -> set[str]:
+    """The permissions of all that stages wrote, as `ls` has them."""
+    paths = [path for path in folder.rglob("*") if not path.is_symlink() and len(path.relative_to(folder).parts) > 1]
+    return {stat.filemode(path.stat().st_mode) for path in paths}
+
+
+def test_what_is_printed_tells_no_mark(finished):
+    assert not MARK.search(finished.encode())
+    for name in STAGES:
+        assert (
+            f"RequestError: [{name}] something is wrong" in finished or f"WorkError: [{name}] an unforeseen" in finished
+        )
+        assert f"Stopped: [{name}] stopped by SIGTERM" in finished
+
+
+@pytest.mark.usefixtures("finished")
+def test_no_file_tells_a_mark_but_outputs_with_text(folder):
+    check_nothing_told(folder)
+    report = folder / "runs/sensitive/report.html"
+    assert "Text is left out of what is sensitive" in report.read_text()
+    latest = {stage: folder / f"runs/sensitive/{stage}/latest" for stage in STAGES}
+    assert not (latest["scored"] / "predictions.tsv").exists() and not (latest["asked"] / "nbest.jsonl").exists()
+    assert json.loads((latest["questions"] / "alignment.json").read_text())["by_question"] == {}
+    assert MARK.search((latest["tagged"] / "entities.jsonl").read_bytes())  # the marks were there to be found
+
+
+@pytest.mark.usefixtures("finished")
+def test_rejects_name_records_by_their_number(folder):
+    listed = (folder / "runs/sensitive/questions/latest/rejects.jsonl").read_text().splitlines()
+    rejects = [json.loads(line) for line in listed]
+    assert [reject["record"] for reject in rejects] == ["12", "21", "22"]
+
+
+@pytest.mark.usefixtures("finished")
+def test_all_that_sensitive_stages_write_is_for_its_owner_alone(folder):
+    assert modes(folder / "runs/sensitive") == {"-rw-------", "drwx------"}
+    caches = [path for path in (folder / "runs/.cache").rglob("*") if path.name != "digests.json"]
+    assert len(caches) > 10 and not [path for path in caches if path.stat().st_mode & 0o077]
+    for name in ("report.html", "metrics.json"):
+        assert (folder / "runs/sensitive" / name).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_setting_lets_the_group_read(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert start("sensitive.toml", "--set", "group_read=true") == 0
+    assert modes(folder / "runs/sensitive") == {"-rw-r-----", "drwxr-x---"}
+    assert start("sensitive.toml") == 0
+    assert modes(folder / "runs/sensitive") == {"-rw-------", "drwx------"}
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_source_that_is_marked_later_makes_nothing_again(folder, monkeypatch, capfd):
+    monkeypatch.chdir(folder)
+    usual = os.umask(0o022)
+    try:
+        assert start("public.toml", "--runs", "public") == 0
+        run = folder / "public/public"
+        assert modes(run) == {"-rw-r--r--", "drwxr-xr-x"}
+        assert MARK.search((run / "report.html").read_bytes())
+        capfd.readouterr()
+        marked = ["--set", "scored.sensitive=true", "--set", "asked.sensitive=true"]
+        assert start("public.toml", "--runs", "public", *marked) == 0
+        assert capfd.readouterr().err.count("SKIP") == 2
+        assert modes(run) == {"-rw-------", "drwx------"}
+        assert not MARK.search((run / "report.html").read_bytes())
+        asked_for = ["--set", "scored.with_text=true", "--set", "asked.with_text=true"]
+        assert start("public.toml", "--runs", "public", *marked, *asked_for) == 0
+        assert MARK.search((run / "report.html").read_bytes())
+        assert (run / "scored/latest/predictions.tsv").is_file() and (run / "asked/latest/nbest.jsonl").is_file()
+        assert start("public.toml", "--runs", "public", *marked) == 0
+        assert not MARK.search((run / "report.html").read_bytes())
+    finally:
+        os.umask(usual)
+
+
+MODELS = {"ner": "runs/sensitive/ner/latest/model", "qa": "runs/sensitive/qa/latest/model"}
+COMMANDS = {
+    "ner tag": ("entities.jsonl", "--max-rejects", "0.5"),
+    "qa answer": ("questions.jsonl", "--max-rejects", "0.5"),
+}
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_on_sensitive_data_tells_no_mark(folder, tmp_path, monkeypatch, capfd, command):
+    monkeypatch.chdir(folder)
+    source, *options = COMMANDS[command]
+    words = [*command.split(), MODELS[command.split()[0]], source]
+    for limit, code in (("0", 1), ("0.5", 0)):
+        output = tmp_path / "o.jsonl"
+        given = [*words, str(output), "--max-rejects", limit]
+        assert _exit_code(given, debug=True, sensitive=True, group_read=True) == code
+    printed = "".join(capfd.readouterr())
+    assert "listed beside it" in printed and not MARK.search(printed.encode())
+    for path in tmp_path.iterdir():
+        assert path.stat().st_mode & 0o777 == 0o640
+        assert path == output or not MARK.search(path.read_bytes())
+    page = ["--html", str(tmp_path / "p.html")] if command == "qa answer" else []
+    told = [*words, str(tmp_path / ("p.jsonl" if page else "p.html")), *page, *options]
+    assert _exit_code(told, debug=False, sensitive=True) == 2
+    assert "--with-text" in capfd.readouterr().err
+    assert _exit_code([*told, "--with-text"], debug=False, sensitive=True) == 0
+    assert MARK.search((tmp_path / "p.html").read_bytes())
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize("source", ["entities.jsonl", "questions.jsonl", "bioasq.json"])
+def test_a_check_names_no_record_unless_asked_for(folder, monkeypatch, capfd, source):
+    monkeypatch.chdir(folder)
+    for more in ([], ["--model", MODELS["qa"]], ["--json"]):
+        _exit_code(["data", "check", source, *more], debug=True, sensitive=True)
+        printed = "".join(capfd.readouterr())
+        assert source in printed and not MARK.search(printed.encode())
+    _exit_code(["data", "check", source, "--with-text"], debug=False, sensitive=True)
+    assert MARK.search("".join(capfd.readouterr()).encode()) or source == "entities.jsonl"
+
+
+@pytest.mark.usefixtures("finished")
+def test_the_id_of_a_page_is_read_from_a_file(folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(folder)
+    notes = pd.DataFrame({"hadm_id": ["qzxH1", "qzxH2"], "text": ["The wound is dry.", "Slept well."]})
+    notes.to_csv(tmp_path / "notes.csv", index=False)
+    model, page = "runs/sensitive/readmission/latest/model", tmp_path / "page.html"
+
+    def score(admission: str) -> int:
+        given = ["readmission", "score", model, str(tmp_path / "notes.csv"), str(tmp_path / "o.csv")]
+        return _exit_code([*given, "--html", str(page), "--admission", admission], debug=False)
+
+    (tmp_path / "id.txt").write_text("qzxH2\n")
+    assert score(f"@{tmp_path / 'id.txt'}") == 0
+    assert "Slept" in page.read_text() and page.stat().st_mode & 0o777 == 0o600
+    (tmp_path / "id.txt").write_text("qzxH2 qzxH1\n")
+    assert score(f"@{tmp_path / 'id.txt'}") == 2 and score(f"@{tmp_path / 'none'}") == 2
+    assert not MARK.search("".join(capfd.readouterr()).encode())

@@ -1,0 +1,57 @@
+"""Models of every kind, as they are saved."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bertrelay.encoder import Projection, SentenceEncoder
+from domain.biomedical.answers import network as answers
+from domain.biomedical.entities import network as entities
+from domain.biomedical.entities.labels import LabelSet
+from domain.clinical.outcomes import classifier
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+from teachers.baselines.bilstm import BiLstmEncoder
+from teachers.baselines.cross_encoder import start_cross_encoder
+from teachers.baselines.poly_encoder import PolyEncoder
+
+TEXTS = ["The heart beats.", "Lungs breathe air."]
+OUTCOME = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})
+
+
+def save_entities(base: Path, folder: Path) -> None:
+    entities.save_model(entities.start_model(base, LabelSet.of_types(["Disease"], "IOB2"), crf=True), folder)
+
+
+SAVE: dict[str, Callable[[SentenceEncoder, Path, Path], object]] = {
+    "encoder": lambda encoder, _, folder: encoder.save(folder),
+    "poly-encoder": lambda _, base, folder: PolyEncoder(SentenceEncoder.load(base), 2).save(folder),
+    "cross-encoder": lambda _, base, folder: start_cross_encoder(base).save(folder),
+    "bilstm": lambda _, __, folder: BiLstmEncoder(["heart"], 4, 4).save(folder),
+    "entities": lambda _, base, folder: save_entities(base, folder),
+    "answers": lambda _, base, folder: answers.save_model(answers.start_model(base), folder),
+    "outcomes": lambda _, base, folder: classifier.save_model(classifier.start_model(base, OUTCOME), folder),
+}
+
+
+@pytest.fixture
+def set_umask():
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize("kind", SAVE)
+def test_all_parts_of_a_model_have_the_permissions_that_the_umask_gives(tiny_encoder, set_umask, tmp_path, kind):
+    plain = tiny_encoder("bert", TEXTS)
+    plain.save(tmp_path / "base")
+    encoder = tiny_encoder("bert", TEXTS, projection=Projection(16, 3))
+    for umask in (0o022, 0o027, 0o077):
+        set_umask(umask)
+        SAVE[kind](encoder, tmp_path / "base", tmp_path / f"{umask:o}")
+        modes = {
+            path.name: path.stat().st_mode & 0o777 for path in (tmp_path / f"{umask:o}").rglob("*.*") if path.is_file()
+        }
+        assert any(name.endswith(".safetensors") for name in modes)
+        assert set(modes.values()) == {0o666 & ~umask}, modes
