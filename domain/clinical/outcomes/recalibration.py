@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import expit, logit
+from scipy.special import chdtrc, expit, logit
 
 from bertrelay.progress import say
 from domain.clinical.outcomes.bootstrap import FiguresOf
@@ -21,6 +21,7 @@ from domain.clinical.outcomes.measures import Bins, Flags, Floats, brier, ratio
 TINY = 1e-9
 FEWEST_FOR_SLOPE = 10
 """Admissions of either outcome; with fewer only the intercept is fitted, and the slope stays 1."""
+SIGNIFICANCE = 0.05
 UNCALIBRATED = "_uncalibrated"
 CALIBRATION_ERRORS = ("calibration_error", f"calibration_error{UNCALIBRATED}")
 STEPS, LARGEST_STEP, SMALLEST_STEP = 30, 2.0, 1e-5
@@ -46,24 +47,41 @@ def log_odds(probability: Floats) -> Floats:
 
 
 def fit_recalibration(probability: Floats, outcomes: Flags) -> Recalibration:
-    """Slope and intercept by the likelihood of validation admissions; the slope alone stays 1 where they are too few.
+    """Slope and intercept by the likelihood of validation admissions, as far as these give reason to change P.
 
-    Targets are Platt's (1999), which lie a little inside of 0 and 1, so that the slope is finite where the outcomes are
-    separable. Where a higher P goes with fewer positives the slope is 0: all that is known is their share.
+    By the closed testing procedure of Vergouwe et al. (2017): P stays as it is unless slope and intercept together fit
+    better, and the slope stays 1 unless it fits better too, by likelihood-ratio tests. Else noise in validation would
+    spoil what is calibrated. Where P falls as the outcome rises the slope is 0, and all get the prevalence.
     """
-    fewest = min(outcomes.sum(), (~outcomes).sum())
-    counts = f"found {np.sum(outcomes):,} positive of {len(outcomes):,} validation admissions"
+    fewest, of_all = min(outcomes.sum(), (~outcomes).sum()), f"{np.sum(outcomes):,} of {len(outcomes):,} positive"
     if fewest == 0:
-        say(f"probabilities are not recalibrated: expected admissions of either outcome, {counts}")
+        say(f"probabilities are not recalibrated: expected validation admissions of either outcome, found {of_all}")
         return Recalibration()
-    if fewest < FEWEST_FOR_SLOPE:
-        say(f"recalibration: only the intercept, since a slope takes {FEWEST_FOR_SLOPE} of either outcome; {counts}")
-        return Recalibration(1.0, _intercept(probability, outcomes))
-    slope, intercept = _slope_and_intercept(log_odds(probability), outcomes)
-    if slope <= 0:
-        say(f"recalibration: P does not rise with the outcome, so every admission gets the prevalence; {counts}")
+    unchanged, shifted = Recalibration(), Recalibration(1.0, _intercept(probability, outcomes))
+    fitted, parameters = shifted, 1
+    if fewest >= FEWEST_FOR_SLOPE:
+        fitted, parameters = _slope_and_intercept(log_odds(probability), outcomes), 2
+    else:
+        say(f"recalibration: no slope, which takes {FEWEST_FOR_SLOPE} of either outcome on validation, found {of_all}")
+
+    def fits_better(than: Recalibration, parameters: int) -> bool:
+        gain = _deviance(probability, outcomes, than) - _deviance(probability, outcomes, fitted)
+        return float(chdtrc(parameters, max(gain, 0.0))) < SIGNIFICANCE
+
+    if not fits_better(unchanged, parameters):
+        return unchanged
+    if parameters == 1 or not fits_better(shifted, 1):
+        return shifted
+    if fitted.slope <= 0:
+        say("recalibration: P does not rise with the outcome on validation, so every admission gets the prevalence")
         return Recalibration(0.0, float(logit(outcomes.mean())))
-    return Recalibration(slope, intercept)
+    return fitted
+
+
+def _deviance(probability: Floats, outcomes: Flags, recalibration: Recalibration) -> float:
+    """Twice the negative log-likelihood of the outcomes."""
+    moved = recalibration.intercept + recalibration.slope * log_odds(probability)
+    return float(2 * np.logaddexp(0, np.where(outcomes, -moved, moved)).sum())
 
 
 def _intercept(probability: Floats, outcomes: Flags) -> float:
@@ -73,7 +91,8 @@ def _intercept(probability: Floats, outcomes: Flags) -> float:
     return float(brentq(lambda shift: float(expit(given + shift).mean() - outcomes.mean()), -widest, widest))
 
 
-def _slope_and_intercept(given: Floats, outcomes: Flags) -> tuple[float, float]:
+def _slope_and_intercept(given: Floats, outcomes: Flags) -> Recalibration:
+    """By targets of Platt (1999) a little inside of 0 and 1, so that the slope of separable outcomes is finite."""
     from sklearn.linear_model import LogisticRegression
 
     positives, negatives = outcomes.sum(), (~outcomes).sum()
@@ -84,7 +103,7 @@ def _slope_and_intercept(given: Floats, outcomes: Flags) -> tuple[float, float]:
         np.repeat([True, False], len(given)),
         sample_weight=np.concatenate([targets, 1 - targets]),
     )
-    return float(model.coef_[0, 0]), float(model.intercept_[0])
+    return Recalibration(float(model.coef_[0, 0]), float(model.intercept_[0]))
 
 
 # How far off probabilities are

@@ -26,6 +26,7 @@ from domain.clinical.outcomes.learning import run
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings, ReadmissionSettings
 from domain.clinical.outcomes.outcome_task import chunk_weights
 from domain.clinical.outcomes.prediction import chunk_log_odds
+from domain.clinical.outcomes.recalibration import fit_recalibration
 
 CHUNKING = {"max_tokens": 24}
 TRAINING = {"epochs": 6, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
@@ -90,7 +91,9 @@ def test_scores_are_those_of_the_model_that_was_saved(trained):
     odds = (found / (1 - found)) ** model.settings.slope * np.exp(model.settings.intercept)
     assert scores["calibrated"].to_numpy() == pytest.approx(odds / (1 + odds), abs=1e-4)
     validation = scores[scores["split"] == "validation"]
-    assert validation["calibrated"].mean() == pytest.approx(validation["readmitted"].mean(), abs=0.01)
+    fitted = fit_recalibration(validation["probability"].to_numpy(), validation["readmitted"].to_numpy())
+    assert (model.settings.slope, model.settings.intercept) == pytest.approx(fitted)
+    assert (metrics["recalibration_slope"], metrics["recalibration_intercept"]) == pytest.approx(fitted)
     test = scores[scores["split"] == "test"]
     assert metrics["auroc"] == pytest.approx(roc_auc_score(test["readmitted"], test["probability"]))
     assert metrics["auprc"] == pytest.approx(average_precision_score(test["readmitted"], test["probability"]))

@@ -56,9 +56,20 @@ def test_slope_and_intercept_are_scikit_learns_and_give_back_the_distortion():
 
 def test_shifting_log_odds_before_the_fit_changes_no_fitted_probability():
     given, outcomes = drawn(2_000)
-    shifted = expit(given - 2.7)  # as a correction for sampling by the label would
-    fitted, after_shift = fit_recalibration(expit(given), outcomes), fit_recalibration(shifted, outcomes)
-    assert calibrated(shifted, *after_shift) == pytest.approx(calibrated(expit(given), *fitted), abs=1e-4)
+    before, shifted = expit(2 * given + 1), expit(2 * given - 1.7)  # as a correction for sampling by the label would
+    fitted, after_shift = fit_recalibration(before, outcomes), fit_recalibration(shifted, outcomes)
+    assert calibrated(shifted, *after_shift) == pytest.approx(calibrated(before, *fitted), abs=1e-4)
+
+
+def test_what_is_calibrated_stays_as_it_is_and_what_is_only_shifted_keeps_its_slope():
+    unchanged, unchanged_slopes = 0, 0
+    for seed in range(40):
+        given, outcomes = drawn(1_000, seed=seed)
+        unchanged += fit_recalibration(expit(given), outcomes) == (1, 0)
+        slope, intercept = fit_recalibration(expit(given + 1.5), outcomes)
+        assert intercept == pytest.approx(-1.5, abs=0.5)
+        unchanged_slopes += slope == 1
+    assert unchanged >= 34 and unchanged_slopes >= 34  # 38 are expected of tests at 0.05
 
 
 def test_separable_outcomes_have_a_finite_slope_and_probabilities_inside_of_0_and_1():
@@ -75,12 +86,10 @@ def test_of_few_admissions_the_intercept_alone_is_fitted_and_one_outcome_gives_n
     outcomes = np.arange(50) >= 47
     slope, intercept = fit_recalibration(probability, outcomes)
     assert slope == 1 and calibrated(probability, slope, intercept).mean() == pytest.approx(3 / 50)
-    assert "only the intercept, since a slope takes 10 of either outcome; found 3 positive of 50" in (
-        capsys.readouterr().err
-    )
+    assert "no slope, which takes 10 of either outcome on validation, found 3 of 50 positive" in capsys.readouterr().err
     for one in (np.zeros(50, bool), np.ones(50, bool)):
         assert fit_recalibration(probability, one) == Recalibration(1, 0)
-        assert "expected admissions of either outcome" in capsys.readouterr().err
+        assert "expected validation admissions of either outcome" in capsys.readouterr().err
     extreme = np.array([0.0, 1.0, 1.0, 1.0])
     assert calibrated(extreme, *fit_recalibration(extreme, extreme < 0.5)).mean() == pytest.approx(0.25)
 
