@@ -43,6 +43,8 @@ NORMALIZER_SETTINGS = {
 
 def model_folder(source: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Path:
     """The folder of `source`: a folder, `package:name/path`, or a hub id (`@revision` or not), which is downloaded."""
+    if not isinstance(source, str | os.PathLike):
+        raise RequestError(f"model: expected a folder or the name of a model, found {source!r}")
     try:
         located = ModelSource.parse(str(source))
     except ValueError as error:

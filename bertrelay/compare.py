@@ -13,6 +13,7 @@ from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode, encode_blo
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.progress import Bar
 from bertrelay.similarity import METRICS, Metric, Vectors, matrix, pairwise
+from bertrelay.texts import each_pair, texts_of
 
 CELLS_AT_ONCE = 8_000_000
 
@@ -40,6 +41,7 @@ def compare_pairs(
     Raises RequestError for an unknown metric, and WorkError for a vector that is not finite.
     """
     check_choice("metric", metric, METRICS)
+    pairs = each_pair(pairs, "compare_pairs")
     stream, waiting, done = iter(pairs), deque[tuple[list[str], list[str]]](), 0
 
     def texts() -> Iterator[list[str]]:
@@ -59,8 +61,8 @@ def compare_pairs(
 
 def compare_all(
     encoder: SentenceEncoder,
-    first: Sequence[str],
-    second: Sequence[str] | None = None,
+    first: Iterable[str],
+    second: Iterable[str] | None = None,
     metric: Metric = "cosine",
     *,
     prompt_name: str | None = None,
@@ -74,6 +76,8 @@ def compare_all(
     Raises RequestError for an unknown metric or no sentences, and WorkError for a vector that is not finite.
     """
     check_choice("metric", metric, METRICS)
+    first = texts_of(first, "compare_all")
+    second = None if second is None else texts_of(second, "compare_all")
     counts = [len(side) for side in (first, second) if side is not None]
     if 0 in counts:
         raise RequestError(f"compare_all: expected sentences on each side, found {' and '.join(map(str, counts))}")

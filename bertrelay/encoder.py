@@ -1,6 +1,6 @@
 """The sentence encoder: a BERT-like network, pooling, perhaps a projection, perhaps a normalisation to length 1."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -186,14 +186,14 @@ class SentenceEncoder(nn.Module):
 
     def encode(
         self,
-        sentences: Sequence[str],
+        sentences: str | Iterable[str],
         *,
         precision: str = "auto",
         batch_tokens: int | None = None,
         prompt_name: str | None = None,
         progress: bool = False,
     ) -> "NDArray[np.float32]":
-        """Vectors of `sentences`, float32 (n, dim), row i for sentence i; see `bertrelay.encoding.encode`."""
+        """Vectors of `sentences`, float32 (n, dim), of one string (dim,); see `bertrelay.encoding.encode`."""
         from bertrelay.encoding import encode
 
         return encode(

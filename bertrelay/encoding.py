@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import WorkError
 from bertrelay.hardware import resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import Packed, using
 from bertrelay.padding import padded, sorted_batches
 from bertrelay.progress import Bar, progress
+from bertrelay.texts import texts_of
 from bertrelay.vectors import not_finite_row
 
 BLOCK_SENTENCES = 8_192
@@ -29,21 +30,26 @@ Vectors = NDArray[np.float32]
 
 def encode(
     encoder: SentenceEncoder,
-    sentences: Sequence[str],
+    sentences: str | Iterable[str],
     *,
     precision: str = "auto",
     batch_tokens: int | None = None,
     prompt_name: str | None = None,
     progress: bool = False,
 ) -> Vectors:
-    """Vectors of `sentences`, float32 (n, dim), row i for sentence i; equal sentences are computed once.
+    """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
 
+    sentences: a string, or any iterable of strings, which is read through; equal ones are computed once.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when not given.
     prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
-    Raises RequestError when `sentences` is one string, or holds something that is none.
+    Raises RequestError for what holds no sentences, a mapping or a data frame among them.
     """
-    check_are_sentences(sentences, "encode")
-    sentences = list(sentences)
+    if isinstance(sentences, str):
+        one: Vectors = encode(
+            encoder, [sentences], precision=precision, batch_tokens=batch_tokens, prompt_name=prompt_name
+        )[0]
+        return one
+    sentences = texts_of(sentences, "encode")
     distinct, row_of = _distinct(sentences)
     vectors = np.empty((len(distinct), encoder.dim), np.float32)
     blocks = (distinct[start : start + BLOCK_SENTENCES] for start in range(0, len(distinct), BLOCK_SENTENCES))
@@ -53,17 +59,6 @@ def encode(
             vectors[start : start + len(block)] = block
             start += len(block)
     return vectors if len(distinct) == len(sentences) else vectors[row_of]
-
-
-def check_are_sentences(sentences: Sequence[str], name: str) -> None:
-    """Raises RequestError, which begins with `name`, for one string and for a list that holds something else."""
-    if isinstance(sentences, str | bytes):
-        raise RequestError(f"{name}: expected a list of sentences, found one string; write [sentence]")
-    odd = next(
-        ((place, type(text).__name__) for place, text in enumerate(sentences) if not isinstance(text, str)), None
-    )
-    if odd is not None:
-        raise RequestError(f"{name}: expected text, found {odd[1]} at position {odd[0]}")
 
 
 @contextmanager
@@ -93,7 +88,7 @@ def encode_blocks(
     """For each block of sentences its vectors, float32 (n, dim); `blocks` is read from another thread, one ahead."""
     precision = resolve_precision(precision, encoder.device)
     prompt, bar = encoder.prompts.text(prompt_name), bar or Bar()
-    batch_tokens = batch_tokens or best_batch_tokens(encoder.device)
+    batch_tokens = best_batch_tokens(encoder.device, batch_tokens)
     tokenized = (_tokenize(encoder, prompt, sentences) for sentences in blocks)
     packed: Packed = {}
     with ThreadPoolExecutor(1, "tokenizer") as ahead:

@@ -1,6 +1,7 @@
 """The project's own errors. Each says what was expected, what was found and where, and what to do."""
 
 from collections.abc import Sequence
+from numbers import Integral
 
 
 class BertRelayError(Exception):
@@ -35,5 +36,5 @@ def check_choice(name: str, found: object, choices: Sequence[str]) -> None:
 
 def check_count(name: str, found: int | None) -> None:
     """Raises RequestError for a count of less than one; None is one that was not given."""
-    if found is not None and found < 1:
-        raise RequestError(f"{name}: expected 1 or more, found {found}")
+    if found is not None and (not isinstance(found, Integral) or found < 1):
+        raise RequestError(f"{name}: expected 1 or more, found {found!r}")

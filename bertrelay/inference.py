@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from bertrelay.errors import check_count
 from bertrelay.hardware import autocast
 from bertrelay.linear import Packed, pack
 
@@ -25,9 +26,13 @@ class Network(Protocol):
     def train(self, mode: bool = True) -> object: ...
 
 
-def best_batch_tokens(device: torch.device) -> int:
-    """As many tokens, padding included, as the device computes best at once."""
-    return CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS
+def best_batch_tokens(device: torch.device, asked: int | None = None) -> int:
+    """As many tokens, padding included, as the device computes best at once, or as many as are `asked` for.
+
+    Raises RequestError for fewer than one.
+    """
+    check_count("batch_tokens", asked)
+    return asked or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
 
 
 def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int) -> Packed:

@@ -1,6 +1,6 @@
 """How alike sentences are, in one call; where memory does not hold them, `bertrelay.compare` goes block by block."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +8,15 @@ import numpy as np
 
 from bertrelay.compare import compare_all, compare_pairs
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoding import check_are_sentences
 from bertrelay.errors import RequestError
 from bertrelay.similarity import Metric, Vectors
+from bertrelay.texts import texts_of
 
 
 def similarity(
     model: SentenceEncoder | str | Path,
-    first: Sequence[str],
-    second: Sequence[str] | None = None,
+    first: Iterable[str],
+    second: Iterable[str] | None = None,
     metric: Metric = "cosine",
     *,
     matrix: bool = False,
@@ -30,9 +30,7 @@ def similarity(
     Raises RequestError for sides that are no lists of sentences, or cannot be paired, and for an unknown metric;
     WorkError for a vector that is not finite.
     """
-    sides = [side for side in (first, second) if side is not None]
-    for side in sides:
-        check_are_sentences(side, "similarity")
+    sides = [texts_of(side, "similarity") for side in (first, second) if side is not None]
     counts = [len(side) for side in sides]
     if 0 in counts or (not matrix and (len(counts) < 2 or counts[0] != counts[1])):
         raise RequestError(
@@ -42,7 +40,7 @@ def similarity(
     encoder = as_encoder(model)
     computing: dict[str, Any] = {"prompt_name": prompt_name, "precision": precision, "batch_tokens": batch_tokens}
     if matrix:
-        blocks = compare_all(encoder, first, second, metric, **computing)
+        blocks = compare_all(encoder, sides[0], sides[1] if second is not None else None, metric, **computing)
     else:
         blocks = compare_pairs(encoder, zip(*sides, strict=True), metric, **computing)
     return np.concatenate([block.similarity for block in blocks])

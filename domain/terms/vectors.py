@@ -19,6 +19,7 @@ from bertrelay.linear import using
 from bertrelay.padding import batch_shape, padded
 from bertrelay.pooling import Pooling
 from bertrelay.progress import say
+from bertrelay.texts import texts_of
 from domain.terms.terms_settings import Layers
 
 LAYERS: dict[Layers, int] = {"last_four": 4, "last": 1}
@@ -76,6 +77,7 @@ def term_vectors(
         last one alone.
     Raises RequestError for a term without pieces, and for one that is longer than the model reads.
     """
+    terms = texts_of(terms, "terms")
     encoder = load_encoder(model, cache_dir)
     tokens = term_tokens(encoder, terms)
     for place in range(len(terms)):
@@ -96,10 +98,9 @@ def layers_summed(encoder: SentenceEncoder, layers: Layers) -> int:
 
 def term_tokens(encoder: SentenceEncoder, terms: Sequence[str]) -> TermTokens:
     """The tokens of each term, special ones included; nothing is cut."""
-    if isinstance(terms, str):
-        raise RequestError("terms: expected a list of terms, found one string; write [term]")
+    terms = texts_of(terms, "terms")
     rules: Any = encoder.tokenizer
-    found = rules(list(terms), return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
+    found = rules(terms, return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
     ids, special = found["input_ids"], found["special_tokens_mask"]
     lengths = np.array([len(each) for each in ids], np.int64)  # (terms,)
     flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))  # (all tokens,)
@@ -122,7 +123,7 @@ def vectors_of_tokens(
     summed = layers_summed(encoder, layers)
     if summed < LAYERS[layers]:
         say(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
-    precision, size = resolve_precision(precision, encoder.device), batch_tokens or best_batch_tokens(encoder.device)
+    precision, size = resolve_precision(precision, encoder.device), best_batch_tokens(encoder.device, batch_tokens)
     order = np.argsort(-tokens.lengths, kind="stable")  # longest first: if memory is short, it shows at once
     parts, start = [torch.zeros(0, encoder.backbone.config.hidden_size)], 0
     packed = pack_for(len(tokens.ids), encoder.backbone, precision, size)

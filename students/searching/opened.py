@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoding import check_are_sentences, check_finite
+from bertrelay.encoding import check_finite
 from bertrelay.errors import RequestError, check_count
 from bertrelay.progress import say
 from bertrelay.similarity import unit
+from bertrelay.texts import texts_of
 from bertrelay.vector_files import encoder_digest
 from bertrelay.vectors import open_vectors
 from students.searching.folder import (
@@ -74,6 +75,7 @@ class SearchIndex:
         Raises RequestError for a query that is blank, and for `ef_search` where no graph is walked; WorkError for one
         whose vector is not finite.
         """
+        queries = texts_of(queries, "search")
         _check_queries(queries, k, place)
         self.check_graph("exact" if exact else "auto", ef_search)
         vectors = self.encoder.encode(
@@ -118,7 +120,6 @@ class SearchIndex:
 
 
 def _check_queries(queries: Sequence[str], k: int, place: Callable[[int], str]) -> None:
-    check_are_sentences(queries, "search")
     check_count("k", k)
     blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
     if blank is not None:

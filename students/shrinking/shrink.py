@@ -13,6 +13,7 @@ from bertrelay.sentence_files import text_column
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.tables import Table
+from bertrelay.texts import each_text
 from students.corpus import Translations
 from students.evaluation import all_sentences, read_translations
 from students.layers import keep_layers
@@ -20,7 +21,7 @@ from students.scores import Encoded, parallel_metrics
 from students.shrinking.dimensions import Axes, principal_axes, projection_onto
 from students.shrinking.settings import ShrinkSettings
 from students.shrinking.side_by_side import moved, side_by_side, size, size_saved, speeds
-from students.shrinking.trim import trim_vocabulary
+from students.shrinking.trim import check_can_be_read_again, trim_vocabulary
 from students.targets import read_variance, save_variance
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 
@@ -54,6 +55,7 @@ def shrink(
     """
     check_count("layers", layers)
     check_count("dimensions", dimensions)
+    check_can_be_read_again(texts)
     encoder = as_encoder(model)
     table = encoder.backbone.get_input_embeddings()  # the bulk of a model; trimming makes a table of its own
     smaller, axes = deepcopy(encoder, {id(table): table} if trim else {}), None
@@ -68,7 +70,7 @@ def shrink(
 def sample_of(texts: Iterable[str], count: int = SAMPLE) -> list[str]:
     """At most `count` texts that are not blank, each once: those of the smallest digests, wherever they stand."""
     found: dict[bytes, str] = {}
-    for text in texts:
+    for text in each_text(texts, "texts"):
         if text.strip():
             found[hashlib.sha256(text.encode()).digest()] = text
         if len(found) >= 4 * count:

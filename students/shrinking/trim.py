@@ -22,6 +22,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.progress import progress, say
+from bertrelay.texts import each_text
 from students.shrinking.pieces import LEAVE_IT, Document, always_kept, document_of, rules_of, tried_in_vain, with_parts
 
 TEXTS_AT_ONCE = 8192
@@ -45,8 +46,7 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceE
     Raises RequestError for a generator, which can be read once only, for no texts, and for a tokenizer whose pieces
     are not unigram, WordPiece or BPE; WorkError if a text should be cut otherwise than before.
     """
-    if iter(texts) is texts:
-        raise RequestError("texts: expected a list, or what can be read again from its beginning; found a generator")
+    check_can_be_read_again(texts)
     rules = Tokenizer.from_str(encoder.tokenizer.backend_tokenizer.to_str())
     rules.no_truncation()  # a piece behind the cut is used as well: another `max_tokens` may bring it up
     rules.no_padding()
@@ -68,9 +68,16 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceE
     )
 
 
+def check_can_be_read_again(texts: Iterable[str]) -> None:
+    """Raises RequestError for what holds no texts, and for a generator, which can be read once only."""
+    each_text(texts, "texts")
+    if isinstance(texts, Iterator):
+        raise RequestError("texts: expected a list, or what can be read again from its beginning; found a generator")
+
+
 def _with_prompts(texts: Iterable[str], prompts: Prompts) -> Iterator[str]:
     """Each text alone and after every prompt, because a piece may reach from one into the other."""
-    for text in texts:
+    for text in each_text(texts, "texts"):
         yield text
         yield from (prompt + text for prompt in prompts.texts.values())
 

@@ -27,6 +27,7 @@ from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
 from bertrelay.layout import read_layout
 from bertrelay.quick import quicken
+from bertrelay.texts import each_pair
 from teachers.baselines.gated_encoder import GatedCrossEncoder
 from teachers.baselines.pair_scores import LOGIT, Pairs, score_pairs
 from teachers.baselines.pair_tokens import PairTokens, pair_rules, tokenize_pairs
@@ -119,6 +120,7 @@ class CrossEncoder(nn.Module):
 
     def score(self, pairs: Pairs, *, precision: str = "auto", batch_tokens: int | None = None) -> NDArray[np.float32]:
         """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,)."""
+        pairs = list(each_pair(pairs, "score"))
         scores = score_pairs(self, pairs, precision, batch_tokens)
         if not self.both_orders:
             return scores

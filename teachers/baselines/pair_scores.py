@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import WorkError
 from bertrelay.hardware import resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for
 from bertrelay.linear import using
 from bertrelay.padding import sorted_batches
+from bertrelay.texts import each_pair
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -89,11 +90,11 @@ def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: i
 
     Raises RequestError for what is no list of pairs, WorkError for scores that are no numbers.
     """
-    _check_are_pairs(pairs)
+    pairs = list(each_pair(pairs, "score"))
     if not pairs:
         return np.zeros(0, np.float32)
     precision, tokens = resolve_precision(precision, model.device), model.tokenize(pairs)
-    size = (batch_tokens or best_batch_tokens(model.device)) // tokens.sides
+    size = best_batch_tokens(model.device, batch_tokens) // tokens.sides
     lengths, scores = tokens.lengths // tokens.sides, np.empty(len(pairs), np.float32)
     packed = pack_for(int(lengths.sum()), model.backbone, precision, size)
     with computing(model, precision), using(packed):
@@ -103,17 +104,6 @@ def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: i
             scores[rows] = model.output.scores(outputs[: len(rows)]).cpu().numpy()
     _check_finite(scores)
     return scores
-
-
-def _check_are_pairs(pairs: Pairs) -> None:
-    if isinstance(pairs, str | bytes):
-        raise RequestError("score: expected a list of pairs, found one string; write [(first, second)]")
-    for place, pair in enumerate(pairs):
-        sides = pair if isinstance(pair, tuple | list) else ()
-        if len(sides) != 2 or not all(isinstance(side, str) for side in sides):
-            raise RequestError(
-                f"score: expected two sentences, (first, second), found another thing at position {place}"
-            )
 
 
 def _check_finite(scores: NDArray[np.float32]) -> None:

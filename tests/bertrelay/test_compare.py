@@ -85,3 +85,17 @@ def test_a_vector_that_is_not_finite_is_told_with_the_model_and_the_place(make_e
         list(compare_pairs(encoder, pairs, precision="fp32"))
     with pytest.raises(WorkError, match="not finite for sentence 2 of the second side"):
         list(compare_all(encoder, ["A dog runs."], ["A dog runs.", "Rain."], precision="fp32"))
+
+
+def test_sides_may_come_one_by_one_and_what_is_no_side_is_refused(make_encoder):
+    encoder, sentences = make_encoder(), ["A dog runs.", "Rain."]
+    (found,) = compare_all(encoder, iter(sentences), iter(sentences), precision="fp32")
+    (expected,) = compare_all(encoder, sentences, sentences, precision="fp32")
+    np.testing.assert_array_equal(found.similarity, expected.similarity)
+    for first in ("ab", {"text": sentences}, None, ["\ud800"]):
+        for sides in ([first], [sentences, first or 5]):
+            with pytest.raises(RequestError, match="compare_all: expected"):
+                list(compare_all(encoder, *sides))
+    for pairs in (["ab"], None, [("a", None)], [("a", "\ud800")]):
+        with pytest.raises(RequestError, match="compare_pairs: expected"):
+            list(compare_pairs(encoder, pairs))

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from bertrelay import encoding, inference, linear
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16
+from bertrelay.layout import Prompts
 
 MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8
@@ -101,13 +104,53 @@ def test_no_sentences_give_no_vectors_and_an_empty_one_gives_one(make_encoder: M
     assert np.isfinite(encoder.encode([""])).all()
 
 
+def test_one_sentence_gives_one_vector(make_encoder: MakeEncoder) -> None:
+    encoder = make_encoder(prompts=Prompts({"query": "Rain. "}, None))
+    found = encoder.encode("A dog runs.", prompt_name="query", precision="fp32")
+    assert found.shape == (16,)
+    np.testing.assert_array_equal(found, encoder.encode(["A dog runs."], prompt_name="query", precision="fp32")[0])
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter, dict.fromkeys, np.array, pd.Series, pd.Index])
+def test_any_iterable_of_sentences_is_read_through(kind: Callable[[list[str]], Any], make_encoder: MakeEncoder) -> None:
+    encoder, sentences = make_encoder(), ["A dog runs.", "Rain.", "Un homme lit le journal."]
+    given = kind(sentences)
+    found = encoder.encode(given.keys() if isinstance(given, dict) else given, precision="fp32")
+    np.testing.assert_array_equal(found, encoder.encode(sentences, precision="fp32"))
+    drawn = (sentence for sentence in sentences)
+    np.testing.assert_array_equal(encoder.encode(drawn, precision="fp32"), found)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
-    [("one sentence", "found one string"), (["a", None], "NoneType at position 1"), ([b"a"], "bytes at position 0")],
+    [
+        (["a", None], "NoneType at position 1"),
+        ([b"a"], "bytes at position 0"),
+        (b"a", "expected a list of texts, found bytes"),
+        (None, "expected a list of texts, found NoneType"),
+        (5, "expected a list of texts, found int"),
+        ({"text": ["a"]}, "found a dict, .* pass one column"),
+        (pd.DataFrame({"text": ["a"]}), "found a DataFrame, .* pass one column"),
+        (pa.table({"text": ["a"]}), "found a Table, .* pass one column"),
+        (["a", "b\ud800"], "half of a surrogate pair at character 1 of the text at position 1"),
+        ("\ud800", "half of a surrogate pair at character 0"),
+    ],
 )
-def test_what_is_no_list_of_sentences_is_refused(given: Any, message: str, make_encoder: MakeEncoder) -> None:
-    with pytest.raises(RequestError, match=message):
+def test_what_holds_no_sentences_is_refused(given: Any, message: str, make_encoder: MakeEncoder) -> None:
+    with pytest.raises(RequestError, match=f"^encode: .*{message}"):
         make_encoder().encode(given)
+
+
+@pytest.mark.parametrize("size", [0, -1, "many"])
+def test_batches_of_no_tokens_are_refused(size: Any, make_encoder: MakeEncoder) -> None:
+    with pytest.raises(RequestError, match=f"batch_tokens: expected 1 or more, found {size!r}"):
+        make_encoder().encode(["a"], batch_tokens=size)
+
+
+@pytest.mark.parametrize("source", [None, 5, ["model"]])
+def test_a_model_that_is_no_name_is_refused(source: Any) -> None:
+    with pytest.raises(RequestError, match="model: expected a folder or the name of a model, found"):
+        SentenceEncoder.load(source)
 
 
 def test_encoding_has_no_dropout_and_leaves_a_training_model_training(

@@ -120,7 +120,16 @@ def test_in_both_orders_a_pair_and_the_same_turned_round_score_the_mean_of_the_t
     assert not start_cross_encoder(tmp_path / "model").both_orders, "that is for each training to say"
 
 
-@pytest.mark.parametrize("pairs", ["xy", ["ab"], [("a",)], [("a", "b", "c")], [("a", 3)]])
+def test_pairs_may_come_one_by_one(base: Path) -> None:
+    for both_orders in (False, True):
+        scorer = start_cross_encoder(base, max_tokens=16, both_orders=both_orders).eval()
+        found = scorer.score((pair for pair in PAIRS), precision="fp32")
+        np.testing.assert_array_equal(found, scorer.score(PAIRS, precision="fp32"))
+
+
+@pytest.mark.parametrize(
+    "pairs", ["xy", ["ab"], [("a",)], [("a", "b", "c")], [("a", 3)], None, {"a": "b"}, [("a", "\ud800")]]
+)
 def test_what_is_no_list_of_pairs_is_told(base: Path, pairs: Any) -> None:
     for both_orders in (False, True):
         with pytest.raises(RequestError, match="score: expected"):

@@ -11,6 +11,7 @@ import torch
 
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
+from bertrelay.texts import each_pair
 from domain.biomedical.annotations import Span
 from domain.biomedical.answers.answer_settings import CANDIDATES
 from domain.biomedical.answers.finding import Asked, Found, find_answers
@@ -149,11 +150,10 @@ class QuestionAnswerer:
 
 
 def _checked(asked: Iterable[tuple[str, str]]) -> Iterator[Asked]:
-    for place, (question, context) in enumerate(asked):
+    for place, (question, context) in enumerate(each_pair(asked, "answer")):
         for name, text in (("question", question), ("context", context)):
-            if not isinstance(text, str) or not text.strip():
-                found = "an empty one" if isinstance(text, str) else type(text).__name__
-                raise RequestError(f"answer: expected a {name}, found {found} at position {place}; leave it out")
+            if not text.strip():
+                raise RequestError(f"answer: expected a {name}, found an empty one at position {place}; leave it out")
         yield Asked(question, context, str(place))
 
 

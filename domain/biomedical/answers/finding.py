@@ -97,7 +97,7 @@ def predict_blocks(
 ) -> Iterator[tuple[list[bool], NBest]]:
     """Of each block which questions were too long, and the n-best of all; the next block is cut meanwhile."""
     precision, cutter = resolve_precision(precision, model.network.device), Cutter(model.tokenizer)
-    batch_tokens = batch_tokens or best_batch_tokens(model.network.device)
+    batch_tokens = best_batch_tokens(model.network.device, batch_tokens)
     packed: Packed = {}
     for block, pieces in one_ahead(_cut(cutter, questions, block_characters)):
         is_too_long = pieces.too_long(model.max_tokens, model.stride).tolist()

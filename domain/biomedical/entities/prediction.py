@@ -103,7 +103,7 @@ def predict_blocks(
 ) -> Iterator[tuple[list[Words], NDArray[np.float32]]]:
     """Blocks of `sentences` and the emissions of all their words, (words, tags); the next one is cut meanwhile."""
     precision, cutter = resolve_precision(precision, model.network.device), model.make_cutter()
-    batch_tokens = batch_tokens or best_batch_tokens(model.network.device)
+    batch_tokens = best_batch_tokens(model.network.device, batch_tokens)
     cut = ((block, cutter(block)) for block in blocks(sentences, len, block_words))
     packed: Packed = {}
     for block, pieces in one_ahead(cut):

@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 
 import torch
 
-from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
+from bertrelay.texts import texts_of
 from domain.biomedical.annotations import Document, Entity, Span
 from domain.biomedical.entities.network import EntityModel, load_model
 from domain.biomedical.entities.prediction import WordSpan, find_entities
@@ -46,7 +46,7 @@ class EntityTagger:
         batch_tokens: the most pieces in a batch, padding included; chosen by the device when not given.
         Raises RequestError when `texts` is one string, or holds something that is none.
         """
-        documents = [Document(str(place), text) for place, text in enumerate(_checked(texts))]
+        documents = [Document(str(place), text) for place, text in enumerate(texts_of(texts, "tag"))]
         return list(self.tag_documents(documents, precision=precision, batch_tokens=batch_tokens))
 
     def tag_documents(
@@ -107,22 +107,3 @@ def _sentences(document: Document) -> Iterator[Sequence[Span]]:
 
 def _entity(tokens: Sequence[Span], found: WordSpan) -> Entity:
     return Entity(tokens[found.start][0], tokens[found.end - 1][1], found.type, found.confidence)
-
-
-def _checked(texts: Iterable[str]) -> list[str]:
-    """The texts. Raises RequestError where they are none."""
-    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise RequestError(f"tag: expected a list of texts, found {type(texts).__name__}; write [text]")
-    listed = list(texts)
-    odd = next(((place, type(text).__name__) for place, text in enumerate(listed) if not isinstance(text, str)), None)
-    if odd is not None:
-        raise RequestError(f"tag: expected text, found {odd[1]} at position {odd[0]}")
-    for place, text in enumerate(listed):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                f"tag: expected valid Unicode, found half of a surrogate pair at character {error.start:,} of the text "
-                f"at position {place}"
-            ) from None
-    return listed

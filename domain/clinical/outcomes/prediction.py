@@ -28,7 +28,7 @@ def chunk_log_odds(
     precision: bf16 or fp32, settled. packed: weights laid out before (`pack_for`); found here when not given.
     """
     network, bar = model.network, bar or Bar()
-    size = batch_tokens or best_batch_tokens(network.device)
+    size = best_batch_tokens(network.device, batch_tokens)
     packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
     labels, lengths = len(model.settings.labels), tokens.lengths[chunks]
     found = np.empty((len(chunks), labels))

@@ -15,6 +15,7 @@ from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.linear import Packed
 from bertrelay.progress import Bar, say
+from bertrelay.texts import texts_of
 from domain.clinical.ids import tell_mixed_ids
 from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
 from domain.clinical.notes.chunks import Chunker
@@ -162,13 +163,14 @@ class OutcomeScorer:
         bar: Bar | None = None,
     ) -> list[Score]:
         """The score of each text, which is all notes of an admission, `joined`; their chunks share batches."""
+        texts = texts_of(texts, "score")
         tokens = chunk_tokens(texts, self._chunker)
         log_odds = self._log_odds(tokens, resolve_precision(precision, self.model.network.device), batch_tokens, bar)
         return list(self._scores(texts, tokens, expit(log_odds)))
 
     def _log_odds(self, tokens: ChunkTokens, precision: str, batch_tokens: int | None, bar: Bar | None) -> Floats:
         network = self.model.network
-        size = batch_tokens or best_batch_tokens(network.device)
+        size = best_batch_tokens(network.device, batch_tokens)
         packed = self._packed.get(precision) or pack_for(len(tokens.ids), network.network.base_model, precision, size)
         self._packed = {precision: packed}
         return chunk_log_odds(self.model, tokens, np.arange(len(tokens)), precision, size, packed, bar)
@@ -199,7 +201,7 @@ class OutcomeScorer:
 
     def explain(self, text: str, *, precision: str = "auto") -> Explanation:
         """The score of a text, and the words of its top chunk, each by what is lost when it is masked (occlusion)."""
-        tokens = chunk_tokens([text], self._chunker)
+        tokens = chunk_tokens(texts_of([text], "explain"), self._chunker)
         precision = resolve_precision(precision, self.model.network.device)
         of_chunks = expit(self._log_odds(tokens, precision, None, None))
         (score,) = self._scores([text], tokens, of_chunks)

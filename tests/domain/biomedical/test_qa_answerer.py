@@ -106,7 +106,12 @@ def test_no_answer_has_neither_text_nor_place(answerer):
     [
         ([("gout?", "gout"), (" ", "gout")], "expected a question, found an empty one at position 1"),
         ([("gout?", "\n")], "expected a context, found an empty one at position 0"),
-        ([("gout?", None)], "expected a context, found NoneType at position 0"),
+        ([("gout?", None)], "answer: expected text, found NoneType at position 0"),
+        ([("gout?", "a \ud800")], "answer: .*half of a surrogate pair at character 2 of the text at position 0"),
+        ([("\ud800", "gout")], "answer: .*half of a surrogate pair at character 0 of the text at position 0"),
+        (["ab"], r"answer: expected two texts, \(first, second\), found another thing at position 0"),
+        ("ab", "answer: expected a list of pairs of texts, found one string"),
+        (None, "answer: expected a list of pairs of texts, found NoneType"),
         ([("was the patient given insulin " * 9, LONG)], "'0'.*too long.*[Ss]horten it"),
     ],
 )

@@ -203,7 +203,7 @@ def test_texts_may_come_one_by_one(tag):
 @pytest.mark.parametrize(
     ("texts", "told"),
     [
-        ("gout", r"expected a list of texts, found str"),
+        ("gout", r"expected a list of texts, found one string"),
         (5, r"expected a list of texts, found int"),
         (["gout", None], "found NoneType at position 1"),
         (["gout", "a \ud800"], "half of a surrogate pair at character 2 of the text at position 1"),

@@ -56,7 +56,7 @@ def test_vectors_of_another_size_are_refused(index: SearchIndex) -> None:
     ("queries", "k", "told"),
     [
         (["a dog", " \n"], 1, r"found an empty one \(query 2\)"),
-        ("a dog", 1, r"found one string; write \[sentence\]"),
+        ("a dog", 1, r"found one string; write \[text\]"),
         (["a dog", 3], 1, r"search: expected text, found int at position 1"),
         (["a dog"], 0, "k: expected 1 or more, found 0"),
     ],

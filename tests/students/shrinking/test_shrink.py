@@ -66,6 +66,13 @@ def test_fewer_than_one_layer_or_dimension_is_refused(model: Path, german: list[
         shrink(SentenceEncoder.load(model), german, trim=False, **wrong)
 
 
+@pytest.mark.parametrize("texts", ["abc", None, 5, {"text": ["a"]}, [3], ["\ud800"], (text for text in ["a"])])
+@pytest.mark.parametrize("asked", [{}, {"dimensions": 2}])
+def test_what_holds_no_texts_to_shrink_for_is_refused(model: Path, texts: Any, asked: dict[str, int]) -> None:
+    with pytest.raises(RequestError, match=r"^texts: expected"):
+        shrink(SentenceEncoder.load(model), texts, **asked)
+
+
 def test_axes_are_those_of_the_model_with_fewer_layers(model: Path, german: list[str]) -> None:
     larger = SentenceEncoder.load(model)
     shorter = shrink(larger, german, trim=False, layers=2).encoder
