@@ -94,9 +94,9 @@ class Drawing:
     shapes: Sequence[Shape]
 
 
-def check_picture(path: Path, *inputs: str | Path | None, option: str = "picture") -> None:
+def check_picture(path: Path, *inputs: str | Path | None, option: str = "picture", overwrite: bool = True) -> None:
     """Raises RequestError for a picture of no known kind, in no folder, or that is one of the `inputs`."""
-    check_output(path, FILES, *inputs, option=option)
+    check_output(path, FILES, *inputs, option=option, overwrite=overwrite)
 
 
 def as_svg(drawing: Drawing) -> str:

@@ -9,22 +9,36 @@ from filelock import FileLock, Timeout
 from bertrelay.errors import RequestError, WorkError
 
 
-def check_output(output: Path, suffixes: Sequence[str], *inputs: str | Path | None, option: str = "output") -> None:
-    """Raises RequestError for an output of no known kind, in no folder, or that is one of the `inputs`."""
+def check_output(
+    output: Path,
+    suffixes: Sequence[str],
+    *inputs: str | Path | None,
+    option: str = "output",
+    overwrite: bool = True,
+) -> None:
+    """Raises RequestError for an output of no known kind, in no folder, or that is one of the `inputs`.
+
+    overwrite: whether it may be there already.
+    """
     if output.suffix not in suffixes:
         raise RequestError(f"{option}: expected a file that ends in {' or '.join(suffixes)}, found {output}")
     if output.is_dir():
         raise RequestError(f"{option}: expected a file, found the folder {output}; name a file in it")
-    check_place(output, *inputs, option=option)
+    check_place(output, *inputs, option=option, overwrite=overwrite)
 
 
-def check_place(output: Path, *inputs: str | Path | None, option: str = "output") -> None:
-    """Raises RequestError for an output, a file or a folder, in no folder, or that is one of the `inputs`."""
+def check_place(output: Path, *inputs: str | Path | None, option: str = "output", overwrite: bool = True) -> None:
+    """Raises RequestError for an output, a file or a folder, in no folder, or that is one of the `inputs`.
+
+    overwrite: whether a file may be there already.
+    """
     if not output.parent.is_dir():
         raise RequestError(f"{option}: there is no folder {output.parent} to write {output.name} into; make it first")
     there = [Path(each) for each in inputs if each and output.exists() and Path(each).exists()]
     if any(map(output.samefile, there)):
         raise RequestError(f"{option}: {output} is the input itself; name another")
+    if output.is_file() and not overwrite:
+        raise RequestError(f"{option}: {output} is there already; name another, or replace it with --overwrite")
 
 
 def check_is_no_link(path: Path) -> None:

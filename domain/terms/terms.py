@@ -34,30 +34,36 @@ def run(settings: TermsSettings, context: StageContext) -> Metrics:
     return describe_terms(settings, context.output, context.cache) if context.world.is_main else {}
 
 
-def describe_terms(settings: TermsSettings, output: Path, cache: Path | None = None) -> Metrics:
+def describe_terms(settings: TermsSettings, output: Path, cache: Path | None = None, overwrite: bool = True) -> Metrics:
     """Writes into the folder `output` what the model makes of the terms, and returns the figures.
 
     `vectors.npy` or `.parquet`, row i for line i + 1 of `terms.csv` below its header; `neighbours.csv`; `tsne.svg` and
     `tsne.png`; `metrics.json`; and `rejects.jsonl` with what was left out, by file, line and reason.
-    cache: where a model or data set of the hub is kept.
+    cache: where a model or data set of the hub is kept. overwrite: whether such files may be there already.
     Raises RequestError for files that cannot be what they should be, for an output that is one of them, and for fewer
     than two terms.
     """
     check_files(settings, cache)
-    _check_output(settings, output)
+    _check_output(settings, output, overwrite)
     try:
         return _describe(settings, output, cache)
     except OSError as error:
         raise not_written(output, error) from error
 
 
-def _check_output(settings: TermsSettings, output: Path) -> None:
+def _check_output(settings: TermsSettings, output: Path, overwrite: bool) -> None:
     if output.exists() and not output.is_dir():
         raise RequestError(f"output: expected a folder to write into, found the file {output}; name another")
     written = [(output / name).resolve() for name in (TERMS, NEIGHBOURS, METRICS, REJECTS, *VECTORS, *PICTURES)]
     for table in filter(None, (settings.terms, settings.ratings)):
         if table.path and Path(table.path).resolve() in written:
             raise RequestError(f"output: {table.path} is an input and would be written over; name another folder")
+    there = [path.name for path in written if path.exists()]
+    if there and not overwrite:
+        raise RequestError(
+            f"output: {', '.join(there)} in {output} are there already; name another folder, or replace them with "
+            "--overwrite"
+        )
 
 
 def _describe(settings: TermsSettings, output: Path, cache: Path | None) -> Metrics:

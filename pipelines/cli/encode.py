@@ -13,6 +13,7 @@ from pipelines.cli.options import (
     FormatOption,
     HeaderOption,
     ModelArgument,
+    OverwriteOption,
     PrecisionOption,
     ProcessesOption,
     PromptOption,
@@ -34,6 +35,7 @@ def encode(
     file_format: FormatOption = None,
     header: HeaderOption = True,
     prompt: PromptOption = None,
+    overwrite: OverwriteOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
     processes: ProcessesOption = None,
@@ -63,7 +65,7 @@ def encode(
 
     world = check_world(processes)
     check_model(model)
-    check_output(output, SUFFIXES, source)
+    check_output(output, SUFFIXES, source, overwrite=overwrite)
     with input_file(source, output) as name:
         table = table_of(name, column, file_format, header)
         check_first(table, Rejects(None, limit=1.0) if skip_invalid else None)

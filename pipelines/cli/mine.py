@@ -10,7 +10,15 @@ import typer
 from bertrelay.tables import Format
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
-from pipelines.cli.options import BatchOption, HeaderOption, JsonOption, ModelArgument, PrecisionOption, table_of
+from pipelines.cli.options import (
+    BatchOption,
+    HeaderOption,
+    JsonOption,
+    ModelArgument,
+    OverwriteOption,
+    PrecisionOption,
+    table_of,
+)
 from students.mining.settings import NEIGHBOURS, Method, work_beside
 
 if TYPE_CHECKING:
@@ -62,6 +70,7 @@ def mine(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep vectors and neighbours in OUT.work, for another threshold, say.")
     ] = False,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
@@ -91,7 +100,7 @@ def mine(
     sides = table_of(source, source_column, file_format, header), table_of(target, target_column, file_format, header)
     true_pairs = None if gold is None else table_of(gold, None, None, True)
     check_model(model)
-    check_output(output, tuple(WRITERS), *(table.path for table in (*sides, true_pairs) if table))
+    check_output(output, tuple(WRITERS), *(table.path for table in (*sides, true_pairs) if table), overwrite=overwrite)
     for side in sides:
         check_first(side)
     with shared(world, processes):

@@ -14,6 +14,7 @@ from pipelines.cli.options import (
     BatchOption,
     JsonOption,
     ModelArgument,
+    OverwriteOption,
     PrecisionOption,
     ProcessesOption,
     WithTextOption,
@@ -55,6 +56,7 @@ def tag(
         float, typer.Option(min=0, max=1, help="The share of documents that may be left out as unusable.")
     ] = 0.01,
     with_text: WithTextOption = False,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
@@ -83,7 +85,7 @@ def tag(
     check_model(model)
     if str(output) == DASH:
         raise RequestError(f"output: expected a file or a folder, found {DASH}; nothing is written to standard output")
-    output_format = check_output(output, output_format, source)
+    output_format = check_output(output, output_format, source, overwrite)
     if output_format == "html":
         check_page(with_text)
     with input_file(str(source), output) as name:

@@ -40,6 +40,9 @@ WithTextOption = Annotated[
     bool,
     typer.Option("--with-text", help="Show text and ids of sensitive data too, where pages and checks do."),
 ]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an output file that is there already; without it that is an error.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

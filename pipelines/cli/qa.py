@@ -14,6 +14,7 @@ from pipelines.cli.options import (
     BatchOption,
     JsonOption,
     ModelArgument,
+    OverwriteOption,
     PrecisionOption,
     ProcessesOption,
     WithTextOption,
@@ -69,6 +70,7 @@ def answer(
         float, typer.Option(min=0, max=1, help="The share of questions that may be left out as unusable.")
     ] = 0.01,
     with_text: WithTextOption = False,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
@@ -94,9 +96,9 @@ def answer(
 
     world = check_world(processes)
     check_model(model)
-    check_output(output, SUFFIXES, questions)
+    check_output(output, SUFFIXES, questions, overwrite=overwrite)
     if page is not None:
-        check_output(page, (".html",), option="--html")
+        check_output(page, (".html",), option="--html", overwrite=overwrite)
         check_page(with_text)
     with input_file(str(questions), output) as name:
         if str(questions) == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):

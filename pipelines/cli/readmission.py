@@ -9,7 +9,7 @@ import typer
 from bertrelay.errors import RequestError
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
-from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, PrecisionOption
+from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, OverwriteOption, PrecisionOption
 
 if TYPE_CHECKING:
     from domain.clinical.outcomes.scoring import ScoredFile
@@ -93,6 +93,7 @@ def score(
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of rows that may be left out as unusable.")
     ] = 0.01,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
@@ -103,9 +104,9 @@ def score(
     from pipelines.trouble import stopping_at_once
 
     check_model(model)
-    check_output(output, SUFFIXES, notes)
+    check_output(output, SUFFIXES, notes, overwrite=overwrite)
     if page is not None:
-        check_output(page, (".html",), option="--html")
+        check_output(page, (".html",), option="--html", overwrite=overwrite)
     elif admission is not None:
         raise RequestError("--admission: without effect without --html; give both, or neither")
     if admission is not None and admission.startswith("@"):

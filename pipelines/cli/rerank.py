@@ -13,6 +13,7 @@ from pipelines.cli.options import (
     FormatOption,
     HeaderOption,
     JsonOption,
+    OverwriteOption,
     PrecisionOption,
     ProcessesOption,
     table_of,
@@ -55,6 +56,7 @@ def rerank(
     ] = None,
     file_format: FormatOption = None,
     header: HeaderOption = True,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
     precision: PrecisionOption = "auto",
     batch_tokens: BatchOption = None,
@@ -81,7 +83,7 @@ def rerank(
     world = check_world(processes)
     table = table_of(pairs, column, file_format, header)
     check_model(model)
-    check_output(output, SUFFIXES, pairs)
+    check_output(output, SUFFIXES, pairs, overwrite=overwrite)
     source = PairSource.of(table, top)
     check_ranking(source, output)
     next(source.questions())  # which tells most of what can be wrong

@@ -20,6 +20,7 @@ from pipelines.cli.options import (
     HeaderOption,
     JsonOption,
     ModelArgument,
+    OverwriteOption,
     PrecisionOption,
     PromptOption,
     table_of,
@@ -56,6 +57,7 @@ def search(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the answers to a .jsonl, .csv or .tsv file.")
     ] = None,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
     kind: Annotated[
         IndexKind,
@@ -119,7 +121,7 @@ def search(
     table = None if corpus is None else table_of(corpus, column, file_format, header)
     asked = None if queries is None else table_of(queries, None, None, True)
     check_model(model)
-    _check_files(table, asked, output)
+    _check_files(table, asked, output, overwrite)
     folder = index or index_beside(corpus or "")
     with shared(world, None if table is None else processes):
         from students.searching.index import build_index
@@ -190,7 +192,7 @@ def _check_idle(given: dict[str, object]) -> None:
         raise RequestError(f"{', '.join(idle)}: expected CORPUS, which this is about, found --index alone{hint}")
 
 
-def _check_files(corpus: "Table | None", queries: "Table | None", output: Path | None) -> None:
+def _check_files(corpus: "Table | None", queries: "Table | None", output: Path | None, overwrite: bool) -> None:
     from bertrelay.outputs import check_output
     from bertrelay.sentence_files import check_first
     from pipelines.cli.answers import WRITERS
@@ -199,7 +201,7 @@ def _check_files(corpus: "Table | None", queries: "Table | None", output: Path |
     for table in tables:
         check_first(table)
     if output is not None:
-        check_output(output, tuple(WRITERS), *(table.path for table in tables), option="--output")
+        check_output(output, tuple(WRITERS), *(table.path for table in tables), option="--output", overwrite=overwrite)
 
 
 def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], asked: "Table | None") -> "Iterator[Answer]":

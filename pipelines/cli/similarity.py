@@ -20,6 +20,7 @@ from pipelines.cli.options import (
     HeaderOption,
     JsonOption,
     ModelArgument,
+    OverwriteOption,
     PrecisionOption,
     PromptOption,
     table_of,
@@ -77,6 +78,7 @@ def similarity(
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the matrix as a heat map: .png, .svg or .pdf.")
     ] = None,
+    overwrite: OverwriteOption = False,
     column: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,7 +106,7 @@ def similarity(
 
     given = [first] if second is None else [first, second]
     _check_options(given, files, matrix, column or [], picture)
-    _check_outputs(given if files or matrix else [], table, picture)
+    _check_outputs(given if files or matrix else [], table, picture, overwrite)
     check_model(model)
     computing = {"prompt_name": prompt, "precision": precision, "batch_tokens": batch_tokens}
     asked = Asked(model, metric, Wanted(as_json, table, picture), computing)
@@ -144,14 +146,14 @@ def _check_options(
         _check_sentences(given)
 
 
-def _check_outputs(inputs: Sequence[str], table: Path | None, picture: Path | None) -> None:
+def _check_outputs(inputs: Sequence[str], table: Path | None, picture: Path | None, overwrite: bool) -> None:
     from bertrelay.drawing import check_picture
     from bertrelay.outputs import check_output
 
     if table:
-        check_output(table, (".csv",), *inputs, option="--csv")
+        check_output(table, (".csv",), *inputs, option="--csv", overwrite=overwrite)
     if picture:
-        check_picture(picture, *inputs, option="--picture")
+        check_picture(picture, *inputs, option="--picture", overwrite=overwrite)
 
 
 def _check_sentences(given: Sequence[str]) -> None:

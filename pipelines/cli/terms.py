@@ -17,6 +17,7 @@ from pipelines.cli.options import (
     HeaderOption,
     JsonOption,
     ModelArgument,
+    OverwriteOption,
     PrecisionOption,
     table_of,
 )
@@ -61,6 +62,7 @@ def terms(
     max_rejects: Annotated[
         float, typer.Option(min=0, max=1, help="The share of terms and ratings that may be left out as unusable.")
     ] = MAX_REJECTS,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
     file_format: FormatOption = None,
     header: HeaderOption = True,
@@ -97,7 +99,7 @@ def terms(
     with stopping_at_once():
         from domain.terms.terms import describe_terms
 
-        metrics = describe_terms(settings, output)
+        metrics = describe_terms(settings, output, overwrite=overwrite)
     echo(json.dumps({"output": str(output), "metrics": metrics}) if as_json else _text(metrics, output))
 
 

@@ -1,11 +1,14 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from bertrelay.errors import BertRelayError, RequestError
 
 RELAY = """
 # A short relay.
@@ -179,3 +182,39 @@ def test_a_wrong_option_is_told_without_words_of_a_library(bertrelay):
     code, _, err = bertrelay("ner", "tag", "a", "b.txt", "c.jsonl", "--precision", "fp16", COLUMNS="200")
     assert code == 2
     assert "Invalid value for '--precision': 'fp16' is not one of 'auto', 'bf16', 'fp32'." in err
+
+
+OVERWRITING = [
+    ["encode", ".", "in.csv", "out.npy"],
+    ["ner", "tag", ".", "in.txt", "out.jsonl"],
+    ["qa", "answer", ".", "in.csv", "out.csv"],
+    ["qa", "answer", ".", "in.csv", "new.csv", "--html", "out.html"],
+    ["readmission", "score", ".", "in.csv", "out.csv"],
+    ["outcome", "score", ".", "in.csv", "new.csv", "--html", "out.html"],
+    ["rerank", ".", "in.csv", "out.csv"],
+    ["mine", ".", "in.txt", "in.csv", "out.csv"],
+    ["search", ".", "in.txt", "--query", "x", "--output", "out.csv"],
+    ["similarity", ".", "in.txt", "--matrix", "--csv", "out.csv"],
+    ["similarity", ".", "in.txt", "--matrix", "--picture", "out.svg"],
+]
+
+
+def test_no_command_replaces_a_file_that_is_there_unless_asked(refused, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "terms").mkdir()
+    there = [*(tmp_path / f"out.{end}" for end in ("npy", "jsonl", "csv", "html", "svg")), tmp_path / "terms/terms.csv"]
+    for file in there:
+        file.write_text("mine")
+    for name in ("in.txt", "in.csv"):
+        (tmp_path / name).write_text("id,text,question,context,hadm_id,term\n1,a,b,c,1,d\n2,e,f,g,2,h\n")
+    replaced = "(is|are) there already; name another.*--overwrite"
+    for (code, told), given in zip(refused(OVERWRITING), OVERWRITING, strict=True):
+        assert code == 2 and re.search(replaced, told), (given, told)
+    terms = ["terms", ".", "in.csv", "terms"]
+    with pytest.raises(RequestError, match=replaced):
+        call(*terms)
+    for each in (*OVERWRITING, terms):
+        with pytest.raises(BertRelayError) as next_fault:  # there is no model
+            call(*each, "--overwrite")
+        assert not re.search(replaced, str(next_fault.value)), each
+    assert {file.read_text() for file in there} == {"mine"}

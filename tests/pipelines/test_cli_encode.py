@@ -52,7 +52,7 @@ def test_a_prompt_of_the_model_stands_before_each_sentence(call, model, english,
     call("encode", model, english, tmp_path / "v.npy", "--prompt", "query", "--precision", "fp32")
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors([f"dog {text}" for text in ENGLISH]), atol=1e-6)
     with pytest.raises(RequestError, match=r"expected one of \['query'\], found 'answer'"):
-        call("encode", model, english, tmp_path / "v.npy", "--prompt", "answer")
+        call("encode", model, english, tmp_path / "w.npy", "--prompt", "answer")
 
 
 def test_standard_input_gives_the_bytes_of_a_file_in_several_processes_too(

@@ -193,8 +193,9 @@ def test_of_alarms_nothing_is_told_where_none_is_defined(call, model, lengths, n
     (tmp_path / "model/outcome.json").write_text(json.dumps(how | {"threshold": None}))
     assert " alarms, in" in call("readmission", "score", model, notes, tmp_path / "s.csv")
     for folder in (tmp_path / "model", lengths):
-        assert " alarms, in" not in call("outcome", "score", folder, notes, tmp_path / "s.csv")
-        assert json.loads(call("outcome", "score", folder, notes, tmp_path / "s.csv", "--json"))["alarms"] is None
+        given = ("outcome", "score", folder, notes, tmp_path / "s.csv", "--overwrite")
+        assert " alarms, in" not in call(*given)
+        assert json.loads(call(*given, "--json"))["alarms"] is None
 
 
 def test_admissions_without_text_make_blocks_too(tmp_path, monkeypatch):

@@ -59,12 +59,17 @@ def check_source(source: Source) -> None:
     next(source.documents(Rejects(None, limit=1)), None)
 
 
-def check_output(output: Path, format_name: FormatName | None, source: Path | None = None) -> FormatName:
-    """The format of `output`. Raises RequestError for one that is only read, in no folder, not empty, or the source."""
+def check_output(
+    output: Path, format_name: FormatName | None, source: Path | None = None, overwrite: bool = True
+) -> FormatName:
+    """The format of `output`. Raises RequestError for one that is only read, in no folder, not empty, or the source.
+
+    overwrite: whether a file may be there already.
+    """
     name = format_name or format_of(output)
     if FORMATS[name].writing is None:
         raise RequestError(f"output: {name} is only read; write {', '.join(written())}")
-    check_place(output, source)
+    check_place(output, source, overwrite=overwrite)
     if output.is_dir() != (name == "brat") and output.exists():
         raise RequestError(f"output: expected a {'folder' if name == 'brat' else 'file'} for {name}, found {output}")
     if output.is_dir() and any(output.iterdir()):
