@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.privacy import is_sensitive
 from bertrelay.tables import Record, Table, find_columns, reach
 from bertrelay.text_tables import opened
 
@@ -85,6 +86,9 @@ def _hub_downloads_in(folder: Path) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
+    """What a library says, of sensitive data only what kind of error it is: its words may quote a value."""
+    if is_sensitive():
+        return type(error).__name__
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 

@@ -10,6 +10,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import read_json, whole_file, write_json
 from bertrelay.hardware import give_back_memory
 from bertrelay.outputs import check_is_no_link, not_written
+from bertrelay.privacy import apply_umask, is_sensitive
 from bertrelay.progress import progress, say
 from bertrelay.stage import World
 from bertrelay.together import check_complete, wait_for_all
@@ -42,6 +43,8 @@ class Parts(Generic[Block]):
                 say(f"{self.folder} was begun for another model or input; it is begun again")
                 shutil.rmtree(self.folder)
             self.folder.mkdir(exist_ok=True)
+            if is_sensitive():  # what was begun before may be open to more people
+                apply_umask(self.folder)
             write_json(self.folder / HOLDS, holds)
         except OSError as error:
             raise not_written(self.folder, error) from error

@@ -59,6 +59,8 @@ class Rejects:
     def _open(self) -> None:
         if self.path is not None and self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._was_opened:
+                self.path.unlink(missing_ok=True)  # an older one may be open to more people
             self._file = self.path.open("a" if self._was_opened else "w", encoding="utf-8")
             self._was_opened = True
 

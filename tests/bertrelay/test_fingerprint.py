@@ -7,12 +7,12 @@ from typing import Annotated
 import pytest
 
 from bertrelay import fingerprint as prints
-from bertrelay.fingerprint import Digests, fingerprint, parts_of
-from bertrelay.settings import RUN_ONLY, HubDataset, InputFile, ModelSource, Settings
+from bertrelay.fingerprint import Digests, content_parts, fingerprint, parts_of
+from bertrelay.settings import RUN_ONLY, WHEN_SET, DataSource, HubDataset, InputFile, ModelSource, Settings
 from bertrelay.stage import Stage
 
 
-class Inner(Settings):
+class Inner(DataSource):
     path: InputFile
     precision: str = "fp32"
 
@@ -25,6 +25,7 @@ class Example(Settings):
     train: tuple[Inner, ...] = ()
     precision: str = "auto"
     workers: Annotated[int, RUN_ONLY] = 1
+    with_text: Annotated[bool, WHEN_SET] = False
 
 
 STAGE = Stage("example", 3, "", "", "")
@@ -195,3 +196,15 @@ def test_a_renamed_folder_keeps_its_digests(tmp_path, reads):
     digests.moved(tmp_path / "old", tmp_path / "new")
     digests.of_file(tmp_path / "new/a")
     assert reads == ["a"]
+
+
+def test_a_source_that_is_sensitive_gives_the_same_result(tmp_path):
+    (tmp_path / "a.tsv").write_text("a")
+    plain, marked = (Inner(path=str(tmp_path / "a.tsv"), sensitive=sensitive) for sensitive in (False, True))
+    assert parts(train=(plain,)) == parts(train=(marked,))
+    assert content_parts(plain, Inner.model_fields, Digests()) == content_parts(marked, Inner.model_fields, Digests())
+
+
+def test_a_setting_that_came_later_counts_where_it_is_set():
+    assert "with_text" not in parts()
+    assert parts(with_text=True) == {**parts(), "with_text": True}

@@ -363,7 +363,8 @@ def test_a_source_that_is_marked_later_makes_nothing_again(folder, monkeypatch, 
         assert modes(run) == {"-rw-r--r--", "drwxr-xr-x"}
         assert MARK.search((run / "report.html").read_bytes())
         capfd.readouterr()
-        marked = ["--set", "scored.sensitive=true", "--set", "asked.sensitive=true"]
+        (folder / "public.toml").write_text(PUBLIC.replace('sound.jsonl"', 'sound.jsonl", sensitive = true'))
+        marked = ["--set", "asked.sensitive=true"]
         assert start("public.toml", "--runs", "public", *marked) == 0
         assert capfd.readouterr().err.count("SKIP") == 2
         assert modes(run) == {"-rw-------", "drwx------"}
