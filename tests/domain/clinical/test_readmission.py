@@ -184,6 +184,14 @@ def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
     told = json.loads((output / "slices.json").read_text())["slices"]
     assert {each["characteristic"] for each in told} >= {"sex", "age", "insurance", "note length"}
     assert "QZX" not in json.dumps(told)
+    of_sex = np.array(["F", "M"])[(scores["hadm_id"].astype(int) - 100_000).to_numpy() // 2 % 2]
+    shown = {each["group"]: each["figures"] for each in told if each["characteristic"] == "sex" and each["group"]}
+    assert shown
+    for group, figures in shown.items():
+        own = scores[of_sex == group]
+        assert figures["mean_calibrated"] == pytest.approx(own["calibrated"].mean())
+        assert figures["mean_calibrated"] != pytest.approx(own["probability"].mean(), abs=0.01)
+        assert figures["observed_expected"] == pytest.approx(own["readmitted"].sum() / own["calibrated"].sum())
     assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120"
 
 
