@@ -15,8 +15,8 @@ def samples(
 ) -> None:
     """Write sample data of every kind, made by the project's own generators; nothing is downloaded.
 
-    Parallel sentences, NLI, STS and triplets; papers, marked entities and questions; two small hospitals in MIMIC's
-    forms; every data set of the SBERT paper, in its official form.
+    Parallel sentences, NLI, STS and triplets, and sentences line by line; papers, marked entities and questions; two
+    small hospitals in MIMIC's forms; every data set of the SBERT paper, in its official form.
 
     For example:
 
@@ -31,6 +31,7 @@ def samples(
 
     with disk_explained(folder):
         counts = written.write_samples(folder, SampleSettings(seed=seed))
+        counts |= written.write_plain_files(folder, seed)
         counts |= written.write_papers(folder, seed) | written.write_hospitals(folder, seed)
         counts |= written.write_entities(folder, EntitySettings(seed=seed))
         counts |= written.write_questions(folder, QuestionSettings(seed=seed))

@@ -77,7 +77,7 @@ def shrink(
 
       bertrelay shrink MODEL english.txt german.txt small
 
-      bertrelay shrink MODEL table.csv small --layers 4 --dimensions 128 --sts test.csv
+      bertrelay shrink MODEL table.csv smaller --layers 4 --dimensions 128 --sts test.csv
     """
     from bertrelay.sentence_files import check_first
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from bertrelay.stage import StageContext
-from pipelines.samples import write_samples
+from pipelines.samples import write_plain_files, write_samples
 from pipelines.samples.drawing import draw_meaning
 from pipelines.samples.grammar import Clause, Meaning, Phrase, Place, is_sensible
 from pipelines.samples.scores import similarity
@@ -406,3 +406,16 @@ def test_the_stage_writes_the_files_and_counts_their_rows(tmp_path: Path) -> Non
         part = name.removeprefix("sentences/")
         file = next((tmp_path / "out").glob(f"{part}.tsv*"))
         assert len(rows(file)) == count
+
+
+def test_plain_files_are_aligned_line_by_line_and_their_pairs_say_so(tmp_path: Path) -> None:
+    counts = write_plain_files(tmp_path, seed=1)
+    written = write_samples(tmp_path, SampleSettings(seed=1, parallel_test=20, parallel_train=100, nli=100, sts=100))
+    lines = {name: (tmp_path / name).read_text("utf-8").splitlines() for name in counts}
+    assert {name: len(each) - (name == "pairs.tsv") for name, each in lines.items()} == counts
+    assert not counts.keys() & written.keys()
+    tested = rows(tmp_path / "parallel.test.tsv")  # the first sentences of the same seed
+    for name, language in {"english.txt": "en", "german.txt": "de", "korean.txt": "ko"}.items():
+        assert lines[name][: len(tested)] == [row[language] for row in tested]
+    assert lines["questions.txt"] == lines["english.txt"][:20]
+    assert lines["pairs.tsv"][:2] == ["source_line\ttarget_line", "1\t1"]
