@@ -15,8 +15,8 @@ def call(*arguments):
 
 @pytest.fixture
 def files(tmp_path):
-    for name, tag in (("train", "B-X"), ("devel", "B-X"), ("test", "I-X")):
-        lines = "".join(f"{name}{number}\t{tag}\n\n" for number in range(60))
+    for name, first in (("train", "B-X"), ("devel", "B-X"), ("test", "I-X")):
+        lines = "".join(f"{name}{number}\t{'B-X' if number else first}\n\n" for number in range(60))
         (tmp_path / f"{name}.tsv").write_text(lines)
     return [tmp_path / f"{name}.tsv" for name in ("train", "devel", "test")]
 
