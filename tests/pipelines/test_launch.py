@@ -203,9 +203,10 @@ def launch_bertrelay(*arguments):
 
 
 def test_two_processes_share_a_run_and_one_writes_it(write_recipe, tmp_path, capfd):
-    path, runs = write_recipe(SLOW + '[t]\nuses = "light.teach"\n'), tmp_path / "runs"
+    path, runs = write_recipe(SLOW + 'sensitive = true\n[t]\nuses = "light.teach"\n'), tmp_path / "runs"
     assert launch_bertrelay("run", path, "--runs", runs) == 0
-    assert {file.name for file in (runs / "relay/slow/latest").glob("steps-*")} == {"steps-0.txt", "steps-1.txt"}
+    files = {file.name: file.stat().st_mode & 0o777 for file in (runs / "relay/slow/latest").glob("steps-*")}
+    assert files == {"steps-0.txt": 0o600, "steps-1.txt": 0o600}
     out, _ = capfd.readouterr()
     assert out.count("RUN     slow") == 1
 

@@ -2,6 +2,7 @@ import pytest
 from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError
+from bertrelay.privacy import sensitive_data
 from pipelines.recipe import read_recipe
 from pipelines.source import toml_value
 
@@ -219,3 +220,37 @@ def test_a_recipe_without_stages_and_one_with_a_folder_in_its_name_are_refused(w
 )
 def test_set_takes_a_toml_value_or_plain_text(written, value):
     assert toml_value(written) == value
+
+
+CHAIN = """
+name = "chain"
+[first]
+uses = "light.teach"
+[second]
+uses = "light.learn"
+teacher = "@first/model"
+parallel = [{ path = "de.tsv", language = "de" }]
+[third]
+uses = "light.learn"
+teacher = "other"
+parallel = [{ path = "@second/model", language = "de" }]
+[fourth]
+uses = "light.score"
+model = "other"
+"""
+
+
+def test_what_is_made_of_sensitive_data_is_sensitive(write_recipe):
+    path = write_recipe(CHAIN)
+    steps = read(path, "first.sensitive=true").steps
+    assert [step.sensitive for step in steps] == [True, True, True, False]
+    assert [step.reads_sensitive for step in steps] == [True, False, True, False]  # the second has but its model
+    assert not any(step.sensitive for step in read(path).steps)
+    with sensitive_data():
+        assert all(step.reads_sensitive for step in read(path).steps)
+
+
+def test_whether_data_is_sensitive_is_true_or_false(write_recipe):
+    told = mistakes_of(write_recipe(CHAIN), "first.sensitive=yes", "group_read=1")
+    assert '[first] sensitive: expected true or false, found "yes"' in told
+    assert "group_read: expected true or false, found 1" in told
