@@ -17,7 +17,7 @@ OWNER_ALONE, GROUP_READS = 0o077, 0o027
 WITHHELD = "(withheld)"
 OF_THE_MACHINE = {"OutOfMemoryError", "AcceleratorError"}
 
-_umasks: list[int] = []  # of the contexts that are open, the outermost first
+_umasks: list[int] = []  # the usual one, and those of the contexts that are open; empty where none is
 
 
 @contextmanager
@@ -28,9 +28,9 @@ def sensitive_data(group_read: bool = False) -> Iterator[None]:
     An unforeseen error, whose message may quote a record, leaves as a WorkError without it; so does what caused one of
     the project's own errors.
     """
-    umask = GROUP_READS if group_read or GROUP_READS in _umasks else OWNER_ALONE
+    umask = GROUP_READS if group_read or GROUP_READS in _umasks[1:] else OWNER_ALONE
     before = os.umask(umask)
-    _umasks.append(umask)
+    _umasks.extend([umask] if _umasks else [before, umask])
     try:
         yield
     except BertRelayError as error:
@@ -42,7 +42,9 @@ def sensitive_data(group_read: bool = False) -> Iterator[None]:
         raise WorkError(told).with_traceback(error.__traceback__) from None
     finally:
         _umasks.pop()
-        os.umask(before)
+        os.umask(_umasks[-1])  # another thread's, as long as that one is at work
+        if len(_umasks) == 1:
+            _umasks.clear()
 
 
 def is_sensitive() -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.privacy import apply_umask, current_umask, sensitive_data, temporary_files_in
+from bertrelay.privacy import apply_umask, current_umask, is_sensitive, sensitive_data, temporary_files_in
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,16 @@ def test_a_group_that_may_read_may_read_within_it_too(outer, inner, found):
     with sensitive_data(bool(outer)), sensitive_data(bool(inner)):
         assert current_umask() == found
     assert current_umask() == 0o022
+
+
+def test_the_usual_umask_comes_back_with_the_last_that_leaves():
+    first, second = sensitive_data(), sensitive_data()  # as two threads may have them
+    for each in (first, second):
+        each.__enter__()
+    first.__exit__(None, None, None)
+    assert current_umask() == 0o077 and is_sensitive()
+    second.__exit__(None, None, None)
+    assert current_umask() == 0o022 and not is_sensitive()
 
 
 @pytest.mark.parametrize("error", [ValueError("qzx"), KeyError("qzx"), OSError("qzx")])
