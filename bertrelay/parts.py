@@ -13,7 +13,7 @@ from bertrelay.outputs import check_is_no_link, not_written
 from bertrelay.privacy import apply_umask, is_sensitive
 from bertrelay.progress import progress, say
 from bertrelay.stage import World
-from bertrelay.together import check_complete, wait_for_all
+from bertrelay.together import check_complete
 
 HOLDS = "holds.json"
 Block = TypeVar("Block")
@@ -133,6 +133,5 @@ def fill(
             done = theirs.difference(parts.waiting())  # by other processes, since the last block
             bar.advance(sum(parts.blocks[each].size for each in (number, *done)))
             theirs -= done
-    wait_for_all(world)
-    check_complete(parts.folder, len(parts.waiting()), len(parts.blocks))
+    check_complete(parts.folder, lambda: (len(parts.waiting()), len(parts.blocks)), world)
     return missing

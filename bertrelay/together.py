@@ -1,6 +1,6 @@
 """What processes that work together need of one another: to wait, to know what the main one has found, one folder."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar, cast
@@ -47,9 +47,7 @@ def check_shared(folder: Path, world: World) -> None:
         if world.is_main:
             _touch(mark)
         wait_for_all(world)
-        seen = [False] * world.size
-        with _told_of_an_end(world):
-            distributed.all_gather_object(seen, mark.exists())
+        seen = _from_each(mark.exists(), world)
     finally:
         if world.is_main:
             mark.unlink(missing_ok=True)
@@ -68,13 +66,30 @@ def _touch(mark: Path) -> None:
         raise not_written(mark.parent, error) from error
 
 
-def check_complete(path: Path, missing: int, blocks: int) -> None:
-    """Raises RequestError when `missing` blocks of `path` are not there, after every process has written its own."""
-    if missing:
+def check_complete(path: Path, count: Callable[[], tuple[int, int]], world: World) -> None:
+    """Returns when every process has written its share of the blocks of `path` and sees those of all.
+
+    count: how many blocks this process misses on the disk that it reads, and of how many. Nobody returns before all
+        have counted, for the main process then moves what was written.
+    Raises RequestError, in every process, where one of them misses a block.
+    """
+    wait_for_all(world)
+    missing, blocks = count()
+    most = max(_from_each(missing, world))
+    if most:
         raise RequestError(
-            f"{path}: expected all {blocks:,} blocks when every process had written its own, {missing:,} are missing. "
+            f"{path}: expected all {blocks:,} blocks when every process had written its own, {most:,} are missing. "
             "The folder must be one that all processes share; the same command then computes what is missing"
         )
+
+
+def _from_each(value: AnyValue, world: World) -> list[AnyValue]:
+    """The values of all processes, by rank, in each of them."""
+    found = [value] * world.size
+    if world.size > 1:
+        with _told_of_an_end(world):
+            distributed.all_gather_object(found, value)
+    return found
 
 
 @contextmanager

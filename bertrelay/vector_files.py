@@ -129,8 +129,7 @@ def fill_vectors(
     """
     check_shared(path.parent, world)
     missing = fill_share(encoder, read_block, rows, path, key, world=world, **options)
-    wait_for_all(world)
-    check_complete(path, *blocks_in(path))
+    check_complete(path, lambda: blocks_in(path), world)
     return missing
 
 
