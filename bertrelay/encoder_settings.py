@@ -4,9 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from bertrelay.settings import WHEN_SET, ModelSource, Positive, Settings
+from bertrelay.settings import WHEN_SET, ModelSource, Settings
 
-VocabularySize = Annotated[int, Field(ge=50)]
+VocabularySize = Annotated[int, Field(ge=50, le=10_000_000)]
+MOST_WEIGHTS = 10_000_000_000
 PoolingMode = Literal["cls", "mean", "max"]
 
 
@@ -23,13 +24,13 @@ class NewEncoder(Settings):
         network learns sooner to attend to neighbouring tokens; random when left out. Either way they are trained.
     """
 
-    layers: Positive
-    dim: Positive
-    heads: Positive
-    feed_forward: Positive | None = None
+    layers: Annotated[int, Field(ge=1, le=1_000)]
+    dim: Annotated[int, Field(ge=1, le=65_536)]
+    heads: Annotated[int, Field(ge=1, le=1_000)]
+    feed_forward: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     vocabulary: VocabularySize
     cased: bool = False
-    max_tokens: Positive = 128
+    max_tokens: Annotated[int, Field(ge=3, le=1_000_000)] = 128
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     positions: Annotated[Literal["sinusoidal"] | None, WHEN_SET] = None
 
@@ -37,6 +38,17 @@ class NewEncoder(Settings):
     def _heads_divide_dim(self) -> Self:
         if self.dim % self.heads:
             raise ValueError(f"expected dim to be a multiple of heads, found dim {self.dim} and {self.heads} heads")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_memory(self) -> Self:
+        inner = self.feed_forward or 4 * self.dim
+        weights = self.dim * (self.vocabulary + self.max_tokens + self.layers * (4 * self.dim + 2 * inner))
+        if weights > MOST_WEIGHTS:
+            raise ValueError(
+                f"expected a network of at most {MOST_WEIGHTS:,} weights, found one of {weights:,}; lower layers, dim, "
+                "feed_forward, vocabulary or max_tokens"
+            )
         return self
 
 

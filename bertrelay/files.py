@@ -80,7 +80,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`; None when there is none, or when it is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -18,8 +18,14 @@ from pydantic_core import CoreSchema, core_schema
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")
 PACKAGE = "package:"
+SHOWN = 60  # characters of a value in an error
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
+MAX_SEED = 2**32 - 1
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+"""What the generators of Python, NumPy, torch and scikit-learn all take."""
+MaxTokens = Annotated[int, Field(ge=3, lt=2**31)]
+"""Of a sentence: two special tokens, and one of its own."""
 
 AnySettings = TypeVar("AnySettings", bound="Settings")
 
@@ -44,7 +50,7 @@ WHEN_SET = WhenSet()
 class Settings(BaseModel):
     """Base of every settings model: frozen, unknown keys forbidden, no silent coercion."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False)
 
 
 class DataSource(Settings):
@@ -86,9 +92,24 @@ class Located(str):
 
 
 def absolute(value: str) -> str:
-    """`value` as an absolute path, counted from where it was written, else from the working directory."""
+    """`value` as an absolute path, counted from where it was written, else from the working directory.
+
+    Raises ValueError for one that no file can have: too long, or of a home that is not there.
+    """
     base = value.base if isinstance(value, Located) else Path.cwd()
-    return str((base / Path(value).expanduser()).resolve())
+    try:
+        path = (base / Path(value).expanduser()).resolve()
+        path.exists()  # the system says what it thinks of the name
+    except PermissionError:
+        pass  # it is there, and whoever reads it says so
+    except (OSError, RuntimeError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(f"expected the path of a file or folder, found {_shortened(value)!r}: {why}") from error
+    return str(path)
+
+
+def _shortened(value: str) -> str:
+    return value if len(value) <= SHOWN else f"{value[:SHOWN]}…"
 
 
 class _Kind(str):
@@ -215,12 +236,16 @@ def no_model_folder(folder: Path) -> str:
 
 def _package_folder(value: str) -> str:
     name, _, inner = value.removeprefix(PACKAGE).partition("/")
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    if spec is None or spec.origin is None:
+    spec = importlib.util.find_spec(name) if name.isidentifier() and name != "__main__" else None
+    if spec is None or spec.origin is None or spec.submodule_search_locations is None:
         raise ValueError(
             f"{str(value)!r} names the Python package {name!r}, which is not installed; install it or give a folder"
         )
-    return str(Path(spec.origin).parent / inner)
+    package = Path(spec.origin).parent
+    folder = absolute(Located(inner, package))
+    if not Path(folder).is_relative_to(package.resolve()):
+        raise ValueError(f"expected a folder inside the Python package {name!r}, found {_shortened(value)!r}")
+    return folder
 
 
 class Leaf(NamedTuple):

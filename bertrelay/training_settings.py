@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import RUN_ONLY, Positive, Settings
+from bertrelay.settings import RUN_ONLY, Positive, Seed, Settings
 
 
 class TrainingSettings(Settings):
@@ -29,7 +29,7 @@ class TrainingSettings(Settings):
     tracker: logs to a tracker, beside `metrics.jsonl`. wandb writes offline unless WANDB_MODE says otherwise.
     """
 
-    seed: int = 0
+    seed: Seed = 0
     epochs: Positive = 1
     batch_tokens: Positive | None = None
     batch_items: Positive | None = None

@@ -11,12 +11,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from bertrelay.privacy import is_sensitive
-from bertrelay.settings import InputFile, Settings, Source, leaves, names_sensitive
+from bertrelay.settings import MAX_SEED, InputFile, Settings, Source, leaves, names_sensitive
 from bertrelay.stage import Stage
 from pipelines.mistakes import Mistakes, add_validation_mistakes, did_you_mean, shown, unknown
 from pipelines.source import TOP_KEYS, RecipeText, Table, find_recipe, read_tables
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+MAX_NAME = 100
+FOLDER_NAME = f"letters, digits, - and _ (it names a folder), {MAX_NAME} bytes at most"
 STAGE_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 REFERENCE = re.compile(r"@([\w-]+)(/.*)?")
 
@@ -105,9 +107,13 @@ def read_recipe(recipe: str, registry: Sequence[Stage], overrides: Sequence[str]
 
 def _name(tables: Table, source: RecipeText, mistakes: Mistakes) -> str:
     name = tables.get("name", source.stem)
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        mistakes.add("", "name", f"expected letters, digits, - and _ (it names a folder), found {shown(name)}")
+    if not isinstance(name, str) or not _names_folder(name, NAME):
+        mistakes.add("", "name", f"expected {FOLDER_NAME}, found {shown(name)}")
     return str(name)
+
+
+def _names_folder(name: str, pattern: re.Pattern[str]) -> bool:
+    return pattern.fullmatch(name) is not None and len(name.encode()) <= MAX_NAME
 
 
 def _seeds(tables: Table, mistakes: Mistakes) -> _Seeds:
@@ -115,9 +121,13 @@ def _seeds(tables: Table, mistakes: Mistakes) -> _Seeds:
     if repeated and "seed" in tables:
         mistakes.add("", "seeds", "expected seed or seeds, found both")
     elif repeated and not _are_seeds(tables["seeds"]):
-        mistakes.add("", "seeds", f"expected different whole numbers such as [1, 2, 3], found {shown(tables['seeds'])}")
+        mistakes.add(
+            "",
+            "seeds",
+            f"expected different whole numbers of 0 to {MAX_SEED:,}, as [1, 2, 3], found {shown(tables['seeds'])}",
+        )
     elif "seed" in tables and not _are_seeds([tables["seed"]]):
-        mistakes.add("", "seed", f"expected a whole number from 0, found {shown(tables['seed'])}")
+        mistakes.add("", "seed", f"expected a whole number from 0 to {MAX_SEED:,}, found {shown(tables['seed'])}")
     else:
         return _Seeds(tuple(tables["seeds"] if repeated else [tables["seed"]] if "seed" in tables else []), repeated)
     return _Seeds((), False)
@@ -132,7 +142,7 @@ def _check_flag(name: str, key: str, table: Table, mistakes: Mistakes) -> bool:
 
 
 def _are_seeds(written: Any) -> bool:
-    whole = isinstance(written, list) and all(type(seed) is int and seed >= 0 for seed in written)
+    whole = isinstance(written, list) and all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in written)
     return whole and 0 < len(set(written)) == len(written)
 
 
@@ -153,14 +163,14 @@ def _stages(tables: Table, registry: Sequence[Stage], mistakes: Mistakes) -> dic
         elif "uses" not in table:
             hint = did_you_mean(name, ["vars"])
             mistakes.add(name, "uses", f"is required and missing{hint} Allowed: {', '.join(kinds)}")
-        elif table["uses"] not in kinds:
+        elif not isinstance(table["uses"], str) or table["uses"] not in kinds:
             mistakes.add(
                 name, "uses", f"found {shown(table['uses'])}: {unknown(str(table['uses']), list(kinds), 'kind')}"
             )
         else:
             found[name] = kinds[table["uses"]]
-        if isinstance(table, dict) and not STAGE_NAME.fullmatch(name):
-            mistakes.add(name, "", "expected letters, digits, - and _ as the name of a stage (it names a folder)")
+        if isinstance(table, dict) and not _names_folder(name, STAGE_NAME):
+            mistakes.add(name[:MAX_NAME], "", f"expected the name of a stage, {FOLDER_NAME}")
     if not any(isinstance(table, dict) for name, table in tables.items() if name != "vars"):
         mistakes.add("", "", "expected at least one stage, a table with `uses`, found none")
     return found

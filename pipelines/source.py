@@ -14,6 +14,10 @@ from pipelines.mistakes import Mistakes, did_you_mean, shown, unknown
 
 Table = dict[str, Any]
 TOP_KEYS = ("name", "seed", "seeds", "group_read")
+MAX_DEPTH = 20
+TOO_DEEP = f"tables or lists nested more than {MAX_DEPTH} deep"
+TOO_LARGE = "a whole number of more than 64 bits"
+SHOWN = 20  # characters of an override in an error
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 
 
@@ -77,21 +81,36 @@ def _read(path: Path) -> str:
 def read_tables(source: RecipeText, overrides: Sequence[str], mistakes: Mistakes) -> Table:
     """The recipe's tables with overrides set and `${var}` replaced; each text knows where its paths count from."""
     try:
-        written = tomllib.loads(source.text)
-    except tomllib.TOMLDecodeError as error:
+        tables = _locate(_toml(source.text), source.folder)
+    except ValueError as error:
         raise RequestError(f"{source.title}: expected TOML, found a slip in writing: {error}") from error
-    tables = _locate(written, source.folder)
     for override in overrides:
         _apply(tables, override, source.text, mistakes)
     return _substitute_all(tables, mistakes)
 
 
-def _locate(value: Any, base: Path) -> Any:
+def _toml(text: str) -> Table:
+    """What TOML says. Raises ValueError where it is none, is nested too deeply, or has a number of over 64 bits."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    except ValueError:  # Python reads no number of more than 4,300 digits
+        raise ValueError(TOO_LARGE) from None
+
+
+def _locate(value: Any, base: Path, depth: int = 0) -> Any:
+    if depth > MAX_DEPTH:
+        raise ValueError(TOO_DEEP)
     if isinstance(value, str):
         return Located(value, base)
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise ValueError(TOO_LARGE)
     if isinstance(value, dict):
-        return {key: _locate(item, base) for key, item in value.items()}
-    return [_locate(item, base) for item in value] if isinstance(value, list) else value
+        return {key: _locate(item, base, depth + 1) for key, item in value.items()}
+    return [_locate(item, base, depth + 1) for item in value] if isinstance(value, list) else value
 
 
 def _apply(tables: Table, override: str, text: str, mistakes: Mistakes) -> None:
@@ -110,7 +129,10 @@ def _apply(tables: Table, override: str, text: str, mistakes: Mistakes) -> None:
         if not isinstance(inner, dict):
             mistakes.add("", f"--set {override}", f"expected a table at {key}, found {shown(inner)}")
             return
-    inner[keys[-1]] = _locate(toml_value(written.strip()), Path.cwd())
+    try:
+        inner[keys[-1]] = _locate(toml_value(written.strip()), Path.cwd(), len(keys) - 1)
+    except ValueError as error:
+        mistakes.add("", f"--set {override[:SHOWN]}…", f"expected a value, found {error}")
 
 
 def _wrong_target(tables: Table, keys: list[str], text: str) -> str | None:
@@ -129,7 +151,7 @@ def _wrong_target(tables: Table, keys: list[str], text: str) -> str | None:
 def toml_value(written: str) -> Any:
     """What follows `=` in `--set`: a TOML value, else plain text (dates are text, for no setting is a date)."""
     try:
-        found = tomllib.loads(f"value = {written}")
+        found = _toml(f"value = {written}")
     except tomllib.TOMLDecodeError:
         return written
     plain = len(found) == 1 and isinstance(found["value"], bool | int | float | str | list | dict)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertrelay.encoder_settings import NewEncoder, VocabularySize
-from bertrelay.settings import ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import MaxTokens, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training_settings import TrainingSettings
 from students.sources import Filters, ParallelSource
 from teachers.settings import StsTable
@@ -63,7 +63,7 @@ class DistillSettings(TrainingSettings):
     filters: Filters = Filters()
     dev: list[ParallelSource] = []
     dev_sentences: Annotated[int, Field(ge=0)] = 1000
-    max_tokens: Positive = 128
+    max_tokens: MaxTokens = 128
     batch_tokens: Positive | None = 2048
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01

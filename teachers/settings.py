@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.encoder_settings import Base, PoolingMode
-from bertrelay.settings import InputFile, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import InputFile, MaxTokens, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.tables import Table
 from bertrelay.training_settings import TrainingSettings
 
@@ -92,7 +92,7 @@ class TrainSettings(TrainingSettings):
     margin: Annotated[float, Field(gt=0)] = 1.0
     score_range: ScoreRange = [0.0, 5.0]
     head: InputFile | None = None
-    max_tokens: Positive | None = None
+    max_tokens: MaxTokens | None = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
     @model_validator(mode="after")

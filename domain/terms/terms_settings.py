@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from bertrelay.errors import RequestError
 from bertrelay.records import rows
-from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Settings
+from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Seed, Settings
 from bertrelay.tables import Column, Table
 
 Layers = Literal["last_four", "last"]
@@ -39,7 +39,7 @@ class TermsSettings(Settings):
     layers: Layers = "last_four"
     k: Positive = NEIGHBOURS
     perplexity: Annotated[float, Field(ge=1)] | None = None
-    seed: int = 7
+    seed: Seed = 7
     output: Literal["npy", "parquet"] = "npy"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

@@ -99,6 +99,8 @@ def layers_summed(encoder: SentenceEncoder, layers: Layers) -> int:
 def term_tokens(encoder: SentenceEncoder, terms: Sequence[str]) -> TermTokens:
     """The tokens of each term, special ones included; nothing is cut."""
     terms = texts_of(terms, "terms")
+    if not terms:
+        raise RequestError("terms: expected one term or more, found none")
     rules: Any = encoder.tokenizer
     found = rules(terms, return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
     ids, special = found["input_ids"], found["special_tokens_mask"]

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from bertrelay.settings import Settings
+from bertrelay.settings import Seed, Settings
 
 
 class SampleSettings(Settings):
@@ -11,7 +11,7 @@ class SampleSettings(Settings):
     Development parts have a twelfth of the NLI and STS rows and a tenth of the triplets; the STS test a sixth.
     """
 
-    seed: int = 7
+    seed: Seed = 7
     parallel_train: int = Field(default=11_000, ge=100)
     parallel_test: int = Field(default=1_200, ge=10)
     nli: int = Field(default=6_000, ge=100)
@@ -22,14 +22,14 @@ class SampleSettings(Settings):
 class PaperSettings(Settings):
     """How many made-up abstracts, from which seed."""
 
-    seed: int = 7
+    seed: Seed = 7
     documents: int = Field(default=1_500, ge=10)
 
 
 class EntitySettings(Settings):
     """How many made-up abstracts with marked entities each part has, from which seed."""
 
-    seed: int = 7
+    seed: Seed = 7
     train: int = Field(default=600, ge=10)
     dev: int = Field(default=100, ge=5)
     test: int = Field(default=150, ge=5)
@@ -47,7 +47,7 @@ class SbertPaperSettings(Settings):
     classes: sentences of each class.
     """
 
-    seed: int = 7
+    seed: Seed = 7
     sts: int = Field(default=60, ge=20)
     train: int = Field(default=600, ge=20)
     classes: int = Field(default=60, ge=10)

@@ -46,7 +46,7 @@ class CrossEncoderSettings(PairSettings):
         knows no order. Training and scoring take twice as long.
     """
 
-    max_tokens: Positive | None = None
+    max_tokens: Annotated[int, Field(ge=8, lt=2**31)] | None = None
     gated: bool = False
     both_orders: bool = False
 
@@ -64,7 +64,7 @@ class PolyEncoderSettings(PairSettings):
     codes: how many learnt ones look at the first sentence.
     """
 
-    codes: Positive = 64
+    codes: Annotated[int, Field(ge=1, le=65_536)] = 64
 
 
 class BiLstmSettings(TrainingSettings):
@@ -79,7 +79,7 @@ class BiLstmSettings(TrainingSettings):
     glove: InputFile
     train: Annotated[list[Table], Field(min_length=1)]
     dev: list[Table] = []
-    hidden: Positive = 2_048
+    hidden: Annotated[int, Field(ge=1, le=65_536)] = 2_048
     concatenation: Concatenation = ["u", "v", "|u-v|", "u*v"]
     batch_items: Positive | None = 64
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3

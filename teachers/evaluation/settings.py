@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from bertrelay.encoder_settings import Base, PoolingMode
-from bertrelay.settings import InputFile, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import InputFile, MaxTokens, ModelSource, Positive, Seed, Settings, refuse_idle
 from bertrelay.tables import Table
 from bertrelay.training_settings import TrainingSettings
 from teachers.evaluation.names import SETS, Protocol
@@ -55,7 +55,7 @@ class ProtocolSettings(EncoderSource):
     data: InputFile
     sets: list[str] = []
     folds: Annotated[int, Field(ge=2)] = 10
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     precision: Literal["auto", "bf16", "fp32"] = "fp32"
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
@@ -92,7 +92,7 @@ class FacetSettings(TrainingSettings):
     folds: Annotated[int, Field(ge=2)] = 10
     batch_items: Positive | None = 16
     pooling: Annotated[list[PoolingMode], Field(min_length=1)] | None = None
-    max_tokens: Positive | None = None
+    max_tokens: MaxTokens | None = None
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
@@ -128,7 +128,7 @@ class AblationSettings(TrainingSettings):
     poolings: list[PoolingMode] = ["mean", "max", "cls"]
     concatenations: list[Concatenation] = [list(parts) for parts in CONCATENATIONS]
     batch_items: Positive | None = 16
-    max_tokens: Positive | None = None
+    max_tokens: MaxTokens | None = None
     max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
 
     @model_validator(mode="after")

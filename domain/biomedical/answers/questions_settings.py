@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import WHEN_SET, DataSource, InputFile, Settings
+from bertrelay.settings import WHEN_SET, DataSource, InputFile, Seed, Settings
 from domain.biomedical.answers.question_files import QuestionFormat
 
 SPLITS = ("train", "dev", "test")
@@ -47,6 +47,6 @@ class QuestionsSettings(Settings):
 
     files: Annotated[list[QuestionSource], Field(min_length=1)]
     split: SplitShares = SplitShares()
-    seed: int = 1
+    seed: Seed = 1
     max_rejects: Share = 0.01
     with_text: Annotated[bool, WHEN_SET] = False

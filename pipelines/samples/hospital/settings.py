@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bertrelay.settings import Positive, Settings
+from bertrelay.settings import Positive, Seed, Settings
 
 
 class HospitalSettings(Settings):
@@ -16,7 +16,7 @@ class HospitalSettings(Settings):
     words: of a discharge summary, on average; it cannot be shorter than what it has to say, some 160.
     """
 
-    seed: int = 7
+    seed: Seed = 7
     subjects: Positive = 500
     version: Literal["III", "IV"] = "III"
     words: Annotated[int, Field(ge=100)] = 400
