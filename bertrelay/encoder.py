@@ -8,7 +8,6 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
-from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from bertrelay import backbone as backbones
 from bertrelay.errors import RequestError
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TOKENS_WITHOUT_ANY_LIMIT = 512
+ACTIVATIONS = ("torch.nn.modules.activation", "torch.nn.modules.linear")
+"""Where torch has its activations, and the map that changes nothing."""
 CHARACTERS_AT_ONCE = 1 << 20  # tokenized together; thousands of usual sentences
 
 
@@ -223,7 +224,7 @@ def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:
 def _longest_input(backbone: nn.Module, max_tokens: int) -> int:
     """`max_tokens`, or what the position table holds if that is less."""
     limit = backbones.position_limit(backbone)
-    if limit is None and max_tokens >= VERY_LARGE_INTEGER:
+    if limit is None and max_tokens >= 2**31:
         return TOKENS_WITHOUT_ANY_LIMIT
     return max_tokens if limit is None else min(max_tokens, limit)
 
@@ -237,19 +238,28 @@ def _cutting_rules(tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> Token
     """A copy of the tokenizer's own rules that cuts at `max_tokens`: the caller's tokenizer stays as it is."""
     rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     rules.no_padding()
+    backbones.check_max_tokens(rules, max_tokens)
     rules.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
     return rules
 
 
 def _load_projection(folder: Path, dense: Dense) -> Projection:
     kind: Any = getattr(nn, dense.activation.rpartition(".")[2], None)
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+    try:
+        is_activation = dense.activation.startswith("torch.nn.") and kind.__module__ in ACTIVATIONS
+        with torch.device("meta"):  # a size takes memory only when the weights have it
+            projection = Projection(
+                dense.in_features, dense.out_features, dense.bias, kind() if is_activation else None
+            )
+    except (AttributeError, TypeError):  # no class, or one that wants arguments
+        is_activation = False
+    if not is_activation:
         raise RequestError(
             f"model: expected an activation of torch.nn, found {dense.activation!r} in {folder / dense.folder}"
         )
-    projection = Projection(dense.in_features, dense.out_features, dense.bias, kind())
+    weights = {name: weight.float() for name, weight in backbones.read_weights(folder / dense.folder).items()}
     try:
-        projection.load_state_dict(backbones.read_weights(folder / dense.folder))
+        projection.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         raise RequestError(f"model: the weights in {folder / dense.folder} do not fit its config.json") from error
     return projection

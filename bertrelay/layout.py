@@ -3,15 +3,19 @@
 Written are the keys and class paths that its versions 3 to 6 load; read are those of every version.
 """
 
+import re
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from bertrelay.backbone import read_config
+from pydantic import Field
+
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
+from bertrelay.model_files import Description, Size, folder_inside, read_model_file
 from bertrelay.pooling import POOLINGS, in_folder_order
+from bertrelay.progress import say
 
 TRANSFORMER_CONFIGS = [
     f"sentence_{name}_config.json"
@@ -25,12 +29,17 @@ OLD_POOLING_KEYS = {
 }
 OTHER_POOLING_KEYS = {"weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken"}
 CLASS_PATH = "sentence_transformers.models."
+MODEL_CONFIG = "config_sentence_transformers.json"
+MODULE_FOLDER = re.compile(r"\d+_[A-Za-z]\w*")
 CHAINS = [
     ["Transformer", "Pooling"],
     ["Transformer", "Pooling", "Dense"],
     ["Transformer", "Pooling", "Normalize"],
     ["Transformer", "Pooling", "Dense", "Normalize"],
 ]
+
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -82,38 +91,130 @@ class Layout:
     transformer_folder: str = ""
 
 
+class _Module(Description):
+    """An entry of `modules.json`."""
+
+    type: str
+    path: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The class name: its path has changed with the versions, its name never."""
+        return self.type.rpartition(".")[2] if self.type.startswith("sentence_transformers.") else self.type
+
+
+class _TokenizerOptions(Description):
+    model_max_length: Annotated[int, Field(ge=1)] | None = None
+
+
+class _Transformer(Description):
+    max_seq_length: Size | None = None
+    do_lower_case: bool | None = None
+    transformer_task: str = "feature-extraction"
+    tokenizer_args: _TokenizerOptions | None = None
+    processor_kwargs: _TokenizerOptions | None = None
+
+    @property
+    def max_tokens(self) -> int | None:
+        options = (self.tokenizer_args, self.processor_kwargs)
+        return self.max_seq_length or next((each.model_max_length for each in options if each), None)
+
+
+class _PoolingConfig(Description):
+    embedding_dimension: Size | None = None
+    word_embedding_dimension: Size | None = None
+    pooling_mode: str | list[str] | None = None
+    pooling_mode_cls_token: bool | None = None
+    pooling_mode_max_tokens: bool | None = None
+    pooling_mode_mean_tokens: bool | None = None
+    pooling_mode_mean_sqrt_len_tokens: bool | None = None
+    pooling_mode_weightedmean_tokens: bool | None = None
+    pooling_mode_lasttoken: bool | None = None
+    include_prompt: bool = True
+
+
+class _DenseConfig(Description):
+    in_features: Size
+    out_features: Size
+    bias: bool = True
+    activation_function: str
+    use_residual: bool = False
+    module_input_name: str | None = "sentence_embedding"
+    module_output_name: str | None = "sentence_embedding"
+
+
+class _ModelConfig(Description):
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+    similarity_fn_name: str | None = None
+
+
 def read_layout(folder: Path) -> Layout:
     """What `folder` says. A plain transformers folder says nothing, and is pooled by the mean.
 
-    Raises RequestError for modules and poolings that this project does not have.
+    Raises RequestError for modules and poolings that this project does not have, for files that are missing or not as
+    expected, and for module folders without a `modules.json`; reports those that it does not name.
     """
-    modules = read_config(folder / "modules.json")
+    modules = read_model_file(folder / "modules.json", list[_Module])
     if modules is None:
-        return Layout()
-    paths = {_kind(module): str(module.get("path", "")) for module in modules}
-    _check_chain(folder, [_kind(module) for module in modules])
-    transformer = _read_transformer(folder / paths["Transformer"])
-    pooling = read_config(folder / paths["Pooling"] / "config.json") or {}
-    model = read_config(folder / "config_sentence_transformers.json") or {}
-    prompts = Prompts(_prompt_texts(model), model.get("default_prompt_name"))
-    _check_prompts_are_pooled(folder, pooling, prompts)
+        return _read_plain(folder)
+    _check_chain(folder, [module.kind for module in modules])
+    paths = {each.kind: each.path for each in modules}
+    folders = {kind: folder_inside(folder, path, folder / "modules.json") for kind, path in paths.items()}
+    _report_unnamed(folder, modules)
+    transformer = _read_transformer(folders["Transformer"])
+    pooling = _required(folders["Pooling"] / "config.json", _PoolingConfig)
+    model = read_model_file(folder / MODEL_CONFIG, _ModelConfig) or _ModelConfig()
+    prompts = _read_prompts(folder, model)
+    if prompts.texts and not pooling.include_prompt:
+        raise RequestError(
+            f"model: expected prompts that enter the pooling, found include_prompt = false in {folder}; "
+            "sentence-transformers itself can use it"
+        )
     return Layout(
         pooling=_read_pooling(folder, pooling),
-        token_dim=pooling.get("embedding_dimension", pooling.get("word_embedding_dimension")),
-        dense=_read_dense(folder, paths["Dense"]) if "Dense" in paths else None,
-        normalize="Normalize" in paths,
-        max_tokens=_max_tokens(transformer),
-        lower_case=bool(transformer.get("do_lower_case", False)),
+        token_dim=pooling.embedding_dimension or pooling.word_embedding_dimension,
+        dense=_read_dense(folders["Dense"], paths["Dense"]) if "Dense" in folders else None,
+        normalize="Normalize" in folders,
+        max_tokens=transformer.max_tokens,
+        lower_case=bool(transformer.do_lower_case),
         prompts=prompts,
-        similarity=model.get("similarity_fn_name"),
+        similarity=model.similarity_fn_name,
         transformer_folder=paths["Transformer"],
     )
 
 
-def _kind(module: dict[str, Any]) -> str:
-    """The class name: its path has changed with the versions, its name never."""
-    path = str(module.get("type", ""))
-    return path.rpartition(".")[2] if path.startswith("sentence_transformers.") else path
+def _read_plain(folder: Path) -> Layout:
+    """The layout of a folder without `modules.json`, where nothing else says that there was one."""
+    traces = [*_module_folders(folder), *(path.name for path in [folder / MODEL_CONFIG] if path.exists())]
+    if traces:
+        raise RequestError(
+            f"model: expected modules.json beside {', '.join(traces)} in {folder}, found none; without it the pooling "
+            "and what follows it would be lost. Copy the folder again, or take these away for a plain network"
+        )
+    transformer = _read_transformer(folder)
+    return Layout(max_tokens=transformer.max_tokens, lower_case=bool(transformer.do_lower_case))
+
+
+def _report_unnamed(folder: Path, modules: list[_Module]) -> None:
+    named = {part for module in modules for part in Path(module.path).parts[:1]}
+    unnamed = [name for name in _module_folders(folder) if name not in named]
+    if unnamed:
+        say(
+            f"model: warning: {folder / 'modules.json'} does not name {', '.join(unnamed)}; what stands there has no "
+            "part in the vectors. If it should, copy the folder again"
+        )
+
+
+def _module_folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and MODULE_FOLDER.fullmatch(path.name))
+
+
+def _required(path: Path, content: type[Found]) -> Found:
+    found = read_model_file(path, content)
+    if found is None:
+        raise RequestError(f"model: expected {path}, which modules.json asks for, found none; copy the folder again")
+    return found
 
 
 def _check_chain(folder: Path, kinds: list[str]) -> None:
@@ -124,64 +225,55 @@ def _check_chain(folder: Path, kinds: list[str]) -> None:
         )
 
 
-def _read_transformer(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = next(filter(None, (read_config(folder / name) for name in TRANSFORMER_CONFIGS)), {})
-    task = config.get("transformer_task", "feature-extraction")
-    if task != "feature-extraction":
-        raise RequestError(f"model: expected a network that gives token vectors, found the task {task!r} in {folder}")
+def _read_transformer(folder: Path) -> _Transformer:
+    read = (read_model_file(folder / name, _Transformer) for name in TRANSFORMER_CONFIGS)
+    config = next(filter(None, read), _Transformer())
+    if config.transformer_task != "feature-extraction":
+        raise RequestError(
+            f"model: expected a network that gives token vectors, found the task {config.transformer_task!r} in "
+            f"{folder}"
+        )
     return config
 
 
-def _max_tokens(transformer: dict[str, Any]) -> int | None:
-    given = transformer.get("max_seq_length")
-    for key in ("tokenizer_args", "processor_kwargs"):
-        given = given or (transformer.get(key) or {}).get("model_max_length")
-    return int(given) if given else None
-
-
-def _prompt_texts(model: dict[str, Any]) -> dict[str, str]:
-    return {name: text for name, text in (model.get("prompts") or {}).items() if text is not None}
-
-
-def _check_prompts_are_pooled(folder: Path, pooling: dict[str, Any], prompts: Prompts) -> None:
-    if prompts.texts and not pooling.get("include_prompt", True):
+def _read_prompts(folder: Path, model: _ModelConfig) -> Prompts:
+    texts = {name: text for name, text in (model.prompts or {}).items() if text is not None}
+    default = model.default_prompt_name
+    if default is not None and default not in texts:
         raise RequestError(
-            f"model: expected prompts that enter the pooling, found include_prompt = false in {folder}; "
-            "sentence-transformers itself can use it"
+            f"model: expected default_prompt_name to be one of {sorted(texts) or 'no prompts'} in "
+            f"{folder / MODEL_CONFIG}, found {default!r}"
         )
+    return Prompts(texts, default)
 
 
-def _read_pooling(folder: Path, config: dict[str, Any]) -> tuple[str, ...]:
+def _read_pooling(folder: Path, config: _PoolingConfig) -> tuple[str, ...]:
     """The poolings in the order of their concatenation: a new list's own, or the fixed one of the old keys."""
-    modes = config.get("pooling_mode")
+    modes = config.pooling_mode
     if modes is None:
-        modes = [mode for mode, key in (OLD_POOLING_KEYS | OTHER_POOLING_KEYS).items() if config.get(key)]
-    modes = [modes] if isinstance(modes, str) else list(modes) or ["mean"]
+        chosen = {mode: getattr(config, key) for mode, key in (OLD_POOLING_KEYS | OTHER_POOLING_KEYS).items()}
+        says_nothing = all(value is None for value in chosen.values())
+        modes = ["mean"] if says_nothing else [mode for mode, value in chosen.items() if value]
+    modes = [modes] if isinstance(modes, str) else modes
     modes = ["mean_sqrt_len" if mode == "mean_sqrt_len_tokens" else mode for mode in modes]
     unknown = [mode for mode in modes if mode not in POOLINGS]
-    if unknown:
+    if unknown or not modes or len(set(modes)) < len(modes):
         raise RequestError(
-            f"model: expected the poolings {', '.join(POOLINGS)}, found {', '.join(unknown)} in {folder}"
+            f"model: expected one or more of the poolings {', '.join(POOLINGS)}, each once, found "
+            f"{', '.join(unknown or modes) or 'none'} in {folder}"
         )
     return tuple(modes)
 
 
 def _read_dense(folder: Path, path: str) -> Dense:
-    config = read_config(folder / path / "config.json") or {}
-    odd = [
-        key
-        for key in ("module_input_name", "module_output_name")
-        if config.get(key, "sentence_embedding") != "sentence_embedding"
-    ]
-    if odd or config.get("use_residual") or "in_features" not in config or "out_features" not in config:
+    config = _required(folder / "config.json", _DenseConfig)
+    names = {config.module_input_name, config.module_output_name} - {None, "sentence_embedding"}
+    if names or config.use_residual:
         raise RequestError(
-            f"model: expected a Dense module with in_features, out_features, bias and activation_function, "
-            f"found {sorted(config)} in {folder / path / 'config.json'}"
+            f"model: expected a Dense module from sentence vectors to sentence vectors, found use_residual or other "
+            f"module names in {folder / 'config.json'}; sentence-transformers itself can use it"
         )
-    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    if not activation.startswith("torch.nn."):
-        raise RequestError(f"model: expected an activation of torch.nn, found {activation!r} in {folder / path}")
-    return Dense(config["in_features"], config["out_features"], config.get("bias", True), activation, path)
+    return Dense(config.in_features, config.out_features, config.bias, config.activation_function, path)
 
 
 def write_layout(folder: Path, layout: Layout) -> None:
@@ -204,7 +296,7 @@ def write_layout(folder: Path, layout: Layout) -> None:
         folder / "sentence_bert_config.json", {"max_seq_length": layout.max_tokens, "do_lower_case": layout.lower_case}
     )
     write_json(folder / "1_Pooling" / "config.json", _pooling_config(layout))
-    write_json(folder / "config_sentence_transformers.json", _model_config(layout))
+    write_json(folder / MODEL_CONFIG, _model_config(layout))
     if layout.dense:
         write_json(folder / layout.dense.folder / "config.json", _dense_config(layout.dense))
 

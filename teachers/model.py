@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, write_json, write_tensors
+from bertrelay.files import write_json, write_tensors
+from bertrelay.model_files import read_model_file
+from teachers.baselines.weights import fill, read_weights
 from teachers.objectives import concatenate
 from teachers.settings import TrainSettings
 
@@ -59,21 +60,21 @@ def save_head(head: nn.Linear, classes: list[str], settings: TrainSettings, fold
 
 
 def _load_head(head: nn.Linear, classes: list[str], settings: TrainSettings, folder: Path) -> None:
-    known = read_json(folder / DESCRIPTION)
+    known = read_model_file(folder / DESCRIPTION, dict[str, list[str]])
     if known is None or not (folder / WEIGHTS).is_file():
         raise RequestError(f"head: expected {DESCRIPTION} and {WEIGHTS} of an earlier training in {folder}")
     if known != _description(classes, settings):
         raise RequestError(
-            f"head: the one in {folder} was trained for {known['classes']} on {known['concatenation']}, "
+            f"head: the one in {folder} was trained for {known.get('classes')} on {known.get('concatenation')}, "
             f"and this training has {classes} on {settings.concatenation}. Leave `head` out to begin a new one."
         )
-    weights = load_file(folder / WEIGHTS)
-    if weights["weight"].shape != head.weight.shape:
+    weights = read_weights(folder / WEIGHTS)
+    figures = weights["weight"].shape[-1] if "weight" in weights else None
+    if figures not in (None, head.in_features):
         raise RequestError(
-            f"head: the one in {folder} maps from {weights['weight'].shape[1]} figures, "
-            f"and this encoder gives {head.weight.shape[1]}"
+            f"head: the one in {folder} maps from {figures} figures, and this encoder gives {head.in_features}"
         )
-    head.load_state_dict(weights)
+    fill(head, weights, folder / WEIGHTS)
 
 
 def _description(classes: list[str], settings: TrainSettings) -> dict[str, list[str]]:

@@ -353,7 +353,7 @@ def spread(lengths: Sequence[int]) -> str:
 
 def piece_measure(model: str) -> tuple[Measure, int]:
     """How many word pieces a model's tokenizer cuts sentences into, and how many the model reads at once."""
-    from bertrelay.backbone import load_tokenizer, model_folder, read_config
+    from bertrelay.backbone import load_tokenizer, model_folder, read_network_config
     from bertrelay.layout import read_layout
     from domain.biomedical.entities.pieces import SPECIALS, Cutter
 
@@ -361,5 +361,6 @@ def piece_measure(model: str) -> tuple[Measure, int]:
     layout = read_layout(folder)
     transformer = folder / layout.transformer_folder
     cutter = Cutter(load_tokenizer(transformer, layout.lower_case))
-    positions = (read_config(transformer / "config.json") or {}).get("max_position_embeddings", 512)
+    config = read_network_config(transformer)
+    positions = (config and config.max_position_embeddings) or 512
     return lambda sentences: cutter(sentences).lengths.tolist(), positions - SPECIALS

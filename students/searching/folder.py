@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
@@ -157,8 +158,8 @@ def read_begun(folder: Path) -> Begun | None:
     """What is being built in `folder`, or None."""
     found = read_json(folder / BUILDING)
     try:
-        return Begun(Origin(**found.pop("origin")), **found) if found else None
-    except (TypeError, KeyError):
+        return TypeAdapter(Begun).validate_python(found, strict=False) if found else None
+    except ValidationError:
         return None
 
 
@@ -172,7 +173,13 @@ def read_facts(folder: Path) -> IndexFacts | None:
         raise damaged(folder, f"{FACTS} is not as it was written")
     if found.get("format") != FORMAT:
         raise damaged(folder, f"{FACTS} has format {found.get('format')}, and this version reads {FORMAT}")
-    return IndexFacts(Origin(**found.pop("origin")), **found)
+    try:
+        facts = TypeAdapter(IndexFacts).validate_python(found)
+    except ValidationError as error:
+        raise damaged(folder, f"{FACTS} has {error.error_count()} values of other types") from None
+    if not all(Path(name).name == name and {"sha256", "stamp"} <= seal.keys() for name, seal in facts.files.items()):
+        raise damaged(folder, f"{FACTS} does not say what its files are")
+    return facts
 
 
 # Files

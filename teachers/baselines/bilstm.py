@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, write_json, write_tensors
+from bertrelay.files import write_json, write_tensors
 from bertrelay.layout import Prompts
+from bertrelay.model_files import Description, Size, read_model_file
 from bertrelay.pooling import Pooling
 from teachers.baselines.weights import fill, read_weights
 from teachers.baselines.word_vectors import WordVectors, words_of
@@ -26,6 +27,12 @@ DESCRIPTION, WEIGHTS = "bilstm.json", "bilstm.safetensors"
 UNKNOWN = 0
 MAX_WORDS = 128
 BATCH = 64
+
+
+class _Description(Description):
+    words: list[str]
+    word_dim: Size
+    hidden: Size
 
 
 class BiLstmEncoder(nn.Module):
@@ -104,11 +111,13 @@ class BiLstmEncoder(nn.Module):
     def load(cls, folder: str | Path) -> "BiLstmEncoder":
         """The encoder of a folder that was saved here. Raises RequestError for a folder that holds none."""
         folder = Path(folder)
-        told = read_json(folder / DESCRIPTION)
-        if told is None or not {"words", "word_dim", "hidden"} <= told.keys() or not (folder / WEIGHTS).is_file():
+        told = read_model_file(folder / DESCRIPTION, _Description)
+        if told is None or not (folder / WEIGHTS).is_file():
             raise RequestError(
                 f"bilstm: expected {DESCRIPTION} and {WEIGHTS} in {folder}; train it with teachers.bilstm"
             )
-        encoder = cls(told["words"], told["word_dim"], told["hidden"])
+        with torch.device("meta"):  # sizes take memory only when the weights have them
+            encoder = cls(told.words, told.word_dim, told.hidden)
         fill(encoder, read_weights(folder / WEIGHTS), folder / WEIGHTS)
+        encoder.embeddings.requires_grad_(False)
         return encoder.eval()

@@ -18,7 +18,7 @@ from bertrelay.backbone import (
     load_tokenizer,
     model_folder,
     position_limit,
-    read_config,
+    read_network_config,
     refuse_missing,
     save_backbone,
     save_tokenizer,
@@ -78,6 +78,8 @@ class CrossEncoder(nn.Module):
                 "train it with teachers.cross-encoder"
             )
         refuse_missing(folder, missing)
+        if not isinstance(getattr(network.config, "both_orders", False), bool):
+            raise RequestError(f"model: expected both_orders to be true or false in {folder / 'config.json'}")
         _check_head(network)
         tokenizer = load_tokenizer(folder)
         return cls(network, tokenizer, tokenizer.model_max_length).eval().to(device)
@@ -130,10 +132,10 @@ class CrossEncoder(nn.Module):
 
 def holds_cross_encoder(folder: Path) -> bool:
     """Whether a folder's network, which no sentence encoder is made of, has one score for a pair."""
-    config = read_config(folder / "config.json") or {}
-    kinds = config.get("architectures") or []
-    scores = len(config.get("id2label") or ()) == 1
-    return scores and any(kind.endswith("ForSequenceClassification") for kind in kinds)
+    config = read_network_config(folder)
+    if config is None or len(config.id2label or ()) != 1:
+        return False
+    return any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
 
 
 def start_cross_encoder(

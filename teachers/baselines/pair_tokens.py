@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from bertrelay.backbone import check_max_tokens
 from bertrelay.padding import padded
 from teachers.baselines.pair_scores import Pairs
 
@@ -43,6 +44,7 @@ def pair_rules(tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> Tokenizer
     """A copy of the tokenizer's rules that cuts the longer of two sentences until the pair has `max_tokens`."""
     rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     rules.no_padding()
+    check_max_tokens(rules, max_tokens, sentences=2)
     rules.enable_truncation(max_tokens, strategy="longest_first")
     return rules
 

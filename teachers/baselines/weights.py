@@ -16,7 +16,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file. Raises RequestError for a damaged one."""
     try:
         return load_file(file)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise RequestError(f"model: expected weights in {file}, found what cannot be read; copy it again") from error
 
 
@@ -34,4 +34,4 @@ def fill(module: nn.Module, weights: Mapping[str, Tensor], file: Path, names: Co
             f"{', …' if len(wrong) > SHOWN else ''} missing or of another shape; the file is incomplete, or belongs to "
             "another model"
         )
-    module.load_state_dict(dict(weights), strict=names is None)
+    module.load_state_dict(dict(weights), strict=names is None, assign=names is None)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bertrelay.backbone import load_tokenizer, model_folder, read_config
+from bertrelay.backbone import load_tokenizer, model_folder, read_network_config
 from bertrelay.layout import read_layout
 from domain.biomedical.answers.learning import Flags, Golds, faults_in_learning
 from domain.biomedical.answers.network import MAX_TOKENS, usual_stride
@@ -46,6 +46,6 @@ def measure_of(model: str) -> Measure:
     folder = model_folder(model)
     layout = read_layout(folder)
     transformer = folder / layout.transformer_folder
-    positions = (read_config(transformer / "config.json") or {}).get("max_position_embeddings", MAX_TOKENS)
-    size = min(MAX_TOKENS, positions)
+    config = read_network_config(transformer)
+    size = min(MAX_TOKENS, (config and config.max_position_embeddings) or MAX_TOKENS)
     return Measure(Cutter(load_tokenizer(transformer, layout.lower_case)), size, usual_stride(size))

@@ -13,10 +13,11 @@ from pydantic import Field, FiniteFloat
 from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import model_folder, read_config
+from bertrelay.backbone import model_folder, read_network_config
 from bertrelay.dropout import set_dropout
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
+from bertrelay.progress import say
 from bertrelay.quick import quicken
 from bertrelay.settings import Positive
 from domain.biomedical.annotations import Unfit
@@ -91,11 +92,11 @@ class AnswerModel:
 class _Description(Shape):
     """What `qa.json` holds: the fields of AnswerModel that transformers' folder has no place for."""
 
-    max_tokens: Positive | None = None
-    stride: Positive | None = None
-    max_answer_tokens: Positive = MAX_ANSWER_TOKENS
-    threshold: FiniteFloat | None = None
-    temperature: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    max_tokens: Positive | None
+    stride: Positive | None
+    max_answer_tokens: Positive
+    threshold: FiniteFloat | None
+    temperature: Annotated[FiniteFloat, Field(gt=0)]
     whole_words: bool = True
 
 
@@ -131,8 +132,8 @@ def start_model(
 
 
 def _answers_already(folder: Path) -> bool:
-    told = read_config(folder / "config.json") or {}
-    return any(name.endswith("ForQuestionAnswering") for name in told.get("architectures") or [])
+    config = read_network_config(folder)
+    return any(name.endswith("ForQuestionAnswering") for name in (config and config.architectures) or ())
 
 
 def _load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -183,7 +184,10 @@ def _description(path: Path) -> _Description:
     try:
         return parsed(_Description, path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return _Description()
+        say(f"model: warning: no {path}, which domain.qa writes; windows, threshold and temperature are the usual ones")
+        return _Description(
+            max_tokens=None, stride=None, max_answer_tokens=MAX_ANSWER_TOKENS, threshold=None, temperature=1.0
+        )
     except (OSError, UnicodeDecodeError, Unfit) as fault:
         detail = f"{fault.reason}: {fault.detail}" if isinstance(fault, Unfit) else type(fault).__name__
         raise RequestError(

@@ -206,6 +206,9 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
     refuse_other_heads(network, HEADS, KIND)
     told = _description(folder)
     if told is None:
+        say(
+            f"model: warning: no {folder / DESCRIPTION}, which domain.ner writes; windows and temperature are the usual"
+        )
         labels, window = _labels(network, None, folder), _window(network, None, None)
         return EntityModel(TokenClassifier(network).eval(), tokenizer, labels, *window)
     labels, window = _labels(network, told.scheme, folder), _window(network, told.max_tokens, told.overlap)

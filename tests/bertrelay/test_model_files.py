@@ -1,0 +1,273 @@
+"""Folders that are not what their files say, and files that are not what they should be."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertForPreTraining, BertForTokenClassification
+
+from bertrelay import backbone
+from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.model_files import MAX_BYTES, folder_inside, read_model_file
+from bertrelay.settings import ModelSource
+
+MakeEncoder = Callable[..., SentenceEncoder]
+
+
+@pytest.fixture
+def folder(make_encoder: MakeEncoder, tmp_path: Path) -> Path:
+    make_encoder(pooling=["cls"], projection=Projection(16, 8), normalize=True).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def without(folder: Path, kind: str) -> None:
+    modules = [each for each in json.loads((folder / "modules.json").read_text()) if not each["type"].endswith(kind)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+# A model that is not what its files say
+
+
+def test_a_layer_that_the_config_does_not_count_is_refused(folder: Path) -> None:
+    rewrite(folder / "config.json", num_hidden_layers=1)
+    with pytest.raises(RequestError, match=r"16 that its config\.json has no place for \(encoder\.layer\.1\."):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize("head", [BertForPreTraining, BertForTokenClassification])
+def test_heads_of_other_tasks_and_positions_are_left_aside_without_a_word(
+    head: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = backbone.load_backbone(folder)
+    whole = head(network.config)
+    setattr(whole, whole.base_model_prefix, network)
+    whole.save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["bert.embeddings.position_ids"] = torch.arange(40)[None]  # as older versions wrote them
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    capsys.readouterr()
+    assert SentenceEncoder.load(folder).dim == 8
+    assert capsys.readouterr().err == ""
+
+
+def test_weights_that_nothing_is_known_of_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = load_file(folder / "model.safetensors") | {"linear.weight": torch.zeros(4, 16)}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    SentenceEncoder.load(folder)
+    assert "warning: 1 weights" in (told := capsys.readouterr().err)
+    assert "linear.weight" in told
+
+
+def test_module_folders_without_modules_json_are_refused(folder: Path) -> None:
+    (folder / "modules.json").unlink()
+    with pytest.raises(RequestError, match=r"expected modules\.json beside 1_Pooling, 2_Dense, 3_Normalize"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_module_folder_that_modules_json_does_not_name_is_reported(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without(folder, "Dense")
+    assert SentenceEncoder.load(folder).dim == 16
+    assert "does not name 2_Dense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", ["modules.json", "1_Pooling/config.json", "2_Dense/config.json"])
+def test_a_module_file_that_is_null_is_refused(file: str, folder: Path) -> None:
+    (folder / file).write_text("null")
+    with pytest.raises(RequestError, match=file):
+        SentenceEncoder.load(folder)
+
+
+def test_a_pooling_without_its_config_is_refused(folder: Path) -> None:
+    (folder / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(RequestError, match=r"1_Pooling/config\.json, which modules\.json asks for"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_pooling_that_chooses_nothing_is_refused(folder: Path) -> None:
+    rewrite(folder / "1_Pooling" / "config.json", pooling_mode_cls_token=False)
+    with pytest.raises(RequestError, match="poolings cls, max, mean, mean_sqrt_len, each once, found none"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_plain_folder_keeps_its_longest_input(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    make_encoder(max_tokens=12).save(tmp_path)
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (tmp_path / name).unlink()
+    shutil.rmtree(tmp_path / "1_Pooling")
+    rewrite(tmp_path / "sentence_bert_config.json", max_seq_length=7)
+    assert SentenceEncoder.load(tmp_path).max_tokens == 7
+
+
+def test_an_adapter_and_quantized_weights_are_refused(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(RequestError, match="adapter"):
+        SentenceEncoder.load(folder)
+    (folder / "adapter_config.json").unlink()
+    rewrite(folder / "config.json", quantization_config={"quant_method": "fp8"})
+    with pytest.raises(RequestError, match="quantized"):
+        SentenceEncoder.load(folder)
+
+
+# What a folder may ask for
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"])
+def test_the_attention_is_not_the_folders_to_choose(
+    key: str, folder: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = SentenceEncoder.load(folder).encode(sentences, precision="fp32")
+    asked = []
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", lambda *a, **_: asked.append(a))
+    rewrite(folder / "config.json", **{key: "someone/kernel"})
+    np.testing.assert_array_equal(SentenceEncoder.load(folder).encode(sentences, precision="fp32"), before)
+    assert asked == []
+
+
+@pytest.mark.parametrize("path", ["../outside", "/outside", "1_Pooling/../../outside", "link"])
+@pytest.mark.parametrize("kind", ["Transformer", "Pooling", "Dense"])
+def test_a_module_path_may_not_leave_the_folder(kind: str, path: str, folder: Path) -> None:
+    shutil.copytree(folder / "2_Dense", folder.parent / "outside")
+    (folder / "link").symlink_to(folder.parent / "outside")
+    modules = json.loads((folder / "modules.json").read_text())
+    for each in modules:
+        if each["type"].endswith(kind):
+            each["path"] = path
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(RequestError, match=r"expected a path inside the model's folder .*modules\.json"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_shard_may_not_lie_elsewhere(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
+    index = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": "../model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(RequestError, match="weight_map"):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize("source", ["bertrelay/../../tests", "bertrelay//etc", "sys/tests", "six/tests", "__main__/x"])
+def test_a_package_path_may_not_leave_its_package(source: str) -> None:
+    with pytest.raises(ValueError, match=r"inside the Python package|not installed"):
+        ModelSource.parse(f"package:{source}")
+
+
+def test_a_package_path_inside_its_package_is_found() -> None:
+    assert Path(ModelSource.parse("package:bertrelay/fonts")) == Path(backbone.__file__).parent / "fonts"
+
+
+# Malformed files
+
+WRONG = ['"text"', "[1]", "5", "null", "", "{", "\ufeff{}", "NaN", '{"a": 1e999}', "9" * 5_000, "[" * 100_000]
+FILES = [
+    "modules.json",
+    "config.json",
+    "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_is_no_object_is_a_clear_error(file: str, folder: Path) -> None:
+    for content in WRONG:
+        (folder / file).write_text(content)
+        with pytest.raises(RequestError, match="model: "):
+            SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("config.json", {"num_hidden_layers": -1}),
+        ("config.json", {"num_hidden_layers": 10**8}),
+        ("config.json", {"num_hidden_layers": "2"}),
+        ("config.json", {"hidden_size": 0}),
+        ("config.json", {"vocab_size": 10**9}),
+        ("config.json", {"intermediate_size": 10**8}),
+        ("config.json", {"num_labels": 10**9}),
+        ("config.json", {"num_attention_heads": 3}),
+        ("config.json", {"num_attention_heads": True}),
+        ("config.json", {"hidden_act": "os.system"}),
+        ("config.json", {"layer_norm_eps": -1.0}),
+        ("config.json", {"model_type": "nothing"}),
+        ("config.json", {"model_type": ["bert"]}),
+        ("config.json", {"architectures": 5}),
+        ("2_Dense/config.json", {"in_features": -3}),
+        ("2_Dense/config.json", {"out_features": 10**9}),
+        ("2_Dense/config.json", {"bias": "no"}),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.Linear"}),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.MultiheadAttention"}),
+        ("2_Dense/config.json", {"activation_function": 5}),
+        ("1_Pooling/config.json", {"word_embedding_dimension": "16"}),
+        ("1_Pooling/config.json", {"pooling_mode": ["cls", "cls"]}),
+        ("sentence_bert_config.json", {"max_seq_length": 1}),
+        ("sentence_bert_config.json", {"max_seq_length": "abc"}),
+        ("config_sentence_transformers.json", {"prompts": [1]}),
+        ("config_sentence_transformers.json", {"prompts": {"query": 4}}),
+        ("config_sentence_transformers.json", {"default_prompt_name": "query"}),
+        ("tokenizer_config.json", {"model_max_length": -1}),
+        ("tokenizer_config.json", {"do_lower_case": "yes"}),
+        ("tokenizer_config.json", {"padding_side": "middle"}),
+    ],
+)
+def test_a_value_that_cannot_be_is_a_clear_error_before_memory_is_taken(
+    file: str, changes: dict[str, Any], folder: Path
+) -> None:
+    rewrite(folder / file, **changes)
+    with pytest.raises(RequestError):
+        SentenceEncoder.load(folder)
+
+
+def test_tokenizer_rules_that_do_not_fit_one_another_are_a_clear_error(folder: Path) -> None:
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    del rules["post_processor"]["special_tokens"]["[CLS]"]
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    with pytest.raises(RequestError, match="do not fit one another"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_tokenizer_without_its_normalizer_is_refused(folder: Path) -> None:
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    del rules["normalizer"]
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    with pytest.raises(RequestError, match="expected normalizer in"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_file_of_any_size_or_kind_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    (tmp_path / "folder.json").mkdir()
+    for name in ("large.json", "folder.json"):
+        with pytest.raises(RequestError, match=name):
+            read_model_file(tmp_path / name, dict[str, Any])
+    assert read_model_file(tmp_path / "none.json", dict[str, Any]) is None
+
+
+def test_an_error_names_the_key_and_never_the_value(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"b": {"c": "secret"}}')
+    with pytest.raises(RequestError, match=r"b\.c: Input should be a valid integer") as caught:
+        read_model_file(tmp_path / "x.json", dict[str, dict[str, int]])
+    assert "secret" not in str(caught.value)
+
+
+def test_a_path_inside_is_kept_as_it_was_written(tmp_path: Path) -> None:
+    assert folder_inside(tmp_path, "", tmp_path) == tmp_path
+    assert folder_inside(tmp_path, "2_Dense", tmp_path) == tmp_path / "2_Dense"
