@@ -13,7 +13,6 @@ from bertrelay.outputs import check_is_no_link, not_written
 from bertrelay.privacy import apply_umask, is_sensitive
 from bertrelay.progress import progress, say
 from bertrelay.stage import World
-from bertrelay.together import check_complete
 
 HOLDS = "holds.json"
 Block = TypeVar("Block")
@@ -120,6 +119,8 @@ def fill(
     lines: gives the lines of each of the blocks asked for.
     doing, unit: what the progress says, `tagging` and `words` for example.
     """
+    from bertrelay.together import check_complete  # loads torch, which a wrong request need not wait for
+
     waiting, whole = parts.waiting(), sum(block.size for block in parts.blocks)
     mine = [number for number in waiting if number % world.size == world.rank]
     theirs = set(waiting).difference(mine)
