@@ -365,6 +365,7 @@ def work(connection: Connection, results: Path, seed: int, scratch: Path) -> Non
     bench = Bench(results, scratch)
     for name in (*(stage.run.partition(":")[0] for stage in bench.registry), *SLOW_IMPORTS):  # a stop in one breaks it
         import_module(name)
+    connection.send("ready")
     while (number := connection.recv()) is not None:
         connection.send(bench.judge(number, seed))
 
@@ -378,6 +379,7 @@ def verdicts(numbers: list[int], results: Path, seed: int, scratch: Path) -> Ite
             worker = context.Process(target=work, args=(theirs, results, seed, scratch), daemon=True)
             worker.start()
             theirs.close()
+            connection.recv()  # ready: what is slow to start is no hang
         assert connection is not None
         try:
             connection.send(number)
