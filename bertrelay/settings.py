@@ -237,7 +237,7 @@ def no_model_folder(folder: Path) -> str:
 def _package_folder(value: str) -> str:
     name, _, inner = value.removeprefix(PACKAGE).partition("/")
     spec = importlib.util.find_spec(name) if name.isidentifier() and name != "__main__" else None
-    if spec is None or spec.origin is None or spec.submodule_search_locations is None:
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
         raise ValueError(
             f"{str(value)!r} names the Python package {name!r}, which is not installed; install it or give a folder"
         )

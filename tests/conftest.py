@@ -1,6 +1,7 @@
 """What the tests share: one thread, tiny random encoders, and the folders a stage runs in."""
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,15 @@ MakeEncoder = Callable[..., SentenceEncoder]
 
 
 def pytest_configure() -> None:
-    """One thread, here and in the processes of tests: in networks so tiny, more of them only wait for one another."""
+    """One thread, here and in the processes of tests: in networks so tiny, more of them only wait for one another.
+
+    Signals act as usual, also where the tests were started in the background or under nohup.
+    """
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

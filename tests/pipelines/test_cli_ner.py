@@ -358,12 +358,13 @@ def test_standard_input_has_a_document_in_each_line_or_what_it_is_said_to_hold(c
         ("\n".join(TEXTS) + "\n", []),
         (texts.read_text(), ["--input-format", "jsonl"]),
     ]:
-        call("ner", "tag", tagger, "-", tmp_path / "found.jsonl", "--precision", "fp32", *options, stdin=stdin)
+        options += ["--precision", "fp32", "--overwrite"]
+        call("ner", "tag", tagger, "-", tmp_path / "found.jsonl", *options, stdin=stdin)
         rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
         assert [[(each["start"], each["end"], each["type"]) for each in row["entities"]] for row in rows] == expected
     for stdin in (texts.read_text(), "7|t|gout\n7|a|of mice\n"):
         with pytest.raises(RequestError, match="standard input: expected a document in each line, found"):
-            call("ner", "tag", tagger, "-", tmp_path / "found.jsonl", stdin=stdin)
+            call("ner", "tag", tagger, "-", tmp_path / "other.jsonl", stdin=stdin)
     with pytest.raises(RequestError, match="nothing is written to standard output"):
         call("ner", "tag", tagger, texts, "-")
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "found.jsonl"}

@@ -366,11 +366,12 @@ def test_standard_input_is_json_or_what_it_is_said_to_be(call, answerer, questio
     table = io.StringIO()
     csv.writer(table).writerows([("question", "context"), *ASKED])
     for stdin, options in [(questions.read_text(), []), (table.getvalue(), ["--input-format", "csv"])]:
-        call("qa", "answer", answerer, "-", tmp_path / "a.jsonl", "--precision", "fp32", *options, stdin=stdin)
+        options += ["--precision", "fp32", "--overwrite"]
+        call("qa", "answer", answerer, "-", tmp_path / "a.jsonl", *options, stdin=stdin)
         found = [(row["answer"], row["start"], row["end"], row["sentence"]) for row in answers(tmp_path / "a.jsonl")]
         assert found == expected
     with pytest.raises(RequestError, match="standard input: expected JSON, found something else"):
-        call("qa", "answer", answerer, "-", tmp_path / "a.jsonl", stdin=table.getvalue())
+        call("qa", "answer", answerer, "-", tmp_path / "b.jsonl", stdin=table.getvalue())
     assert {path.name for path in tmp_path.iterdir()} == {"questions.jsonl", "a.jsonl"}
 
 
@@ -381,7 +382,7 @@ def test_offsets_in_a_quoted_field_count_its_line_breaks_as_they_are(call, answe
         context = f"{breaks}{SHORT}"
         content = f'question,context\r\nWho had gout?,"{context}"\r\n'
         (tmp_path / "q.csv").write_bytes(content.encode())
-        call("qa", "answer", answerer, tmp_path / "q.csv", tmp_path / "a.jsonl", "--precision", "fp32")
+        call("qa", "answer", answerer, tmp_path / "q.csv", tmp_path / "a.jsonl", "--precision", "fp32", "--overwrite")
         (row,) = answers(tmp_path / "a.jsonl")
         assert context[row["start"] : row["end"]] == row["answer"] != ""
         found[breaks] = row["start"]
