@@ -4,15 +4,30 @@ import re
 import shlex
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from bertrelay import statistics
+from domain.biomedical.answers import network as qa
+from domain.biomedical.entities import network as ner
+from domain.biomedical.entities.labels import LabelSet
 from pipelines.cli.app import app
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
-from pipelines.samples import plain_files, write_entities, write_plain_files, write_samples
-from pipelines.samples.settings import EntitySettings, SampleSettings
+from pipelines.samples import (
+    plain_files,
+    write_entities,
+    write_plain_files,
+    write_questions,
+    write_samples,
+    write_sbert_paper,
+)
+from pipelines.samples.hospital.terms import write_terms
+from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
+from teachers.baselines.cross_encoder import start_cross_encoder
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text("utf-8")
 STUDENT = "runs/quickstart/student/latest/model"
@@ -23,13 +38,8 @@ NOT_RUN = {
     "make": "it installs, and takes minutes",
     "torchrun": "tests/pipelines/test_launchers.py runs it",
     "bertrelay run": "it takes minutes, or data of the user; tests/pipelines/test_recipe.py reads every recipe",
-    "bertrelay rerank": "it needs a cross-encoder; tests/pipelines/test_cli_rerank.py runs it on a tiny one",
-    "bertrelay ner tag": "it needs a tagger; tests/pipelines/test_cli_ner.py runs it on a tiny one",
-    "bertrelay qa answer": "it needs a model that answers; tests/pipelines/test_cli_qa.py runs it on a tiny one",
-    "bertrelay data audit": "it needs a cohort; tests/domain/clinical/test_audit.py runs it",
-    "bertrelay terms": "it needs a BERT; tests/pipelines/test_cli_terms.py runs it on a tiny one",
-    "bertrelay evaluate": "it trains dozens of classifiers; tests/pipelines/test_cli_evaluate.py runs it",
 }
+MODELS = {"MODEL": STUDENT, "ENCODER": STUDENT, "CROSS-ENCODER": "cross-encoder"}
 ONE_PROCESS = ["--processes", "2"]  # what several do is in tests/pipelines/test_cli_encode.py
 
 
@@ -43,6 +53,8 @@ def place(tiny_encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme")
     write_samples(folder, SampleSettings(parallel_train=100, parallel_test=100, nli=100, sts=120, triplets=100))
     write_entities(folder, EntitySettings(train=10, dev=5, test=5))
+    write_questions(folder, QuestionSettings(train=10, dev=5, test=5))
+    write_sbert_paper(folder / "sbert-paper", SbertPaperSettings(sts=20, train=20, classes=12))
     with pytest.MonkeyPatch.context() as fewer:
         fewer.setattr(plain_files, "SENTENCES", 80)
         write_plain_files(folder, seed=1)
@@ -51,20 +63,48 @@ def place(tiny_encoder, tmp_path_factory):
     student = tiny_encoder("xlm-roberta", texts, layers=2, sizes=sizes, normalize=True)
     (folder / STUDENT).parent.mkdir(parents=True)
     student.save(folder / STUDENT)
+    write_heads(folder)
+    write_clinic(folder, tiny_encoder("bert", texts))
     return folder
+
+
+def write_heads(folder):
+    """Models on the student that have learnt nothing: a cross-encoder, a tagger and one that answers."""
+    start_cross_encoder(folder / STUDENT).save(folder / "cross-encoder")
+    tagger = ner.start_model(folder / STUDENT, LabelSet.of_types(["Chemical", "Disease"]))
+    answerer = qa.start_model(folder / STUDENT)
+    for kind, name, model in ((ner, "ner", tagger), (qa, "qa", answerer)):
+        path = folder / f"runs/laboratory/{name}/latest/model"
+        path.parent.mkdir(parents=True)
+        kind.save_model(model, path)
+
+
+def write_clinic(folder, bert):
+    """Notes of a few patients, terms and a plain BERT, where the recipe `clinic` leaves them."""
+    results = {name: folder / f"runs/clinic/{name}/latest" for name in ("notes", "hospital", "pretraining")}
+    for path in results.values():
+        path.mkdir(parents=True)
+    splits = ["train", "validation", "test"] * 3
+    texts = [" ".join(f"word{number}of{note}" for number in range(40)) for note in range(len(splits))]
+    persons = {"hadm_id": list("123456789"), "subject_id": list("123456789")}
+    pq.write_table(pa.table({**persons, "text": texts, "split": splits}), results["notes"] / "notes.parquet")
+    write_terms(results["hospital"])
+    bert.backbone.save_pretrained(results["pretraining"] / "model")
+    bert.tokenizer.save_pretrained(results["pretraining"] / "model")
 
 
 def test_the_commands_run_as_they_are_typed_one_after_the_other(place, monkeypatch):
     monkeypatch.chdir(place)
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
     commands = [words[1:] for words in COMMANDS if is_run(words)]
-    assert len(commands) >= 14
+    assert len(commands) >= 20
     for words in commands:
-        given = [STUDENT if word in ("MODEL", "ENCODER") else word for word in words]
+        given = [MODELS.get(word, word) for word in words]
         if given[-2:] == ONE_PROCESS:
             del given[-2:]
         done = CliRunner().invoke(app, given)
         assert done.exit_code == 0, f"{' '.join(words)}: {done.exception or done.output}"
-    assert {"vectors.npy", "vectors.parquet", "pairs.csv", "matrix.png", "answers.jsonl", "mined.tsv"} <= {
+    assert {"vectors.npy", "vectors.parquet", "pairs.csv", "matrix.png", "found.jsonl", "best.jsonl", "mined.tsv"} <= {
         path.name for path in place.iterdir()
     }
 
