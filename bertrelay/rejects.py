@@ -10,6 +10,7 @@ from typing import Protocol, Self, TextIO
 
 from bertrelay.errors import WorkError
 from bertrelay.progress import say
+from bertrelay.terminal import renamed
 
 HOPELESS = 1000
 REASONS_SHOWN = 8
@@ -89,6 +90,7 @@ class Rejects:
         line: from 1; 0 where there is none. record: its id, where a line does not tell which one it is. detail: what
         was found and what to do, without any of its text.
         """
+        file = renamed(file)
         self._counts[reason, file] += 1
         place = file + (f", line {line:,}" if line else "") + (f", record {record}" if record else "")
         self._first = self._first or place + (f" ({detail})" if detail else "")

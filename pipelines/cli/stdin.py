@@ -12,6 +12,7 @@ from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.outputs import not_written
 from bertrelay.progress import say
 from bertrelay.stage import World
+from bertrelay.terminal import NAMES, renamed
 from pipelines.trouble import reworded, stopping_at_once
 
 DASH = "-"
@@ -71,11 +72,14 @@ def _copied(output: Path | None) -> Iterator[str]:
 
 @contextmanager
 def _named(copy: str) -> Iterator[str]:
-    """Errors about the copy call it what the user does."""
+    """Errors, logs and lists of rejects call the copy what the user does."""
+    NAMES[copy] = NAME
     try:
         yield copy
     except BertRelayError as error:
-        raise reworded(error, str(error).replace(copy, NAME)) from error
+        raise reworded(error, renamed(str(error))) from error
+    finally:
+        del NAMES[copy]
 
 
 def first_bytes(path: str) -> bytes:
