@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from bertrelay.errors import RequestError, check_choice
+from bertrelay.errors import RequestError, check_choice, shown
 from bertrelay.progress import say
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def default_device() -> "torch.device":
     import torch
 
     os.environ.setdefault(*CUBLAS_CONFIG)
-    found = None if _cpu_is_asked_for() else torch.accelerator.current_accelerator(check_available=True)
+    found = None if cpu_is_asked_for() else torch.accelerator.current_accelerator(check_available=True)
     if found is None:
         return torch.device("cpu")
     local_rank = os.environ.get("LOCAL_RANK")
@@ -59,12 +59,13 @@ def as_device(device: "str | torch.device | None") -> "torch.device":
         return torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise RequestError(
-            f"device: expected cpu, or an accelerator of this machine such as cuda or cuda:1, found {device!r}; "
+            f"device: expected cpu, or an accelerator of this machine such as cuda or cuda:1, found {shown(device)}; "
             f"without one it is {default_device()}"
         ) from error
 
 
-def _cpu_is_asked_for() -> bool:
+def cpu_is_asked_for() -> bool:
+    """Whether the environment says so, in the words that Accelerate takes for yes."""
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes", "y", "t", "on"}
 
 
@@ -95,7 +96,7 @@ def computes_in_bf16(device: "torch.device | None" = None) -> bool:
 
 def _computes_in_bf16_by_default() -> bool:
     """For `default_device()`; torch is asked only where it was built, or extended, for another accelerator."""
-    if not _cpu_is_asked_for():
+    if not cpu_is_asked_for():
         capability = _cuda_compute_capability()
         if capability is not None:
             return capability >= BF16_COMPUTE_CAPABILITY

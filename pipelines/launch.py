@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bertrelay.errors import RequestError
+from bertrelay.hardware import cpu_is_asked_for
 from bertrelay.progress import say
 from bertrelay.signals import on_stop_signal
 from bertrelay.stage import World
@@ -92,7 +93,7 @@ def worker_environments(processes: int) -> list[dict[str, str]]:
 
 def _has_gpus(processes: int) -> bool:
     """Whether the workers take a GPU each. Raises RequestError when there are some, but too few."""
-    gpus = 0 if os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes"} else gpu_count()
+    gpus = 0 if cpu_is_asked_for() else gpu_count()
     if 0 < gpus < processes:
         raise RequestError(
             f"--processes {processes}: expected a GPU for each process, found {gpus}. "
@@ -153,7 +154,8 @@ def _explained(failed: Mapping[int, int], errors: Path) -> int:
     reasons = [each for each in reports if each[0] in failed or each[1]["code"] != 128 + signal.SIGTERM]
     if reasons and not killed:
         rank, report = reasons[0]
-        say(f"process {rank}: {report['message']}" if rank else report["message"])
+        concerns_all = rank == 0 or report["code"] > 128
+        say(report["message"] if concerns_all else f"process {rank}: {report['message']}")
         return int(report["code"])
     rank = (killed or list(failed))[0]
     code = failed[rank]

@@ -85,8 +85,9 @@ def test_gpus_are_one_for_each_process(monkeypatch):
     assert "ACCELERATE_USE_CPU" not in worker_environments(2)[0]
     with pytest.raises(RequestError, match="expected a GPU for each process, found 2"):
         worker_environments(3)
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    assert worker_environments(3)[0]["ACCELERATE_USE_CPU"] == "true"
+    for yes in ("true", "on"):  # as Accelerate reads it
+        monkeypatch.setenv("ACCELERATE_USE_CPU", yes)
+        assert worker_environments(3)[0]["ACCELERATE_USE_CPU"] == yes
 
 
 def test_another_number_of_processes_than_the_launchers_is_refused(monkeypatch):
@@ -156,6 +157,13 @@ def test_one_worker_that_dies_is_one_error(capfd, act, monkeypatch):
     assert told in err
     assert err.count("\n") == 1 + err.count("unforeseen")
     assert err.count("no such column") <= 1
+
+
+def test_a_stop_is_that_of_all_whichever_process_reports_it_first(capfd, monkeypatch):
+    monkeypatch.setattr(launching, "GRACE_SECONDS", 5.0)
+    stops = "if rank == '1': raise Stopped('stopped by SIGHUP after step 7', signal.SIGHUP)\n    signal.pause()"
+    assert in_two(FAILS.replace("WorkError", "Stopped").replace("{act}", stops)) == 129
+    assert capfd.readouterr().err == "stopped by SIGHUP after step 7\n"
 
 
 def test_a_worker_that_does_not_stop_when_asked_is_made_to(monkeypatch):
