@@ -30,7 +30,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from bertrelay.encoder_settings import NewEncoder
-from bertrelay.errors import RequestError, Stopped
+from bertrelay.errors import RequestError, Stopped, shown
 from bertrelay.files import share, write_json
 from bertrelay.model_files import Count, Description, Size, checked, read_model_file
 from bertrelay.progress import say
@@ -133,7 +133,7 @@ class _ShardIndex(Description):
 def model_folder(source: str | Path, revision: str | None = None, cache_dir: str | Path | None = None) -> Path:
     """The folder of `source`: a folder, `package:name/path`, or a hub id (`@revision` or not), which is downloaded."""
     if not isinstance(source, str | os.PathLike):
-        raise RequestError(f"model: expected a folder or the name of a model, found {source!r}")
+        raise RequestError(f"model: expected a folder or the name of a model, found {shown(source)}")
     try:
         located = ModelSource.parse(str(source))
     except ValueError as error:

@@ -1,7 +1,9 @@
 """The project's own errors. Each says what was expected, what was found and where, and what to do."""
 
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Real
+
+LONGEST_WORD = 60
 
 
 class BertRelayError(Exception):
@@ -30,11 +32,17 @@ class Stopped(BertRelayError):
 
 def check_choice(name: str, found: object, choices: Sequence[str]) -> None:
     """Raises RequestError unless what was `found` under this name is one of `choices`."""
-    if found not in choices:
-        raise RequestError(f"{name}: expected {', '.join(choices[:-1])} or {choices[-1]}, found {found!r}")
+    if not isinstance(found, str) or found not in choices:
+        raise RequestError(f"{name}: expected {', '.join(choices[:-1])} or {choices[-1]}, found {shown(found)}")
 
 
 def check_count(name: str, found: int | None) -> None:
     """Raises RequestError for a count of less than one; None is one that was not given."""
     if found is not None and (not isinstance(found, Integral) or found < 1):
-        raise RequestError(f"{name}: expected 1 or more, found {found!r}")
+        raise RequestError(f"{name}: expected 1 or more, found {shown(found)}")
+
+
+def shown(found: object) -> str:
+    """A value for an error: a number, a short word, or its type alone, for it may be text given in the wrong place."""
+    is_word = isinstance(found, str) and len(found) <= LONGEST_WORD and not any(map(str.isspace, found))
+    return repr(found) if found is None or is_word or isinstance(found, Real) else type(found).__name__

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, shown
 from bertrelay.files import write_json
 from bertrelay.model_files import Description, Size, folder_inside, read_model_file
 from bertrelay.pooling import POOLINGS, in_folder_order
@@ -65,10 +65,9 @@ class Prompts:
         name = self.default if name is None else name
         if name is None:
             return ""
-        if name not in self.texts:
-            raise RequestError(
-                f"prompt: expected one of {sorted(self.texts) or 'none, the model has no prompts'}, found {name!r}"
-            )
+        if not isinstance(name, str) or name not in self.texts:
+            names = sorted(self.texts) or "none, the model has no prompts"
+            raise RequestError(f"prompt: expected one of {names}, found {shown(name)}")
         return self.texts[name]
 
 

@@ -19,9 +19,17 @@ DIGITS = 12  # of a cosine in float64: beyond them equal vectors differ
 COMPARED_AT_ONCE = 4096
 
 
+def numbers(vectors: Vectors) -> Vectors:
+    """`vectors` in float32. Raises RequestError for what holds no numbers, sentences for example."""
+    try:
+        return np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError):  # whose words are those of a sentence
+        raise RequestError(f"expected vectors (n, dim), found no numbers in {type(vectors).__name__}") from None
+
+
 def unit(vectors: Vectors) -> Vectors:
     """`vectors` (n, dim) at length one; a zero vector stays zero, so that its cosine with anything is 0."""
-    vectors = np.asarray(vectors, dtype=np.float32)
+    vectors = numbers(vectors)
     lengths: Vectors = np.linalg.norm(vectors, axis=-1, keepdims=True)  # (n, 1)
     lengths[lengths == 0] = 1
     return vectors / lengths
@@ -30,11 +38,12 @@ def unit(vectors: Vectors) -> Vectors:
 def pairwise(first: Vectors, second: Vectors, metric: Metric = "cosine") -> Vectors:
     """Similarity (n,) of row i of `first` (n, dim) with row i of `second` (n, dim); distances are negative."""
     check_choice("metric", metric, METRICS)
+    first, second = numbers(first), numbers(second)
     if first.shape != second.shape:
         raise RequestError(
             f"pairs need two equal shapes, found {first.shape} and {second.shape}; for all with all use `matrix`"
         )
-    return _PAIRWISE[metric](np.asarray(first, np.float32), np.asarray(second, np.float32)).astype(np.float32)
+    return _PAIRWISE[metric](first, second).astype(np.float32)
 
 
 def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: int = 1024) -> Vectors:
@@ -46,7 +55,7 @@ def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: in
     similarities = np.empty((len(first), len(second)), dtype=np.float32)
     for start in range(0, len(first), block):
         rows = slice(start, start + block)
-        similarities[rows] = _MATRIX[metric](np.asarray(first[rows], np.float32), np.asarray(second, np.float32))
+        similarities[rows] = _MATRIX[metric](numbers(first[rows]), numbers(second))
     return similarities
 
 

@@ -51,5 +51,9 @@ def _refuse_no_iterable(given: object, name: str, items: str, example: str) -> N
             f"{name}: expected a list of {items}, found a {found}, which would give its keys or column names; "
             'pass one column of it, such as frame["text"]'
         )
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
+    try:
+        iter(given)  # type: ignore[call-overload]
+    except TypeError:  # of an array without dimensions too, which has the method
+        raise RequestError(f"{name}: expected a list of {items}, found {found}") from None
+    if isinstance(given, bytes):
         raise RequestError(f"{name}: expected a list of {items}, found {found}")

@@ -30,7 +30,7 @@ def similarity(
     Raises RequestError for sides that are no lists of sentences, or cannot be paired, and for an unknown metric;
     WorkError for a vector that is not finite.
     """
-    sides = [texts_of(side, "similarity") for side in (first, second) if side is not None]
+    sides = [texts_of(first, "similarity"), *([] if second is None else [texts_of(second, "similarity")])]
     counts = [len(side) for side in sides]
     if 0 in counts or (not matrix and (len(counts) < 2 or counts[0] != counts[1])):
         raise RequestError(

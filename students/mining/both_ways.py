@@ -11,13 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.errors import RequestError, check_choice, check_count
+from bertrelay.errors import RequestError, check_choice, check_count, shown
 from bertrelay.files import whole_file
 from bertrelay.fingerprint import fingerprint
 from bertrelay.outputs import not_written
@@ -69,8 +70,8 @@ def check_how(k: int, method: Method, threshold: float | None = None) -> None:
     """Raises RequestError for no neighbours, a method that there is not, and a threshold that is no number."""
     check_count("k", k)
     check_choice("method", method, get_args(Method))
-    if threshold is not None and not math.isfinite(threshold):
-        raise RequestError(f"threshold: expected a number, 1.1 for example, found {threshold}")
+    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
+        raise RequestError(f"threshold: expected a number, 1.1 for example, found {shown(threshold)}")
 
 
 def _check(source: Vectors, target: Vectors) -> None:

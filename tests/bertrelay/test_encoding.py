@@ -104,6 +104,16 @@ def test_no_sentences_give_no_vectors_and_an_empty_one_gives_one(make_encoder: M
     assert np.isfinite(encoder.encode([""])).all()
 
 
+class ByPosition:
+    """Read by position alone, as data sets of torch are."""
+
+    def __init__(self, sentences: list[str]) -> None:
+        self.sentences = sentences
+
+    def __getitem__(self, place: int) -> str:
+        return self.sentences[place]
+
+
 def test_one_sentence_gives_one_vector(make_encoder: MakeEncoder) -> None:
     encoder = make_encoder(prompts=Prompts({"query": "Rain. "}, None))
     found = encoder.encode("A dog runs.", prompt_name="query", precision="fp32")
@@ -111,7 +121,7 @@ def test_one_sentence_gives_one_vector(make_encoder: MakeEncoder) -> None:
     np.testing.assert_array_equal(found, encoder.encode(["A dog runs."], prompt_name="query", precision="fp32")[0])
 
 
-@pytest.mark.parametrize("kind", [list, tuple, iter, dict.fromkeys, np.array, pd.Series, pd.Index])
+@pytest.mark.parametrize("kind", [list, tuple, iter, dict.fromkeys, np.array, pd.Series, pd.Index, ByPosition])
 def test_any_iterable_of_sentences_is_read_through(kind: Callable[[list[str]], Any], make_encoder: MakeEncoder) -> None:
     encoder, sentences = make_encoder(), ["A dog runs.", "Rain.", "Un homme lit le journal."]
     given = kind(sentences)
@@ -129,6 +139,7 @@ def test_any_iterable_of_sentences_is_read_through(kind: Callable[[list[str]], A
         (b"a", "expected a list of texts, found bytes"),
         (None, "expected a list of texts, found NoneType"),
         (5, "expected a list of texts, found int"),
+        (np.array("a"), "expected a list of texts, found ndarray"),
         ({"text": ["a"]}, "found a dict, .* pass one column"),
         (pd.DataFrame({"text": ["a"]}), "found a DataFrame, .* pass one column"),
         (pa.table({"text": ["a"]}), "found a Table, .* pass one column"),

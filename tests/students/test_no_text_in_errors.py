@@ -4,11 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bertrelay import encode_file
+from bertrelay import SentenceEncoder, encode_file
 from bertrelay.errors import RequestError
-from students import build_index, mine_files, search
+from bertrelay.layout import Prompts
+from bertrelay.similarity import pairwise
+from students import build_index, mine, mine_files, search
 
 SENTENCE = "The patient Mr Marker barks."
 
@@ -19,6 +22,30 @@ CALLS: dict[str, Callable[[Any, Path], object]] = {
     "mine_files": lambda given, folder: mine_files("no model", given, given, folder / "mined.tsv"),
     "encode_file": lambda given, folder: encode_file("no model", given, folder / "vectors.npy"),
 }
+
+
+VECTORS = np.eye(2, dtype=np.float32)
+
+ELSEWHERE: dict[str, Callable[[Any], object]] = {
+    "model": lambda given: SentenceEncoder.load([given]),  # type: ignore[arg-type]
+    "device": lambda given: SentenceEncoder.load("model", given),
+    "metric": lambda given: pairwise(VECTORS, VECTORS, given),
+    "method": lambda given: mine(VECTORS, VECTORS, method=given),
+    "k": lambda given: mine(VECTORS, VECTORS, given),
+    "k, a list": lambda given: mine(VECTORS, VECTORS, [given]),  # type: ignore[arg-type]
+    "threshold": lambda given: mine(VECTORS, VECTORS, threshold=given),
+    "vectors": lambda given: mine([given], [given]),  # type: ignore[arg-type]
+    "vectors of pairs": lambda given: pairwise([given], [given]),  # type: ignore[arg-type]
+    "prompt": lambda given: Prompts({"query": "q"}).text(given),
+    "prompt, a list": lambda given: Prompts({"query": "q"}).text([given]),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_sentences_for_another_value_are_refused_without_a_word_of_them(place: str) -> None:
+    with pytest.raises(RequestError, match=r"expected .* found (str|list|no numbers in list)") as refused:
+        ELSEWHERE[place](SENTENCE)
+    assert "Marker" not in str(refused.value)
 
 
 @pytest.mark.parametrize("call", CALLS)
