@@ -88,7 +88,7 @@ def _judged_baselines(held_out: HeldOut, ours: Judged, settings: LearningSetting
     for baseline in held_out.baselines(settings.permutations, settings.seed):
         settling = baseline.validation[:, 0], held_out.validation.labels[:, 0]
         probability = baseline.test[:, 0]
-        recalibrated = calibrated(probability, *fit_recalibration(*settling))
+        recalibrated = calibrated(probability, *fit_recalibration(*settling, baseline.name))
         other = Judged(held_out.subjects, held_out.test.labels[:, 0], probability, recalibrated)
         found = figures(other, threshold_at_precision(*settling)) | differences(ours, other)
         if len(baseline.permuted):

@@ -25,6 +25,8 @@ SIGNIFICANCE = 0.05
 UNCALIBRATED = "_uncalibrated"
 CALIBRATION_ERRORS = ("calibration_error", f"calibration_error{UNCALIBRATED}")
 STEPS, LARGEST_STEP, SMALLEST_STEP = 30, 2.0, 1e-5
+SMALLEST_SPREAD = 1e-6
+"""Of log-odds; what differs by less is rounding, and has no slope."""
 
 
 class Recalibration(NamedTuple):
@@ -46,23 +48,25 @@ def log_odds(probability: Floats) -> Floats:
     return found
 
 
-def fit_recalibration(probability: Floats, outcomes: Flags) -> Recalibration:
+def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model") -> Recalibration:
     """Slope and intercept by the likelihood of validation admissions, as far as these give reason to change P.
 
     By the closed testing procedure of Vergouwe et al. (2017): P stays as it is unless slope and intercept together fit
     better, and the slope stays 1 unless it fits better too, by likelihood-ratio tests. Else noise in validation would
     spoil what is calibrated. Where P falls as the outcome rises the slope is 0, and all get the prevalence.
+    name: of what gave the probabilities, for the log.
     """
     fewest, of_all = min(outcomes.sum(), (~outcomes).sum()), f"{np.sum(outcomes):,} of {len(outcomes):,} positive"
     if fewest == 0:
-        say(f"probabilities are not recalibrated: expected validation admissions of either outcome, found {of_all}")
+        say(f"recalibration of {name}: none; it takes validation admissions of either outcome, found {of_all}")
         return Recalibration()
     unchanged, shifted = Recalibration(), Recalibration(1.0, _intercept(probability, outcomes))
     fitted, parameters = shifted, 1
     if fewest >= FEWEST_FOR_SLOPE:
         fitted, parameters = _slope_and_intercept(log_odds(probability), outcomes), 2
     else:
-        say(f"recalibration: no slope, which takes {FEWEST_FOR_SLOPE} of either outcome on validation, found {of_all}")
+        needed = f"it takes {FEWEST_FOR_SLOPE} of either outcome on validation"
+        say(f"recalibration of {name}: no slope; {needed}, found {of_all}")
 
     def fits_better(than: Recalibration, parameters: int) -> bool:
         gain = _deviance(probability, outcomes, than) - _deviance(probability, outcomes, fitted)
@@ -73,7 +77,7 @@ def fit_recalibration(probability: Floats, outcomes: Flags) -> Recalibration:
     if parameters == 1 or not fits_better(shifted, 1):
         return shifted
     if fitted.slope <= 0:
-        say("recalibration: P does not rise with the outcome on validation, so every admission gets the prevalence")
+        say(f"recalibration of {name}: P does not rise with the outcome on validation, so all get the prevalence")
         return Recalibration(0.0, float(logit(outcomes.mean())))
     return fitted
 
@@ -123,7 +127,10 @@ class Calibration:
         self._probability, self._outcomes = probability, outcomes.astype(np.float64)
         self._log_odds, self._bins = log_odds(probability), Bins.by_size(probability, outcomes)
         ones = np.ones(len(outcomes))
-        self._features = np.stack([ones, self._log_odds], axis=1)  # (admissions, 2)
+        centre, spread = (self._log_odds.mean(), self._log_odds.std()) if len(outcomes) else (0.0, 0.0)
+        self._spread = float(spread) if spread > SMALLEST_SPREAD else np.inf
+        scaled = (self._log_odds - centre) / self._spread
+        self._features = np.stack([ones, scaled], axis=1)  # (admissions, 2)
         self._start = logistic_regression(self._features, 0.0, self._outcomes, ones)
         self._shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, ones)
 
@@ -135,7 +142,7 @@ class Calibration:
             "brier": brier(self._probability, self._outcomes > 0, weights),
             "calibration_error": self._bins.error(weights),
             "observed_expected": ratio(weights @ self._outcomes, weights @ self._probability),
-            "calibration_slope": both[..., 1],
+            "calibration_slope": both[..., 1] / self._spread,
             "calibration_intercept": shift[..., 0],
         }
         return {f"{name}{suffix}": figure for name, figure in found.items()}

@@ -84,12 +84,13 @@ def test_separable_outcomes_have_a_finite_slope_and_probabilities_inside_of_0_an
 def test_of_few_admissions_the_intercept_alone_is_fitted_and_one_outcome_gives_nothing(capsys):
     probability = np.concatenate([np.linspace(0.3, 0.9, 47), [0.8, 0.7, 0.95]])
     outcomes = np.arange(50) >= 47
-    slope, intercept = fit_recalibration(probability, outcomes)
+    slope, intercept = fit_recalibration(probability, outcomes, "tfidf")
     assert slope == 1 and calibrated(probability, slope, intercept).mean() == pytest.approx(3 / 50)
-    assert "no slope, which takes 10 of either outcome on validation, found 3 of 50 positive" in capsys.readouterr().err
+    told = "recalibration of tfidf: no slope; it takes 10 of either outcome on validation, found 3 of 50 positive"
+    assert told in capsys.readouterr().err
     for one in (np.zeros(50, bool), np.ones(50, bool)):
         assert fit_recalibration(probability, one) == Recalibration(1, 0)
-        assert "expected validation admissions of either outcome" in capsys.readouterr().err
+        assert "recalibration of model: none; it takes validation admissions of either" in capsys.readouterr().err
     extreme = np.array([0.0, 1.0, 1.0, 1.0])
     assert calibrated(extreme, *fit_recalibration(extreme, extreme < 0.5)).mean() == pytest.approx(0.25)
 
@@ -115,6 +116,15 @@ def test_figures_of_calibration_are_scikit_learns_for_every_row_of_weights(count
         expected = weight @ expit(x + found["calibration_intercept"][row])
         assert expected == pytest.approx(weight @ outcomes, rel=1e-5)
         assert found["observed_expected"][row] == pytest.approx(weight @ outcomes / (weight @ probability))
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.01, 1e-4])
+def test_probabilities_that_hardly_differ_have_a_slope(spread):
+    given, outcomes = drawn(800)
+    probability = expit(-1 + spread * given)
+    model = LogisticRegression(C=np.inf, tol=1e-10).fit(given[:, None], outcomes)
+    found = Calibration(probability, outcomes).figures(np.ones(800))["calibration_slope"]
+    assert found * spread == pytest.approx(model.coef_[0, 0], rel=1e-3)
 
 
 def test_what_has_no_finite_solution_has_no_figure():
