@@ -57,6 +57,7 @@ REASONS = (
     *(ENDED, NO_TIME, NEXT_STAY, AFTER_DISCHARGE, LATE, STORED_LATE, NO_TEXT),
 )
 """Why a note is left out, in the order in which they are looked at."""
+NEXT_STAY_AT = "next_stay_at"
 BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
 
 
@@ -101,7 +102,12 @@ def read_stays(cohort: Path, admissions: Path | None, file: str = COHORT) -> Sta
         stays, members = pq.read_table(cohort / file), pq.read_table(cohort / MEMBERS)
         for column in ("subject_id", "hadm_id"):
             stays = stays.set_column(stays.schema.get_field_index(column), column, canonical_ids(stays[column]))
-        next_begins = stays["next_stay_at"].cast(pa.timestamp("s")).to_numpy()
+        if NEXT_STAY_AT not in stays.column_names:
+            raise RequestError(
+                f"cohort: expected a column {NEXT_STAY_AT} in {cohort / file}, found none; an older edition wrote it. "
+                "Make the cohort again with the stage domain.cohort."
+            )
+        next_begins = stays[NEXT_STAY_AT].cast(pa.timestamp("s")).to_numpy()
         ids, of_stay = (canonical_ids(members[column]).to_pylist() for column in ("hadm_id", STAY))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise RequestError(

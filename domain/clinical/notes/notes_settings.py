@@ -20,7 +20,7 @@ class NotesSettings(Settings):
 
     mimic: a folder with the notes of MIMIC-III or MIMIC-IV.
     cohort: the folder that the cohort's stage wrote, as in `@cohort`.
-    input: `discharge`, the discharge summaries of a stay with their addenda; or `early`, all else that was charted
+    input: `discharge`, the discharge summaries of a stay with their addenda; or `early`, all else that was written
         before hour `hours` of it, for stays that were open then. MIMIC-IV has discharge summaries only.
     stays: `cohort`, those that a return can follow; or `all`, deaths in hospital among them, as what else is asked of
         early notes needs. Of who dies, notes are early only where death came after the cut-off.

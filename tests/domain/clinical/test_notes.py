@@ -318,7 +318,8 @@ def test_a_cohort_that_does_not_know_the_next_admission_is_refused(hospital, con
     settings = hospital([report("A.")])
     file = settings.cohort + "/cohort.parquet"
     pq.write_table(pq.read_table(file).drop_columns("next_stay_at"), file)
-    with pytest.raises(RequestError, match=r"cohort: expected a folder .*domain\.cohort"):
+    told = r"cohort: expected a column next_stay_at in .*cohort\.parquet.* Make the cohort again"
+    with pytest.raises(RequestError, match=told):
         notes.run(settings, context)
 
 
