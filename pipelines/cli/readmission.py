@@ -136,7 +136,7 @@ def score(
 def _id_in(file: Path) -> str:
     """The id of an admission that is all that a file holds."""
     try:
-        found = file.read_text(encoding="utf-8").split()
+        found = file.read_text(encoding="utf-8-sig").split()
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(
             f"--admission: expected a file with an id, found none that can be read at {file} ({type(error).__name__})"
