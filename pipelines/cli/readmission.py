@@ -150,7 +150,7 @@ def _text(scored: "ScoredFile", output: Path) -> str:
     """How many admissions there are, and what was left out."""
     alarms = "" if scored.alarms is None else f", {scored.alarms:,} alarms"
     first = f"{scored.admissions:,} admissions, {scored.chunks:,} chunks{alarms}, in {output}"
-    told = {"admissions without text": scored.without_text, "of unknown tokens only": scored.unknown_text}
+    told = {"admissions without text": scored.without_text, "without a known word": scored.unknown_text}
     told |= {"rows that cannot be used": scored.rejected}
     left_out = ", ".join(f"{count:,} {what}" for what, count in told.items() if count)
     return f"{first}\nwithout a probability: {left_out}" if left_out else first

@@ -177,13 +177,13 @@ def test_unknown_text_has_a_reason_and_no_probability(call, model, tmp_path, suf
         {name: None if pd.api.types.is_scalar(value) and pd.isna(value) else value for name, value in row.items()}
         for row in rows_of(tmp_path / f"scores{suffix}")
     ]
-    assert [row["reason"] for row in rows] == ["unknown tokens only", "no text", None, None]
+    assert [row["reason"] for row in rows] == ["no known word", "no text", None, None]
     assert [row["unknown_share"] for row in rows] == [1, None, 0, 0.5]
     assert [row["probability"] is None for row in rows] == [True, True, False, False]
     assert [row["n_chunks"] for row in rows] == [0, 0, 1, 1]
-    assert "1 admissions without text, 1 of unknown tokens only" in out
+    assert "1 admissions without text, 1 without a known word" in out
     told = capsys.readouterr().err
-    assert "1 of 4 admissions have no probability: unknown tokens only" in told
+    assert "1 of 4 admissions have no probability: no known word" in told
     assert "more than 10% of the tokens are unknown to the model in 2 of 4 admissions" in told
 
 

@@ -55,11 +55,28 @@ class ChunkTokens:
 
 def unknown_shares(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.float64]:
     """The share of unknown tokens in each of `count` texts, special ones left out, (count,); nan without tokens."""
-    is_unknown = tokens.ids == (-1 if chunker.unknown_id is None else chunker.unknown_id)
-    of_chunks = np.add.reduceat(is_unknown, tokens.starts, dtype=np.int64) if len(tokens) else np.zeros(0)
-    unknown = np.bincount(tokens.admissions, of_chunks, count)
+    unknown = _counts(tokens, count, tokens.ids == (-1 if chunker.unknown_id is None else chunker.unknown_id))
     of_texts = np.bincount(tokens.admissions, tokens.lengths - chunker.specials, count)
     found: NDArray[np.float64] = np.divide(unknown, of_texts, out=np.full(count, np.nan), where=of_texts > 0)
+    return found
+
+
+def unreadable(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.bool_]:
+    """Which of `count` texts the model cannot read, (count,): without tokens, or with unknown ones and no known word.
+
+    Punctuation and marks are no words: a text in another script has the former, too.
+    """
+    shares = unknown_shares(tokens, count, chunker)
+    found: NDArray[np.bool_] = np.isnan(shares) | (shares > 0) & (
+        _counts(tokens, count, chunker.is_word[tokens.ids]) == 0
+    )
+    return found
+
+
+def _counts(tokens: ChunkTokens, count: int, is_counted: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """How many tokens of each text are counted, (count,); is_counted: of all tokens."""
+    of_chunks = np.add.reduceat(is_counted, tokens.starts, dtype=np.int64) if len(tokens) else np.zeros(0)
+    found: NDArray[np.float64] = np.bincount(tokens.admissions, of_chunks, count)
     return found
 
 

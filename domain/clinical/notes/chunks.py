@@ -55,6 +55,7 @@ class Chunker:
         self._rules = plain_rules(tokenizer)
         self._space = before_sentences(self._rules)
         self.unknown_id = tokenizer.unk_token_id
+        self.is_word = _words(tokenizer)
         self._before, self._after = _special_ids(self._rules)
         self.specials = len(self._before) + len(self._after)
         self.room = settings.max_tokens - self.specials
@@ -159,3 +160,13 @@ def _special_ids(rules: Tokenizer) -> tuple[NDArray[np.int32], NDArray[np.int32]
     own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
     ids = np.array(encoding.ids, np.int32)
     return (ids[: own[0]], ids[own[-1] + 1 :]) if len(own) else (ids, ids[:0])
+
+
+def _words(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.bool_]:
+    """Whether each token is (part of) a word: it has a letter or a digit and is no mark such as [UNK] and [DATE]."""
+    vocabulary, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
+    found = np.zeros(max(vocabulary.values(), default=0) + 1, bool)
+    for token, number in vocabulary.items():
+        is_mark = token in special or (token.startswith("[") and token.endswith("]"))
+        found[number] = not is_mark and any(character.isalnum() for character in token)
+    return found

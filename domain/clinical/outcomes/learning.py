@@ -17,7 +17,7 @@ from bertrelay.hardware import default_device
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training import train
 from domain.clinical.ids import canonical_id
-from domain.clinical.notes.chunk_tokens import stored_chunk_tokens, unknown_shares, warn_of_unknown
+from domain.clinical.notes.chunk_tokens import stored_chunk_tokens, unknown_shares, unreadable, warn_of_unknown
 from domain.clinical.notes.chunks import Chunker
 from domain.clinical.outcomes.classifier import start_model
 from domain.clinical.outcomes.judgement import judge
@@ -86,11 +86,12 @@ def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContex
     chunker = Chunker(model.tokenizer, settings.chunking)
     tokens = stored_chunk_tokens(notes.texts(), len(notes), chunker, folder)
     unknown = unknown_shares(tokens, len(notes), chunker)
-    unread = int((np.isnan(unknown) | (unknown == 1)).sum())
-    if unread:
+    unread = np.flatnonzero(unreadable(tokens, len(notes), chunker))
+    if len(unread):
         raise RequestError(
-            f"notes: expected a text that the base can read for every stay, found nothing but white space, what its "
-            f"tokenizer drops or what its vocabulary does not know for {unread:,} in {notes.file}"
+            "notes: expected a text that the base can read for every stay, found white space, what its tokenizer drops "
+            f"or no word of its vocabulary for {len(unread):,} of {len(notes):,} in {notes.file}, the first in row "
+            f"{unread[0] + 1:,}. Leave these notes out, or take a base that knows their language."
         )
     warn_of_unknown(unknown)
     notes = replace(notes, table=notes.table.assign(unknown_share=unknown))

@@ -17,7 +17,7 @@ from bertrelay.linear import Packed
 from bertrelay.progress import Bar, say
 from bertrelay.texts import texts_of
 from domain.clinical.ids import tell_mixed_ids
-from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens, unknown_shares, warn_of_unknown
+from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens, unknown_shares, unreadable, warn_of_unknown
 from domain.clinical.notes.chunks import Chunker
 from domain.clinical.notes.cleaning import clean
 from domain.clinical.notes.sections import NAMES, find_sections
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
-NO_TEXT, UNKNOWN_TEXT = "no text", "unknown tokens only"
+NO_TEXT, UNKNOWN_TEXT = "no text", "no known word"
 
 
 class ScoredChunk(NamedTuple):
@@ -59,7 +59,7 @@ class Score(NamedTuple):
         model, None where it has none.
     section: of the chunk with the largest share, by its header; None outside known ones.
     unknown_share: of the tokens, how many the vocabulary does not know; None without tokens.
-    reason: why there is no probability: `NO_TEXT`, or `UNKNOWN_TEXT` where the vocabulary knows none of the tokens.
+    reason: why there is no probability: `NO_TEXT`, or `UNKNOWN_TEXT` where the vocabulary knows none of the words.
     """
 
     probability: float | None
@@ -140,7 +140,7 @@ class OutcomeScorer:
         Ids may be numbers in one row and text in another. Columns: hadm_id, probability, calibrated, alarm, n_chunks,
         unknown_share, top_start, top_end, top_section, top_share, reason; of a model with several labels no calibrated
         and alarm, but label, the likeliest, and `probability/LABEL` of all. They are missing, and `reason` says why,
-        where an admission has no text or the vocabulary knows none of its tokens. Offsets count characters of the
+        where an admission has no text or the vocabulary knows none of its words. Offsets count characters of the
         admission's notes as they are read: each cleaned (unless they are `cleaned` already), in the order of the rows,
         an empty line between them.
         Raises RequestError for a missing column, and for a row without an id or whose note is not text.
@@ -189,13 +189,13 @@ class OutcomeScorer:
         columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_told, contributed]
         rows = [ScoredChunk(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         borders = np.searchsorted(owners, np.arange(count + 1)).tolist()
-        unknown = unknown_shares(tokens, count, self._chunker)
+        unknown, cannot_read = (of(tokens, count, self._chunker) for of in (unknown_shares, unreadable))
         for number, text in enumerate(texts):
             chunks = rows[borders[number] : borders[number + 1]]
             if not chunks:
                 yield Score(None, None, None, None, [], reason=NO_TEXT)
-            elif unknown[number] == 1:
-                yield Score(None, None, None, None, [], unknown_share=1.0, reason=UNKNOWN_TEXT)
+            elif cannot_read[number]:
+                yield Score(None, None, None, None, [], unknown_share=float(unknown[number]), reason=UNKNOWN_TEXT)
             else:
                 yield _score(text, chunks, found[number], how)._replace(unknown_share=float(unknown[number]))
 

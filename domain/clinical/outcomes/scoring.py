@@ -58,7 +58,7 @@ class ScoredFile(NamedTuple):
     """What `score_file` did.
 
     without_text, unknown_text: admissions that have a row and no probability, without text or as the vocabulary knows
-        none of it. rejected: rows that could not be used.
+        no word of it. rejected: rows that could not be used.
     alarms: None where the model has no threshold, so that nothing is one.
     chunks_per_second: of what was computed now; None where that is nothing.
     """

@@ -300,12 +300,15 @@ def test_a_stay_without_text_is_told(bert, tmp_path):
         run(settings(tmp_path, bert), fresh_context(tmp_path))
 
 
-@pytest.mark.parametrize("unreadable", ["\u200b\n", "患者は退院した。"], ids=ascii)
+@pytest.mark.parametrize("unreadable", ["\u200b\n", "患者は退院した。", "患者. 退院."], ids=ascii)
 def test_a_stay_with_nothing_to_read_is_told_before_training(bert, tmp_path, unreadable):
     table = stays(40)
     write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, unreadable)))
     context = fresh_context(tmp_path)
-    with pytest.raises(RequestError, match=r"a text that the base can read for every stay, found .* for 1 in"):
+    with pytest.raises(
+        RequestError,
+        match=r"a text that the base can read for every stay, found .* for 1 of 40 in .*, the first in row 8",
+    ):
         run(settings(tmp_path, bert), context)
     assert not list(context.output.iterdir())
 

@@ -100,7 +100,7 @@ def test_a_text_with_nothing_to_read_has_no_probability(scorer, text, cleaned):
 def test_a_text_of_unknown_tokens_only_has_no_probability_and_says_why(scorer, capsys):
     texts = ["患者は退院した。", "", HARMLESS[0], f"{HARMLESS[0]} 患者"]
     found = scorer.score(pd.DataFrame({"hadm_id": [1, 2, 3, 4], "text": texts}))
-    assert found["reason"].tolist()[:2] == ["unknown tokens only", "no text"] and found["reason"][2:].isna().all()
+    assert found["reason"].tolist()[:2] == ["no known word", "no text"] and found["reason"][2:].isna().all()
     assert found["probability"].isna().tolist() == [True, True, False, False]
     assert found[["calibrated", "alarm", "top_start", "top_share"]].iloc[0].isna().all() and found["n_chunks"][0] == 0
     ids = scorer.model.tokenizer(texts[3], add_special_tokens=False)["input_ids"]
@@ -108,7 +108,7 @@ def test_a_text_of_unknown_tokens_only_has_no_probability_and_says_why(scorer, c
     assert found["unknown_share"].tolist()[2:] == pytest.approx([0, share]) and 0 < share < 1
     assert found["unknown_share"][0] == 1 and np.isnan(found["unknown_share"][1])
     assert "in 2 of 4 admissions" in capsys.readouterr().err
-    assert "unknown tokens only" in page(scorer.explain(texts[0]), scorer.model.settings)
+    assert "no known word" in page(scorer.explain(texts[0]), scorer.model.settings)
     scorer.score(pd.DataFrame({"hadm_id": [3], "text": HARMLESS[:1]}))
     assert "unknown" not in capsys.readouterr().err
 
@@ -124,6 +124,14 @@ def test_unknown_tokens_are_counted_over_all_chunks_of_an_admission(scorer):
     expected = [(each == tokenizer.unk_token_id).mean() if len(each) else np.nan for each in ids]
     assert unknown_shares(tokens, 4, scorer._chunker) == pytest.approx(expected, nan_ok=True)
     assert np.isnan(unknown_shares(chunk_tokens([""], scorer._chunker), 1, scorer._chunker)).all()
+
+
+def test_punctuation_and_marks_make_no_text_readable(scorer):
+    known = set(scorer.model.tokenizer.get_vocab())
+    assert {".", "[SEP]", "the"} <= known and not {"患", "退"} & known
+    found = scorer.score_texts(["患者. [SEP] 退院.", "患者. the 退院", HARMLESS[0]])
+    assert [each.reason for each in found] == ["no known word", None, None]
+    assert found[0].probability is None and found[0].chunks == [] and 0 < found[0].unknown_share < 1
 
 
 def test_nothing_to_score_is_an_empty_frame(scorer):
