@@ -8,11 +8,14 @@ import hashlib
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from errno import EINVAL
 from pathlib import Path
 from typing import Any
 
+from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
 from bertrelay.settings import HubDataset, InputFile, ModelSource, Source, is_auto_precision, leaves
 from bertrelay.stage import Stage
@@ -38,7 +41,15 @@ class Digests:
         self._fresh: dict[str, str] = {}
 
     def of_file(self, path: Path) -> str:
-        """The sha256 of the file's content, in hex."""
+        """The sha256 of the file's content, in hex. Raises RequestError for what is no file that can be read."""
+        try:
+            return self._of_file(path)
+        except OSError as error:
+            raise RequestError(
+                f"expected a file that can be read, found {error.strerror or error} at {path}; remove or replace it"
+            ) from error
+
+    def _of_file(self, path: Path) -> str:
         stamp = _stamp(path)
         name = str(path)
         if self._fresh.get(name) == json.dumps(stamp) or (not self.verify and self._remembered(name, stamp)):
@@ -53,7 +64,10 @@ class Digests:
         return digest
 
     def of_folder(self, folder: Path) -> str:
-        """The sha256 of the names and contents in `folder`; hidden files (`.git`, `.cache`) are no part of a model."""
+        """The sha256 of the names and contents in `folder`; hidden files (`.git`, `.cache`) are no part of a model.
+
+        Raises RequestError for a file in it that cannot be read, and for a link to a folder that it lies in.
+        """
         inner = {path.relative_to(folder).as_posix(): path for path in _visible_files(folder)}
         return fingerprint({name: self.of_file(path) for name, path in sorted(inner.items())})
 
@@ -80,12 +94,20 @@ class Digests:
 
 def _stamp(path: Path) -> list[int]:
     found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for its other end
+        raise OSError(EINVAL, "something else")
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in folders:
+            link = Path(root, name)
+            if link.is_symlink() and Path(root).resolve().is_relative_to(link.resolve()):
+                raise RequestError(
+                    f"expected a folder with an end, found a link to its own parent at {link}; remove it"
+                )
         yield from (Path(root, name) for name in names if not name.startswith("."))
 
 

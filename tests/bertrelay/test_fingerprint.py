@@ -7,6 +7,7 @@ from typing import Annotated
 import pytest
 
 from bertrelay import fingerprint as prints
+from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, content_parts, fingerprint, parts_of
 from bertrelay.settings import RUN_ONLY, WHEN_SET, DataSource, HubDataset, InputFile, ModelSource, Settings
 from bertrelay.stage import Stage
@@ -113,6 +114,16 @@ def test_of_a_folder_names_and_contents_count_and_hidden_files_do_not(tmp_path):
     (tmp_path / "one/.git").mkdir()
     (tmp_path / "one/.git/HEAD").write_text("x")
     assert first == parts(base=str(tmp_path / "one"))["base"]
+
+
+def test_a_folder_that_cannot_be_read_whole_is_a_clear_error(tmp_path):
+    odd = tmp_path / "model" / "odd"
+    odd.parent.mkdir()
+    for make in (lambda: odd.symlink_to("nothing"), lambda: os.mkfifo(odd), lambda: odd.symlink_to(tmp_path)):
+        make()
+        with pytest.raises(RequestError, match=f"expected .* at {odd}"):
+            Digests().of_folder(odd.parent)
+        odd.unlink()
 
 
 def test_of_another_stage_its_fingerprint_and_the_inner_path_count():
