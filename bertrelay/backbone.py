@@ -117,7 +117,22 @@ class NetworkConfig(Description):
     attention_dropout: Share | None = None
 
 
-class _TokenizerConfig(Description):
+class _AddedToken(Description):
+    content: str
+
+
+class _SpecialTokens(Description):
+    unk_token: str | _AddedToken | None = None
+    sep_token: str | _AddedToken | None = None
+    pad_token: str | _AddedToken | None = None
+    cls_token: str | _AddedToken | None = None
+    mask_token: str | _AddedToken | None = None
+    bos_token: str | _AddedToken | None = None
+    eos_token: str | _AddedToken | None = None
+    additional_special_tokens: list[str | _AddedToken] | None = None
+
+
+class _TokenizerConfig(_SpecialTokens):
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool | None = None
@@ -403,12 +418,20 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
     lower_case: put a lower-casing before everything else, as `do_lower_case` of sentence-transformers asks.
     """
     settings = read_model_file(folder / "tokenizer_config.json", _TokenizerConfig) or _TokenizerConfig()
-    for name in ("special_tokens_map.json", "added_tokens.json"):
-        read_model_file(folder / name, dict[str, Any])
+    read_model_file(folder / "special_tokens_map.json", _SpecialTokens)
+    read_model_file(folder / "added_tokens.json", dict[str, int])
     try:
         with _quiet():
             tokenizer = _load_by_class(folder, settings)
             rules = _read_rules(folder / "tokenizer.json") or tokenizer.backend_tokenizer
+            rules.no_padding()
+            rules.no_truncation()
+            _apply_settings(rules, settings)
+            _check_encodes(rules, folder)
+            if lower_case:
+                before = [rules.normalizer] if rules.normalizer else []
+                rules.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+            return as_fast(rules, tokenizer)
     except (Stopped, RequestError):
         raise
     except Exception as error:  # the tokenizers library raises plain Exception
@@ -416,14 +439,6 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
             f"model: expected a tokenizer in {folder} (tokenizer.json, vocab.txt, …), found none that can be read "
             f"({type(error).__name__})"
         ) from error
-    rules.no_padding()
-    rules.no_truncation()
-    _apply_settings(rules, settings)
-    _check_encodes(rules, folder)
-    if lower_case:
-        before = [rules.normalizer] if rules.normalizer else []
-        rules.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
-    return as_fast(rules, tokenizer)
 
 
 def _load_by_class(folder: Path, settings: _TokenizerConfig) -> PreTrainedTokenizerBase:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,7 @@ def test_a_shard_may_not_lie_elsewhere(folder: Path) -> None:
 
 @pytest.mark.parametrize("source", ["bertrelay/../../tests", "bertrelay//etc", "sys/tests", "six/tests", "__main__/x"])
 def test_a_package_path_may_not_leave_its_package(source: str) -> None:
+    import_module("six")  # a single file, which calls itself a package once it is imported
     with pytest.raises(ValueError, match=r"inside the Python package|not installed"):
         ModelSource.parse(f"package:{source}")
 
@@ -225,6 +227,10 @@ def test_what_is_no_object_is_a_clear_error(file: str, folder: Path) -> None:
         ("tokenizer_config.json", {"model_max_length": -1}),
         ("tokenizer_config.json", {"do_lower_case": "yes"}),
         ("tokenizer_config.json", {"padding_side": "middle"}),
+        ("tokenizer_config.json", {"sep_token": {}}),
+        ("special_tokens_map.json", {"cls_token": {}}),
+        ("special_tokens_map.json", {"unk_token": {"x": 1}}),
+        ("special_tokens_map.json", {"additional_special_tokens": "[X]"}),
     ],
 )
 def test_a_value_that_cannot_be_is_a_clear_error_before_memory_is_taken(
@@ -232,6 +238,24 @@ def test_a_value_that_cannot_be_is_a_clear_error_before_memory_is_taken(
 ) -> None:
     rewrite(folder / file, **changes)
     with pytest.raises(RequestError):
+        SentenceEncoder.load(folder)
+
+
+def test_a_special_token_may_be_written_with_its_options(folder: Path) -> None:
+    before = SentenceEncoder.load(folder).encode(["a b"])
+    rewrite(folder / "special_tokens_map.json", cls_token={"content": "[CLS]", "lstrip": False, "__type": "AddedToken"})
+    assert np.array_equal(SentenceEncoder.load(folder).encode(["a b"]), before)
+
+
+@pytest.mark.parametrize("error", [RecursionError, KeyError])
+def test_whatever_breaks_of_a_tokenizer_is_a_clear_error(
+    error: type[Exception], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(backbone, "as_fast", breaks)
+    with pytest.raises(RequestError, match=rf"expected a tokenizer in .*\({error.__name__}\)"):
         SentenceEncoder.load(folder)
 
 
