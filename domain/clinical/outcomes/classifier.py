@@ -33,6 +33,8 @@ from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from domain.pretraining.vocabulary import check_vocabulary
 
 DESCRIPTION = "outcome.json"
+LATER = {"input", "alarm_precision", "alarms", "alarms_right"}
+"""Keys that folders of the first edition lack. In the place of slope and intercept they have a temperature."""
 PROBLEMS: dict[Kind, Literal["single_label_classification", "multi_label_classification"]] = {
     "binary": "multi_label_classification",
     "multi-class": "single_label_classification",
@@ -195,9 +197,22 @@ def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeMo
             f"model: expected the description of an outcome in {folder / DESCRIPTION}, found something else under "
             f"{keys}; copy the folder again, or take one that domain.readmission or domain.outcome wrote"
         ) from error
+    if lacking := sorted(_lacking(found, set(told))):
+        raise RequestError(
+            f"model: expected {', '.join(lacking)} in {folder / DESCRIPTION}, found none; copy the folder again"
+        )
     if task not in (None, found.task):
         raise RequestError(
             f"model: expected one that tells {task}, found one that tells {found.task} in {folder}; take another, or "
             "ask it what it tells with `bertrelay outcome score`"
         )
     return found
+
+
+def _lacking(found: OutcomeModelSettings, told: set[str]) -> set[str]:
+    """The keys that every edition writes and this folder has not: their defaults would be those of another model."""
+    older = LATER | ({"intercept"} if "temperature" in told else set())
+    inner = found.chunking
+    chunking = {f"chunking.{name}" for name in type(inner).model_fields.keys() - inner.model_fields_set}
+    own = type(found).model_fields.keys() - found.model_fields_set - older
+    return own if "chunking" in own else own | chunking

@@ -1,5 +1,7 @@
 """Scoring in memory: whose chunks are whose, what is told of each admission, and what its words did."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -242,3 +244,24 @@ def test_words_are_marked_in_the_top_chunk_alone_where_chunks_overlap(model_fold
     assert any(chunk != top and chunk.start < top.end and top.start < chunk.end for chunk in found.score.chunks)
     for section in page(found, how).split("<section")[1:]:
         assert ("<mark" in section) == section.startswith(' class="top"')
+
+
+@pytest.mark.parametrize(
+    "key", ["task", "labels", "chunking", "max_tokens", "aggregation", "c", "slope", "intercept", "threshold"]
+)
+def test_a_key_that_is_missing_is_never_taken_for_its_default(model_folder, tmp_path, key):
+    shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
+    told = json.loads((tmp_path / "outcome.json").read_text())
+    del (told["chunking"] if key == "max_tokens" else told)[key]
+    (tmp_path / "outcome.json").write_text(json.dumps(told))
+    with pytest.raises(RequestError, match=rf"expected (chunking\.)?{key} in .*outcome\.json"):
+        load_model(tmp_path)
+
+
+def test_a_folder_of_the_first_edition_loads(model_folder, tmp_path):
+    shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
+    told = json.loads((tmp_path / "outcome.json").read_text())
+    kept = ("task", "labels", "input", "chunking", "aggregation", "c", "threshold")
+    older = {name: told[name] for name in kept} | {"temperature": 2.0}
+    (tmp_path / "outcome.json").write_text(json.dumps(older))
+    assert load_model(tmp_path).settings == load_model(model_folder).settings
