@@ -4,9 +4,11 @@ One temperature for all scores (Guo et al. 2017, section 4.2): it changes no dec
 """
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.optimize import minimize_scalar
 
 from bertrelay.progress import say
@@ -15,6 +17,8 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 COLDEST, HOTTEST = 0.2, 10.0
+Temperature = Annotated[float, Field(ge=COLDEST / 10, le=HOTTEST * 10, allow_inf_nan=False)]
+"""What a model's folder may say; beyond, all confidences would be alike."""
 FEWEST = 20
 """With fewer of them, or all right or all wrong, there is nothing to learn a temperature from."""
 BINS = 10

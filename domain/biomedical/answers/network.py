@@ -6,10 +6,10 @@ transformers has no place for.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import torch
-from pydantic import Field, FiniteFloat
+from pydantic import FiniteFloat
 from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -31,6 +31,7 @@ from domain.biomedical.networks import (
     save_network,
     window_size,
 )
+from domain.calibration import Temperature
 
 DESCRIPTION = "qa.json"
 MAX_TOKENS, MAX_ANSWER_TOKENS = 384, 30
@@ -96,7 +97,7 @@ class _Description(Shape):
     stride: Positive | None
     max_answer_tokens: Positive
     threshold: FiniteFloat | None
-    temperature: Annotated[FiniteFloat, Field(gt=0)]
+    temperature: Temperature
     whole_words: bool = True
 
 

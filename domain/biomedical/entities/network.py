@@ -36,6 +36,7 @@ from domain.biomedical.networks import (
     window_size,
 )
 from domain.biomedical.tags import Scheme
+from domain.calibration import Temperature
 from domain.pretraining.vocabulary import lowers_case
 
 DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
@@ -50,7 +51,7 @@ class _Description(Shape):
     decoder: Literal["softmax", "crf"]
     max_tokens: Annotated[int, Field(ge=1)]
     overlap: Annotated[int, Field(ge=0)]
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    temperature: Temperature
     capitals: bool = False
 
 

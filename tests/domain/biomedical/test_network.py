@@ -169,13 +169,13 @@ def test_a_damaged_crf_is_told(folder: Path, damage: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "{}", '{"decoder": "crf", "temperature": 1.7}', "\ud800", "NAME"],
-    ids=["empty", "cut", "a list", "without keys", "with some", "no UTF-8", "of another shape"],
+    ["", "{", "[]", "{}", '{"decoder": "crf", "temperature": 1.7}', "\ud800", '"1.7"', "1e12"],
+    ids=["empty", "cut", "a list", "without keys", "with some", "no UTF-8", "of another shape", "absurd"],
 )
 def test_a_damaged_description_is_told(folder: Path, content: str) -> None:
     file = folder / "ner.json"
-    if content == "NAME":
-        content = file.read_text().replace("1.7", '"1.7"')
+    if content in ('"1.7"', "1e12"):
+        content = file.read_text().replace("1.7", content)
     file.write_bytes(content.encode(errors="surrogatepass"))
     with pytest.raises(RequestError, match=r"expected scheme, decoder, .*, capitals in .*ner\.json, found .*; copy"):
         load_model(folder)

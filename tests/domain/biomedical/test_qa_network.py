@@ -65,6 +65,7 @@ def test_a_model_comes_back_as_it_was(tiny_bert: Path, tmp_path: Path) -> None:
         ('{"threshold": "high"}', "threshold"),
         ('{"temperature": 0}', "temperature"),
         ('{"temperature": NaN}', "temperature"),
+        ('{"temperature": 1000000000000}', "temperature"),
         ('{"max_answer_tokens": 0}', "max_answer_tokens"),
         ('{"stride": 1.5}', "stride"),
     ],
