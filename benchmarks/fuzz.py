@@ -22,6 +22,7 @@ The last three are to be 0; their cases are listed, and `--only NUMBER` repeats 
 import json
 import math
 import os
+import re
 import resource
 import shutil
 import signal
@@ -65,7 +66,7 @@ MODELS = {
 VALUES: list[Any] = [None, True, False, 0, -1, 1, 3, 10**8, 10**12, 10**30, -(2**63), 2**70, 0.5, -0.5, 1e300, 1e-300]
 VALUES += ["", "x", "../..", "/etc", "x" * 300, "\x1b[31m", "\x00", "é\u202e", [], [1], ["x"], [[]], {}, {"x": 1}]
 VALUES += [[None] * 3, math.nan, math.inf]
-DEEP = "deep"
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 class Verdict(NamedTuple):
@@ -85,7 +86,8 @@ def change_value(value: Any, random: Random) -> tuple[Any, bool]:
     )
     if not inner or random.random() < 0.05:
         new = random.choice(VALUES)
-        return new, type(new) is type(value) and not (isinstance(new, float) and not math.isfinite(new))
+        is_number = isinstance(value, float) and type(new) in (int, float) and math.isfinite(new)  # JSON has one kind
+        return new, is_number or (not isinstance(value, float) and type(new) is type(value))
     key, copy = random.choice(inner), (dict(value) if isinstance(value, dict) else list(value))
     if random.random() < 0.15:
         del copy[key]
@@ -260,16 +262,16 @@ class Bench:
         kind, folder = MODELS[name], self.scratch / "model"
         original = self.results / name / "latest" / ("index" if kind == "index" else "model")
         if name not in self.outputs:
-            self.outputs[name] = loaded(kind, original, self.results)()
+            self.outputs[name] = repr(loaded(kind, original, self.results)())
         shutil.copytree(original, folder)
         log.truncate(0)
         is_valid = change_folder(folder, random)
         use = loaded(kind, folder, self.results)
         try:
-            found = use()
+            found = repr(use())
         except BertRelayError as error:
             return Verdict("loss", f"{name}: an error not while loading: {error}")
-        if found == self.outputs[name] or is_valid or "warning" in log.getvalue():
+        if is_alike(found, self.outputs[name]) or is_valid or "warning" in log.getvalue():
             return Verdict("harmless")
         return Verdict("loss", f"{name}: another output, and nothing was said")
 
@@ -352,6 +354,14 @@ def stamps(folder: Path) -> dict[str, tuple[int, int]]:
     """Size and time of every file below."""
     found = {str(path): path.stat() for path in folder.rglob("*") if path.is_file()}
     return {name: (each.st_size, each.st_mtime_ns) for name, each in found.items()}
+
+
+def is_alike(one: str, other: str) -> bool:
+    """Whether two texts differ in the last digits of their numbers alone, as sums do when memory lies elsewhere."""
+    if NUMBER.sub("", one) != NUMBER.sub("", other):
+        return False
+    numbers, others = ([float(each) for each in NUMBER.findall(text)] for text in (one, other))
+    return all(math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-5) for a, b in zip(numbers, others, strict=True))
 
 
 # Workers

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fuzz import BAD, TEXTS, Bench, toml
+from benchmarks.fuzz import BAD, TEXTS, Bench, is_alike, toml
 from bertrelay.encoder import Projection, SentenceEncoder
 
 TIMES = 20
@@ -46,6 +46,13 @@ def test_an_unforeseen_error_is_seen(bench: Bench, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("benchmarks.fuzz.change_folder", breaks)
     assert bench.judge(1, 0).kind == "unforeseen"
+
+
+def test_outputs_are_alike_but_for_the_last_digits_of_their_numbers() -> None:
+    one = "Score(probability=0.470302957, label='a1', place=12)"
+    assert is_alike(one, one.replace("957", "964"))
+    for change in (("0.4703", "0.4713"), ("12", "13"), ("'a1'", "'b1'"), ("=12", "=None")):
+        assert not is_alike(one, one.replace(*change))
 
 
 def test_tables_are_written_as_toml_reads_them() -> None:
