@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from pydantic import FiniteFloat
 from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -17,11 +16,10 @@ from bertrelay.backbone import model_folder, read_network_config
 from bertrelay.dropout import set_dropout
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
+from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import say
 from bertrelay.quick import quicken
 from bertrelay.settings import Positive
-from domain.biomedical.annotations import Unfit
-from domain.biomedical.formats.shapes import Shape, parsed
 from domain.biomedical.networks import (
     has_types,
     load_base,
@@ -90,13 +88,13 @@ class AnswerModel:
     whole_words: bool = True
 
 
-class _Description(Shape):
+class _Description(Description):
     """What `qa.json` holds: the fields of AnswerModel that transformers' folder has no place for."""
 
     max_tokens: Positive | None
     stride: Positive | None
     max_answer_tokens: Positive
-    threshold: FiniteFloat | None
+    threshold: float | None
     temperature: Temperature
     whole_words: bool = True
 
@@ -181,17 +179,11 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel
 
 
 def _description(path: Path) -> _Description:
-    """What stands in `qa.json`; what is usual where there is none, as in a folder that transformers wrote."""
-    try:
-        return parsed(_Description, path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        say(f"model: warning: no {path}, which domain.qa writes; windows, threshold and temperature are the usual ones")
-        return _Description(
-            max_tokens=None, stride=None, max_answer_tokens=MAX_ANSWER_TOKENS, threshold=None, temperature=1.0
-        )
-    except (OSError, UnicodeDecodeError, Unfit) as fault:
-        detail = f"{fault.reason}: {fault.detail}" if isinstance(fault, Unfit) else type(fault).__name__
-        raise RequestError(
-            f"{path}: expected windows, threshold and temperature of the model as domain.qa writes them, found it "
-            f"damaged ({detail}). Copy or train the model again; its answers would be others without them."
-        ) from None
+    """What `qa.json` holds; the defaults where there is none, as in a folder that transformers wrote."""
+    found = read_model_file(path, _Description)
+    if found is not None:
+        return found
+    say(f"model: warning: no {path}, which domain.qa writes; windows, threshold and temperature are the usual ones")
+    return _Description(
+        max_tokens=None, stride=None, max_answer_tokens=MAX_ANSWER_TOKENS, threshold=None, temperature=1.0
+    )

@@ -18,14 +18,13 @@ from bertrelay.backbone import model_folder
 from bertrelay.dropout import set_dropout
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.files import write_json, write_tensors
+from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import say
 from bertrelay.quick import quicken
-from domain.biomedical.annotations import Unfit
 from domain.biomedical.entities.crf import LinearChain
 from domain.biomedical.entities.decoding import Chain, legal_chain
 from domain.biomedical.entities.labels import LabelSet
 from domain.biomedical.entities.pieces import Cutter
-from domain.biomedical.formats.shapes import Shape, parsed
 from domain.biomedical.networks import (
     has_types,
     load_base,
@@ -44,7 +43,7 @@ MAX_TOKENS = 256
 KIND, HEADS = "token classifier", [{"dropout", "classifier"}]
 
 
-class _Description(Shape):
+class _Description(Description):
     """What stands in `ner.json`: what `EntityModel` says of these."""
 
     scheme: Scheme
@@ -221,13 +220,7 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
 def _description(folder: Path) -> _Description | None:
     """What `ner.json` says; None for a folder of transformers without one. Raises RequestError where it is damaged."""
     file = folder / DESCRIPTION
-    try:
-        told = parsed(_Description, file.read_text(encoding="utf-8")) if file.exists() else None
-    except (OSError, UnicodeDecodeError, Unfit) as error:
-        found = f"{error.reason}: {error.detail}" if isinstance(error, Unfit) else type(error).__name__
-        raise RequestError(
-            f"model: expected {', '.join(_Description.model_fields)} in {file}, found {found}; copy the folder again"
-        ) from error
+    told = read_model_file(file, _Description)
     if (folder / CRF_WEIGHTS).exists() and (told is None or told.decoder != "crf"):
         raise RequestError(
             f"model: expected {file} to name the decoder crf, for {CRF_WEIGHTS} is beside it, found "

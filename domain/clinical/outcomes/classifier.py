@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
@@ -25,8 +24,9 @@ from bertrelay.backbone import (
 )
 from bertrelay.dropout import set_dropout
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, write_json
+from bertrelay.files import write_json
 from bertrelay.layout import read_layout
+from bertrelay.model_files import read_model_file
 from bertrelay.quick import quicken
 from domain.clinical.outcomes.outcome import Kind, OutcomeName
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
@@ -183,21 +183,13 @@ def load_model(source: str | Path, task: OutcomeName | None = None, cache_dir: P
 
 def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeModelSettings:
     """What the folder says of how chunks are used. Raises RequestError for one of another task than `task`."""
-    told = read_json(folder / DESCRIPTION)
-    if told is None:
+    found = read_model_file(folder / DESCRIPTION, OutcomeModelSettings)
+    if found is None:
         raise RequestError(
-            f"model: expected one that tells {task or 'what becomes of patients'}, found no {DESCRIPTION} that can be "
-            f"read in {folder}; train it with domain.readmission or domain.outcome"
+            f"model: expected one that tells {task or 'what becomes of patients'}, found no {DESCRIPTION} in "
+            f"{folder}; train it with domain.readmission or domain.outcome"
         )
-    try:
-        found = OutcomeModelSettings.model_validate(told)
-    except ValidationError as error:
-        keys = ", ".join(".".join(map(str, mistake["loc"])) for mistake in error.errors())
-        raise RequestError(
-            f"model: expected the description of an outcome in {folder / DESCRIPTION}, found something else under "
-            f"{keys}; copy the folder again, or take one that domain.readmission or domain.outcome wrote"
-        ) from error
-    if lacking := sorted(_lacking(found, set(told))):
+    if lacking := sorted(_lacking(found)):
         raise RequestError(
             f"model: expected {', '.join(lacking)} in {folder / DESCRIPTION}, found none; copy the folder again"
         )
@@ -209,10 +201,9 @@ def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeMo
     return found
 
 
-def _lacking(found: OutcomeModelSettings, told: set[str]) -> set[str]:
+def _lacking(found: OutcomeModelSettings) -> set[str]:
     """The keys that every edition writes and this folder has not: their defaults would be those of another model."""
-    older = LATER | ({"intercept"} if "temperature" in told else set())
     inner = found.chunking
     chunking = {f"chunking.{name}" for name in type(inner).model_fields.keys() - inner.model_fields_set}
-    own = type(found).model_fields.keys() - found.model_fields_set - older
+    own = type(found).model_fields.keys() - found.model_fields_set - LATER
     return own if "chunking" in own else own | chunking

@@ -119,7 +119,8 @@ class OutcomeModelSettings(Settings):
         temperature = given.get("temperature") if isinstance(given, dict) and "slope" not in given else None
         if not isinstance(temperature, (int, float)) or not 0 < temperature < inf:
             return given
-        return {name: value for name, value in given.items() if name != "temperature"} | {"slope": 1 / temperature}
+        others = {name: value for name, value in given.items() if name != "temperature"}
+        return {"slope": 1 / temperature, "intercept": 0.0, **others}
 
     @property
     def outcome(self) -> Outcome:

@@ -177,7 +177,7 @@ def test_a_damaged_description_is_told(folder: Path, content: str) -> None:
     if content in ('"1.7"', "1e12"):
         content = file.read_text().replace("1.7", content)
     file.write_bytes(content.encode(errors="surrogatepass"))
-    with pytest.raises(RequestError, match=r"expected scheme, decoder, .*, capitals in .*ner\.json, found .*; copy"):
+    with pytest.raises(RequestError, match=r"ner\.json (is not as expected|cannot be read)|expected JSON, .*ner\.json"):
         load_model(folder)
 
 

@@ -59,12 +59,13 @@ def test_a_model_comes_back_as_it_was(tiny_bert: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "not JSON"),
-        ('{"max_tokens": 40', "not JSON"),
-        ("[]", "JSON of another shape"),
+        ("", "expected JSON"),
+        ('{"max_tokens": 40', "expected JSON"),
+        ("[]", "expected an object"),
+        ("[" * 60 + "]" * 60, "nested too deeply"),
         ('{"threshold": "high"}', "threshold"),
         ('{"temperature": 0}', "temperature"),
-        ('{"temperature": NaN}', "temperature"),
+        ('{"temperature": NaN}', "NaN is no number"),
         ('{"temperature": 1000000000000}', "temperature"),
         ('{"max_answer_tokens": 0}', "max_answer_tokens"),
         ('{"stride": 1.5}', "stride"),
@@ -77,8 +78,9 @@ def test_a_damaged_description_is_told_and_never_taken_for_none(
     if content.startswith("{") and content.endswith("}"):  # one wrong value among right ones
         content = json.dumps(json.loads((tmp_path / "qa.json").read_text()) | json.loads(content))
     (tmp_path / "qa.json").write_text(content)
-    with pytest.raises(RequestError, match=rf"qa\.json: .*damaged \(.*{told}.*Copy or train"):
+    with pytest.raises(RequestError, match=r"qa\.json") as error:
         load_model(tmp_path)
+    assert told in str(error.value)
 
 
 def test_a_model_that_answers_already_begins_with_its_head(tiny_bert: Path, tmp_path: Path) -> None:

@@ -323,5 +323,5 @@ def test_a_model_of_another_task_is_told(bert, trained, tmp_path):
         (other / path.name).write_bytes(path.read_bytes())
     told = json.loads((other / "outcome.json").read_text()) | {"task": "prognosis"}
     (other / "outcome.json").write_text(json.dumps(told))
-    with pytest.raises(RequestError, match="found something else under task"):
+    with pytest.raises(RequestError, match=r"outcome\.json is not as expected: task"):
         load_model(other)
