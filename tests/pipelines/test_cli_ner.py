@@ -332,7 +332,7 @@ def test_a_text_of_many_lines_becomes_pubtator(call, tagger, tmp_path, capsys):
     text = "\n".join(TEXTS) + "\r\n"
     (tmp_path / "note.txt").write_bytes(text.encode())
     call("ner", "tag", tagger, tmp_path / "note.txt", tmp_path / "out.pubtator")
-    assert "4 line breaks in 1 documents became spaces of the same length" in capsys.readouterr().err
+    assert "3 line breaks in 1 documents became spaces of the same length" in capsys.readouterr().err
     call("ner", "tag", tagger, tmp_path / "note.txt", tmp_path / "out.jsonl")
     (found,), (expected,) = read_documents(tmp_path / "out.pubtator"), read_documents(tmp_path / "out.jsonl")
     assert found.text == text.replace("\n", " ").replace("\r", " ")
@@ -354,17 +354,17 @@ def test_more_refused_documents_than_allowed_leave_no_output(call, tagger, tmp_p
 
 
 def test_standard_input_has_a_document_in_each_line_or_what_it_is_said_to_hold(call, tagger, texts, expected, tmp_path):
+    output = (tmp_path / "found.jsonl", "--overwrite")
     for stdin, options in [
         ("\n".join(TEXTS) + "\n", []),
         (texts.read_text(), ["--input-format", "jsonl"]),
     ]:
-        options += ["--precision", "fp32", "--overwrite"]
-        call("ner", "tag", tagger, "-", tmp_path / "found.jsonl", *options, stdin=stdin)
+        call("ner", "tag", tagger, "-", *output, "--precision", "fp32", *options, stdin=stdin)
         rows = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
         assert [[(each["start"], each["end"], each["type"]) for each in row["entities"]] for row in rows] == expected
     for stdin in (texts.read_text(), "7|t|gout\n7|a|of mice\n"):
         with pytest.raises(RequestError, match="standard input: expected a document in each line, found"):
-            call("ner", "tag", tagger, "-", tmp_path / "other.jsonl", stdin=stdin)
+            call("ner", "tag", tagger, "-", *output, stdin=stdin)
     with pytest.raises(RequestError, match="nothing is written to standard output"):
         call("ner", "tag", tagger, texts, "-")
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "found.jsonl"}

@@ -28,7 +28,7 @@ from domain.biomedical.formats.items import (
 PART = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 """What some reader takes for the end of a line, `str.splitlines` for example."""
-LINE_BREAK = re.compile(f"[{LINE_BREAKS}]")
+LINE_BREAK = re.compile(rf"\r\n|[{LINE_BREAKS}]")
 SOUND_ID = re.compile(rf"[^|\t\0\ufeff{LINE_BREAKS}]+")
 NO_FIELD = re.compile(rf"[\t\0{LINE_BREAKS}]")
 NO_IDENTIFIER = "-"
@@ -149,13 +149,13 @@ def writing(path: Path) -> Iterator[Write]:
 
 
 def rendered(document: Document) -> str:
-    """The lines of a document, each line break in its text a space. Raises Unfit for what they cannot hold."""
+    """The lines of a document, its line breaks as spaces of the same length. Raises Unfit for what they cannot hold."""
     in_one_piece(document, "a line")
     if not SOUND_ID.fullmatch(document.id):
         raise Unfit("an id that no line can hold", "an empty one, or one with |, a tab or a line break in it")
     if "\0" in document.text:
         raise Unfit("NUL in the text", "no line can hold it")
-    text = LINE_BREAK.sub(" ", document.text)
+    text = LINE_BREAK.sub(lambda found: " " * len(found[0]), document.text)
     title, abstract = _divided(replace(document, text=text))
     lines = [f"{document.id}|t|{title}", f"{document.id}|a|{abstract}"]
     for entity in document.entities:

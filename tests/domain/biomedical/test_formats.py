@@ -143,7 +143,7 @@ def test_line_breaks_become_spaces_of_equal_length_in_pubtator_and_are_counted(t
     assert first == replace(documents[0], text="Type two  diabetes. Seen in mice. ")
     assert second.text == "one line"
     assert (
-        "documents.pubtator: 5 line breaks in 1 documents became spaces of the same length" in capsys.readouterr().err
+        "documents.pubtator: 4 line breaks in 1 documents became spaces of the same length" in capsys.readouterr().err
     )
 
 
