@@ -37,10 +37,10 @@ class Rejects:
     """Counts the records that cannot be used and lists them in `rejects.jsonl`: file, line, id, reason; no text.
 
     path: written while the work goes on, and empty when nothing was rejected; None only counts.
-    Used without `with`, the account of a stream is closed and checked by `close` when the stream ends.
     limit: the share of all records that may be rejected. Leaving the context raises WorkError past it, and so does
     `add` as soon as there are a thousand rejects and they outnumber what is used: sooner, a bad stretch at the
     beginning of a good file would be taken for the whole.
+    Without a `with` block `close`, which readers call at the end of a file, checks the limit.
     """
 
     def __init__(self, path: Path | str | None, limit: float = 0.01) -> None:

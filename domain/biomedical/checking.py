@@ -248,7 +248,7 @@ def _tags(surveys: Surveys) -> Finding:
     figures = {"illegal": len(illegal), "stray_spaces": len(rows)}
     told = []
     if illegal:
-        expected = "an I- must go on with a B- of its type"
+        expected = "an I- must follow a B- or I- of its type"
         told.append(f"{len(illegal):,} tags may not stand where they do ({expected}): {_shown(illegal)}")
     if rows:
         places = _shown([place_of(row) for row in rows])

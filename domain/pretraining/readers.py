@@ -38,9 +38,9 @@ def files_of(source: DocumentSource) -> list[Path]:
 def read_all(files: Files, file: int = 0, item: int = 0) -> Iterator[tuple[int, int, Item]]:
     """Streams the documents of all files, each with the place of its file and, from 1, its own in it.
 
-    file, item: where to go on; files before it are not read. Records that PubMed has revised or deleted are left out.
+    file, item: where to resume; files before it are not read. Records that PubMed has revised or deleted are left out.
     """
-    papers = [place for place, (source, path) in enumerate(files) if is_xml(source, path)]
+    papers = [place for place, (source, path) in enumerate(files) if _is_xml(source, path)]
     reasons = outdated([files[place][1] for place in papers]) if papers else {}
     left_out = {(papers[place], number): LeftOut(reason) for (place, number), reason in reasons.items()}
     for place, (source, path) in enumerate(files[file:], file):
@@ -49,7 +49,7 @@ def read_all(files: Files, file: int = 0, item: int = 0) -> Iterator[tuple[int, 
             yield place, number, left_out.get((place, number), found)
 
 
-def is_xml(source: DocumentSource, file: Path) -> bool:
+def _is_xml(source: DocumentSource, file: Path) -> bool:
     return (source.format or format_of(file)) == "xml"
 
 

@@ -82,6 +82,7 @@ class NerSettings(TrainingSettings):
     @model_validator(mode="before")
     @classmethod
     def _default_rate_of_a_crf(cls, given: Any) -> Any:
+        """Fills in the rate, so that it counts in the fingerprint: a CRF without it learned at the network's rate."""
         is_crf = isinstance(given, dict) and given.get("decoder") == "crf"
         return {"crf_learning_rate": CRF_LEARNING_RATE, **given} if is_crf else given
 

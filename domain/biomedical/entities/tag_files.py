@@ -84,8 +84,8 @@ def check_types(types: Iterable[str], output: FormatName) -> None:
         check_held(Document("1", "x", (Entity(0, 1, each),)), output, rejects)
         if rejects.counts:
             raise RequestError(
-                f"output: {output} cannot hold entities of the model's type {each!r}: {rejects.told()}; write another "
-                "format, JSONL for example"
+                f"output: {output} cannot hold entities of the model's type {each!r} ({', '.join(rejects.counts)}); "
+                "write another format, JSONL for example"
             )
 
 

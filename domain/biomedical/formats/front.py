@@ -208,8 +208,8 @@ def _put(document: Document, write: Callable[[Document], object], name: str, rej
         if document.file:
             rejects.add(document.file, document.line, fault.reason, told_id(document.id), detail)
         else:
-            name = f"number {rejects.records + 1:,}" if is_sensitive() else document.id
-            rejects.add(f"document {name}", 0, fault.reason, detail=detail)
+            shown = f"number {rejects.records + 1:,}" if is_sensitive() else document.id
+            rejects.add(f"document {shown}", 0, fault.reason, detail=detail)
     else:
         if rejects is not None:
             rejects.used()
