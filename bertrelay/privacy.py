@@ -38,8 +38,8 @@ def sensitive_data(group_read: bool = False) -> Iterator[None]:
     except Exception as error:
         if is_of_the_machine(error):
             raise
-        told = f"{place_of(error)}; its message may quote sensitive data and is withheld. What was done is kept"
-        raise WorkError(told).with_traceback(error.__traceback__) from None
+        message = f"{place_of(error)}; its message may quote sensitive data and is withheld. What was done is kept"
+        raise WorkError(message).with_traceback(error.__traceback__) from None
     finally:
         _umasks.pop()
         os.umask(_umasks[-1])  # another thread's, as long as that one is at work

@@ -189,7 +189,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, team: T
 def settings_of(planned: PlannedStep, plan: Plan, revisions: Revisions) -> Settings:
     """A step's settings with the places of its upstream outputs, the revisions of its hub ids and the precision.
 
-    The precision is the planned one: a stage that another machine began goes on as it began.
+    The precision is the planned one: a stage that another machine began resumes in its precision.
     """
     seeds = dict(planned.step.needs)
     folders = {each.step.key: each.folder for each in plan.steps}

@@ -87,10 +87,10 @@ def encode(
     if world.is_main:
         echo(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
         if rejects is not None:
-            _tell_left_out(rejects.counts.total(), listed)
+            _report_left_out(rejects.counts.total(), listed)
 
 
-def _tell_left_out(count: int, listed: Path) -> None:
+def _report_left_out(count: int, listed: Path) -> None:
     if count:
         echo(f"left out: {count:,} unusable, listed in {listed}")
     else:

@@ -25,7 +25,7 @@ of chunks, and where the chunk stands that counts most. JSONL and Parquet have t
 an admission may stand anywhere in the file. Stop it whenever you like: the same command goes on from there.
 
 Places count characters of the admission's notes as they are read, cleaned and joined by empty lines, not of the file.
-The alarm tells whether P reaches the model's alarm threshold, which had the precision asked for (0.8) with 95 %
+The alarm is true where P reaches the model's alarm threshold, which had the precision asked for (0.8) with 95 %
 confidence on at least 20 alarms of the validation split; it is empty where no threshold had.
 
 For example:
