@@ -365,13 +365,13 @@ def test_what_was_begun_for_other_questions_is_begun_again(cut_short, answerer, 
 def test_standard_input_is_json_or_what_it_is_said_to_be(call, answerer, questions, expected, tmp_path):
     table = io.StringIO()
     csv.writer(table).writerows([("question", "context"), *ASKED])
+    output = (tmp_path / "a.jsonl", "--overwrite")
     for stdin, options in [(questions.read_text(), []), (table.getvalue(), ["--input-format", "csv"])]:
-        options += ["--precision", "fp32", "--overwrite"]
-        call("qa", "answer", answerer, "-", tmp_path / "a.jsonl", *options, stdin=stdin)
+        call("qa", "answer", answerer, "-", *output, "--precision", "fp32", *options, stdin=stdin)
         found = [(row["answer"], row["start"], row["end"], row["sentence"]) for row in answers(tmp_path / "a.jsonl")]
         assert found == expected
     with pytest.raises(RequestError, match="standard input: expected JSON, found something else"):
-        call("qa", "answer", answerer, "-", tmp_path / "b.jsonl", stdin=table.getvalue())
+        call("qa", "answer", answerer, "-", *output, stdin=table.getvalue())
     assert {path.name for path in tmp_path.iterdir()} == {"questions.jsonl", "a.jsonl"}
 
 
