@@ -67,17 +67,15 @@ def unreadable(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.
     Punctuation and marks are no words: a text in another script has the former, too.
     """
     shares = unknown_shares(tokens, count, chunker)
-    found: NDArray[np.bool_] = np.isnan(shares) | (shares > 0) & (
-        _counts(tokens, count, chunker.is_word[tokens.ids]) == 0
-    )
+    words = _counts(tokens, count, chunker.is_word[tokens.ids])
+    found: NDArray[np.bool_] = np.isnan(shares) | (shares > 0) & (words == 0)
     return found
 
 
 def _counts(tokens: ChunkTokens, count: int, is_counted: NDArray[np.bool_]) -> NDArray[np.float64]:
     """How many tokens of each text are counted, (count,); is_counted: of all tokens."""
     of_chunks = np.add.reduceat(is_counted, tokens.starts, dtype=np.int64) if len(tokens) else np.zeros(0)
-    found: NDArray[np.float64] = np.bincount(tokens.admissions, of_chunks, count)
-    return found
+    return np.bincount(tokens.admissions, of_chunks, count).astype(np.float64)
 
 
 def warn_of_unknown(shares: NDArray[np.float64]) -> None:

@@ -146,8 +146,8 @@ LONG = "qzxlong " * 40
 
 
 def write_base(folder: Path) -> None:
-    """A BERT that knows letters alone, so that its vocabulary has no mark."""
-    tokenizer = train_wordpiece([" ".join("abcdefghijklmnopqrstuvwxyz0123456789-.[]:")], 60, 64)
+    """A BERT that knows letters and one word of each note, so that its vocabulary has no mark."""
+    tokenizer = train_wordpiece([" ".join("abcdefghijklmnopqrstuvwxyz0123456789-.[]:"), "hospital " * 9], 100, 64)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     BertForPreTraining(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)).save_pretrained(
         folder
