@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from marked_tables import MARK, tables, write
-from noted_patients import stays, write_stays
+from noted_patients import stays, write_early_stays, write_stays
 from transformers import BertConfig, BertForPreTraining
 
 from bertrelay.errors import RequestError
@@ -30,6 +30,7 @@ from pipelines.cli import _exit_code
 WITH_TEXT = {
     "*.parquet",
     "readmission/*/work/*",
+    "mined/*/mined.tsv",
     "tagged/*/entities.jsonl",
     "tagged/*/entities.jsonl.partial/*",
     "questions/*/train.jsonl",
@@ -128,6 +129,27 @@ corpus = {{ path = "lines.txt", sensitive = true }}
 uses = "domain.terms"
 model = "@pretraining/model"
 terms = {{ path = "terms.csv", sensitive = true }}
+[mortality]
+uses = "domain.outcome"
+task = "mortality"
+base = "base"
+notes = "early/notes"
+cohort = "early/cohort"
+chunking = {{ max_tokens = 32, max_chunks = 2 }}
+{TRAINING}
+[teacher]
+uses = "teachers.train"
+base = "base"
+objective = "cosine"
+train = [{{ path = "sts.tsv", sensitive = true }}]
+dev = [{{ path = "sts.tsv" }}]
+max_rejects = 0.5
+{TRAINING}
+[mined]
+uses = "students.mine"
+model = "base"
+source = {{ path = "lines.txt", sensitive = true }}
+target = {{ path = "lines.txt" }}
 """
 STAGES = re.findall(r"^\[(\w+)\]$", RECIPE, re.MULTILINE)
 PUBLIC = """
@@ -193,6 +215,9 @@ def write_biomedical(folder: Path) -> None:
     ]
     (folder / "bioasq.json").write_text(json.dumps({"questions": asked}))
     (folder / "lines.txt").write_text("".join(f"A qzxline of number {n}.\n" for n in range(40)))
+    pairs = [f"A qzxline of number {n}.\tQzxother line {n}.\t{n % 6}" for n in range(40)]
+    header, wrong = "sentence1\tsentence2\tscore", ["qzxa\tqzxb\tqzxscore", "qzx alone", "qzxa\tqzxb\t99"]
+    (folder / "sts.tsv").write_text("\n".join([header, *pairs, *wrong, ""]))
     (folder / "terms.csv").write_text("term,group\n" + "".join(f"qzxterm {n},qzxgroup\n" for n in range(8)))
 
 
@@ -206,6 +231,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table["hadm_id"], table["subject_id"] = "qzxH" + table["hadm_id"], "qzxS" + table["subject_id"]
     table["text"] = table["text"].str.replace("nurse", "qzxnurse", regex=False)
     write_stays(folder / "ward", table)
+    write_early_stays(folder / "early", table)
     write_biomedical(folder)
     (folder / "sensitive.toml").write_text(RECIPE)
     (folder / "public.toml").write_text(PUBLIC)
