@@ -1,7 +1,8 @@
-"""The network that reads a chunk and gives a logit for each label: a BERT and a head on [CLS].
+"""The network that reads a chunk and gives a logit for each label: a BERT and a head on [CLS] or on the mean token.
 
-On disk it is a plain transformers folder that `AutoModelForSequenceClassification` loads, with `outcome.json` beside it
-for what an admission's probability needs: task, labels, chunking, aggregation, recalibration, threshold.
+On disk it is a plain transformers folder that `AutoModelForSequenceClassification` loads, whose head is then on [CLS],
+with `outcome.json` beside it for what an admission's probability needs: task, labels, pooling, chunking, aggregation,
+recalibration, threshold.
 """
 
 from dataclasses import dataclass
@@ -27,13 +28,14 @@ from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.layout import read_layout
 from bertrelay.model_files import read_model_file
+from bertrelay.pooling import Pooling
 from bertrelay.quick import quicken
 from domain.clinical.outcomes.outcome import Kind, OutcomeName
-from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings, PoolingName
 from domain.pretraining.vocabulary import check_vocabulary
 
 DESCRIPTION = "outcome.json"
-LATER = {"input", "alarm_precision", "alarms", "alarms_right"}
+LATER = {"input", "pooling", "alarm_precision", "alarms", "alarms_right"}
 """Keys that folders of the first edition lack. In the place of slope and intercept they have a temperature."""
 PROBLEMS: dict[Kind, Literal["single_label_classification", "multi_label_classification"]] = {
     "binary": "multi_label_classification",
@@ -52,12 +54,21 @@ class _FullPrecision(nn.Linear):
 
 
 class ChunkClassifier(nn.Module):
-    """Chunks to a logit for each label of their admission."""
+    """Chunks to a logit for each label of their admission.
 
-    def __init__(self, network: PreTrainedModel) -> None:
+    pooling: whether the head of `network` reads the first token or the mean of all.
+    """
+
+    def __init__(self, network: PreTrainedModel, pooling: PoolingName = "cls") -> None:
         super().__init__()
         self.network = network
+        self.pooling = None if pooling == "cls" else Pooling([pooling])
         head: Any = network.classifier
+        if self.pooling and _last_map(head) is head and getattr(network.base_model, "pooler", None) is None:
+            raise RequestError(
+                f"pooling: expected a base whose head reads one vector, as BERT's and RoBERTa's do, for {pooling!r}, "
+                f'found {network.config.model_type!r}; take "cls"'
+            )
         _last_map(head).__class__ = _FullPrecision  # in place, so that names in the weights' file stay
         quicken(network)
 
@@ -68,7 +79,14 @@ class ChunkClassifier(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Both (chunks, tokens) to logits (chunks, labels), float32."""
         network: Any = self.network
-        return cast(Tensor, network(input_ids=input_ids, attention_mask=attention_mask).logits.float())
+        if self.pooling is None:
+            return cast(Tensor, network(input_ids=input_ids, attention_mask=attention_mask).logits.float())
+        backbone: Any = network.base_model
+        tokens = backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        pooled = self.pooling(tokens, attention_mask).unsqueeze(1)  # (chunks, 1, dim): heads read the first token
+        if getattr(backbone, "pooler", None) is not None:
+            pooled = network.dropout(backbone.pooler(pooled))  # (chunks, dim)
+        return cast(Tensor, network.classifier(pooled).float())
 
 
 @dataclass(frozen=True)
@@ -108,7 +126,7 @@ def start_model(
     tokenizer = load_tokenizer(folder, layout.lower_case)
     check_vocabulary(tokenizer, backbone.config.vocab_size)
     _check_positions(network, settings)
-    return OutcomeModel(ChunkClassifier(network), tokenizer, settings)
+    return OutcomeModel(ChunkClassifier(network, settings.pooling), tokenizer, settings)
 
 
 def _with_head(backbone: PreTrainedModel, settings: OutcomeModelSettings, dropout: float | None) -> PreTrainedModel:
@@ -178,7 +196,7 @@ def load_model(source: str | Path, task: OutcomeName | None = None, cache_dir: P
     tokenizer = load_tokenizer(folder)
     check_vocabulary(tokenizer, network.config.vocab_size)
     _check_positions(network, settings)
-    return OutcomeModel(ChunkClassifier(network).eval(), tokenizer, settings)
+    return OutcomeModel(ChunkClassifier(network, settings.pooling).eval(), tokenizer, settings)
 
 
 def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeModelSettings:

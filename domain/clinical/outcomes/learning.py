@@ -72,6 +72,7 @@ def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContex
         task=notes.outcome.name,
         labels=list(notes.names),
         input=notes.input,
+        pooling=settings.pooling,
         chunking=settings.chunking,
         aggregation=settings.aggregation,
         c=PAPERS_C if settings.c == "chosen" else settings.c,

@@ -5,13 +5,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import InputFile, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import WHEN_SET, InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training_settings import TrainingSettings
 from domain.clinical.notes.chunk_settings import ChunkSettings
 from domain.clinical.notes.notes_settings import Input
 from domain.clinical.outcomes.outcome import OUTCOMES, READMISSION, Outcome, OutcomeName
 
 AggregationName = Literal["max_and_mean", "max", "mean"]
+PoolingName = Literal["cls", "mean"]
 GROUPS = 50
 OF_BINARY_TASKS = ("alarm_precision", "minimum_alarms", "permutations")
 PAPERS_C = 2.0
@@ -27,6 +28,8 @@ class LearningSettings(TrainingSettings):
     aggregation: of the chunks' probabilities: `max_and_mean` is (P_max + P_mean · n/c) / (1 + n/c).
     c: of `max_and_mean`; "chosen" takes the one with the highest validation AUROC.
     share_weight: an admission weighs as much as any other in training, shared among its chunks; else each chunk does.
+    pooling: what of a chunk the head reads: the first token, as in BERT, or the mean of all tokens, from which a small
+        network learns sooner.
     dropout: in every layer and before the head; that of the base when left out.
     alarm_precision: of a binary task, the precision that alarms are to have with 95 % confidence.
     minimum_alarms: of a binary task, how many validation alarms the threshold rests on at least.
@@ -42,6 +45,7 @@ class LearningSettings(TrainingSettings):
     aggregation: AggregationName = "max_and_mean"
     c: Annotated[float, Field(gt=0)] | Literal["chosen"] = PAPERS_C
     share_weight: bool = True
+    pooling: Annotated[PoolingName, WHEN_SET] = "cls"
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
     minimum_alarms: Positive = 20
@@ -91,6 +95,7 @@ class OutcomeModelSettings(Settings):
     """What `outcome.json` in a model folder says: all that scoring needs beside the network.
 
     labels: what the network's classes are called, in their order.
+    pooling: what of a chunk the head reads; the first token in older models.
     input: the notes of a stay that it learnt from; None where they, or the older stage that wrote this, did not say.
     slope, intercept: of a binary task, what turns the log-odds of P into those of `calibrated`. A `temperature`, which
         older models have in their place, is read as a slope of 1 / temperature.
@@ -102,6 +107,7 @@ class OutcomeModelSettings(Settings):
     task: OutcomeName = READMISSION.name
     labels: list[str] = list(READMISSION.labels)
     input: Input | None = None
+    pooling: PoolingName = "cls"
     chunking: ChunkSettings = ChunkSettings()
     aggregation: AggregationName = "max_and_mean"
     c: Annotated[float, Field(gt=0)] = PAPERS_C

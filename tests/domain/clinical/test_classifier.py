@@ -96,3 +96,27 @@ def test_damaged_weights_are_told(base, tmp_path):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(RequestError, match="cannot be read"):
         load_model(tmp_path / "model")
+
+
+def test_a_head_on_the_mean_reads_the_mean_of_the_tokens_that_are_no_padding(base, tmp_path):
+    for kind in ("bert", "roberta"):
+        how = HOW.model_copy(update={"pooling": "mean"})
+        model = start_model(base(kind), how, seed=3)
+        found = log_odds(model)
+        save_model(model, tmp_path / "model")
+        again = load_model(tmp_path / "model")
+        assert again.settings == how and torch.allclose(log_odds(again), found, atol=1e-6)
+        plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+        inner, outer = (plain.classifier.dense, plain.classifier.out_proj) if kind == "roberta" else (
+            plain.bert.pooler.dense, plain.classifier
+        )  # fmt: skip
+        ids = torch.tensor([[5, 6, 7, 8], [9, 6, 5, model.pad_id]])
+        tokens = plain.base_model(ids, (ids != model.pad_id).long()).last_hidden_state
+        means = torch.stack([tokens[0].mean(0), tokens[1, :3].mean(0)])
+        assert torch.allclose(found, outer(torch.tanh(inner(means))), atol=1e-6)
+        assert not torch.allclose(found, plain(ids, (ids != model.pad_id).long()).logits, atol=1e-4)
+
+
+def test_a_base_whose_head_reads_no_single_vector_is_refused_for_the_mean(base):
+    with pytest.raises(RequestError, match=r"pooling: expected a base whose head reads one vector.*'distilbert'"):
+        start_model(base("distilbert"), HOW.model_copy(update={"pooling": "mean"}))
