@@ -117,19 +117,22 @@ class NetworkConfig(Description):
     attention_dropout: Share | None = None
 
 
+TokenText = Annotated[str, Field(min_length=1)]
+
+
 class _AddedToken(Description):
-    content: str
+    content: TokenText
 
 
 class _SpecialTokens(Description):
-    unk_token: str | _AddedToken | None = None
-    sep_token: str | _AddedToken | None = None
-    pad_token: str | _AddedToken | None = None
-    cls_token: str | _AddedToken | None = None
-    mask_token: str | _AddedToken | None = None
-    bos_token: str | _AddedToken | None = None
-    eos_token: str | _AddedToken | None = None
-    additional_special_tokens: list[str | _AddedToken] | None = None
+    unk_token: TokenText | _AddedToken | None = None
+    sep_token: TokenText | _AddedToken | None = None
+    pad_token: TokenText | _AddedToken | None = None
+    cls_token: TokenText | _AddedToken | None = None
+    mask_token: TokenText | _AddedToken | None = None
+    bos_token: TokenText | _AddedToken | None = None
+    eos_token: TokenText | _AddedToken | None = None
+    additional_special_tokens: list[TokenText | _AddedToken] | None = None
 
 
 class _TokenizerConfig(_SpecialTokens):
@@ -431,7 +434,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
             if lower_case:
                 before = [rules.normalizer] if rules.normalizer else []
                 rules.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
-            return as_fast(rules, tokenizer)
+            fast = as_fast(rules, tokenizer)
     except (Stopped, RequestError):
         raise
     except Exception as error:  # the tokenizers library raises plain Exception
@@ -439,6 +442,19 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
             f"model: expected a tokenizer in {folder} (tokenizer.json, vocab.txt, …), found none that can be read "
             f"({type(error).__name__})"
         ) from error
+    warn_of_special_tokens(fast)
+    return fast
+
+
+def warn_of_special_tokens(tokenizer: PreTrainedTokenizerFast, pairs: bool = False) -> None:
+    """Says when a [CLS] or [SEP] that `tokenizer` has is put into no text, or into no pair of texts."""
+    put_in = tokenizer.backend_tokenizer.encode("", "" if pairs else None).tokens
+    lacking = [token for token in (tokenizer.cls_token, tokenizer.sep_token) if token and token not in put_in]
+    if lacking:
+        say(
+            f"model: warning: the tokenizer puts no {' or '.join(map(str, lacking))} into a "
+            f"{'pair of texts' if pairs else 'text'}; see that the model learnt it so, or copy the folder again"
+        )
 
 
 def _load_by_class(folder: Path, settings: _TokenizerConfig) -> PreTrainedTokenizerBase:
@@ -502,6 +518,18 @@ def as_fast(rules: Tokenizer, tokenizer: PreTrainedTokenizerBase) -> PreTrainedT
         **{name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)},
     )
     return fast
+
+
+def pad_id_of(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
+    """What fills shorter rows: the tokenizer's padding token, else the network's, else 0; a mask leaves it out."""
+    known = (tokenizer.pad_token_id, network.config.pad_token_id, 0)
+    found, rows = int(next(value for value in known if value is not None)), network.config.vocab_size
+    if found >= rows:
+        raise RequestError(
+            f"model: expected a padding token among the {rows:,} that the network has embeddings for, found number "
+            f"{found:,}; correct pad_token in the tokenizer's files"
+        )
+    return found
 
 
 def check_max_tokens(rules: Tokenizer, max_tokens: int, sentences: int = 1) -> None:

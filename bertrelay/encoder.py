@@ -69,7 +69,7 @@ class SentenceEncoder(nn.Module):
         self.max_tokens = _longest_input(backbone, max_tokens or tokenizer.model_max_length)
         self.prompts = prompts or Prompts()
         self.similarity = similarity
-        self.pad_id = _pad_id(backbone, tokenizer)
+        self.pad_id = backbones.pad_id_of(backbone, tokenizer)
         self._rules = _cutting_rules(tokenizer, self.max_tokens)
         backbones.freeze_pooler(backbone)
         quicken(backbone)
@@ -227,11 +227,6 @@ def _longest_input(backbone: nn.Module, max_tokens: int) -> int:
     if limit is None and max_tokens >= 2**31:
         return TOKENS_WITHOUT_ANY_LIMIT
     return max_tokens if limit is None else min(max_tokens, limit)
-
-
-def _pad_id(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
-    known = (tokenizer.pad_token_id, backbone.config.pad_token_id, 0)
-    return int(next(value for value in known if value is not None))
 
 
 def _cutting_rules(tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> Tokenizer:

@@ -17,11 +17,13 @@ from bertrelay.backbone import (
     load_network,
     load_tokenizer,
     model_folder,
+    pad_id_of,
     position_limit,
     read_network_config,
     refuse_missing,
     save_backbone,
     save_tokenizer,
+    warn_of_special_tokens,
 )
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
@@ -54,7 +56,7 @@ class CrossEncoder(nn.Module):
         positions = position_limit(network) or MAX_TOKENS
         self.max_tokens = min(max_tokens or MAX_TOKENS, positions, tokenizer.model_max_length)
         self.has_types = getattr(network.config, "type_vocab_size", 0) > 1
-        self.pad_id = int(tokenizer.pad_token_id or 0)
+        self.pad_id = pad_id_of(network, tokenizer)
         self._rules = pair_rules(tokenizer, self.max_tokens)
         quicken(network)
 
@@ -82,6 +84,7 @@ class CrossEncoder(nn.Module):
             raise RequestError(f"model: expected both_orders to be true or false in {folder / 'config.json'}")
         _check_head(network)
         tokenizer = load_tokenizer(folder)
+        warn_of_special_tokens(tokenizer, pairs=True)
         return cls(network, tokenizer, tokenizer.model_max_length).eval().to(device)
 
     def save(self, folder: str | Path) -> None:

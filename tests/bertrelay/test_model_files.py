@@ -230,6 +230,7 @@ def test_what_is_no_object_is_a_clear_error(file: str, folder: Path) -> None:
         ("tokenizer_config.json", {"sep_token": {}}),
         ("special_tokens_map.json", {"cls_token": {}}),
         ("special_tokens_map.json", {"unk_token": {"x": 1}}),
+        ("special_tokens_map.json", {"cls_token": ""}),
         ("special_tokens_map.json", {"additional_special_tokens": "[X]"}),
     ],
 )
@@ -245,6 +246,31 @@ def test_a_special_token_may_be_written_with_its_options(folder: Path) -> None:
     before = SentenceEncoder.load(folder).encode(["a b"])
     rewrite(folder / "special_tokens_map.json", cls_token={"content": "[CLS]", "lstrip": False, "__type": "AddedToken"})
     assert np.array_equal(SentenceEncoder.load(folder).encode(["a b"]), before)
+
+
+def test_a_padding_token_has_an_embedding_or_is_the_networks(folder: Path) -> None:
+    encoder = SentenceEncoder.load(folder)
+    network, tokenizer = encoder.backbone, encoder.tokenizer
+    tokenizer.pad_token = None
+    network.config.pad_token_id = 3
+    assert backbone.pad_id_of(network, tokenizer) == 3
+    tokenizer.add_tokens([f"new{number}" for number in range(network.config.vocab_size)])
+    tokenizer.pad_token = f"new{network.config.vocab_size - 1}"
+    with pytest.raises(RequestError, match="expected a padding token among"):
+        backbone.pad_id_of(network, tokenizer)
+
+
+def test_a_template_without_a_special_token_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SentenceEncoder.load(folder)
+    assert capsys.readouterr().err == ""
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    for template, is_said in (("pair", False), ("single", True)):  # a sentence encoder reads no pairs
+        rules["post_processor"][template].pop(0)
+        (folder / "tokenizer.json").write_text(json.dumps(rules))
+        tokenizer = SentenceEncoder.load(folder).tokenizer
+        assert ("puts no [CLS] into a text;" in capsys.readouterr().err) == is_said
+    backbone.warn_of_special_tokens(tokenizer, pairs=True)
+    assert "puts no [CLS] into a pair of texts;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [RecursionError, KeyError])

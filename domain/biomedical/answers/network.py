@@ -20,6 +20,7 @@ from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import say
 from bertrelay.quick import quicken
 from bertrelay.settings import Positive
+from domain.biomedical.answers.pieces import Cutter
 from domain.biomedical.networks import (
     has_types,
     load_base,
@@ -170,6 +171,7 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel
     """
     folder = model_folder(source, cache_dir=cache_dir)
     network, tokenizer = _load(folder)
+    Cutter(tokenizer)  # raises for one that cannot frame a pair of texts
     told = _description(folder / DESCRIPTION)
     window = _window(network, told.max_tokens, told.stride)
     finder = AnswerFinder(network).eval()

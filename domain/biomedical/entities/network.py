@@ -204,6 +204,7 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
     kind = AutoModelForTokenClassification
     network, tokenizer = load_with_head(folder, kind, "classifier", "tags entities", "domain.ner")
     refuse_other_heads(network, HEADS, KIND)
+    Cutter(tokenizer)  # raises for one without the special tokens
     told = _description(folder)
     if told is None:
         say(

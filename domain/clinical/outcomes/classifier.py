@@ -18,6 +18,7 @@ from bertrelay.backbone import (
     load_network,
     load_tokenizer,
     model_folder,
+    pad_id_of,
     position_limit,
     refuse_missing,
     save_backbone,
@@ -99,7 +100,7 @@ class OutcomeModel:
 
     @property
     def pad_id(self) -> int:
-        return cast(int, self.tokenizer.pad_token_id)
+        return pad_id_of(self.network.network, self.tokenizer)
 
 
 def start_model(

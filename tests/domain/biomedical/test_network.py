@@ -181,6 +181,14 @@ def test_a_damaged_description_is_told(folder: Path, content: str) -> None:
         load_model(folder)
 
 
+def test_a_tokenizer_without_padding_is_refused_while_loading(folder: Path) -> None:
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        file = folder / name
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"pad_token": None}))
+    with pytest.raises(RequestError, match="needs a tokenizer with a pad_token"):
+        load_model(folder)
+
+
 @pytest.mark.parametrize("damage", ["softmax", "absent"])
 def test_a_crf_that_nobody_names_is_told(folder: Path, damage: str) -> None:
     file = folder / "ner.json"
