@@ -42,12 +42,31 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, Stopped
+from bertrelay.fingerprint import Digests
+from domain.biomedical.answers.answerer import QuestionAnswerer
+from domain.biomedical.entities.tagger import EntityTagger
+from domain.clinical.outcomes.scorer import OutcomeScorer
+from domain.pretraining.network import start_network
+from domain.pretraining.settings import PretrainSettings
+from pipelines.plan import make_plan
+from pipelines.recipe import read_recipe
+from pipelines.registry import REGISTRY
+from pipelines.runner import RunOptions, run
+from students.searching.opened import open_index
+from teachers.baselines.bilstm import BiLstmEncoder
+from teachers.baselines.rerank import load_scorer
 
 RECIPE = Path(__file__).with_name("fuzz.toml")
 HANG_SECONDS, STOP_SECONDS, MEMORY_BYTES = 120, 6, 10 << 30  # the second of a processor
 SLOW_IMPORTS = ("sklearn.manifold", "sklearn.model_selection", "sklearn.linear_model", "matplotlib.pyplot", "faiss")
-BAD = ("unforeseen", "hang", "loss")
+KINDS = ("clear error", "harmless", "stopped", "unforeseen", "hang", "loss")
+BAD = KINDS[3:]
+COUNTED = ("clear errors", "harmless", "stopped", "unforeseen", "hangs", "losses")
 TEXTS = ["A dog runs in the park.", "Two children play with a red ball.", "Nobody knows."]
 PAIRS = [(TEXTS[0], TEXTS[1]), (TEXTS[1], TEXTS[2])]
 MODELS = {
@@ -119,8 +138,6 @@ def change_json(file: Path, random: Random) -> bool:
 
 def change_weights(file: Path, random: Random) -> bool:
     """Changes the bytes of a file of weights, or what tensors are in it."""
-    from safetensors.torch import load_file, save_file
-
     if random.random() < 0.3:
         content = bytearray(file.read_bytes())
         place = random.randrange(8 + int.from_bytes(content[:8], "little"))  # of the header, which a reader can judge
@@ -177,54 +194,33 @@ def change_folder(folder: Path, random: Random) -> bool:
 
 def loaded(kind: str, folder: Path, results: Path) -> Callable[[], Any]:
     """The model of `folder`, loaded, as a function to what it gives."""
-    import torch
-
     match kind:
         case "encoder":
-            from bertrelay.encoder import SentenceEncoder
-
             encoder = SentenceEncoder.load(folder)
             return lambda: encoder.encode(TEXTS, precision="fp32").tolist()
         case "scorer":
-            from teachers.baselines.rerank import load_scorer
-
             scorer = load_scorer(folder)
             return lambda: scorer.score(PAIRS, precision="fp32").tolist()
         case "bilstm":
-            from teachers.baselines.bilstm import BiLstmEncoder
-
             bilstm = BiLstmEncoder.load(folder)
             return lambda: bilstm.encode(TEXTS).tolist()
         case "base":
-            from domain.pretraining.network import start_network
-            from domain.pretraining.settings import PretrainSettings
-
-            settings = PretrainSettings.model_validate(
-                {"base": str(folder), "documents": [{"path": "/none"}], "max_tokens": 8}
-            )
-            network, tokenizer = start_network(settings, folder)
+            settings = {"base": str(folder), "documents": [{"path": "/none"}], "max_tokens": 8}
+            network, tokenizer = start_network(PretrainSettings.model_validate(settings), folder)
             ids = torch.tensor([tokenizer(TEXTS[0])["input_ids"]])
             return lambda: network.eval()(ids).prediction_logits.tolist()
         case "tagger":
-            from domain.biomedical.entities.tagger import EntityTagger
-
             tagger = EntityTagger.load(folder)
-            return lambda: [repr(each) for each in tagger.tag(TEXTS, precision="fp32")]
+            return lambda: tagger.tag(TEXTS, precision="fp32")
         case "answerer":
-            from domain.biomedical.answers.answerer import QuestionAnswerer
-
             answerer = QuestionAnswerer.load(folder)
-            return lambda: repr(answerer.answer(*PAIRS[0], precision="fp32"))
+            return lambda: answerer.answer(*PAIRS[0], precision="fp32")
         case "outcome":
-            from domain.clinical.outcomes.scorer import OutcomeScorer
-
             outcome = OutcomeScorer.load(folder)
-            return lambda: repr(outcome.score_texts(TEXTS, precision="fp32"))
+            return lambda: outcome.score_texts(TEXTS, precision="fp32")
         case "index":
-            from students.searching.opened import open_index
-
             index = open_index(str(results / "student" / "latest" / "model"), folder)
-            return lambda: repr(index.search(TEXTS[:1], 3, precision="fp32"))
+            return lambda: index.search(TEXTS[:1], 3, precision="fp32")
     raise ValueError(kind)
 
 
@@ -232,9 +228,6 @@ class Bench:
     """The models, tables and results that the recipe wrote, and cases of them."""
 
     def __init__(self, results: Path, scratch: Path) -> None:
-        from pipelines.recipe import read_recipe
-        from pipelines.registry import REGISTRY
-
         self.results, self.registry, self.outputs = results, REGISTRY, dict[str, Any]()
         self.scratch = scratch / "outer" / "inner"  # where "../.." leads to nothing of others
         self.recipe = read_recipe(str(RECIPE), REGISTRY)
@@ -318,11 +311,6 @@ class Bench:
         return str(self.results / stage[1:] / "latest" / inner) if str(value).startswith("@") else value
 
     def _run(self, text: str) -> Verdict:
-        from bertrelay.fingerprint import Digests
-        from pipelines.plan import make_plan
-        from pipelines.recipe import read_recipe
-        from pipelines.runner import RunOptions, run
-
         recipe_file, runs = self.scratch / "fuzz.toml", self.scratch / "runs"
         recipe_file.write_text(text, encoding="utf-8", errors="replace")
         recipe = read_recipe(str(recipe_file), self.registry)
@@ -419,34 +407,23 @@ def main() -> None:
         numbers = [options.only] if options.only is not None else list(range(options.cases))
         shares = [numbers[first :: options.workers] for first in range(options.workers)]
         with ThreadPoolExecutor(options.workers) as pool:
-            results, scratch = (
-                folder / "runs" / "fuzz",
-                [Path(temporary, str(place)) for place in range(options.workers)],
-            )
+            results, scratch = folder / "runs/fuzz", [Path(temporary, str(place)) for place in range(options.workers)]
             judged = pool.map(lambda share, own: list(verdicts(share, results, options.seed, own)), shares, scratch)
             found = dict(pair for share in judged for pair in share)
     counts = Counter(verdict.kind for verdict in found.values())
     for number, verdict in sorted(found.items()):
         if verdict.kind in BAD or options.only is not None:
             print(f"case {number}: {verdict.kind}: {verdict.word}")
-    named = {
-        "clear error": "clear errors",
-        "harmless": "harmless",
-        "stopped": "stopped",
-        "unforeseen": "unforeseen",
-        "hang": "hangs",
-        "loss": "losses",
-    }
-    print(f"cases {len(found):,}", *(f"{word} {counts[kind]:,}" for kind, word in named.items()), sep=", ")
+    print(
+        f"cases {len(found):,}",
+        *(f"{word} {counts[kind]:,}" for kind, word in zip(KINDS, COUNTED, strict=True)),
+        sep=", ",
+    )
     sys.exit(any(counts[kind] for kind in BAD))
 
 
 def write_models(folder: Path) -> None:
     """Runs the recipe, whose results the cases change."""
-    from pipelines.recipe import read_recipe
-    from pipelines.registry import REGISTRY
-    from pipelines.runner import RunOptions, run
-
     with redirect_stderr(StringIO()):
         run(read_recipe(str(RECIPE), REGISTRY), RunOptions(folder / "runs"))
 
