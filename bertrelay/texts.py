@@ -1,6 +1,7 @@
 """Texts that a caller gives: any iterable of them is read through, and what holds none is an error that says so."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from bertrelay.errors import RequestError
 
@@ -12,8 +13,8 @@ def texts_of(given: Iterable[str], name: str) -> list[str]:
 
 def each_text(given: Iterable[str], name: str) -> Iterator[str]:
     """Streams `given`, each checked; raises as `texts_of` does, at once for what is no iterable of texts."""
-    _refuse_no_iterable(given, name, "texts", "[text]")
-    return (checked_text(text, name, f"position {place}") for place, text in enumerate(given))
+    texts = _iterator(given, name, "texts", "[text]")
+    return (checked_text(text, name, f"position {place}") for place, text in enumerate(texts))
 
 
 def checked_text(text: object, name: str, place: str) -> str:
@@ -32,8 +33,8 @@ def checked_text(text: object, name: str, place: str) -> str:
 
 def each_pair(given: Iterable[tuple[str, str]], name: str) -> Iterator[tuple[str, str]]:
     """Streams pairs of texts, each checked. Raises RequestError, which begins with `name`, for what is none."""
-    _refuse_no_iterable(given, name, "pairs of texts", "[(first, second)]")
-    return (_checked_pair(pair, name, f"position {place}") for place, pair in enumerate(given))
+    pairs = _iterator(given, name, "pairs of texts", "[(first, second)]")
+    return (_checked_pair(pair, name, f"position {place}") for place, pair in enumerate(pairs))
 
 
 def _checked_pair(pair: object, name: str, place: str) -> tuple[str, str]:
@@ -42,7 +43,7 @@ def _checked_pair(pair: object, name: str, place: str) -> tuple[str, str]:
     return checked_text(pair[0], name, place), checked_text(pair[1], name, place)
 
 
-def _refuse_no_iterable(given: object, name: str, items: str, example: str) -> None:
+def _iterator(given: Any, name: str, items: str, example: str) -> Iterator[Any]:
     found = type(given).__name__
     if isinstance(given, str):
         raise RequestError(f"{name}: expected a list of {items}, found one string; write {example}")
@@ -51,9 +52,9 @@ def _refuse_no_iterable(given: object, name: str, items: str, example: str) -> N
             f"{name}: expected a list of {items}, found a {found}, which would give its keys or column names; "
             'pass one column of it, such as frame["text"]'
         )
-    try:
-        iter(given)  # type: ignore[call-overload]
-    except TypeError:  # of an array without dimensions too, which has the method
-        raise RequestError(f"{name}: expected a list of {items}, found {found}") from None
     if isinstance(given, bytes):
         raise RequestError(f"{name}: expected a list of {items}, found {found}")
+    try:
+        return iter(given)
+    except TypeError:  # of an array without dimensions too, which has the method
+        raise RequestError(f"{name}: expected a list of {items}, found {found}") from None

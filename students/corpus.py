@@ -162,11 +162,12 @@ def _sweep(cache: Path) -> None:
 
 def _check_rejects(corpus: ParallelCorpus, limit: float) -> None:
     """Raises WorkError where more records are unusable than `limit`, which may be lower than it was at first."""
-    rejects = Rejects(corpus.rejects, limit)
+    rejects = Rejects(None, limit)  # counts alone: the list is there
     rejects.used(corpus.facts["records"] - sum(corpus.facts["rejects"].values()))
     with corpus.rejects.open(encoding="utf-8") as lines:
         for listed in map(json.loads, lines):
             rejects.add(**listed)
+    rejects.path = corpus.rejects
     rejects.check()
 
 

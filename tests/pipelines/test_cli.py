@@ -157,7 +157,7 @@ def test_every_built_in_recipe_is_listed(bertrelay):
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
-    stages = "".join(f'[{"t" * 90}{number}]\nuses = "light.teach"\n' for number in range(2000))
+    stages = "".join(f'[{"t" * 90}{number}]\nuses = "light.teach"\n' for number in range(1000))
     process = start("plan", write_recipe(stages))
     process.stdout.readline()
     process.stdout.close()

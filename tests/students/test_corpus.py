@@ -339,10 +339,12 @@ def test_a_lower_limit_of_unusable_records_is_held_by_a_corpus_that_stands(tmp_p
     Path(source.other).write_bytes(other.replace(b"3", b"\xff"))  # one of nine
     cache = tmp_path / "cache"
     build_corpus(cache, "key", CorpusPlan([source], 1, rejects_limit=0.2))
+    listed = (cache / "key" / "rejects.jsonl").stat()
     with pytest.raises(WorkError, match=r"1 of 9 records cannot be used, more than the 5\.00% allowed: 1 × not valid"):
         build_corpus(cache, "key", CorpusPlan([source], 1, rejects_limit=0.05))
     assert len(build_corpus(cache, "key", CorpusPlan([source], 1, rejects_limit=0.2)).english) == 8
     assert len((cache / "key" / "rejects.jsonl").read_text().splitlines()) == 1
+    assert (cache / "key" / "rejects.jsonl").stat().st_ino == listed.st_ino  # a corpus that stands is only read
 
 
 def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path: Path, monkeypatch: Any) -> None:
