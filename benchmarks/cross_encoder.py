@@ -27,12 +27,12 @@ import numpy as np
 from benchmarks.contenders import Claim, judge
 from benchmarks.machine import add_data, machine, require
 from benchmarks.recipes import run_recipe
+from bertrelay.data.records import read
+from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.records import read
+from bertrelay.evaluation.similarity import pairwise
+from bertrelay.evaluation.statistics import Floats, spearman, with_interval
 from bertrelay.settings import InputFile
-from bertrelay.similarity import pairwise
-from bertrelay.statistics import Floats, spearman, with_interval
-from bertrelay.tables import Table
 from teachers.baselines import GatedCrossEncoder
 
 RECIPE = Path(__file__).with_name("cross-encoder.toml")

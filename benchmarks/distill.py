@@ -58,8 +58,8 @@ from benchmarks.contenders import Answer, Claim, Contender, Spread, at_least, in
 from benchmarks.distill_ours import settings_of
 from benchmarks.encode import operations
 from benchmarks.machine import MINILM, add_data, add_device, machine, matrix_rate, require
+from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.records import Rejects
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from students.build import start_student

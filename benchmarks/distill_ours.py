@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from benchmarks.contenders import Work, serve
+from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
-from bertrelay.tokens import tokens_of
-from bertrelay.training import train
+from bertrelay.training.loop import train
 from students.corpus import CorpusPlan, build_corpus
 from students.dev import dev_data
 from students.distill import DistillationTask

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertrelay.records import read
+from bertrelay.data.records import read
+from bertrelay.data.tables import Table
 from bertrelay.settings import InputFile
-from bertrelay.tables import Table
 
 Sources = Mapping[str, dict[str, Any]]
 """Files below the folder of the data, and how their tables look."""

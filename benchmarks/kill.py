@@ -30,11 +30,11 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from bertrelay.batches import Items
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.stage import Metrics
-from bertrelay.training import Batch, train
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch, train
+from bertrelay.training.settings import TrainingSettings
 from bertrelay.vocabulary import train_wordpiece
 from pipelines.launch import PARENT, die_with_parent, worker_environments
 

@@ -42,12 +42,12 @@ from transformers import BertConfig, BertModel
 from benchmarks.contenders import Claim, judge
 from benchmarks.machine import machine
 from benchmarks.private import SECONDS_BETWEEN_LOOKS, private_memory_mb
+from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
 from bertrelay.fingerprint import Digests
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
-from bertrelay.tables import Table
 from bertrelay.vector_files import encode_file
 from bertrelay.vocabulary import train_wordpiece
 from domain.pretraining.corpus import build_corpus as build_document_corpus

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.machine import MINILM, add_data, machine, require
+from bertrelay.data.vectors import open_vectors
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.vectors import open_vectors
 from students.mining.both_ways import neighbours_both_ways
 from students.mining.mine import VECTORS, mine_files
 from students.mining.settings import NEIGHBOURS, Method

@@ -8,7 +8,7 @@ Claim, on two CPU cores that compute in bf16: all sentences encoded and the exac
 The task is that of Reimers & Gurevych (2019): of 10,000 sentences the two most alike. A BERT that reads pairs has
 n(n − 1)/2, which is 50 million, to read: 65 hours on their V100. SBERT encodes all of them there in 5 s and compares
 in 0.01 s. Here all-MiniLM-L6-v2 encodes distinct sentences of the STS benchmark, SICK and Multi30K, and
-`bertrelay.similarity.closest_pair` looks at every pair. The cross-encoder is the same network under a fresh head,
+`bertrelay.evaluation.similarity.closest_pair` compares all. The cross-encoder is the same network under a fresh head,
 since its answers do not matter, in the same precision, on drawn pairs in batches of 32 sorted by length; from the time
 of some hundred follows that of all. The pair that was found is compared with the closest of all pairs in float64.
 
@@ -38,9 +38,9 @@ from benchmarks.contenders import Answer, Claim, Spread, in_turns, judge
 from benchmarks.english import MULTI30K, SICK, STSB, draw
 from benchmarks.machine import MINILM, add_data, add_device, machine, require
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.evaluation.similarity import ClosePair, Vectors, closest_pair
 from bertrelay.hardware import autocast, resolve_precision
 from bertrelay.settings import ModelSource
-from bertrelay.similarity import ClosePair, Vectors, closest_pair
 
 SOURCES = {**STSB, **SICK, **MULTI30K}
 UNDER_SECONDS, BATCH, ROWS_AT_ONCE, SAME_COSINE = 15, 32, 1_000, 1e-6

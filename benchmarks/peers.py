@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from benchmarks.environments import environment
 from benchmarks.machine import MINILM, add_data, machine, require
+from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.records import Rejects
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from teachers.evaluation.sts import read_sts, sts_metrics

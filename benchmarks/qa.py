@@ -37,7 +37,7 @@ import numpy as np
 from benchmarks.contenders import Answer, Claim, Spread, at_least, judge
 from benchmarks.machine import MINILM, add_data, machine, require
 from benchmarks.trainer import BF16, DEFAULT, OURS, add_parts, quiet, train_in_turns, train_with_trainer
-from bertrelay.rejects import Rejects
+from bertrelay.data.records import Rejects
 from bertrelay.stage import StageContext
 from domain.biomedical.answers import qa_evaluation
 from domain.biomedical.answers.learning import read_all

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.machine import add_data, machine, require
+from bertrelay.data.records import Rejects, read
+from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.records import Rejects, read
 from bertrelay.settings import InputFile, with_stage_paths
 from bertrelay.stage import StageContext
-from bertrelay.tables import Table
 from pipelines.folders import latest_name, read_done
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY

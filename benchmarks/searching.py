@@ -20,7 +20,7 @@ from benchmarks.contenders import Answer, Claim, Spread, in_turns, judge
 from benchmarks.english import MULTI30K, STSB, draw
 from benchmarks.machine import MINILM, add_data, machine, require
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.similarity import Vectors, unit
+from bertrelay.evaluation.similarity import Vectors, unit
 from students.searching.index import build_index
 from students.searching.opened import SearchIndex
 

@@ -45,14 +45,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.machine import MINILM, add_data, machine, require
-from bertrelay.batches import Items
+from bertrelay.data.records import Rejects
+from bertrelay.data.tokens import Tokens, tokens_of
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.hardware import accelerator
-from bertrelay.records import Rejects
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokens import Tokens, tokens_of
-from bertrelay.training import Batch, train
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch, train
 from bertrelay.vocabulary import train_unigram
 from students.build import fitted_projection
 from students.corpus import CorpusPlan, ParallelCorpus, Translations, build_corpus

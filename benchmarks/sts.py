@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.machine import MINILM, add_data, machine, require
-from bertrelay.records import Rejects
+from bertrelay.data.records import Rejects
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from teachers.baselines.encoders import encoder_at

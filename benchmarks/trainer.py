@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.contenders import Answer, in_turns
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.settings import TrainingSettings
 
 OURS, DEFAULT, BF16 = "ours", "Trainer", "Trainer-bf16"
 SEEDS = [1, 2, 3]

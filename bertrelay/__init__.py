@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
-    from bertrelay.compare import compare_all, compare_pairs
+    from bertrelay.data.tables import Table
     from bertrelay.encoder import SentenceEncoder
     from bertrelay.encoding import encode
+    from bertrelay.evaluation.similarity import compare_all, compare_pairs
     from bertrelay.heatmap import write_heatmap
-    from bertrelay.tables import Table
     from bertrelay.vector_files import encode_file
 
 __all__ = ["SentenceEncoder", "Table", "compare_all", "compare_pairs", "encode", "encode_file", "write_heatmap"]

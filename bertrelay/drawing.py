@@ -12,9 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertrelay.files import whole_file
+from bertrelay.files import check_output, not_written, whole_file
 from bertrelay.fonts import boxes_for_missing_letters, fonts_for
-from bertrelay.outputs import check_output, not_written
 from bertrelay.progress import say
 
 if TYPE_CHECKING:

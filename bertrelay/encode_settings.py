@@ -2,8 +2,8 @@
 
 from typing import Annotated, Literal
 
+from bertrelay.data.tables import Table
 from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Settings
-from bertrelay.tables import Table
 
 
 class EncodeSettings(Settings):

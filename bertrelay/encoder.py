@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay import backbone as backbones
+from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
 from bertrelay.hardware import as_device
 from bertrelay.layout import Dense, Layout, Prompts, read_layout, write_layout
 from bertrelay.pooling import Pooling, in_folder_order
-from bertrelay.quick import quicken
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +72,7 @@ class SentenceEncoder(nn.Module):
         self.pad_id = backbones.pad_id_of(backbone, tokenizer)
         self._rules = _cutting_rules(tokenizer, self.max_tokens)
         backbones.freeze_pooler(backbone)
-        quicken(backbone)
+        use_cpu_kernels(backbone)
         # As its network: one that was loaded has no dropout, before, while and after it encodes.
         self.train(backbone.training)
         self._check_sizes()

@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertrelay.cpu_kernels import Packed, using
+from bertrelay.data.texts import texts_of
+from bertrelay.data.vectors import not_finite_row
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError
 from bertrelay.hardware import resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for
-from bertrelay.linear import Packed, using
-from bertrelay.padding import padded, sorted_batches
+from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
 from bertrelay.progress import Bar, progress
-from bertrelay.texts import texts_of
-from bertrelay.vectors import not_finite_row
 
 BLOCK_SENTENCES = 8_192
 Vectors = NDArray[np.float32]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from bertrelay.outputs import check_is_no_link, not_written
+from bertrelay.files import check_is_no_link, not_written
 from bertrelay.progress import say
 
 WAITING, DONE = b".", b"#"

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import read_json, whole_file, write_json
+from bertrelay.files import check_is_no_link, not_written, read_json, whole_file, write_json
 from bertrelay.hardware import give_back_memory
-from bertrelay.outputs import check_is_no_link, not_written
 from bertrelay.privacy import apply_umask, is_sensitive
 from bertrelay.progress import progress, say
-from bertrelay.stage import World
+from bertrelay.stage import ProcessGroup
 
 HOLDS = "holds.json"
 Block = TypeVar("Block")
@@ -111,7 +110,7 @@ def fill(
     lines: Callable[[Sequence[Stretch]], Iterator[Iterable[str]]],
     doing: str,
     unit: str,
-    world: World,
+    process_group: ProcessGroup,
 ) -> int:
     """Writes the blocks that are not done, process r of w those at r::w, and returns when all are on the disk.
 
@@ -119,10 +118,10 @@ def fill(
     lines: gives the lines of each of the blocks asked for.
     doing, unit: what the progress says, `tagging` and `words` for example.
     """
-    from bertrelay.together import check_complete  # loads torch, which a wrong request need not wait for
+    from bertrelay.distributed import check_complete  # loads torch, which a wrong request need not wait for
 
     waiting, whole = parts.waiting(), sum(block.size for block in parts.blocks)
-    mine = [number for number in waiting if number % world.size == world.rank]
+    mine = [number for number in waiting if number % process_group.size == process_group.rank]
     theirs = set(waiting).difference(mine)
     missing = sum(parts.blocks[number].size for number in waiting)
     if 0 < missing < whole:
@@ -134,5 +133,5 @@ def fill(
             done = theirs.difference(parts.waiting())  # by other processes, since the last block
             bar.advance(sum(parts.blocks[each].size for each in (number, *done)))
             theirs -= done
-    check_complete(parts.folder, lambda: (len(parts.waiting()), len(parts.blocks)), world)
+    check_complete(parts.folder, lambda: (len(parts.waiting()), len(parts.blocks)), process_group)
     return missing

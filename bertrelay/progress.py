@@ -3,13 +3,13 @@
 Everything goes to standard error, and only from the main process. Never put text of a record into a description.
 """
 
+import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bertrelay.stage import World
-from bertrelay.terminal import printable
+from bertrelay.stage import ProcessGroup
 
 SECONDS_BETWEEN_LINES = 15.0
 
@@ -23,14 +23,14 @@ class Bar:
 
 def say(message: str) -> None:
     """Prints a plain line about the work on standard error, from the main process only."""
-    if World.from_environment().is_main:
+    if ProcessGroup.from_environment().is_main:
         print(printable(message), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(description: str, total: int, unit: str = "items", done: int = 0) -> Iterator[Bar]:
     """Shows `total` units of work going by; `done` of them were finished before (a resumed run)."""
-    if not World.from_environment().is_main or total <= done:
+    if not ProcessGroup.from_environment().is_main or total <= done:
         yield Bar()
     elif sys.stderr.isatty():
         with _rich_bar(description, total, unit, done) as bar:
@@ -100,3 +100,26 @@ def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Ba
                     shown.update(task, advance=amount, rate=rate)
 
         yield RichBar()
+
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+NAMES: dict[str, str] = {}
+"""What the user calls a file that stands for another, by its path: a copy of standard input."""
+
+
+def renamed(text: str) -> str:
+    """`text` with the user's words for the files of `NAMES`."""
+    for path, name in NAMES.items():
+        text = text.replace(path, name)
+    return text
+
+
+def printable(text: str) -> str:
+    r"""`text` with control characters as escapes, as JSON writes them (`\u001b`); line breaks and tabs stay.
+
+    Halves of surrogate pairs, which stand for undecodable bytes of a file's name, are escaped too. Files are called
+    by the names in `NAMES`.
+    """
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", renamed(text))

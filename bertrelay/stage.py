@@ -19,14 +19,14 @@ Metrics = dict[str, float | None]
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """Which of how many processes this is, as launchers put it into the environment."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
-    def from_environment(cls) -> "World":
+    def from_environment(cls) -> "ProcessGroup":
         return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
     @property
@@ -46,7 +46,7 @@ class StageContext:
 
     output: Path
     cache: Path
-    world: World = World()
+    process_group: ProcessGroup = ProcessGroup()
     sensitive: bool = False
 
     @property
@@ -75,9 +75,9 @@ def run_alone(
     sensitive = sensitive or names_sensitive(settings)
     with sensitive_data() if sensitive else nullcontext():
         folder.mkdir(parents=True, exist_ok=True)
-        context = StageContext(folder, cache or folder / "cache", World.from_environment(), sensitive)
+        context = StageContext(folder, cache or folder / "cache", ProcessGroup.from_environment(), sensitive)
         metrics = run(settings, context)
-        if context.world.is_main:
+        if context.process_group.is_main:
             rmtree(context.work, ignore_errors=True)
     return metrics
 

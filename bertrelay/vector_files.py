@@ -8,27 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertrelay.data.records import Rejects, Table
+from bertrelay.data.sentences import ReadBlock, Survey, as_table, block_reader, survey
+from bertrelay.data.vectors import SUFFIXES, create_vectors, filling_of, finish, shape_of, write_rows
+from bertrelay.distributed import check_complete, check_shared, from_main, wait_for_all
 from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode_blocks
+from bertrelay.files import check_output, held
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import give_back_memory, resolve_precision
 from bertrelay.ledger import blocks_in, open_ledger
-from bertrelay.outputs import check_output, held
 from bertrelay.progress import progress, say
-from bertrelay.records import Rejects, Table
-from bertrelay.sentence_files import ReadBlock, Survey, as_table, block_reader, survey
-from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.together import check_complete, check_shared, from_main, wait_for_all
-from bertrelay.vector_outputs import SUFFIXES, filling_of, finish, shape_of
-from bertrelay.vectors import create_vectors, write_rows
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
 
 NO_MATTER = {"transformers_version", "_name_or_path", "dtype", "architectures"}
 """What a network's config says and its vectors do not depend on."""
 
 SMALLEST_BLOCK = 2_048  # sentences; fewer would leave too few of like length to stand in one batch
 MOST_SHARES = 64
-ALONE = World()
+ALONE = ProcessGroup()
 
 
 class EncodedFile(NamedTuple):
@@ -49,7 +48,7 @@ def encode_file(
     batch_tokens: int | None = None,
     cache: Path | None = None,
     rejects: Rejects | None = None,
-    world: World = ALONE,
+    process_group: ProcessGroup = ALONE,
 ) -> EncodedFile:
     """Writes the vector of each sentence of `source` to `output`: row i for sentence i, a blank one too.
 
@@ -60,7 +59,7 @@ def encode_file(
     cache: where a model or data set of the hub is kept.
     rejects: entered while sentences are read; without it the first record that cannot be used raises. Row i is then
         the i-th sentence that can be used.
-    world: of several processes each computes its share; they need torch.distributed, to wait for one another, and
+    process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
@@ -69,10 +68,10 @@ def encode_file(
     """
     table, output = as_table(source), Path(output)
     check_output(output, SUFFIXES, table.path)
-    with held(output) if world.is_main else nullcontext():
-        surveyed = from_main(_survey(table, cache, rejects) if world.is_main else None, world)
+    with held(output) if process_group.is_main else nullcontext():
+        surveyed = from_main(_survey(table, cache, rejects) if process_group.is_main else None, process_group)
         encoder = as_encoder(model, cache)
-        precision = from_main(resolve_precision(precision, encoder.device), world)
+        precision = from_main(resolve_precision(precision, encoder.device), process_group)
         skip_invalid = rejects is not None
         started, read_block = time.monotonic(), block_reader(table, cache, skip_invalid)
         computed = fill_vectors(
@@ -84,12 +83,12 @@ def encode_file(
             prompt_name=prompt_name,
             precision=precision,
             batch_tokens=batch_tokens,
-            world=world,
+            process_group=process_group,
         )
         seconds = time.monotonic() - started
-        if world.is_main:
+        if process_group.is_main:
             finish(output, block_reader(table, cache, skip_invalid))
-        wait_for_all(world)
+        wait_for_all(process_group)
     return EncodedFile(surveyed.sentences, encoder.dim, computed / seconds if computed else None)
 
 
@@ -107,7 +106,7 @@ def run(settings: EncodeSettings, context: StageContext) -> Metrics:
         precision=settings.precision,
         batch_tokens=settings.batch_tokens,
         cache=context.cache,
-        world=context.world,
+        process_group=context.process_group,
     )
     return {**encoded._asdict()}
 
@@ -119,7 +118,7 @@ def fill_vectors(
     path: Path,
     key: str,
     *,
-    world: World = ALONE,
+    process_group: ProcessGroup = ALONE,
     **options: Any,
 ) -> int:
     """Fills the vector file at `path`, each process its share of the blocks, and returns when all are on the disk.
@@ -127,9 +126,9 @@ def fill_vectors(
     options: and the other arguments, as of `fill_share`, and so is what it returns.
     Raises RequestError when the processes do not share the folder of `path`.
     """
-    check_shared(path.parent, world)
-    missing = fill_share(encoder, read_block, rows, path, key, world=world, **options)
-    check_complete(path, lambda: blocks_in(path), world)
+    check_shared(path.parent, process_group)
+    missing = fill_share(encoder, read_block, rows, path, key, process_group=process_group, **options)
+    check_complete(path, lambda: blocks_in(path), process_group)
     return missing
 
 
@@ -143,16 +142,16 @@ def fill_share(
     prompt_name: str | None = None,
     precision: str = "auto",
     batch_tokens: int | None = None,
-    world: World = ALONE,
+    process_group: ProcessGroup = ALONE,
     description: str = "encoding",
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
 ) -> int:
-    """Fills this process's share of the file at `path` (`bertrelay.vectors`): row i for sentence i, resumable.
+    """Fills this process's share of the file at `path` (`bertrelay.data.vectors`): row i for sentence i, resumable.
 
     read_block: (first, end) -> the sentences of these rows; asked in rising order, from one thread.
     key: what decides the vectors besides prompt and precision, such as digests of model and text; another one begins
         again.
-    world: process r of w fills the blocks r::w, and returns when *its* blocks are on the disk.
+    process_group: process r of w fills the blocks r::w, and returns when *its* blocks are on the disk.
     place: what an error calls the sentence of a row.
     Returns how many rows were not filled yet, whoever fills them. Raises WorkError for a vector that is not finite.
     """
@@ -163,7 +162,7 @@ def fill_share(
     spans = [range(first, min(first + size, rows)) for first in range(0, rows, size)]
     ledger = open_ledger(path, holds, len(spans), lambda: create_vectors(path, rows, dim))
     waiting = ledger.waiting()
-    mine = [block for block in waiting if block % world.size == world.rank]
+    mine = [block for block in waiting if block % process_group.size == process_group.rank]
     missing = sum(len(spans[block]) for block in waiting)
     if 0 < missing < rows:
         say(f"{description}: going on after {rows - missing:,} of {rows:,} sentences")

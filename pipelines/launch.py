@@ -22,7 +22,7 @@ from bertrelay.errors import RequestError
 from bertrelay.hardware import cpu_is_asked_for
 from bertrelay.progress import say
 from bertrelay.signals import on_stop_signal
-from bertrelay.stage import World
+from bertrelay.stage import ProcessGroup
 
 PARENT = "BERTRELAY_PARENT"
 ERRORS = "BERTRELAY_ERRORS"
@@ -36,15 +36,15 @@ LATE = (1, -signal.SIGABRT)
 """What a worker ends with whose work failed, or that merely lost another one: torch's threads may abort it."""
 
 
-def check_world(processes: int | None, environment: Mapping[str, str] = os.environ) -> World:
+def check_process_group(processes: int | None, environment: Mapping[str, str] = os.environ) -> ProcessGroup:
     """The place of this process among those of a launcher. Raises RequestError when `--processes` says otherwise."""
-    world = World.from_environment()
-    if "RANK" in environment and processes not in (None, world.size):
+    process_group = ProcessGroup.from_environment()
+    if "RANK" in environment and processes not in (None, process_group.size):
         raise RequestError(
-            f"--processes {processes}: expected the number that the launcher started, found {world.size}; "
+            f"--processes {processes}: expected the number that the launcher started, found {process_group.size}; "
             "under torchrun or accelerate launch leave --processes out"
         )
-    return world
+    return process_group
 
 
 def launch_again(processes: int) -> int:
@@ -174,7 +174,7 @@ def leave_error(message: str, code: int) -> bool:
     """In a worker, leaves its error for the launcher to show; False where there is no launcher."""
     if ERRORS not in os.environ:
         return False
-    path = Path(os.environ[ERRORS], f"{World.from_environment().rank}.json")
+    path = Path(os.environ[ERRORS], f"{ProcessGroup.from_environment().rank}.json")
     try:
         path.write_text(json.dumps({"message": message, "code": code}), encoding="utf-8")
     except OSError:  # of a full disk, say: then every process shows its own

@@ -16,7 +16,7 @@ from bertrelay.fingerprint import Digests, Parts
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.progress import say
 from bertrelay.settings import Settings, is_auto_precision, leaves, with_precision, with_stage_paths
-from bertrelay.stage import Metrics, StageContext, World
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from pipelines.folders import (
     begin,
     discard,
@@ -40,7 +40,7 @@ from pipelines.trouble import disk_explained, force_explained, named, stopping_a
 
 CACHE = ".cache"
 REPORT = "report.html"
-ALONE = World()
+ALONE = ProcessGroup()
 
 Shared = tuple[Revisions, dict[Key, tuple[Action, Parts]]]
 
@@ -58,7 +58,7 @@ class RunOptions:
     runs: Path
     choice: StageChoice = ALL_STAGES
     verify: bool = False
-    world: World = ALONE
+    process_group: ProcessGroup = ALONE
     write_report: Callable[[Path, Collection[str]], Path] | None = None
     ask: Ask = ask_hub
 
@@ -89,7 +89,7 @@ def run(recipe: Recipe, options: RunOptions) -> Outcome:
     run_folder = options.runs / recipe.name
     forced = options.choice.force
     with force_explained(forced), stopping_at_once(), disk_explained(run_folder), ExitStack() as held:
-        team = Team.gather(options.world)
+        team = Team.gather(options.process_group)
         digests = options.digests()
         plan, revisions = _agree_on_plan(recipe, options, team, digests, held)
         seconds = {step.step.key: _bring_to_end(step, plan, revisions, options, team, digests) for step in plan.steps}
@@ -174,7 +174,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, team: T
             discard(planned.folder)
         begin(planned.folder, planned.parts)
         _apply_umask(step, partial_of(planned.folder))
-    context = StageContext(partial_of(planned.folder), options.cache, options.world, step.reads_sensitive)
+    context = StageContext(partial_of(planned.folder), options.cache, options.process_group, step.reads_sensitive)
     team.check_shared(context.work)
     with temporary_files_in(context.work) if step.sensitive else nullcontext():
         metrics = step.stage.load_run()(settings, context)

@@ -10,29 +10,29 @@ from typing import Any
 
 from bertrelay.errors import WorkError
 from bertrelay.hardware import LONGEST_WAIT
-from bertrelay.stage import World
+from bertrelay.stage import ProcessGroup
 
 
 @dataclass(frozen=True)
 class Team:
     """All processes of a run, seen from one of them."""
 
-    world: World
+    process_group: ProcessGroup
 
     @classmethod
-    def gather(cls, world: World) -> "Team":
+    def gather(cls, process_group: ProcessGroup) -> "Team":
         """Joins the other processes. Raises WorkError when there are not as many as were asked for."""
-        if world.size > 1:
-            _connect(world)
-        return cls(world)
+        if process_group.size > 1:
+            _connect(process_group)
+        return cls(process_group)
 
     @property
     def is_main(self) -> bool:
-        return self.world.is_main
+        return self.process_group.is_main
 
     def share(self, value: Any) -> Any:
         """The main process's `value`, in every process."""
-        if self.world.size == 1:
+        if self.process_group.size == 1:
             return value
         from accelerate.utils import broadcast_object_list
 
@@ -40,27 +40,27 @@ class Team:
 
     def wait(self) -> None:
         """Waits until every process is here."""
-        if self.world.size > 1:
+        if self.process_group.size > 1:
             from accelerate import PartialState
 
             PartialState().wait_for_everyone()
 
     def check_shared(self, folder: Path) -> None:
         """Waits as `wait` does, and raises RequestError unless every process sees the main one's `folder`."""
-        if self.world.size > 1:
-            from bertrelay.together import check_shared
+        if self.process_group.size > 1:
+            from bertrelay.distributed import check_shared
 
-            check_shared(folder, self.world)
+            check_shared(folder, self.process_group)
 
     def part(self) -> None:
         """Leaves the others in peace at the end of the work."""
-        if self.world.size > 1:
+        if self.process_group.size > 1:
             from accelerate import PartialState
 
             PartialState().destroy_process_group()
 
 
-def _connect(world: World) -> None:
+def _connect(process_group: ProcessGroup) -> None:
     import torch
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
@@ -68,8 +68,8 @@ def _connect(world: World) -> None:
     if not torch.cuda.is_available():  # else Accelerate on CPU leaves every process alone with itself
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     found = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=LONGEST_WAIT).num_processes
-    if found != world.size:
+    if found != process_group.size:
         raise WorkError(
-            f"expected {world.size} processes, found {found} that know of one another; "
+            f"expected {process_group.size} processes, found {found} that know of one another; "
             "start them with `bertrelay run … --processes N`, torchrun or accelerate launch"
         )

@@ -1,4 +1,4 @@
-"""How alike sentences are, in one call; where memory does not hold them, `bertrelay.compare` goes block by block."""
+"""How similar sentences are, in one call; `bertrelay.evaluation.similarity` does it in blocks where memory is short."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bertrelay.compare import compare_all, compare_pairs
+from bertrelay.data.texts import texts_of
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError
-from bertrelay.similarity import Metric, Vectors
-from bertrelay.texts import texts_of
+from bertrelay.evaluation.similarity import Metric, Vectors, compare_all, compare_pairs
 
 
 def similarity(

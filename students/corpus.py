@@ -18,9 +18,9 @@ from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from bertrelay.data.records import Rejects
 from bertrelay.files import sync_contents, write_json
 from bertrelay.progress import say
-from bertrelay.records import Rejects
 from students.holdout import Mask, Seen, number_targets, split_off_drawn, split_off_given
 from students.parallel import DEV, TRAIN, Account, Pair, filtered, listed, read_pairs
 from students.sources import ENGLISH, Filters, ParallelSource

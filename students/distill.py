@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertrelay.batches import Items
+from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.hardware import accelerator
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokens import Tokens, tokenizer_of, tokens_of
-from bertrelay.training import Batch, train
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch, train
 from students.build import start_student
 from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
 from students.dev import CRITERION, DevData, dev_data, dev_figures
@@ -41,7 +41,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     metrics = train(
         DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output, context.work
     )
-    if context.world.is_main:
+    if context.process_group.is_main:
         write_json(context.output / "corpus.json", corpus.facts)
         copyfile(corpus.rejects, context.output / corpus.rejects.name)
         student.save(context.output / "model")

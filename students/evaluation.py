@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import matrix
 from bertrelay.files import write_json
 from bertrelay.progress import say
-from bertrelay.records import Rejects
-from bertrelay.similarity import matrix
 from bertrelay.stage import Metrics, StageContext
 from students.corpus import Translations
 from students.parallel import read_pairs
@@ -22,7 +22,7 @@ PICTURE = "similarity.json"
 
 def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     """Scores the model; the main process does it, as others have nothing to add."""
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = read_translations(settings.parallel, context, rejects)

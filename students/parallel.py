@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows, rows
 from bertrelay.errors import RequestError
-from bertrelay.records import Record, Rejects, Row, Unusable, aligned_rows, rows
 from students.sources import ENGLISH, AlignedFiles, Filters, ParallelSource
 
 TRAIN, DEV = "train", "dev"

@@ -7,9 +7,9 @@ from typing import Self
 import numpy as np
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.similarity import Vectors, nearest
+from bertrelay.evaluation.similarity import Vectors, nearest
+from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
-from bertrelay.statistics import share, with_interval
 from students.corpus import Translations
 from students.sources import ENGLISH
 

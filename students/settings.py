@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertrelay.encoder_settings import NewEncoder, VocabularySize
 from bertrelay.settings import MaxTokens, ModelSource, Positive, Settings, refuse_idle
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.settings import TrainingSettings
 from students.sources import Filters, ParallelSource
 from teachers.settings import StsTable
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from bertrelay.data.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header
 from bertrelay.settings import DataSource, InputFile, Settings
-from bertrelay.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header
 
 ENGLISH = "en"
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.vectors import open_vectors
+from bertrelay.distributed import from_main
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
@@ -14,9 +16,7 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
-from bertrelay.together import from_main
 from bertrelay.vector_files import fill_vectors
-from bertrelay.vectors import open_vectors
 from students.corpus import ParallelCorpus, Sentences
 
 BLOCK = 8192
@@ -48,7 +48,7 @@ def fill_targets(
     teacher_digest: stands for the teacher's weights; with the text and the precision it names the vectors.
     """
     key = fingerprint({"teacher": teacher_digest, "text": _text_digest(corpus.english)})
-    precision = from_main(resolve_precision(precision, teacher.device), context.world)
+    precision = from_main(resolve_precision(precision, teacher.device), context.process_group)
     folder = context.cache / "targets" / f"{key[:32]}-{precision}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "vectors.npy"
@@ -59,7 +59,7 @@ def fill_targets(
         path,
         key,
         precision=precision,
-        world=context.world,
+        process_group=context.process_group,
         description="teacher's vectors",
     )
     vectors = open_vectors(path)

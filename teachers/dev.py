@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertrelay.records import Rejects
-from bertrelay.similarity import pairwise
+from bertrelay.data.records import Rejects
+from bertrelay.evaluation.similarity import pairwise
+from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.statistics import share, spearman
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.examples import Examples, read_examples
 from teachers.model import Teacher

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.records import Rejects, read
+from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
-from bertrelay.records import Rejects, read
 from bertrelay.stage import StageContext
-from bertrelay.tables import Record, Table
 from teachers.settings import COLUMNS, TrainSettings
 
 BLANK = "an empty sentence"

@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from bertrelay.data.tables import Table
 from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.settings import InputFile, MaxTokens, ModelSource, Positive, Settings, refuse_idle
-from bertrelay.tables import Table
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.settings import TrainingSettings
 
 Part = Literal["u", "v", "|u-v|", "u*v"]
 

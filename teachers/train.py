@@ -8,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertrelay.batches import Items
+from bertrelay.data.records import Rejects
+from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.errors import RequestError
-from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokens import Tokens, tokenizer_of, tokens_of
-from bertrelay.training import Batch, train
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch, train
 from teachers.build import start_encoder
 from teachers.dev import DevData, criterion, dev_figures, read_dev
 from teachers.examples import Examples, read_examples
@@ -26,7 +26,9 @@ MOST_CLASSES = 100
 
 def run(settings: TrainSettings, context: StageContext) -> Metrics:
     """Trains a teacher and writes `model/`, with the softmax objective's head beside it in `head/`."""
-    with Rejects(context.output / "rejects.jsonl" if context.world.is_main else None, settings.max_rejects) as rejects:
+    with Rejects(
+        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
+    ) as rejects:
         examples = read_examples(settings.train, settings, context, rejects)
         dev = read_dev(settings, context, rejects)
     classes = classes_of(examples, dev) if settings.objective == "softmax" else []
@@ -38,7 +40,7 @@ def run(settings: TrainSettings, context: StageContext) -> Metrics:
     metrics = train(
         TeacherTask(model, settings, examples, classes, tokens, dev), settings, context.output, context.work
     )
-    if context.world.is_main:
+    if context.process_group.is_main:
         encoder.save(context.output / "model")
         if head is not None:
             save_head(head, classes, settings, context.output / "head")

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bertrelay.distributed import wait_for_all
 from bertrelay.files import read_json, write_json
 from bertrelay.settings import AnySettings
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.together import wait_for_all
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.settings import TrainingSettings
 
 DONE = "trained.json"
 
@@ -21,15 +21,15 @@ def trained(
 
     name: of the folder, below the stage's `work`.
     """
-    inner = StageContext(context.work / name, context.cache, context.world)
+    inner = StageContext(context.work / name, context.cache, context.process_group)
     done = read_json(inner.output / DONE)
     if done is None:
         inner.output.mkdir(parents=True, exist_ok=True)
         done = run(settings, inner)
-        if context.world.is_main:
+        if context.process_group.is_main:
             write_json(inner.output / DONE, done)
             shutil.rmtree(inner.work, ignore_errors=True)  # its checkpoints
-    wait_for_all(context.world)
+    wait_for_all(context.process_group)
     return inner.output / "model", done
 
 

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-from bertrelay import statistics
+from bertrelay.evaluation import statistics
 from domain.biomedical.answers import network as qa
 from domain.biomedical.entities import network as ner
 from domain.biomedical.entities.labels import LabelSet

@@ -12,8 +12,8 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, Entity, TaggedSentence
 from domain.biomedical.entities.examples import of_document
 from domain.biomedical.formats.conll import (

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync_folder, whole_file, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.progress import progress, say
-from bertrelay.rejects import Rejects
-from bertrelay.tables import Unusable
 from domain.pretraining.documents import Item
 from domain.pretraining.readers import Files, files_of, read_all
 from domain.pretraining.shards import Grouping, Position, Shard, drafts, open_shard, read_facts, write_shard

@@ -5,10 +5,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertrelay.data.readers import opened
+from bertrelay.data.records import rows
+from bertrelay.data.tables import Column, Record, Table, Unusable
 from bertrelay.errors import RequestError
-from bertrelay.records import rows
-from bertrelay.tables import Column, Record, Table, Unusable
-from bertrelay.text_tables import opened
 from domain.pretraining.sources import DocumentSource
 
 SPLIT, TRAIN = "split", "train"

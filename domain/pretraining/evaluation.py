@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertrelay.batches import micro_batches
+from bertrelay.evaluation.statistics import with_interval
 from bertrelay.hardware import autocast, resolve_precision
 from bertrelay.stage import Metrics
-from bertrelay.statistics import with_interval
+from bertrelay.training.batches import micro_batches
 from domain.pretraining.items import Items
 from domain.pretraining.objective import LABELS, Pretraining, losses
 from domain.pretraining.sequences import Sequences

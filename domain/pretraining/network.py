@@ -18,11 +18,11 @@ from bertrelay.backbone import (
     save_tokenizer,
     start_positions,
 )
+from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
 from bertrelay.layout import read_layout
 from bertrelay.progress import say
-from bertrelay.quick import quicken
 from bertrelay.vocabulary import train_wordpiece
 from domain.pretraining.documents import Document
 from domain.pretraining.new_tokens import give_embeddings, read_words, with_new_tokens
@@ -62,7 +62,7 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
             f"max_tokens: the network has {positions} positions, and {settings.max_tokens} are asked for; lower it"
         )
     _freeze_other_heads(network, settings.objectives)
-    quicken(network)
+    use_cpu_kernels(network)
     return network, tokenizer
 
 

@@ -16,9 +16,9 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from xml.parsers.expat import ErrorString
 
+from bertrelay.data.readers import opened
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.tables import Unusable
-from bertrelay.text_tables import opened
 from domain.pretraining.documents import NO_TEXT, Document, Item, LeftOut
 
 COLLECTIONS = ("PubmedArticleSet", "MedlineCitationSet", "pmc-articleset")

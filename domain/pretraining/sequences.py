@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from bertrelay import batches
 from bertrelay.errors import RequestError
-from bertrelay.training import Batch
+from bertrelay.training import batches
+from bertrelay.training.loop import Batch
 from domain.pretraining.items import Integers, Items
 from domain.pretraining.masking import Masker, uniform_draws
 from domain.pretraining.settings import Objective, PretrainSettings

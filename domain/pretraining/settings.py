@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from bertrelay.encoder_settings import Base
 from bertrelay.settings import InputFile, Positive, Settings, refuse_idle
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.settings import TrainingSettings
 from domain.pretraining.sources import DocumentSource
 
 Objective = Literal["mlm", "nsp"]

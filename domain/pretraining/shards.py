@@ -19,8 +19,8 @@ from datasets import Dataset, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
 from numpy.typing import NDArray
 
+from bertrelay.data.tables import Unusable
 from bertrelay.files import read_json, write_json
-from bertrelay.tables import Unusable
 from domain.pretraining.documents import NO_TEXT, Document, Item, LeftOut
 from domain.sentences import sentence_spans
 

@@ -5,8 +5,8 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
+from bertrelay.data.tables import Column
 from bertrelay.settings import DataSource, InputFile, refuse_idle
-from bertrelay.tables import Column
 
 DocumentFormat = Literal["jsonl", "csv", "tsv", "parquet", "blocks", "xml"]
 

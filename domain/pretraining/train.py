@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertrelay import batches
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
 from bertrelay.hardware import accelerator, default_device
 from bertrelay.stage import Metrics, StageContext, run_alone
-from bertrelay.training import Batch, train
+from bertrelay.training import batches
+from bertrelay.training.loop import Batch, train
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.evaluation import CRITERION, SEED, HeldOut
 from domain.pretraining.items import Items, Text
@@ -48,9 +48,9 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
         held_out = HeldOut(items, sequences, settings)
     model = Pretraining(network, settings.objectives).to(default_device())
     task = PretrainingTask(model, settings, Text(corpus, ~corpus.held_out), sequences, held_out)
-    before = task.evaluate() if context.world.is_main else {}
+    before = task.evaluate() if context.process_group.is_main else {}
     metrics = train(task, settings, context.output, context.work)
-    if context.world.is_main:
+    if context.process_group.is_main:
         metrics |= {} if task.criterion else task.evaluate()
         write_json(context.output / "corpus.json", corpus.facts)
         copyfile(corpus.rejects, context.output / corpus.rejects.name)

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.similarity import unit
+from bertrelay.evaluation.similarity import unit
+from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
-from bertrelay.statistics import share, with_interval
 
 BLOCK_CELLS = 4_000_000  # cosines held at once
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertrelay.data.records import Record, Rejects, Table, rows
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
-from bertrelay.records import Record, Rejects, Table, rows
 from domain.terms.terms_settings import RATING, term_columns
 
 LEAST_RATINGS = 3  # through two points there is always a line

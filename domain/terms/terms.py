@@ -6,18 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
+from bertrelay.data.records import Rejects
+from bertrelay.data.vectors import create_vectors, filling_of, finish, write_rows
 from bertrelay.drawing import write_picture
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file, write_json
-from bertrelay.outputs import not_written
+from bertrelay.evaluation.similarity import pairwise
+from bertrelay.evaluation.statistics import pearson, spearman, with_interval
+from bertrelay.files import not_written, whole_file, write_json
 from bertrelay.progress import say
-from bertrelay.records import Rejects
-from bertrelay.similarity import pairwise
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.statistics import pearson, spearman, with_interval
-from bertrelay.vector_outputs import filling_of, finish
-from bertrelay.vectors import create_vectors, write_rows
 from domain.terms.neighbours import group_metrics, nearest_terms, neighbour_rows
 from domain.terms.picture import LEAST_TERMS, MOST_TERMS, Map, draw_terms, place_terms
 from domain.terms.term_lists import RatedPairs, Term, read_ratings, read_terms
@@ -31,7 +29,7 @@ VECTORS = ("vectors.npy", "vectors.parquet")
 
 def run(settings: TermsSettings, context: StageContext) -> Metrics:
     """See `describe_terms`; one process does it."""
-    return describe_terms(settings, context.output, context.cache) if context.world.is_main else {}
+    return describe_terms(settings, context.output, context.cache) if context.process_group.is_main else {}
 
 
 def describe_terms(settings: TermsSettings, output: Path, cache: Path | None = None, overwrite: bool = True) -> Metrics:

@@ -5,10 +5,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from bertrelay.data.records import rows
+from bertrelay.data.tables import Column, Table
 from bertrelay.errors import RequestError
-from bertrelay.records import rows
 from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Seed, Settings
-from bertrelay.tables import Column, Table
 
 Layers = Literal["last_four", "last"]
 

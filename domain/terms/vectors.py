@@ -11,15 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertrelay.cpu_kernels import using
+from bertrelay.data.texts import texts_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for
-from bertrelay.linear import using
-from bertrelay.padding import batch_shape, padded
+from bertrelay.inference import batch_shape, best_batch_tokens, computing, pack_for, padded
 from bertrelay.pooling import Pooling
 from bertrelay.progress import say
-from bertrelay.texts import texts_of
 from domain.terms.terms_settings import Layers
 
 LAYERS: dict[Layers, int] = {"last_four": 4, "last": 1}

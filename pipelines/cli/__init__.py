@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.privacy import is_of_the_machine, place_of, sensitive_data
-from bertrelay.terminal import printable
+from bertrelay.progress import printable
 
 INTERRUPTED = 130
 DEBUG, SENSITIVE, GROUP_READ = ANYWHERE = ("--debug", "--sensitive", "--group-read")

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertrelay.files import whole_file
-from bertrelay.outputs import not_written
-from bertrelay.row_files import on_one_line, write_csv, write_jsonl, write_tsv
+from bertrelay.data.tables import on_one_line, write_csv, write_jsonl, write_tsv
+from bertrelay.files import not_written, whole_file
 
 if TYPE_CHECKING:
     from students.searching.opened import Hit

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertrelay.files import whole_file
-from bertrelay.outputs import not_written
-from bertrelay.row_files import on_one_line
+from bertrelay.data.tables import on_one_line
+from bertrelay.files import not_written, whole_file
 from pipelines.cli.echo import echo
 
 if TYPE_CHECKING:
-    from bertrelay.compare import Compared
+    from bertrelay.evaluation.similarity import Compared
 
 LABEL_COLUMNS = 60
 DIGITS = 6

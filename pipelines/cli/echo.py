@@ -2,7 +2,7 @@
 
 import typer
 
-from bertrelay.terminal import printable
+from bertrelay.progress import printable
 
 COLOURS = {
     "RUN": typer.colors.GREEN,

@@ -56,14 +56,14 @@ def encode(
 
       zcat table.csv.gz | bertrelay encode MODEL - vectors.npy --format csv
     """
-    from bertrelay.outputs import check_output
-    from bertrelay.records import Rejects
-    from bertrelay.sentence_files import check_first
-    from bertrelay.vector_outputs import SUFFIXES
+    from bertrelay.data.records import Rejects
+    from bertrelay.data.sentences import check_first
+    from bertrelay.data.vectors import SUFFIXES
+    from bertrelay.files import check_output
     from pipelines.cli.sharing import shared
-    from pipelines.launch import check_world
+    from pipelines.launch import check_process_group
 
-    world = check_world(processes)
+    process_group = check_process_group(processes)
     check_model(model)
     check_output(output, SUFFIXES, source, overwrite=overwrite)
     with input_file(source, output) as name:
@@ -71,7 +71,7 @@ def encode(
         check_first(table, Rejects(None, limit=1.0) if skip_invalid else None)
         listed = output.with_name(f"{output.name}.rejects.jsonl")
         rejects = Rejects(listed, limit=1.0) if skip_invalid else None
-        with shared(world, processes):
+        with shared(process_group, processes):
             from bertrelay.vector_files import encode_file
 
             encoded = encode_file(
@@ -82,9 +82,9 @@ def encode(
                 precision=precision,
                 batch_tokens=batch_tokens,
                 rejects=rejects,
-                world=world,
+                process_group=process_group,
             )
-    if world.is_main:
+    if process_group.is_main:
         echo(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
         if rejects is not None:
             _report_left_out(rejects.counts.total(), listed)

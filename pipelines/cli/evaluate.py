@@ -57,7 +57,7 @@ def evaluate(
 
       bertrelay samples my-samples && bertrelay evaluate tf-idf --protocol sts --data my-samples/sbert-paper
     """
-    from bertrelay.records import Rejects
+    from bertrelay.data.records import Rejects
     from bertrelay.stage import StageContext
     from pipelines.cli.tables import score_lines
     from teachers.evaluation.protocols import read_protocols, scored

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertrelay.tables import Format
+from bertrelay.data.tables import Format
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
@@ -90,20 +90,20 @@ def mine(
 
       bertrelay mine MODEL en.txt de.txt mined.tsv --gold pairs.tsv
     """
-    from bertrelay.outputs import check_output
-    from bertrelay.sentence_files import check_first
+    from bertrelay.data.sentences import check_first
+    from bertrelay.files import check_output
     from pipelines.cli.sharing import shared
-    from pipelines.launch import check_world
+    from pipelines.launch import check_process_group
     from students.mining.output import WRITERS
 
-    world = check_world(processes)
+    process_group = check_process_group(processes)
     sides = table_of(source, source_column, file_format, header), table_of(target, target_column, file_format, header)
     true_pairs = None if gold is None else table_of(gold, None, None, True)
     check_model(model)
     check_output(output, tuple(WRITERS), *(table.path for table in (*sides, true_pairs) if table), overwrite=overwrite)
     for side in sides:
         check_first(side)
-    with shared(world, processes):
+    with shared(process_group, processes):
         from students.mining.mine import mine_files
 
         mining = mine_files(
@@ -117,9 +117,9 @@ def mine(
             precision=precision,
             batch_tokens=batch_tokens,
             work=work_beside(output) if keep else None,
-            world=world,
+            process_group=process_group,
         )
-    if world.is_main:
+    if process_group.is_main:
         echo(json.dumps({"output": str(output), **asdict(mining)}) if as_json else _text(mining, output))
 
 

@@ -79,9 +79,9 @@ def tag(
     from bertrelay.privacy import check_page
     from domain.biomedical.entities.tag_files import Source, check_output, check_source
     from pipelines.cli.sharing import shared
-    from pipelines.launch import check_world
+    from pipelines.launch import check_process_group
 
-    world = check_world(processes)
+    process_group = check_process_group(processes)
     check_model(model)
     if str(output) == DASH:
         raise RequestError(f"output: expected a file or a folder, found {DASH}; nothing is written to standard output")
@@ -92,7 +92,7 @@ def tag(
         if str(source) == DASH:
             input_format = input_format or _lines(name)
         check_source(Source(Path(name), input_format))
-        with shared(world, processes):
+        with shared(process_group, processes):
             from domain.biomedical.entities.tagging import tag_file
 
             tagged = tag_file(
@@ -105,9 +105,9 @@ def tag(
                 precision=precision,
                 batch_tokens=batch_tokens,
                 with_text=with_text,
-                world=world,
+                process_group=process_group,
             )
-    if world.is_main:
+    if process_group.is_main:
         echo(json.dumps({"output": str(output), **tagged._asdict()}) if as_json else _text(tagged, output))
 
 

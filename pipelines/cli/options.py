@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertrelay.data.tables import Format
 from bertrelay.errors import RequestError
 from bertrelay.hardware import Precision
-from bertrelay.tables import Format
 from pipelines.cli.models import MODEL_HELP
 
 if TYPE_CHECKING:
-    from bertrelay.tables import Table
+    from bertrelay.data.tables import Table
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 ColumnOption = Annotated[
@@ -50,7 +50,7 @@ def table_of(source: str, column: str | Sequence[str] | None, file_format: Forma
     """The table that the options of a command describe. Raises RequestError for a column that none can have."""
     from pydantic import ValidationError
 
-    from bertrelay.tables import Table
+    from bertrelay.data.tables import Table
     from pipelines.mistakes import told
 
     named = [column] if isinstance(column, str) else column

@@ -88,13 +88,13 @@ def answer(
 
       bertrelay qa answer MODEL squad.json answers.csv --html page.html
     """
-    from bertrelay.outputs import check_output
+    from bertrelay.files import check_output
     from bertrelay.privacy import check_page
     from domain.biomedical.answers.answer_files import SUFFIXES, Source, check_source
     from pipelines.cli.sharing import shared
-    from pipelines.launch import check_world
+    from pipelines.launch import check_process_group
 
-    world = check_world(processes)
+    process_group = check_process_group(processes)
     check_model(model)
     check_output(output, SUFFIXES, questions, overwrite=overwrite)
     if page is not None:
@@ -104,7 +104,7 @@ def answer(
         if str(questions) == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
         check_source(Source(Path(name), input_format, id_column, question_column, context_column))
-        with shared(world, processes):
+        with shared(process_group, processes):
             from domain.biomedical.answers.answering import answer_file
 
             answered = answer_file(
@@ -122,9 +122,9 @@ def answer(
                 precision=precision,
                 batch_tokens=batch_tokens,
                 with_text=with_text,
-                world=world,
+                process_group=process_group,
             )
-    if world.is_main:
+    if process_group.is_main:
         echo(json.dumps({"output": str(output), **answered._asdict()}) if as_json else _text(answered, output))
 
 

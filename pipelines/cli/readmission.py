@@ -99,7 +99,7 @@ def score(
     batch_tokens: BatchOption = None,
 ) -> None:
     """Scores for the task that the command before it names, for any where it names none."""
-    from bertrelay.outputs import check_output
+    from bertrelay.files import check_output
     from domain.clinical.outcomes.score_files import SUFFIXES, NotesTable, check_notes
     from pipelines.trouble import stopping_at_once
 

@@ -75,25 +75,25 @@ def rerank(
 
       bertrelay rerank MODEL answers.jsonl best.jsonl --top 10
     """
-    from bertrelay.outputs import check_output
+    from bertrelay.files import check_output
     from pipelines.cli.sharing import shared
-    from pipelines.launch import check_world
+    from pipelines.launch import check_process_group
     from teachers.baselines.pair_files import SUFFIXES, PairSource, check_ranking
 
-    world = check_world(processes)
+    process_group = check_process_group(processes)
     table = table_of(pairs, column, file_format, header)
     check_model(model)
     check_output(output, SUFFIXES, pairs, overwrite=overwrite)
     source = PairSource.of(table, top)
     check_ranking(source, output)
     next(source.questions())  # which tells most of what can be wrong
-    with shared(world, processes):
+    with shared(process_group, processes):
         from teachers.baselines.rerank import rerank_file
 
         reranked = rerank_file(
-            model, table, output, top=top, precision=precision, batch_tokens=batch_tokens, world=world
+            model, table, output, top=top, precision=precision, batch_tokens=batch_tokens, process_group=process_group
         )
-    if world.is_main:
+    if process_group.is_main:
         echo(json.dumps({"output": str(output), **reranked._asdict()}) if as_json else _text(reranked, output))
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertrelay.stage import World
+from bertrelay.stage import ProcessGroup
 from pipelines.cli.echo import echo
 
-ALONE = World()
+ALONE = ProcessGroup()
 
 if TYPE_CHECKING:
     from pipelines.plan import Plan
@@ -77,16 +77,16 @@ def run(
       torchrun --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr HOST --no-python bertrelay run RECIPE
     """
     from pipelines.cli.tables import outcome_lines
-    from pipelines.launch import check_world, launch_again
+    from pipelines.launch import check_process_group, launch_again
     from pipelines.runner import REPORT
     from pipelines.runner import run as run_recipe
 
-    world = check_world(processes)
-    read, options = _read(recipe, settings), _options(runs, only, force, verify, world)
-    if world.size == 1 and processes is not None and processes > 1 and not _plan(read, options).idle:
+    process_group = check_process_group(processes)
+    read, options = _read(recipe, settings), _options(runs, only, force, verify, process_group)
+    if process_group.size == 1 and processes is not None and processes > 1 and not _plan(read, options).idle:
         raise typer.Exit(launch_again(processes))
     outcome = run_recipe(read, options)
-    if world.is_main:
+    if process_group.is_main:
         _echo(outcome_lines(outcome, outcome.plan.run_folder / REPORT))
 
 
@@ -129,13 +129,13 @@ def _read(recipe: str, settings: list[str] | None) -> "Recipe":
 
 
 def _options(
-    runs: Path, only: list[str] | None, force: list[str] | None, verify: bool, world: World = ALONE
+    runs: Path, only: list[str] | None, force: list[str] | None, verify: bool, process_group: ProcessGroup = ALONE
 ) -> "RunOptions":
     from pipelines.plan import StageChoice
     from pipelines.runner import RunOptions
 
     choice = StageChoice(tuple(only or ()), tuple(force or ()))
-    return RunOptions(runs.expanduser().resolve(), choice, verify, world, _write_report)
+    return RunOptions(runs.expanduser().resolve(), choice, verify, process_group, _write_report)
 
 
 def _plan(recipe: "Recipe", options: "RunOptions") -> "Plan":

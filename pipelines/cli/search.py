@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bertrelay.data.tables import Format
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
-from bertrelay.tables import Format
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
@@ -28,7 +28,7 @@ from pipelines.cli.options import (
 from students.searching.settings import IndexKind, index_beside
 
 if TYPE_CHECKING:
-    from bertrelay.tables import Table
+    from bertrelay.data.tables import Table
     from pipelines.cli.answers import Answer
     from students.searching.opened import Hit, SearchIndex
 
@@ -109,9 +109,9 @@ def search(
       bertrelay search MODEL --index sentences.txt.index --queries questions.txt --output answers.jsonl
     """
     from pipelines.cli.sharing import shared
-    from pipelines.launch import check_world
+    from pipelines.launch import check_process_group
 
-    world = check_world(processes)
+    process_group = check_process_group(processes)
     _check(corpus, index, rebuild, query or [], queries, output, as_json)
     if kind == "exact" and ef_search is not None:
         raise RequestError("--ef-search is for the graph of an index, and --kind exact walks none; give one of the two")
@@ -123,7 +123,7 @@ def search(
     check_model(model)
     _check_files(table, asked, output, overwrite)
     folder = index or index_beside(corpus or "")
-    with shared(world, None if table is None else processes):
+    with shared(process_group, None if table is None else processes):
         from students.searching.index import build_index
         from students.searching.opened import open_index
 
@@ -141,9 +141,9 @@ def search(
                 batch_tokens=batch_tokens,
                 rebuild=rebuild,
                 verify=verify,
-                world=world,
+                process_group=process_group,
             )
-        if world.is_main:
+        if process_group.is_main:
             opened.check_graph(kind, ef_search)
             opened.tell_precision(precision)
             find = partial(
@@ -193,8 +193,8 @@ def _check_idle(given: dict[str, object]) -> None:
 
 
 def _check_files(corpus: "Table | None", queries: "Table | None", output: Path | None, overwrite: bool) -> None:
-    from bertrelay.outputs import check_output
-    from bertrelay.sentence_files import check_first
+    from bertrelay.data.sentences import check_first
+    from bertrelay.files import check_output
     from pipelines.cli.answers import WRITERS
 
     tables = [table for table in (corpus, queries) if table]
@@ -224,7 +224,7 @@ def _place(asked: "Table | None", lines: list[int | None], row: int) -> str:
 
 def _sentences(asked: "Table") -> Iterator[tuple[str, int]]:
     """The sentences of `--queries` with their lines; blank ones are left out and told."""
-    from bertrelay.sentence_files import sentence_records
+    from bertrelay.data.sentences import sentence_records
 
     blank = used = 0
     for (text,), _, line in sentence_records(asked):

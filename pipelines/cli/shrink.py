@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bertrelay.data.tables import Format
 from bertrelay.errors import RequestError
-from bertrelay.tables import Format
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import HeaderOption, JsonOption, ModelArgument, PrecisionOption, table_of
@@ -79,7 +79,7 @@ def shrink(
 
       bertrelay shrink MODEL table.csv smaller --layers 4 --dimensions 128 --sts test.csv
     """
-    from bertrelay.sentence_files import check_first
+    from bertrelay.data.sentences import check_first
 
     columns: list[str | None] = [*column] if column else [None]
     tables = [table_of(each, name, file_format, header) for each in corpus for name in columns]

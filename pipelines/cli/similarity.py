@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import Metric
 from bertrelay.progress import Bar, progress, say
-from bertrelay.similarity import Metric
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
@@ -28,9 +28,9 @@ from pipelines.cli.options import (
 from pipelines.cli.stdin import DASH, NAME, input_file
 
 if TYPE_CHECKING:
-    from bertrelay.compare import Compared
+    from bertrelay.data.tables import Table
     from bertrelay.encoder import SentenceEncoder
-    from bertrelay.tables import Table
+    from bertrelay.evaluation.similarity import Compared
     from pipelines.cli.comparisons import Wanted, Writer
 
 ENOUGH_FOR_PROGRESS = 1_000
@@ -148,7 +148,7 @@ def _check_options(
 
 def _check_outputs(inputs: Sequence[str], table: Path | None, picture: Path | None, overwrite: bool) -> None:
     from bertrelay.drawing import check_picture
-    from bertrelay.outputs import check_output
+    from bertrelay.files import check_output
 
     if table:
         check_output(table, (".csv",), *inputs, option="--csv", overwrite=overwrite)
@@ -167,7 +167,7 @@ def _check_sentences(given: Sequence[str]) -> None:
 
 def _counted(table: "Table") -> int:
     """How many sentences `table` holds; it is read through, so that mistakes in it are told before the work begins."""
-    from bertrelay.sentence_files import survey
+    from bertrelay.data.sentences import survey
 
     found = survey(table)
     if found.blank:
@@ -176,7 +176,7 @@ def _counted(table: "Table") -> int:
 
 
 def _give_pairs_of_files(asked: Asked, tables: Sequence["Table"], counts: Sequence[int]) -> None:
-    from bertrelay.sentence_files import sentences_of
+    from bertrelay.data.sentences import sentences_of
 
     if counts[0] != counts[1]:
         raise RequestError(
@@ -190,7 +190,7 @@ def _give_pairs(asked: Asked, pairs: Iterable[tuple[str, str]], count: int) -> N
     from pipelines.cli.comparisons import pairs_writers
 
     def compare(encoder: "SentenceEncoder") -> Iterator["Compared"]:
-        from bertrelay.compare import compare_pairs
+        from bertrelay.evaluation.similarity import compare_pairs
 
         with (
             progress("comparing", 2 * count, "sentences") if asked.shows_progress(count) else nullcontext(Bar()) as bar
@@ -201,8 +201,8 @@ def _give_pairs(asked: Asked, pairs: Iterable[tuple[str, str]], count: int) -> N
 
 
 def _give_matrix(asked: Asked, tables: Sequence["Table"], counts: Sequence[int]) -> None:
+    from bertrelay.data.sentences import sentences_of
     from bertrelay.heatmap import check_size
-    from bertrelay.sentence_files import sentences_of
     from pipelines.cli.comparisons import matrix_writers
 
     if asked.wanted.picture:
@@ -211,7 +211,7 @@ def _give_matrix(asked: Asked, tables: Sequence["Table"], counts: Sequence[int])
     columns = rows if len(tables) == 1 else list(sentences_of(tables[1]))
 
     def compare(encoder: "SentenceEncoder") -> Iterator["Compared"]:
-        from bertrelay.compare import compare_all
+        from bertrelay.evaluation.similarity import compare_all
 
         second = None if columns is rows else columns
         return compare_all(

@@ -9,10 +9,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bertrelay.errors import BertRelayError, RequestError
-from bertrelay.outputs import not_written
-from bertrelay.progress import say
-from bertrelay.stage import World
-from bertrelay.terminal import NAMES, renamed
+from bertrelay.files import not_written
+from bertrelay.progress import NAMES, renamed, say
+from bertrelay.stage import ProcessGroup
 from pipelines.trouble import reworded, stopping_at_once
 
 DASH = "-"
@@ -44,7 +43,7 @@ def input_file(source: str, output: Path | None) -> Iterator[str]:
     elif COPY in os.environ:
         with _named(os.environ[COPY]) as name:
             yield name
-    elif World.from_environment().size > 1:
+    elif ProcessGroup.from_environment().size > 1:
         raise RequestError(f"{DASH}: expected a file, for a launcher gives its processes no {NAME} to share")
     else:
         with stopping_at_once(), _copied(output) as copy, _named(copy) as name:
@@ -84,7 +83,7 @@ def _named(copy: str) -> Iterator[str]:
 
 def first_bytes(path: str) -> bytes:
     """The beginning of what a file holds, unpacked where it is gzip, without white space before it."""
-    from bertrelay.text_tables import opened
+    from bertrelay.data.readers import opened
 
     with opened(path) as stream:
         return stream.read(1000).lstrip()

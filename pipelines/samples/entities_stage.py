@@ -8,7 +8,7 @@ from pipelines.samples.settings import EntitySettings
 
 def run(settings: EntitySettings, context: StageContext) -> Metrics:
     """Writes made-up abstracts with their entities; how many, and as `lookup/f1` how far a list of names gets."""
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     parts = draw_parts(settings)
     write_parts(context.output, parts)

@@ -1,4 +1,4 @@
-"""What the sample world holds, before any language: its nouns and verbs, and what goes sensibly with what.
+"""what the sample world holds, before any language: its nouns and verbs, and what goes sensibly with what.
 
 A concept is named by its English word. How it is said in a language stands in that language's room.
 """

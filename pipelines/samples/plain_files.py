@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bertrelay.row_files import write_tsv
+from bertrelay.data.tables import write_tsv
 from pipelines.samples.tasks import LANGUAGES, Source, draw_single
 
 FILES = {"english.txt": "en", "german.txt": "de", "korean.txt": "ko"}

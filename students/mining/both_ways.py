@@ -18,13 +18,12 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.vectors import not_finite_row
 from bertrelay.errors import RequestError, check_choice, check_count, shown
-from bertrelay.files import whole_file
+from bertrelay.evaluation.similarity import DIGITS, Vectors
+from bertrelay.files import not_written, whole_file
 from bertrelay.fingerprint import fingerprint
-from bertrelay.outputs import not_written
 from bertrelay.progress import progress, say
-from bertrelay.similarity import DIGITS, Vectors
-from bertrelay.vectors import not_finite_row
 from students.mining.margin import Neighbours
 from students.mining.settings import EXACT_PAIRS, Method
 from students.searching.neighbours import approximate_neighbours, build_hnsw, exact_neighbours

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.similarity import DIGITS
+from bertrelay.evaluation.similarity import DIGITS
 
 CHUNK = 1_000_000  # pairs that are Python numbers at once
 

@@ -14,19 +14,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.records import Rejects, Table
+from bertrelay.data.sentences import as_table
+from bertrelay.data.vectors import open_vectors
+from bertrelay.distributed import from_main
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError
+from bertrelay.evaluation.similarity import Vectors, unit
+from bertrelay.files import check_is_no_link, check_output, held, not_written
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
-from bertrelay.outputs import check_is_no_link, check_output, held, not_written
 from bertrelay.progress import say
-from bertrelay.records import Rejects, Table
-from bertrelay.sentence_files import as_table
-from bertrelay.similarity import Vectors, unit
-from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.together import from_main
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from bertrelay.vector_files import encoder_digest, fill_vectors
-from bertrelay.vectors import open_vectors
 from students.mining.both_ways import check_how, neighbours_both_ways
 from students.mining.margin import Pairs, Quality, best_quality, one_to_one, quality_at, score_pairs
 from students.mining.output import WRITERS, write_pairs
@@ -34,7 +34,7 @@ from students.mining.settings import NEIGHBOURS, Method, MineSettings, work_besi
 from students.mining.sides import Side, lay_down, pair_keys, read_gold
 from students.searching.neighbours import load_faiss
 
-ALONE = World()
+ALONE = ProcessGroup()
 VECTORS = ("source.npy", "target.npy")
 OURS = ("source.arrow", "source.npy*", "target.arrow", "target.npy*", "*neighbours.npz*", "*neighbours.graph*")
 
@@ -90,7 +90,7 @@ def mine_files(
     work: Path | None = None,
     cache: Path | None = None,
     rejects: Rejects | None = None,
-    world: World = ALONE,
+    process_group: ProcessGroup = ALONE,
 ) -> Mining:
     """Writes the pairs of sentences of two files that translate one another, best first, with lines and texts.
 
@@ -102,7 +102,7 @@ def mine_files(
         one they stand beside `output` until it is written.
     cache: where a model or data set of the hub is kept.
     rejects: entered while sentences are read; without it the first record that cannot be used raises.
-    world: all processes encode, each its share of the blocks; the main one does the rest.
+    process_group: all processes encode, each its share of the blocks; the main one does the rest.
     Raises RequestError for files that cannot be what they should be, before anything is encoded.
     """
     check_how(k, method, threshold)
@@ -112,21 +112,21 @@ def mine_files(
     check_output(output, tuple(WRITERS), *(table.path for table in (*tables, true_pairs_table) if table))
     folder = work or work_beside(output)
     check_is_no_link(folder)
-    with held(output) if world.is_main else nullcontext():
-        read = _read(tables, true_pairs_table, folder, cache, rejects) if world.is_main else None
-        sides, true_pairs = from_main(read, world)
+    with held(output) if process_group.is_main else nullcontext():
+        read = _read(tables, true_pairs_table, folder, cache, rejects) if process_group.is_main else None
+        sides, true_pairs = from_main(read, process_group)
         encoder = as_encoder(model, cache)
-        precision = from_main(resolve_precision(precision, encoder.device), world)
-        key = _encode(encoder, sides, folder, precision, batch_tokens, world)
+        precision = from_main(resolve_precision(precision, encoder.device), process_group)
+        key = _encode(encoder, sides, folder, precision, batch_tokens, process_group)
         mining = None
-        if world.is_main:
+        if process_group.is_main:
             vectors = open_vectors(folder / VECTORS[0]), open_vectors(folder / VECTORS[1])
             neighbours = neighbours_both_ways(*vectors, k=k, method=method, folder=folder, key=key)
             pairs = one_to_one(score_pairs(*neighbours))
             mining = _write(output, pairs, sides, threshold, true_pairs)
             if work is None:
                 _clear(folder)
-        return from_main(mining, world)
+        return from_main(mining, process_group)
 
 
 def run(settings: MineSettings, context: StageContext) -> Metrics:
@@ -145,7 +145,7 @@ def run(settings: MineSettings, context: StageContext) -> Metrics:
         work=context.work,
         cache=context.cache,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
-        world=context.world,
+        process_group=context.process_group,
     )
     return {**asdict(mining)}
 
@@ -187,7 +187,7 @@ def _encode(
     folder: Path,
     precision: str,
     batch_tokens: int | None,
-    world: World,
+    process_group: ProcessGroup,
 ) -> str:
     """Fills both files of vectors, of length one; returns what stands for them."""
     at_length_one = copy.copy(encoder)
@@ -203,7 +203,7 @@ def _encode(
             key,
             precision=precision,
             batch_tokens=batch_tokens,
-            world=world,
+            process_group=process_group,
             description=f"encoding {Path(side.name).name}",
             place=side.place,
         )

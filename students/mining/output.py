@@ -8,9 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bertrelay.files import whole_file
-from bertrelay.outputs import not_written
-from bertrelay.row_files import write_csv, write_jsonl, write_tsv
+from bertrelay.data.tables import write_csv, write_jsonl, write_tsv
+from bertrelay.files import not_written, whole_file
 from students.mining.margin import Pairs
 from students.mining.sides import Side
 

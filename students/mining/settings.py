@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from bertrelay.data.tables import Table
 from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Settings
-from bertrelay.tables import Table
 
 Method = Literal["auto", "exact", "approximate"]
 MinedFormat = Literal["tsv", "csv", "jsonl", "parquet"]

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bertrelay.data.records import Record, Rejects, Table, read
+from bertrelay.data.sentences import sentence_records
 from bertrelay.errors import RequestError
-from bertrelay.outputs import not_written
+from bertrelay.files import not_written
 from bertrelay.progress import say
-from bertrelay.records import Record, Rejects, Table, read
-from bertrelay.sentence_files import sentence_records
 from students.corpus import Sentences
 from students.holdout import DIGEST, DIGEST_BYTES, number_targets
 from students.mining.margin import Pairs

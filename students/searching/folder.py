@@ -15,12 +15,11 @@ from typing import Any
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
+from bertrelay.data.records import Table
+from bertrelay.data.sentences import text_column
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, write_json
+from bertrelay.files import not_written, read_json, write_json
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
-from bertrelay.outputs import not_written
-from bertrelay.records import Table
-from bertrelay.sentence_files import text_column
 from bertrelay.stage import Metrics
 
 SENTENCES, VECTORS, GRAPH = "sentences.arrow", "vectors.npy", "hnsw.faiss"

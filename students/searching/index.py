@@ -14,20 +14,19 @@ from typing import Any, get_args
 import pyarrow as pa
 from filelock import FileLock, Timeout
 
+from bertrelay.data.records import Rejects, Table
+from bertrelay.data.sentences import as_table, sentence_records
+from bertrelay.data.vectors import open_vectors
+from bertrelay.distributed import check_shared, from_main, wait_for_all
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError, RequestError, WorkError, check_choice
-from bertrelay.files import read_json, sync_contents
+from bertrelay.evaluation.statistics import share, with_interval
+from bertrelay.files import not_written, read_json, sync_contents
 from bertrelay.hardware import resolve_precision
 from bertrelay.ledger import forget
-from bertrelay.outputs import not_written
 from bertrelay.progress import say
-from bertrelay.records import Rejects, Table
-from bertrelay.sentence_files import as_table, sentence_records
-from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.statistics import share, with_interval
-from bertrelay.together import check_shared, from_main, wait_for_all
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from bertrelay.vector_files import encoder_digest, fill_vectors
-from bertrelay.vectors import open_vectors
 from students.searching.folder import (
     BUILDING,
     FACTS,
@@ -58,7 +57,7 @@ LOCK = ".lock"
 OURS = {SENTENCES, VECTORS, GRAPH, FACTS, BUILDING, CHECKPOINT}
 SCHEMA = pa.schema({"text": pa.string(), "line": pa.int64()})
 
-ALONE = World()
+ALONE = ProcessGroup()
 
 
 def run(settings: IndexSettings, context: StageContext) -> Metrics:
@@ -73,7 +72,7 @@ def run(settings: IndexSettings, context: StageContext) -> Metrics:
         precision=settings.precision,
         batch_tokens=settings.batch_tokens,
         cache=context.cache,
-        world=context.world,
+        process_group=context.process_group,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
     ).facts
     return {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.origin.dim, **facts.recall}
@@ -93,7 +92,7 @@ def build_index(
     rebuild: bool = False,
     verify: bool = False,
     cache: Path | None = None,
-    world: World = ALONE,
+    process_group: ProcessGroup = ALONE,
     rejects: Rejects | None = None,
 ) -> SearchIndex:
     """The index of the sentences of `corpus` in `folder`: opened where it is whole, else built, or gone on with.
@@ -110,7 +109,7 @@ def build_index(
     rebuild: from the beginning, whatever is there but a rebuild of the same that was stopped, which is gone on with.
     verify: read every file again, the corpus too, instead of trusting those that were not touched.
     cache: where a model or data set of the hub is kept.
-    world: all processes encode, each its share of the blocks; the main one does the rest.
+    process_group: all processes encode, each its share of the blocks; the main one does the rest.
     rejects: entered while the corpus is read; without it the first record that cannot be used raises.
     Raises RequestError when `folder` holds something else, an index of another model or corpus, or a damaged one.
     """
@@ -120,24 +119,24 @@ def build_index(
     _check_is_ours(folder)
     facts = None if rebuild else read_facts(folder)
     encoder = as_encoder(model, cache)
-    precision = from_main(resolve_precision(precision, encoder.device), world)
+    precision = from_main(resolve_precision(precision, encoder.device), process_group)
     for wanted in (prompt_name, query_prompt_name):
         encoder.prompts.text(wanted)  # where there is none of that name, say so
     name = "" if encoder is model else str(model)
     known = facts.origin if facts and not verify else None
     origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name, known)
-    if from_main(facts is not None and _is_all(folder, facts, origin, kind, hnsw), world):
+    if from_main(facts is not None and _is_all(folder, facts, origin, kind, hnsw), process_group):
         return whole_index(encoder, folder, verify)
-    with _held(folder) if world.is_main else nullcontext():
-        if world.is_main:
+    with _held(folder) if process_group.is_main else nullcontext():
+        if process_group.is_main:
             _begin(folder, origin, table, rebuild, cache, rejects)
-        check_shared(folder, world)
+        check_shared(folder, process_group)
         begun = read_begun(folder)
         if begun is not None:
-            _encode(encoder, folder, begun, prompt_name, precision, batch_tokens, world)
-        if world.is_main:
+            _encode(encoder, folder, begun, prompt_name, precision, batch_tokens, process_group)
+        if process_group.is_main:
             _finish(folder, begun, kind, hnsw, precision)
-        wait_for_all(world)
+        wait_for_all(process_group)
     return whole_index(encoder, folder, verify)
 
 
@@ -275,7 +274,7 @@ def _encode(
     prompt_name: str | None,
     precision: str,
     batch_tokens: int | None,
-    world: World,
+    process_group: ProcessGroup,
 ) -> None:
     sentences = open_sentences(folder)
     fill_vectors(
@@ -287,7 +286,7 @@ def _encode(
         prompt_name=prompt_name,
         precision=precision,
         batch_tokens=batch_tokens,
-        world=world,
+        process_group=process_group,
         place=lambda row: f"line {sentences['line'][row].as_py():,} of {begun.origin.corpus}",
     )
 

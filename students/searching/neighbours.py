@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file
+from bertrelay.evaluation.similarity import ROUNDING
+from bertrelay.files import not_written, whole_file
 from bertrelay.fingerprint import fingerprint
-from bertrelay.outputs import not_written
 from bertrelay.progress import progress, say
-from bertrelay.similarity import ROUNDING
 from students.searching.settings import Hnsw
 
 Vectors = NDArray[np.float32]

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from bertrelay.data.texts import texts_of
+from bertrelay.data.vectors import open_vectors
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import check_finite
 from bertrelay.errors import RequestError, check_count
+from bertrelay.evaluation.similarity import unit
 from bertrelay.progress import say
-from bertrelay.similarity import unit
-from bertrelay.texts import texts_of
 from bertrelay.vector_files import encoder_digest
-from bertrelay.vectors import open_vectors
 from students.searching.folder import (
     BUILDING,
     GRAPH,

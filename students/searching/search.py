@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from bertrelay.data.sentences import as_table
+from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, check_choice, check_count
-from bertrelay.sentence_files import as_table
-from bertrelay.tables import Table
 from students.searching.index import build_index
 from students.searching.opened import Hit, open_index
 from students.searching.settings import IndexKind, index_beside

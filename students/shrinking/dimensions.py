@@ -12,7 +12,7 @@ from torch import nn
 
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.similarity import Vectors
+from bertrelay.evaluation.similarity import Vectors
 
 Axes = NDArray[np.float64]
 """(dim, dimensions), orthonormal columns, the one along which vectors are longest first."""

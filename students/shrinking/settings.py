@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from bertrelay.data.tables import Table
 from bertrelay.settings import ModelSource, Positive, Settings
-from bertrelay.tables import Table
 from students.sources import ParallelSource
 from teachers.settings import StsTable
 

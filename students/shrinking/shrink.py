@@ -6,14 +6,14 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertrelay.data.records import Rejects, read
+from bertrelay.data.sentences import text_column
+from bertrelay.data.tables import Table
+from bertrelay.data.texts import each_text
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
-from bertrelay.records import Rejects, read
-from bertrelay.sentence_files import text_column
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tables import Table
-from bertrelay.texts import each_text
 from students.corpus import Translations
 from students.evaluation import all_sentences, read_translations
 from students.layers import keep_layers
@@ -80,7 +80,7 @@ def sample_of(texts: Iterable[str], count: int = SAMPLE) -> list[str]:
 
 def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     """Writes `model/`, and measures it beside the model it comes from; the main process does it alone."""
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         sample = sample_of(_texts(settings.corpus, context, rejects))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.similarity import Vectors, pairwise
+from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.stage import Metrics
 from students.shrinking.dimensions import Axes
 

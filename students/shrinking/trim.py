@@ -18,11 +18,11 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from bertrelay.backbone import as_fast, unused_positions
+from bertrelay.data.texts import each_text
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.progress import progress, say
-from bertrelay.texts import each_text
 from students.shrinking.pieces import LEAVE_IT, Document, always_kept, document_of, rules_of, tried_in_vain, with_parts
 
 TEXTS_AT_ONCE = 8192

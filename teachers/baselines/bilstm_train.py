@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any, cast
 
+from bertrelay.data.records import Rejects
+from bertrelay.data.tokens import tokenizer_of, tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.records import Rejects
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokens import tokenizer_of, tokens_of
-from bertrelay.training import train
+from bertrelay.training.loop import train
 from teachers.baselines.bilstm import BiLstmEncoder
 from teachers.baselines.settings import BiLstmSettings
 from teachers.baselines.word_vectors import WordVectors, forms_of
@@ -24,7 +24,9 @@ from teachers.variants import training_keys
 def run(settings: BiLstmSettings, context: StageContext) -> Metrics:
     """Trains the encoder and writes `model/`."""
     teaching = _teaching(settings)
-    with Rejects(context.output / "rejects.jsonl" if context.world.is_main else None, settings.max_rejects) as rejects:
+    with Rejects(
+        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
+    ) as rejects:
         examples = read_examples(settings.train, teaching, context, rejects)
         dev = read_dev(teaching, context, rejects)
     classes, sentences = classes_of(examples, dev), examples.sentences
@@ -39,7 +41,7 @@ def run(settings: BiLstmSettings, context: StageContext) -> Metrics:
     metrics = train(
         TeacherTask(model, teaching, examples, classes, tokens, dev), teaching, context.output, context.work
     )
-    if context.world.is_main:
+    if context.process_group.is_main:
         encoder.save(context.output / "model")
     return {**metrics, "train_items": len(examples.indices)}
 

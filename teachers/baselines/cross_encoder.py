@@ -25,11 +25,11 @@ from bertrelay.backbone import (
     save_tokenizer,
     warn_of_special_tokens,
 )
+from bertrelay.cpu_kernels import use_cpu_kernels
+from bertrelay.data.texts import each_pair
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
 from bertrelay.layout import read_layout
-from bertrelay.quick import quicken
-from bertrelay.texts import each_pair
 from teachers.baselines.gated_encoder import GatedCrossEncoder
 from teachers.baselines.pair_scores import LOGIT, Pairs, score_pairs
 from teachers.baselines.pair_tokens import PairTokens, pair_rules, tokenize_pairs
@@ -58,7 +58,7 @@ class CrossEncoder(nn.Module):
         self.has_types = getattr(network.config, "type_vocab_size", 0) > 1
         self.pad_id = pad_id_of(network, tokenizer)
         self._rules = pair_rules(tokenizer, self.max_tokens)
-        quicken(network)
+        use_cpu_kernels(network)
 
     @classmethod
     def load(

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from bertrelay import attention as plain
+from bertrelay import cpu_kernels as plain
 from bertrelay.backbone import model_folder
-from bertrelay.dropout import dropout as dropped
+from bertrelay.cpu_kernels import apply_dropout
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from teachers.baselines.pair_scores import COSINE
@@ -108,7 +108,7 @@ def attention(
     bias = torch.where(_with_partner(visible, 1)[:, None], bias, -torch.inf)  # (2 · pairs, heads, 2 · tokens)
     query = query * (size**-0.5 if scaling is None else scaling)
     scores = query @ _with_partner(key, 2).transpose(-1, -2) + bias[:, :, None]
-    weights = dropped(scores.softmax(-1), dropout)  # (2 · pairs, heads, tokens, 2 · tokens)
+    weights = apply_dropout(scores.softmax(-1), dropout)  # (2 · pairs, heads, tokens, 2 · tokens)
     return (weights @ _with_partner(value, 2)).transpose(1, 2).contiguous(), None
 
 

@@ -13,12 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from bertrelay.data.records import read, rows
+from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file
-from bertrelay.outputs import not_written
+from bertrelay.files import not_written, whole_file
 from bertrelay.parts import Parts, Stretch
-from bertrelay.records import read, rows
-from bertrelay.tables import Record, Table
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
 BLOCK_PAIRS = 4_096

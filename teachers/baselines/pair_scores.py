@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
+from bertrelay.cpu_kernels import using
+from bertrelay.data.texts import each_pair
 from bertrelay.errors import WorkError
 from bertrelay.hardware import resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for
-from bertrelay.linear import using
-from bertrelay.padding import sorted_batches
-from bertrelay.texts import each_pair
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 
 Pairs = Sequence[tuple[str, str]]
 

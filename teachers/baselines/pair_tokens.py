@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.backbone import check_max_tokens
-from bertrelay.padding import padded
+from bertrelay.inference import padded
 from teachers.baselines.pair_scores import Pairs
 
 BLOCK = 8_192  # pairs tokenized at once

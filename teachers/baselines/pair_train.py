@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertrelay.batches import Items
+from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.records import Rejects
+from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.statistics import spearman, with_interval
-from bertrelay.training import Batch, train
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch, train
 from teachers.baselines.cross_encoder import CrossEncoder, start_cross_encoder
 from teachers.baselines.gated_encoder import start_gated
 from teachers.baselines.pair_scores import Pairs
@@ -55,7 +55,9 @@ def _run(
     start: Callable[[], Scorer], settings: PairSettings, context: StageContext, *, both_orders: bool = False
 ) -> Metrics:
     """Trains what `start` gives and writes `model/`; `sts/<name>/spearman_score` of each test set."""
-    with Rejects(context.output / "rejects.jsonl" if context.world.is_main else None, settings.max_rejects) as rejects:
+    with Rejects(
+        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
+    ) as rejects:
         reading = _reading(settings)
         examples = read_examples(settings.train, reading, context, rejects)
         dev = read_examples(settings.dev, reading, context, rejects) if settings.dev else None
@@ -64,7 +66,7 @@ def _run(
         examples = in_both_orders(examples)
     model = start()
     metrics = train(PairTask(model, settings, examples, dev), settings, context.output, context.work)
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return metrics
     model.save(context.output / "model")
     for name, pairs in tests.items():

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 
 from bertrelay.backbone import model_folder
+from bertrelay.data.sentences import as_table
+from bertrelay.data.tables import Table
+from bertrelay.distributed import check_shared, from_main, wait_for_all
+from bertrelay.files import check_output, held
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.outputs import check_output, held
 from bertrelay.parts import Parts, Stretch, fill, taken
-from bertrelay.sentence_files import as_table
-from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.tables import Table
-from bertrelay.together import check_shared, from_main, wait_for_all
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from teachers.baselines.cross_encoder import CrossEncoder
 from teachers.baselines.gated_encoder import GatedCrossEncoder
 from teachers.baselines.pair_files import (
@@ -35,7 +35,7 @@ from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.settings import RerankSettings
 from teachers.baselines.side_scorer import SideScorer
 
-ALONE = World()
+ALONE = ProcessGroup()
 Scorer = CrossEncoder | SideScorer
 
 
@@ -70,7 +70,7 @@ def rerank_file(
     precision: str = "auto",
     batch_tokens: int | None = None,
     cache: Path | None = None,
-    world: World = ALONE,
+    process_group: ProcessGroup = ALONE,
 ) -> RerankedFile:
     """Writes how alike the sentences of each of `pairs` are, from 0 to 1, to `output`.
 
@@ -79,7 +79,7 @@ def rerank_file(
     output: `.csv`, `.jsonl` or `.parquet`, a row for each pair or candidate; `.txt` has a score in each line.
     top: ranks the pairs whose first sentence is the same and that stand one below the other, and keeps so many.
     cache: where a model or data set of the hub is kept.
-    world: of several processes each computes its share; they need torch.distributed, to wait for one another, and
+    process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
@@ -88,23 +88,25 @@ def rerank_file(
     source, output = PairSource.of(as_table(pairs), top), Path(output)
     check_output(output, SUFFIXES, source.table.path)
     check_ranking(source, output)
-    with held(output) if world.is_main else nullcontext():
-        folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
-        precision = from_main(resolve_precision(precision, default_device()), world)
-        surveyed = from_main(survey(source, cache) if world.is_main else None, world)
+    with held(output) if process_group.is_main else nullcontext():
+        folder = from_main(
+            model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
+        )
+        precision = from_main(resolve_precision(precision, default_device()), process_group)
+        surveyed = from_main(survey(source, cache) if process_group.is_main else None, process_group)
         parts = Parts(output, surveyed.blocks)
-        if world.is_main:
+        if process_group.is_main:
             parts.begin(_holds(folder, surveyed, source, precision))
-        check_shared(parts.folder, world)
+        check_shared(parts.folder, process_group)
         scorer, started = load_scorer(folder), time.monotonic()
         computed = fill(
-            parts, partial(_lines, scorer, source, precision, batch_tokens, cache), "scoring", "pairs", world
+            parts, partial(_lines, scorer, source, precision, batch_tokens, cache), "scoring", "pairs", process_group
         )
         seconds = time.monotonic() - started
-        if world.is_main:
+        if process_group.is_main:
             put_together(parts, source, output)
             parts.remove()
-        wait_for_all(world)
+        wait_for_all(process_group)
     queries = surveyed.questions if source.ranks else None
     return RerankedFile(surveyed.pairs, queries, computed / seconds if computed else None)
 
@@ -119,7 +121,7 @@ def run(settings: RerankSettings, context: StageContext) -> Metrics:
         precision=settings.precision,
         batch_tokens=settings.batch_tokens,
         cache=context.cache,
-        world=context.world,
+        process_group=context.process_group,
     )
     return {name: value for name, value in reranked._asdict().items() if name != "queries" or value is not None}
 

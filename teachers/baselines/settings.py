@@ -4,9 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from bertrelay.data.tables import Table
 from bertrelay.settings import RUN_ONLY, InputFile, ModelSource, Positive, Settings, refuse_idle
-from bertrelay.tables import Table
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.settings import TrainingSettings
 from teachers.settings import Concatenation, ScoreRange, StsTable
 
 

@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.readers import opened, told_where_damaged
 from bertrelay.errors import RequestError
-from bertrelay.text_tables import opened, told_where_damaged
 from teachers.examples import is_number
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
-from bertrelay.records import Rejects
+from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.statistics import spearman, with_interval
-from bertrelay.tables import Table
 from teachers import train
 from teachers.baselines.encoders import encoder_at
 from teachers.evaluation.facets import cosines_of
@@ -45,7 +45,7 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
     metrics: Metrics = {}
     for cell, way in ways:  # a way that stands in both tables is trained once
         model, _ = trained(_name(way), train.run, way, context)
-        if context.world.is_main:
+        if context.process_group.is_main:
             cosines = cosines_of(pairs, encoder_at(model, settings.precision))
             metrics |= with_interval("/".join(["ablation", *cell]), spearman, cosines, pairs.scores)
     return metrics

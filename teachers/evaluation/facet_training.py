@@ -7,12 +7,12 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.statistics import Floats
 from bertrelay.files import write_text
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.statistics import Floats
-from bertrelay.tables import Table
 from teachers import train
 from teachers.baselines import pair_train
 from teachers.baselines.cross_encoder import CrossEncoder
@@ -40,7 +40,7 @@ def run(settings: FacetSettings, context: StageContext) -> Metrics:
     pairs, fold_of = _joined(topics), _folds(topics, settings)
     tested = [_fold(number, pairs, fold_of == number, settings, context) for number in range(fold_of.max() + 1)]
     scores = [pairs.scores[fold_of == number] for number in range(len(tested))]
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     measure = "score" if settings.learner == "cross-encoder" else "cosine"
     return mean_over(f"facets/{settings.split}", tested, scores, measure) | without_gold(topics)
@@ -101,7 +101,7 @@ def _by_vectors(name: str, table: Table, tested: StsPairs, settings: FacetSettin
         **training_keys(settings),
     )
     model, _ = trained(name, train.run, way, context)
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return np.zeros(len(tested.scores))
     return cosines_of(tested, encoder_at(model, settings.precision))
 
@@ -113,7 +113,7 @@ def _by_reading_both(
     base = cast(ModelSource, settings.base)
     way = CrossEncoderSettings(base=base, train=[table], max_tokens=settings.max_tokens, **training_keys(settings))
     model, _ = trained(name, pair_train.run, way, context)
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return np.zeros(len(tested.scores))
     scorer = CrossEncoder.load(model)
     return scorer.score(list(zip(tested.first, tested.second, strict=True)), precision=settings.precision)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import pairwise
+from bertrelay.evaluation.statistics import Floats
 from bertrelay.progress import say
-from bertrelay.similarity import pairwise
 from bertrelay.stage import Metrics
-from bertrelay.statistics import Floats
 from teachers.evaluation.names import ARGUMENT_COLUMNS, TOPICS
 from teachers.evaluation.official import OfficialFiles, gold_score, read_lines
 from teachers.evaluation.sts import Encode, StsPairs

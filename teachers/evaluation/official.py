@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from bertrelay.data.readers import opened, told_where_damaged
 from bertrelay.errors import RequestError
-from bertrelay.text_tables import opened, told_where_damaged
 from teachers.examples import parse_score
 
 Scale = tuple[float, float]

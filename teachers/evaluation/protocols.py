@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
-from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
 from teachers.evaluation import transfer
 from teachers.evaluation.facets import facet_metrics, read_topics
@@ -24,7 +24,7 @@ Score = Callable[[Fit], Metrics]
 
 def run(settings: ProtocolSettings, context: StageContext) -> Metrics:
     """The figures of every protocol asked for; the main process does it, as others have nothing to add."""
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         scores = read_protocols(settings, context, rejects)

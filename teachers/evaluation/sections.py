@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.records import Rejects, read
+from bertrelay.data.records import Rejects, read
+from bertrelay.data.tables import Table
+from bertrelay.evaluation.similarity import Metric, pairwise
+from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.settings import InputFile
-from bertrelay.similarity import Metric, pairwise
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.statistics import share, with_interval
-from bertrelay.tables import Table
 from teachers.evaluation.names import TRIPLET
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.sts import Encode, Fit

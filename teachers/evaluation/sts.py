@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.records import Rejects, aligned_rows, read
+from bertrelay.data.tables import Record, Unusable
 from bertrelay.errors import RequestError
-from bertrelay.records import Rejects, aligned_rows, read
-from bertrelay.similarity import pairwise
+from bertrelay.evaluation.similarity import pairwise
+from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.statistics import spearman, with_interval
-from bertrelay.tables import Record, Unusable
 from teachers.examples import parse_score
 from teachers.settings import COLUMNS, StsTable
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.records import Rejects, read
+from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import Metric, pairwise
+from bertrelay.evaluation.statistics import Floats, pearson, spearman, with_interval
 from bertrelay.progress import say
-from bertrelay.records import Rejects, read
 from bertrelay.settings import InputFile
-from bertrelay.similarity import Metric, pairwise
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.statistics import Floats, pearson, spearman, with_interval
-from bertrelay.tables import Table
 from teachers.evaluation.names import MAIN, SETS, YEARS
 from teachers.evaluation.official import (
     OfficialFiles,

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.progress import say
 from bertrelay.stage import Metrics
-from bertrelay.statistics import Floats, share, with_interval
 from teachers.evaluation.names import CLASSES, FOLDED, SETS, SPLIT
 from teachers.evaluation.official import OfficialFiles, fields_of, read_lines
 from teachers.evaluation.sts import Encode

@@ -6,7 +6,7 @@ from scipy.spatial.distance import pdist
 
 from benchmarks.pairs import encode_in_batches, found_in_float64
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.similarity import closest_pair
+from bertrelay.evaluation.similarity import closest_pair
 
 SENTENCES = [
     f"{word} {other}" for word in ("a dog", "two cats run", "fish") for other in ("here", "there now", "again")

@@ -19,11 +19,12 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
-from bertrelay import checkpoints, training
-from bertrelay.batches import Budget, plan_epoch
 from bertrelay.errors import BertRelayError
-from bertrelay.training import Batch, Training, train
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training import checkpoint as checkpoints
+from bertrelay.training import loop as training
+from bertrelay.training.batches import Budget, plan_epoch
+from bertrelay.training.loop import Batch, Training, train
+from bertrelay.training.settings import TrainingSettings
 
 WORDS, DIM, PAD = 40, 12, 0
 SETTINGS = {
@@ -233,7 +234,7 @@ def strike(fault):
 
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["bertrelay.training", "torch._dynamo"])  # a new process then costs no import
+CONTEXT.set_forkserver_preload(["bertrelay.training.loop", "torch._dynamo"])  # a new process then costs no import
 
 
 def start(folder, processes=1, environment=None, **orders):

@@ -6,8 +6,8 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, XLMRobertaConfig, XLMRobertaModel
 from transformers.masking_utils import bidirectional_mask_function
 
-from bertrelay import attention
-from bertrelay.attention import LONGEST_FOR_PRODUCTS, VECTOR, use_in
+from bertrelay import cpu_kernels as attention
+from bertrelay.cpu_kernels import LONGEST_FOR_PRODUCTS, VECTOR, use_attention_kernel
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,
@@ -37,7 +37,7 @@ def test_products_give_what_torchs_kernel_gives(network: BertModel, padded: bool
     with torch.no_grad():
         network.eval().set_attn_implementation("sdpa")
         expected = network(input_ids=ids, attention_mask=mask).last_hidden_state
-        use_in(network)
+        use_attention_kernel(network)
         found = network(input_ids=ids, attention_mask=mask).last_hidden_state
     assert network.config._attn_implementation == attention.NAME
     assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=1e-6)
@@ -49,7 +49,7 @@ def test_gradients_agree_in_float64(tokens: int, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setitem(attention.LONGEST_FOR_PRODUCTS, torch.float64, longest)
         torch.manual_seed(0)
         network = BertModel(BertConfig(**SIZES)).double().eval()
-        use_in(network)
+        use_attention_kernel(network)
         ids, mask = inputs(tokens)
         states = network(input_ids=ids, attention_mask=mask).last_hidden_state
         (states * mask[..., None]).square().sum().backward()
@@ -113,12 +113,12 @@ def test_masks_that_differ_from_token_to_token_are_left_as_transformers_makes_th
 
 def test_a_network_with_its_own_attention_keeps_it() -> None:
     network = MPNetModel(MPNetConfig(**SIZES))
-    use_in(network)
+    use_attention_kernel(network)
     assert network.config._attn_implementation == "eager"
 
 
 def test_a_saved_network_does_not_name_it(tmp_path: Any) -> None:
     network = BertModel(BertConfig(**SIZES))
-    use_in(network)
+    use_attention_kernel(network)
     network.save_pretrained(tmp_path)
     assert attention.NAME not in (tmp_path / "config.json").read_text()

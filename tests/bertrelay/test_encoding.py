@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from bertrelay import encoding, inference, linear
+from bertrelay import cpu_kernels as linear
+from bertrelay import encoding, inference
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from bertrelay.cpu_kernels import Linear, pack, using
 from bertrelay.hardware import computes_in_bf16
-from bertrelay.linear import Linear, pack, using
 
 pytestmark = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bf16 products"

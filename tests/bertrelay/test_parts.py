@@ -2,7 +2,7 @@ import pytest
 
 from bertrelay.errors import RequestError
 from bertrelay.parts import Parts, Stretch, fill
-from bertrelay.stage import World
+from bertrelay.stage import ProcessGroup
 
 
 def test_progress_counts_blocks_when_they_are_whole_and_those_of_before(tmp_path, monkeypatch, capsys):
@@ -11,7 +11,9 @@ def test_progress_counts_blocks_when_they_are_whole_and_those_of_before(tmp_path
     parts.begin({})
     parts.write(1, ["2\n"])
 
-    computed = fill(parts, lambda blocks: ([f"{first}\n"] for first, _, _ in blocks), "tagging", "words", World())
+    computed = fill(
+        parts, lambda blocks: ([f"{first}\n"] for first, _, _ in blocks), "tagging", "words", ProcessGroup()
+    )
 
     assert computed == 70
     assert [path.read_text() for path in parts.paths] == ["0\n", "2\n", "3\n"]

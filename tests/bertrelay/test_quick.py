@@ -2,9 +2,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForPreTraining
 
-from bertrelay.dropout import Dropout
-from bertrelay.linear import Linear
-from bertrelay.quick import quicken
+from bertrelay.cpu_kernels import Dropout, Linear, use_cpu_kernels
 
 
 def test_everything_is_quickened_in_place_and_what_is_tied_stays_tied() -> None:
@@ -13,7 +11,7 @@ def test_everything_is_quickened_in_place_and_what_is_tied_stays_tied() -> None:
     names, ids = list(network.state_dict()), torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         expected = network.eval()(ids).prediction_logits
-        quicken(network)
+        use_cpu_kernels(network)
         found = network(ids).prediction_logits
     kinds = {type(module) for module in network.modules()}
     assert {Dropout, Linear} <= kinds

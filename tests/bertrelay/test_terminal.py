@@ -4,8 +4,7 @@ import ast
 import json
 from pathlib import Path
 
-from bertrelay.progress import say
-from bertrelay.terminal import printable
+from bertrelay.progress import printable, say
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bertrelay", "teachers", "students", "domain", "pipelines")

@@ -16,18 +16,18 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from bertrelay import encoding, vector_files, vector_outputs
+from bertrelay import encoding, vector_files
+from bertrelay.data import vectors as vector_outputs
+from bertrelay.data.records import Table
+from bertrelay.data.vectors import open_vectors, shape_of
 from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.files import held
 from bertrelay.hardware import private_memory_mb
 from bertrelay.layout import Prompts
-from bertrelay.outputs import held
-from bertrelay.records import Table
-from bertrelay.stage import StageContext, World
+from bertrelay.stage import ProcessGroup, StageContext
 from bertrelay.vector_files import encode_file, encoder_digest, fill_share, fill_vectors, run
-from bertrelay.vector_outputs import shape_of
-from bertrelay.vectors import open_vectors
 
 MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8
@@ -65,7 +65,7 @@ def test_processes_fill_one_file_together(make_encoder: MakeEncoder, many: list[
     asked = []
     for rank in (1, 2, 0):
         texts = Texts(many)
-        fill_share(encoder, texts, len(many), tmp_path / "three.npy", "key", world=World(rank, 3))
+        fill_share(encoder, texts, len(many), tmp_path / "three.npy", "key", process_group=ProcessGroup(rank, 3))
         asked.append(texts.asked)
     fill_vectors(encoder, Texts(many), len(many), tmp_path / "one.npy", "key")
     assert asked == [[8, 32, 56], [16, 40], [0, 24, 48]]
@@ -93,7 +93,8 @@ def test_a_finished_file_is_not_filled_again_unless_something_changed(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bertrelay import encoding, vector_files, vectors
+from bertrelay import encoding, vector_files
+    from bertrelay.data import vectors
 from bertrelay.encoder import SentenceEncoder
 
 encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = {block}
@@ -236,16 +237,16 @@ from pathlib import Path
 import torch
 from bertrelay import encoding, vector_files
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.records import Table
-from bertrelay.stage import World
+from bertrelay.data.records import Table
+from bertrelay.stage import ProcessGroup
 
 encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = {block}
-folder, world = Path(sys.argv[1]), World.from_environment()
+folder, process_group = Path(sys.argv[1]), ProcessGroup.from_environment()
 start = f"file://{{folder}}/meeting"
-torch.distributed.init_process_group("gloo", init_method=start, rank=world.rank, world_size=world.size)
+torch.distributed.init_process_group("gloo", init_method=start, rank=process_group.rank, world_size=process_group.size)
 table = Table.model_validate({{"path": str(folder / "lines.txt")}})
 encoder = SentenceEncoder.load(folder / "model")
-vector_files.encode_file(encoder, table, folder / "two.npy", precision="fp32", world=world)
+vector_files.encode_file(encoder, table, folder / "two.npy", precision="fp32", process_group=process_group)
 assert (folder / "two.npy").is_file()
 torch.distributed.destroy_process_group()
 """
@@ -355,7 +356,9 @@ def test_a_parquet_file_that_was_cut_off_loses_no_vector(
 
 def test_processes_that_do_not_know_of_one_another_are_told(make_encoder: MakeEncoder, tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="expected 2 processes that know of one another, found 1"):
-        encode_file(make_encoder(), lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy", world=World(0, 2))
+        encode_file(
+            make_encoder(), lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy", process_group=ProcessGroup(0, 2)
+        )
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -367,12 +370,12 @@ def test_the_bar_counts_what_others_did_and_not_what_was_done_before(
 
     def read_block(first: int, end: int) -> list[str]:
         if next(others, 0):
-            fill(Texts(many), world=World(1, 2))
+            fill(Texts(many), process_group=ProcessGroup(1, 2))
         return many[first:end]
 
-    fill(Texts(many[:8] + [""] * 53), world=World(0, 8))
+    fill(Texts(many[:8] + [""] * 53), process_group=ProcessGroup(0, 8))
     capsys.readouterr()
-    assert fill(read_block, world=World(0, 2)) == 53
+    assert fill(read_block, process_group=ProcessGroup(0, 2)) == 53
     told = capsys.readouterr().err
     assert "going on after 8 of 61 sentences" in told
     assert re.search(r"^encoding: 61 of 61 sentences", told.splitlines()[-1])

@@ -12,12 +12,12 @@ from scipy import stats
 from transformers import AutoModel, BertForSequenceClassification
 
 from bertrelay.backbone import load_tokenizer, save_backbone, save_tokenizer
+from bertrelay.data.records import Rejects
 from bertrelay.drawing import PIXELS_PER_INCH, POINTS, Label, Mark
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fonts import boxes_for_missing_letters, fonts_for
-from bertrelay.rejects import Rejects
 from bertrelay.settings import ModelSource
-from bertrelay.stage import StageContext, World
+from bertrelay.stage import ProcessGroup, StageContext
 from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
 from domain.terms.neighbours import group_metrics
 from domain.terms.picture import (
@@ -494,7 +494,7 @@ def test_too_many_columns_are_refused_by_the_settings():
 
 
 def test_one_process_does_the_stage(tmp_path):
-    other = StageContext(tmp_path / "output", tmp_path / "cache", World(1, 2))
+    other = StageContext(tmp_path / "output", tmp_path / "cache", ProcessGroup(1, 2))
     assert run(settings("/nowhere", "/nothing.csv"), other) == {}
     assert not other.output.exists()
 

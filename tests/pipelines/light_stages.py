@@ -67,7 +67,7 @@ def score(settings, context):  # noqa: ARG001
 
 def slow(settings, context):
     """Appends a line per step to `steps.txt` and goes on from the lines that stand there."""
-    file = context.output / f"steps-{context.world.rank}.txt"
+    file = context.output / f"steps-{context.process_group.rank}.txt"
     done = file.read_text().splitlines() if file.exists() else []
     for step in range(len(done) + 1, settings.steps + 1):
         with file.open("a") as out:
@@ -76,7 +76,7 @@ def slow(settings, context):
             print(f"blocked {os.getpid()}", flush=True)
             while True:
                 signal.pause()
-    if settings.fail == f"rank {context.world.rank}":
+    if settings.fail == f"rank {context.process_group.rank}":
         raise WorkError("the loss is not finite at step 3")
     if settings.fail == "unforeseen":
         raise KeyError("the patient's name")

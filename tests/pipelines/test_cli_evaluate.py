@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from typer.testing import CliRunner
 
-from bertrelay import statistics
 from bertrelay.errors import RequestError
+from bertrelay.evaluation import statistics
 from pipelines.cli.app import app
 from pipelines.cli.tables import score_lines
 from pipelines.published import with_published

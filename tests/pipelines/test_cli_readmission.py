@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.rejects import Rejects
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
 from domain.clinical.outcomes.score_files import NotesTable, sorted_notes
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bertrelay.errors import RequestError
-from bertrelay.stage import World
+from bertrelay.stage import ProcessGroup
 from pipelines import launch as launching
-from pipelines.launch import check_world, launch, worker_environments
+from pipelines.launch import check_process_group, launch, worker_environments
 
 HERE = Path(__file__).parent
 SLOW = '[slow]\nuses = "light.slow"\n'
@@ -93,9 +93,9 @@ def test_gpus_are_one_for_each_process(monkeypatch):
 def test_another_number_of_processes_than_the_launchers_is_refused(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert check_world(None) == check_world(2) == World(1, 2)
+    assert check_process_group(None) == check_process_group(2) == ProcessGroup(1, 2)
     with pytest.raises(RequestError, match="--processes 3: expected the number that the launcher started, found 2"):
-        check_world(3)
+        check_process_group(3)
 
 
 def test_the_exit_code_is_that_of_the_worker_that_failed():

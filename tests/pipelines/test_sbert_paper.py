@@ -4,7 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
-from bertrelay import statistics
+from bertrelay.evaluation import statistics
 from pipelines.cli.app import app
 from pipelines.samples.sbert_paper import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings

@@ -9,7 +9,7 @@ import torch
 from bertrelay import encoder as encoders
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.similarity import METRICS, Metric
+from bertrelay.evaluation.similarity import METRICS, Metric
 from students import similarity
 
 KNOWN = {"east": (4.0, 3.0), "north": (3.0, 4.0), "west": (-4.0, 3.0), "nowhere": (0.0, 0.0)}

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import Stopped
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokens import tokens_of
-from bertrelay.training import Training
+from bertrelay.training.loop import Training
 from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
 from students.dev import DevData
 from students.distill import DistillationTask, run

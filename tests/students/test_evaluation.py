@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.records import Rejects
-from bertrelay.stage import Metrics, StageContext, World
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from students.evaluation import read_translations, run
 from students.settings import EvaluateSettings
 from students.sources import AlignedFiles
@@ -163,6 +163,6 @@ def test_a_teacher_of_another_size_is_refused_before_anything_is_encoded(
 
 
 def test_only_the_main_process_scores(context: StageContext, models: dict[str, str], toy: Any, encoded: Calls) -> None:
-    second = StageContext(context.output, context.cache, World(rank=1, size=2))
+    second = StageContext(context.output, context.cache, ProcessGroup(rank=1, size=2))
     assert evaluate(second, **models, parallel=[toy.source("test")]) == {}
     assert not encoded

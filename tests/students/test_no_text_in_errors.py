@@ -9,8 +9,8 @@ import pytest
 
 from bertrelay import SentenceEncoder, encode_file
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import pairwise
 from bertrelay.layout import Prompts
-from bertrelay.similarity import pairwise
 from students import build_index, mine, mine_files, search
 
 SENTENCE = "The patient Mr Marker barks."

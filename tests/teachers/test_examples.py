@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.records import Rejects
 from bertrelay.stage import StageContext
 from teachers.examples import Examples, read_examples
 from teachers.settings import TrainSettings

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import pearsonr, spearmanr
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.records import Rejects
 from bertrelay.stage import StageContext
 from teachers.baselines.encoders import tfidf
 from teachers.evaluation import sections as sections_room

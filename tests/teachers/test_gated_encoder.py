@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.similarity import pairwise
+from bertrelay.evaluation.similarity import pairwise
 from bertrelay.stage import StageContext
 from teachers.baselines import load_scorer
 from teachers.baselines.cross_encoder import CrossEncoder

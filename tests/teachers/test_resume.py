@@ -14,7 +14,7 @@ import pytest
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.training import Training
+from bertrelay.training.loop import Training
 from pipelines.registry import REGISTRY
 from pipelines.samples.sbert_paper import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
@@ -126,7 +126,7 @@ WORKER = """
 import json, sys
 from pathlib import Path
 from bertrelay.hardware import accelerator
-from bertrelay.stage import StageContext, World
+from bertrelay.stage import StageContext, ProcessGroup
 from pipelines.registry import REGISTRY
 
 accelerator()
@@ -135,9 +135,9 @@ for name, (kind, settings) in json.loads(Path(sys.argv[1]).read_text()).items():
     for each in ("output", "cache"):
         (folder / each).mkdir(parents=True, exist_ok=True)
     [stage] = [each for each in REGISTRY if each.kind == kind]
-    context = StageContext(folder / "output", folder / "cache", World.from_environment())
+    context = StageContext(folder / "output", folder / "cache", ProcessGroup.from_environment())
     metrics = stage.load_run()(stage.load_settings().model_validate(settings), context)
-    if context.world.is_main:
+    if context.process_group.is_main:
         (folder / "figures.json").write_text(json.dumps(metrics))
 """
 

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.records import Rejects
 from bertrelay.stage import StageContext
 from teachers.evaluation.stage import run
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cityblock, cosine, euclidean
 from scipy.stats import pearsonr, spearmanr
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
 from teachers.evaluation.names import SETS, YEARS
 from teachers.evaluation.official import OfficialFiles

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from bertrelay.batches import micro_batches
+from bertrelay.data.records import Rejects
+from bertrelay.data.tokens import Tokens, tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.layout import Prompts
-from bertrelay.records import Rejects
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.tokens import Tokens, tokens_of
+from bertrelay.training.batches import micro_batches
 from teachers.build import start_encoder
 from teachers.dev import DevData, dev_figures, read_dev
 from teachers.examples import Examples, read_examples
@@ -354,7 +354,7 @@ import json, os, signal, sys
 from pathlib import Path
 from bertrelay.errors import Stopped
 from bertrelay.stage import StageContext
-from bertrelay.training import Training
+from bertrelay.training.loop import Training
 from teachers.settings import TrainSettings
 from teachers.train import run
 

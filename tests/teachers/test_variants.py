@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from scipy.stats import pearsonr, spearmanr
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from bertrelay import statistics
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
 from pipelines.mistakes import told
 from teachers import train

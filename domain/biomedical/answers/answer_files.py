@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from bertrelay.data.records import Rejects, rows
+from bertrelay.data.tables import Record, Table, Unusable, format_of
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file
-from bertrelay.outputs import not_written
+from bertrelay.files import not_written, whole_file
 from bertrelay.parts import Parts, Stretch
-from bertrelay.records import rows
-from bertrelay.rejects import Rejects
-from bertrelay.tables import Record, Table, Unusable, format_of
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.answer_settings import InputFormat
 from domain.biomedical.answers.items import Item, checked

@@ -9,9 +9,9 @@ from typing import NamedTuple, Self
 
 import torch
 
+from bertrelay.data.texts import each_pair
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
-from bertrelay.texts import each_pair
 from domain.biomedical.annotations import Span
 from domain.biomedical.answers.answer_settings import CANDIDATES
 from domain.biomedical.answers.finding import Asked, Found, find_answers

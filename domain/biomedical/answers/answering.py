@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.backbone import model_folder
-from bertrelay.files import write_text
+from bertrelay.data.records import Rejects
+from bertrelay.distributed import check_shared, from_main, wait_for_all
+from bertrelay.files import check_output, held, not_written, write_text
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.outputs import check_output, held, not_written
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.privacy import check_page
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
-from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.together import check_shared, from_main, wait_for_all
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from domain.biomedical.answers.answer_files import (
     BLOCK_CHARACTERS,
     SUFFIXES,
@@ -35,7 +34,7 @@ from domain.biomedical.answers.finding import Asked, too_long
 from domain.biomedical.answers.questions import Question
 from domain.biomedical.formats.items import told_id
 
-ALONE = World()
+ALONE = ProcessGroup()
 REFUSED: Row = {"answer": "", "start": None, "end": None, "probability": None}
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 MAX_REJECTS = 0.01
@@ -73,7 +72,7 @@ def answer_file(
     batch_tokens: int | None = None,
     cache: Path | None = None,
     with_text: bool = False,
-    world: World = ALONE,
+    process_group: ProcessGroup = ALONE,
 ) -> AnsweredFile:
     """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
 
@@ -86,7 +85,7 @@ def answer_file(
     max_rejects: the share of questions that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
     cache: where a model of the hub is kept.
     with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
-    world: of several processes each computes its share; they need torch.distributed, to wait for one another, and
+    process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
@@ -98,26 +97,28 @@ def answer_file(
     if page is not None:
         check_output(Path(page), (".html",), option="page")
         check_page(with_text)
-    with held(output) if world.is_main else nullcontext():
-        folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
-        precision = from_main(resolve_precision(precision, default_device()), world)
-        read = from_main(_read(source, output, max_rejects) if world.is_main else None, world)
+    with held(output) if process_group.is_main else nullcontext():
+        folder = from_main(
+            model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
+        )
+        precision = from_main(resolve_precision(precision, default_device()), process_group)
+        read = from_main(_read(source, output, max_rejects) if process_group.is_main else None, process_group)
         parts = Parts(output, read.blocks)
-        if world.is_main:
+        if process_group.is_main:
             parts.begin(_holds(folder, read, top, precision, whole_words))
-        check_shared(parts.folder, world)
+        check_shared(parts.folder, process_group)
         answerer, started = QuestionAnswerer.load(folder, whole_words=whole_words), time.monotonic()
         lines = partial(_lines, answerer, source, top, precision, batch_tokens)
-        computed = fill(parts, lines, "answering", "questions", world)
+        computed = fill(parts, lines, "answering", "questions", process_group)
         seconds = time.monotonic() - started
         without_answer, refused = 0, list[str]()
-        if world.is_main:
+        if process_group.is_main:
             write_answers(parts, output)
             if page is not None:
                 write_page(source, parts, Path(page))
             without_answer, refused = _count(parts)
             parts.remove()
-        wait_for_all(world)
+        wait_for_all(process_group)
     if refused:
         told = f"{len(refused):,} questions are left without an answer, {told_id(refused[0])!r} the first"
         say(f"{told}: {too_long(answerer.model)}")
@@ -143,7 +144,7 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
         batch_tokens=settings.batch_tokens,
         cache=context.cache,
         with_text=settings.with_text or not context.sensitive,
-        world=context.world,
+        process_group=context.process_group,
     )
     return dict(answered._asdict())
 

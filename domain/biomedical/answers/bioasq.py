@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from bertrelay.tables import Unusable
+from bertrelay.data.tables import Unusable
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.items import DUPLICATE, Item, checked, json_window, name_of
 from domain.biomedical.answers.placing import aligned

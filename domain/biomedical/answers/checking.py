@@ -11,8 +11,8 @@ from itertools import combinations, compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.tables import Unusable
 from domain.biomedical.answers.items import DUPLICATE, NOWHERE
 from domain.biomedical.answers.placing import ALIGNMENTS
 from domain.biomedical.answers.question_files import (

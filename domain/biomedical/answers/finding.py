@@ -6,11 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from bertrelay.cpu_kernels import Packed, using
 from bertrelay.errors import RequestError
 from bertrelay.hardware import give_back_memory, resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for
-from bertrelay.linear import Packed, using
-from bertrelay.padding import sorted_batches
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.progress import say
 from domain.biomedical.answers.answer_settings import CANDIDATES
 from domain.biomedical.answers.decoding import NBest, Spans, n_best, null_scores, spans_in_windows, with_no_answer

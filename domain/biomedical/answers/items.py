@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from bertrelay.data.readers import opened
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.tables import Unusable
-from bertrelay.text_tables import opened
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.placing import placed
 from domain.biomedical.answers.questions import Answer, Question

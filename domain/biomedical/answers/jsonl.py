@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bertrelay.data.tables import Unusable
 from bertrelay.files import whole_file
-from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.items import NO_CONTEXT, Item, checked, name_of, placed_answers
 from domain.biomedical.answers.questions import Answer, Question, Synonyms

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
 from domain.biomedical.answers.account import tell_notes
 from domain.biomedical.answers.pieces import Pieces
 from domain.biomedical.answers.question_files import question_items, usable

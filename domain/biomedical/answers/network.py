@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder, read_network_config
-from bertrelay.dropout import set_dropout
+from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json
 from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import say
-from bertrelay.quick import quicken
 from bertrelay.settings import Positive
 from domain.biomedical.answers.pieces import Cutter
 from domain.biomedical.networks import (
@@ -30,7 +30,6 @@ from domain.biomedical.networks import (
     save_network,
     window_size,
 )
-from domain.calibration import Temperature
 
 DESCRIPTION = "qa.json"
 MAX_TOKENS, MAX_ANSWER_TOKENS = 384, 30
@@ -47,7 +46,7 @@ class AnswerFinder(nn.Module):
         super().__init__()
         self.network = network
         self.has_types = has_types(network)
-        quicken(network)
+        use_cpu_kernels(network)
 
     @property
     def device(self) -> torch.device:

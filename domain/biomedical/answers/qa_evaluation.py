@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertrelay.data.records import Rejects
+from bertrelay.evaluation.calibration import expected_calibration_error
+from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import whole_file, write_json
 from bertrelay.hardware import default_device
 from bertrelay.progress import progress
-from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.statistics import share, with_interval
 from domain.biomedical.answers import bioasq
 from domain.biomedical.answers.bioasq_metrics import (
     FactoidScore,
@@ -35,7 +36,6 @@ from domain.biomedical.answers.questions_settings import QuestionSource
 from domain.biomedical.answers.scoring import Pools
 from domain.biomedical.answers.slices import slices
 from domain.biomedical.answers.squad_metrics import Score, figures, scores
-from domain.calibration import expected_calibration_error
 from domain.sentences import sentence_spans
 
 FACTOID_FIGURES = {"strict_accuracy": "strict", "lenient_accuracy": "lenient", "mrr": "reciprocal_rank"}
@@ -82,7 +82,7 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
 
     Of sensitive data nothing is written that holds its text or ids, unless the settings ask for it.
     """
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     model = load_model(settings.model, cache_dir=context.cache / "hub")
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:

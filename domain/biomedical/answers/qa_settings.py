@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Settings, refuse_idle
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.settings import TrainingSettings
 from domain.biomedical.answers.questions_settings import QuestionSource, Share
 
 

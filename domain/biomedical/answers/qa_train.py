@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from bertrelay.batches import Items
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.training import Batch, train
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch, train
 from domain.biomedical.answers.decoding import NBest
 from domain.biomedical.answers.finding import nbest_of, tell_refused
 from domain.biomedical.answers.learning import (
@@ -51,7 +51,9 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
         seed=settings.seed,
         cache_dir=context.cache / "hub",
     )
-    with Rejects(context.output / "rejects.jsonl" if context.world.is_main else None, settings.max_rejects) as rejects:
+    with Rejects(
+        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
+    ) as rejects:
         questions = read_all(settings.train, rejects)
         dev = read_all(settings.dev, rejects) if settings.dev else []
         task = QaTask(model, settings, questions, dev, rejects)
@@ -59,7 +61,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
         model = replace(model, threshold=0.0)
     model.network.to(default_device())
     metrics = train(task, settings, context.output, context.work)
-    if context.world.is_main:
+    if context.process_group.is_main:
         if task.dev is not None:
             model = task.dev.tuned(model)
             metrics |= {"temperature": model.temperature, "threshold": model.threshold}

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.outputs import not_written
+from bertrelay.files import not_written
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
-from bertrelay.tables import Unusable
 from domain.biomedical.answers import bioasq, jsonl, squad
 from domain.biomedical.answers.items import DUPLICATE, Item, json_window
 from domain.biomedical.answers.questions import Question

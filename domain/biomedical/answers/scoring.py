@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bertrelay.evaluation.calibration import fit_temperature
 from domain.biomedical.answers.decoding import Choices, NBest, best_threshold, pooled, with_no_answer
 from domain.biomedical.answers.network import AnswerModel
 from domain.biomedical.answers.questions import Question
 from domain.biomedical.answers.squad_metrics import Score, scores
 from domain.biomedical.windows import Integers
-from domain.calibration import fit_temperature
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
-from bertrelay.statistics import share, with_interval
 from domain.biomedical.answers.questions import Question
 from domain.biomedical.answers.squad_metrics import Score
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file, write_json
-from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.biomedical.answers.account import Account
 from domain.biomedical.answers.groups import Groups
@@ -33,7 +33,7 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
     Raises RequestError for a file that cannot be read and for a split without a question, WorkError for too many
     unusable ones.
     """
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     groups = Groups()
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:

@@ -15,9 +15,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
-from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.items import (
     NO_CONTEXT,

@@ -4,10 +4,10 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
-from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, Entity, Span, TaggedSentence
 from domain.biomedical.entities.ner_settings import EntitySource
 from domain.biomedical.formats import format_of, read_documents

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.calibration import expected_calibration_error
 from bertrelay.files import whole_file, write_json
 from bertrelay.hardware import default_device
 from bertrelay.progress import progress, say
@@ -30,7 +31,6 @@ from domain.biomedical.entities.scoring import (
 )
 from domain.biomedical.formats.conll import lines_of
 from domain.biomedical.tags import TokenSpan, tags_of
-from domain.calibration import expected_calibration_error
 
 Floats = NDArray[np.float64]
 EXAMPLES_KEPT = 12
@@ -59,7 +59,7 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
 
     Of sensitive data nothing is written that holds its text, unless the settings ask for it.
     """
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     model = load_model(settings.model, cache_dir=context.cache / "hub")
     examples = of_types(read_examples(settings.test, only_legal=False), settings.types)

@@ -14,7 +14,7 @@ from bertrelay.settings import (
     Settings,
     refuse_idle,
 )
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.settings import TrainingSettings
 from domain.biomedical.formats.conll import CONLL
 from domain.biomedical.formats.front import FormatName
 from domain.biomedical.tags import Scheme

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bertrelay.batches import Items
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.calibration import fit_temperature
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
-from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.training import Batch, train
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch, train
 from domain.biomedical.entities.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.entities.labels import LabelSet
 from domain.biomedical.entities.ner_settings import NerSettings
@@ -25,7 +26,6 @@ from domain.biomedical.entities.prediction import Decoded, decode, emissions_of
 from domain.biomedical.entities.scoring import count_entities, entity_figures, strict_spans, which_are_right
 from domain.biomedical.tags import converted
 from domain.biomedical.windows import stretches
-from domain.calibration import fit_temperature
 from domain.pretraining.masking import uniform_draws
 
 CRITERION = "dev/f1"
@@ -33,7 +33,9 @@ CRITERION = "dev/f1"
 
 def run(settings: NerSettings, context: StageContext) -> Metrics:
     """Trains a model, calibrates it on the dev data, and writes `model/`."""
-    with Rejects(context.output / "rejects.jsonl" if context.world.is_main else None, settings.max_rejects) as rejects:
+    with Rejects(
+        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
+    ) as rejects:
         examples = of_types(read_examples(settings.train, rejects), settings.types)
         dev = of_types(read_examples(settings.dev, rejects), settings.types) if settings.dev else []
     labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)
@@ -51,7 +53,7 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
     model.network.to(default_device())
     task = NerTask(model, settings, examples, dev)
     metrics = train(task, settings, context.output, context.work)
-    if context.world.is_main:
+    if context.process_group.is_main:
         if task.dev is not None:
             model = replace(model, temperature=task.dev.temperature(model))
             metrics["temperature"] = model.temperature

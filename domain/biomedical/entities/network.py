@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder
-from bertrelay.dropout import set_dropout
+from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
 from bertrelay.errors import RequestError, Stopped
+from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json, write_tensors
 from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import say
-from bertrelay.quick import quicken
 from domain.biomedical.entities.crf import LinearChain
 from domain.biomedical.entities.decoding import Chain, legal_chain
 from domain.biomedical.entities.labels import LabelSet
@@ -35,7 +35,6 @@ from domain.biomedical.networks import (
     window_size,
 )
 from domain.biomedical.tags import Scheme
-from domain.calibration import Temperature
 from domain.pretraining.vocabulary import lowers_case
 
 DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
@@ -66,7 +65,7 @@ class TokenClassifier(nn.Module):
         super().__init__()
         self.network, self.crf = network, crf
         self.rate_factors: dict[str, float] = {}
-        quicken(network)
+        use_cpu_kernels(network)
 
     @property
     def device(self) -> torch.device:

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
-from bertrelay.padding import padded
+from bertrelay.inference import padded
 from domain.biomedical.windows import Integers, Windows, cut_windows, stretches
 from domain.pretraining.vocabulary import before_sentences, plain_rules
 

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertrelay.cpu_kernels import Packed, using
 from bertrelay.hardware import give_back_memory, resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for
-from bertrelay.linear import Packed, using
-from bertrelay.padding import sorted_batches
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from domain.biomedical.entities.decoding import Spans, span_probabilities, spans_of, viterbi
 from domain.biomedical.entities.network import EntityModel
 from domain.biomedical.entities.pieces import SPECIALS, Cutter, Pieces, Words, owned_words

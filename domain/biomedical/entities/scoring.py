@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.evaluation.statistics import with_interval
 from bertrelay.stage import Metrics
-from bertrelay.statistics import with_interval
 from domain.biomedical.tags import TokenSpan, spans_of
 
 Tags = Sequence[str]

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.outputs import check_place
+from bertrelay.files import check_place
 from bertrelay.parts import Parts, Stretch
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
 from domain.biomedical.annotations import Document, Entity
 from domain.biomedical.formats import jsonl
 from domain.biomedical.formats.front import FORMATS, FormatName, check_held, format_of, read_documents, writing

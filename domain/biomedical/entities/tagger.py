@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 
 import torch
 
+from bertrelay.data.texts import texts_of
 from bertrelay.hardware import as_device
-from bertrelay.texts import texts_of
 from domain.biomedical.annotations import Document, Entity, Span
 from domain.biomedical.entities.network import EntityModel, load_model
 from domain.biomedical.entities.prediction import WordSpan, find_entities

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.backbone import model_folder
+from bertrelay.data.records import Rejects
+from bertrelay.distributed import check_shared, from_main, wait_for_all
+from bertrelay.files import held
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.outputs import held
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.privacy import check_page
-from bertrelay.rejects import Rejects
-from bertrelay.stage import Metrics, StageContext, World
-from bertrelay.together import check_shared, from_main, wait_for_all
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from domain.biomedical.annotations import Document
 from domain.biomedical.entities.tag_files import (
     BLOCK_CHARACTERS,
@@ -34,7 +34,7 @@ from domain.biomedical.entities.tagger import EntityTagger
 from domain.biomedical.formats import jsonl
 from domain.biomedical.formats.front import FormatName
 
-ALONE = World()
+ALONE = ProcessGroup()
 DIGITS = 6  # of a confidence; those behind them depend on the threads of a machine
 MAX_REJECTS = 0.01
 SUFFIXES: dict[FormatName, str] = {"conll": ".conll", "conll-iobes": ".iobes", "bioc": ".json", "brat": ""}
@@ -68,7 +68,7 @@ def tag_file(
     batch_tokens: int | None = None,
     cache: Path | None = None,
     with_text: bool = False,
-    world: World = ALONE,
+    process_group: ProcessGroup = ALONE,
 ) -> TaggedFile:
     """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had.
 
@@ -77,7 +77,7 @@ def tag_file(
         are listed in `OUTPUT.rejects.jsonl` and `OUTPUT.refused.jsonl`.
     cache: where a model of the hub is kept.
     with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
-    world: of several processes each computes its share; they need torch.distributed, to wait for one another, and
+    process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
 
     Killed and called again, with as many processes or others, it goes on at the first block that is not done.
@@ -88,26 +88,30 @@ def tag_file(
     output_format = check_output(output, output_format, source.path)
     if output_format == "html":
         check_page(with_text)
-    with held(output) if world.is_main else nullcontext():
-        folder = from_main(model_folder(model, cache_dir=cache and cache / "hub") if world.is_main else None, world)
-        precision = from_main(resolve_precision(precision, default_device()), world)
+    with held(output) if process_group.is_main else nullcontext():
+        folder = from_main(
+            model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
+        )
+        precision = from_main(resolve_precision(precision, default_device()), process_group)
         listed = _list(output, "rejects")
-        surveyed = from_main(survey(source, listed, max_rejects, output_format) if world.is_main else None, world)
+        surveyed = from_main(
+            survey(source, listed, max_rejects, output_format) if process_group.is_main else None, process_group
+        )
         parts = Parts(output, surveyed.blocks)
-        if world.is_main:
+        if process_group.is_main:
             parts.begin(_holds(folder, surveyed, precision))
-        check_shared(parts.folder, world)
+        check_shared(parts.folder, process_group)
         tagger, started = EntityTagger.load(folder), time.monotonic()
         check_types(tagger.model.labels.types, output_format)
         lines = partial(_lines, tagger, source, precision, batch_tokens)
-        computed = fill(parts, lines, "tagging", "words", world)
+        computed = fill(parts, lines, "tagging", "words", process_group)
         seconds = time.monotonic() - started
         entities, refused = {}, 0
-        if world.is_main:
+        if process_group.is_main:
             entities = _count(parts)
             refused = put_together(parts, output, output_format, _list(output, "refused"), max_rejects)
             parts.remove()
-        wait_for_all(world)
+        wait_for_all(process_group)
     rate = computed / seconds if computed else None
     return TaggedFile(surveyed.documents, surveyed.words, entities, surveyed.rejected, refused, rate)
 
@@ -126,7 +130,7 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
         batch_tokens=settings.batch_tokens,
         cache=context.cache,
         with_text=settings.with_text or not context.sensitive,
-        world=context.world,
+        process_group=context.process_group,
     )
     counts = {f"entities/{kind}": count for kind, count in tagged.entities.items()}
     figures = tagged._asdict()

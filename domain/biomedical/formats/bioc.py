@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from bertrelay.data.readers import opened
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.tables import Unusable
-from bertrelay.text_tables import opened
 from domain.biomedical.annotations import Document, Entity, Passage, Unfit
 from domain.biomedical.formats.items import (
     Item,

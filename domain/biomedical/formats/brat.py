@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, sync_folder
-from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, Entity, Unfit
 from domain.biomedical.formats.items import (
     Item,

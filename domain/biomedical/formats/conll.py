@@ -12,12 +12,12 @@ from itertools import accumulate, count, groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from bertrelay.data.readers import opened
+from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
-from bertrelay.tables import Unusable
-from bertrelay.text_tables import opened
 from domain.biomedical.annotations import Document, Entity, Span, TaggedSentence, Unfit
 from domain.biomedical.formats.items import Item, Write, in_one_piece, numbered_lines, refuse, text_file
 from domain.biomedical.tags import (

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from bertrelay.data.readers import opened
+from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.outputs import not_written
+from bertrelay.files import not_written
 from bertrelay.privacy import is_sensitive
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
-from bertrelay.tables import Unusable
-from bertrelay.text_tables import opened
 from domain.biomedical.annotations import Document, Unfit
 from domain.biomedical.formats import bioc, brat, conll, jsonl, pages, pubtator, texts
 from domain.biomedical.formats.items import Format, Item, check_document, numbered, refuse, told_id

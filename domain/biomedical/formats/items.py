@@ -8,13 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertrelay.data.readers import line_rows, opened
+from bertrelay.data.records import TakesRejects
+from bertrelay.data.tables import Record, Table, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file
 from bertrelay.privacy import WITHHELD, is_sensitive
-from bertrelay.rejects import TakesRejects
 from bertrelay.settings import InputFile
-from bertrelay.tables import Record, Table, Unusable
-from bertrelay.text_tables import line_rows, opened
 from domain.biomedical.annotations import Document, Entity, Span, Unfit
 
 IMPOSSIBLE = "an entity with offsets that cannot be"

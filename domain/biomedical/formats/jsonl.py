@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from bertrelay.tables import Unusable
+from bertrelay.data.tables import Unusable
 from domain.biomedical.annotations import Document, Entity, Passage, Span, Unfit
 from domain.biomedical.formats.items import Item, Write, check_entities, check_parts, mention, numbered_lines, text_file
 from domain.biomedical.formats.shapes import Shape, parsed

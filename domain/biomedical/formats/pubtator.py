@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from bertrelay.data.tables import Unusable
 from bertrelay.progress import say
-from bertrelay.tables import Unusable
 from domain.biomedical.annotations import Document, Entity, Passage, Unfit
 from domain.biomedical.formats.items import (
     IMPOSSIBLE,

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from bertrelay.tables import Unusable
+from bertrelay.data.tables import Unusable
 from domain.biomedical.annotations import Document, Unfit
 from domain.biomedical.formats.items import Item, numbered_lines, whole_text
 

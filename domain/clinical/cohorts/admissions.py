@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertrelay.data.records import Rejects
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
 from domain.clinical.cohorts.flow import Flow
 from domain.clinical.cohorts.mimic import ROW, columns_of, read_table, version_of
 from domain.clinical.cohorts.tables import Version

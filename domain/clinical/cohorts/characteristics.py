@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertrelay.data.records import Rejects
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
 from domain.clinical.cohorts.mimic import ROW, columns_of, read_blocks
 from domain.clinical.cohorts.stays import STAY
 from domain.clinical.parquet import write_parquet

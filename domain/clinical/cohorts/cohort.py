@@ -8,8 +8,8 @@ for what else can be asked of a stay, under the same splits; `members.parquet`, 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical.cohorts.admissions import read_admissions
 from domain.clinical.cohorts.characteristics import write_characteristics
@@ -60,7 +60,7 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
 
     Raises RequestError for missing or damaged tables and for an empty cohort, WorkError for too many unusable rows.
     """
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     tables, flow = tables_of(settings.mimic, HOSPITAL), Flow()
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertrelay.data.readers import opened
+from bertrelay.data.records import Rejects, TakesRejects
 from bertrelay.errors import RequestError
-from bertrelay.rejects import Rejects, TakesRejects
-from bertrelay.text_tables import opened
 from domain.clinical.cohorts.fields import parsed
 from domain.clinical.cohorts.tables import Version
 

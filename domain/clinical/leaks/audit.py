@@ -73,7 +73,7 @@ class _Seen:
 
 def run(settings: AuditSettings, context: StageContext) -> Metrics:
     """Writes `audit.json`; the counts of what is shared. Raises WorkError at a leak, unless they are only told."""
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     findings = look_for_leaks([Path(file) for file in settings.files], settings.near)
     write_json(context.output / "audit.json", {"findings": [asdict(finding) for finding in findings]})

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertrelay.files import read_json, sync_contents, write_json
-from bertrelay.padding import padded
+from bertrelay.inference import padded
 from bertrelay.progress import progress, say
 from domain.clinical.notes.chunks import Chunk, Chunker, Chunks
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from bertrelay.data.records import RejectList, Rejects
 from bertrelay.files import read_json, whole_file, write_json
 from bertrelay.progress import progress
-from bertrelay.rejects import RejectList, Rejects
 from domain.clinical.cohorts.mimic import Block, read_blocks
 from domain.clinical.notes.note_rows import COLUMNS, SCHEMA, NoteFilter
 

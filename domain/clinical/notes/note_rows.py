@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from bertrelay.data.records import RejectList
 from bertrelay.errors import RequestError
-from bertrelay.rejects import RejectList
 from domain.clinical.cohorts.cohort import COHORT, MEMBERS
 from domain.clinical.cohorts.mimic import ROW, read_blocks
 from domain.clinical.cohorts.stays import STAY

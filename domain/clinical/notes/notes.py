@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import whole_file, write_json, write_text
 from bertrelay.progress import say
-from bertrelay.rejects import Rejects
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical.cohorts.cohort import COHORT, STAYS
 from domain.clinical.cohorts.splits import SPLITS
@@ -41,7 +41,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     Raises RequestError for missing or damaged tables, where no note belongs to the cohort, and for early notes of
     MIMIC-IV; WorkError for too many unusable rows.
     """
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     tables = tables_of(settings.mimic, NOTES)
     if settings.input == "early" and note_version(tables) == "IV":

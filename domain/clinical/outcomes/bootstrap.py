@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.evaluation.statistics import INTERVAL, RESAMPLES
 from bertrelay.stage import Metrics
-from bertrelay.statistics import INTERVAL, RESAMPLES
 from domain.clinical.outcomes.measures import Floats, known
 
 WEIGHTS_AT_ONCE = 1_000_000

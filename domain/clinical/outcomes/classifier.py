@@ -24,13 +24,12 @@ from bertrelay.backbone import (
     save_backbone,
     save_tokenizer,
 )
-from bertrelay.dropout import set_dropout
+from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.layout import read_layout
 from bertrelay.model_files import read_model_file
 from bertrelay.pooling import Pooling
-from bertrelay.quick import quicken
 from domain.clinical.outcomes.outcome import Kind, OutcomeName
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings, PoolingName
 from domain.pretraining.vocabulary import check_vocabulary
@@ -71,7 +70,7 @@ class ChunkClassifier(nn.Module):
                 f'found {network.config.model_type!r}; take "cls"'
             )
         _last_map(head).__class__ = _FullPrecision  # in place, so that names in the weights' file stay
-        quicken(network)
+        use_cpu_kernels(network)
 
     @property
     def device(self) -> torch.device:

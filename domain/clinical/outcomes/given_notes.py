@@ -1,6 +1,6 @@
 """A row of the notes that are given to be scored, of a file or a frame: whose it is, and what it says."""
 
-from bertrelay.text_tables import is_unicode
+from bertrelay.data.readers import is_unicode
 from domain.clinical.ids import canonical_id, is_missing
 
 

@@ -15,7 +15,7 @@ from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.training import train
+from bertrelay.training.loop import train
 from domain.clinical.ids import canonical_id
 from domain.clinical.notes.chunk_tokens import stored_chunk_tokens, unknown_shares, unreadable, warn_of_unknown
 from domain.clinical.notes.chunks import Chunker
@@ -62,7 +62,7 @@ def _learnt(
         notes = notes.with_shuffled_labels(settings.seed)
     task = _task(settings, notes, context)
     metrics = train(task, settings, context.output, context.work)
-    if not context.world.is_main:
+    if not context.process_group.is_main:
         return {}
     return metrics | judge(task, settings, context.output, risks)
 

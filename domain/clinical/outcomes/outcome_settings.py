@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from bertrelay.settings import WHEN_SET, InputFile, ModelSource, Positive, Settings, refuse_idle
-from bertrelay.training_settings import TrainingSettings
+from bertrelay.training.settings import TrainingSettings
 from domain.clinical.notes.chunk_settings import ChunkSettings
 from domain.clinical.notes.notes_settings import Input
 from domain.clinical.outcomes.outcome import OUTCOMES, READMISSION, Outcome, OutcomeName

@@ -10,11 +10,11 @@ from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from bertrelay.batches import Items
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import Bar
 from bertrelay.stage import Metrics
-from bertrelay.training import Batch
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch
 from domain.clinical.notes.chunk_tokens import ChunkTokens
 from domain.clinical.outcomes.aggregation import aggregate_labels
 from domain.clinical.outcomes.classifier import OutcomeModel

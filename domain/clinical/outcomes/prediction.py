@@ -4,9 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from bertrelay.inference import best_batch_tokens, computing, pack_for
-from bertrelay.linear import Packed, using
-from bertrelay.padding import sorted_batches
+from bertrelay.cpu_kernels import Packed, using
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.progress import Bar
 from domain.clinical.notes.chunk_tokens import ChunkTokens
 from domain.clinical.outcomes.classifier import OutcomeModel

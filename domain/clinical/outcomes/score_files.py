@@ -12,13 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertrelay.data.records import Rejects, rows
+from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file
-from bertrelay.outputs import not_written
+from bertrelay.files import not_written, whole_file
 from bertrelay.parts import Parts
-from bertrelay.records import rows
-from bertrelay.rejects import Rejects
-from bertrelay.tables import Record, Table
 from domain.clinical.ids import canonical_id, tell_mixed_ids
 from domain.clinical.outcomes.given_notes import given_note
 

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from bertrelay.cpu_kernels import Packed
+from bertrelay.data.texts import texts_of
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
-from bertrelay.linear import Packed
 from bertrelay.progress import Bar, say
-from bertrelay.texts import texts_of
 from domain.clinical.ids import tell_mixed_ids
 from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens, unknown_shares, unreadable, warn_of_unknown
 from domain.clinical.notes.chunks import Chunker

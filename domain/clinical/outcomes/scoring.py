@@ -11,15 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from bertrelay.backbone import model_folder
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import write_text
+from bertrelay.files import check_output, held, write_text
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, give_back_memory, resolve_precision
-from bertrelay.outputs import check_output, held
 from bertrelay.parts import Parts
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import progress, say
-from bertrelay.rejects import Rejects
 from domain.clinical.notes.chunk_tokens import warn_of_unknown
 from domain.clinical.outcomes.classifier import read_description
 from domain.clinical.outcomes.outcome import OutcomeName

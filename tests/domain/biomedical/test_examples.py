@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 from real_files import NER, with_ner
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.rejects import Rejects
 from domain.biomedical.annotations import Document, Entity
 from domain.biomedical.entities.examples import Example, of_document, of_types, read_examples, types_in
 from domain.biomedical.entities.ner_settings import EntitySource

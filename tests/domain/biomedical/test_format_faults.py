@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.rejects import Rejects
 from domain.biomedical.annotations import Document
 from domain.biomedical.formats import Columns, format_of, read_documents, read_sentences, write_documents
 

@@ -9,8 +9,8 @@ import pytest
 from bioc import pubtator as bioc_pubtator
 from real_files import NER, with_ner
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.rejects import Rejects
 from domain.biomedical.annotations import Document, Entity, Passage, TaggedSentence
 from domain.biomedical.formats import format_of, read_documents, read_sentences, write_documents, write_sentences
 from domain.biomedical.formats.conll import Columns, scheme_of

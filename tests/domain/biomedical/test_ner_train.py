@@ -15,7 +15,7 @@ from bertrelay.backbone import load_tokenizer
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.settings import leaves
 from bertrelay.stage import StageContext
-from bertrelay.training import Training
+from bertrelay.training.loop import Training
 from domain.biomedical.entities import ner_evaluation, ner_train
 from domain.biomedical.entities.examples import Example
 from domain.biomedical.entities.labels import LabelSet

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from real_files import COVID, with_covid
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.rejects import Rejects
 from domain.biomedical.answers.question_files import (
     question_format_of,
     read_questions,

@@ -11,10 +11,10 @@ import torch
 from asked_texts import WORDS, asked, many, write
 from pydantic import ValidationError
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, Stopped, WorkError
-from bertrelay.rejects import Rejects
 from bertrelay.stage import StageContext
-from bertrelay.training import Training
+from bertrelay.training.loop import Training
 from domain.biomedical.answers import qa_train
 from domain.biomedical.answers.finding import Asked, find_answers
 from domain.biomedical.answers.learning import Golds, read_all

@@ -5,8 +5,8 @@ import gzip
 import pyarrow as pa
 import pytest
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.rejects import Rejects
 from domain.clinical.cohorts import mimic
 from domain.clinical.cohorts.mimic import read_blocks, version_of
 from domain.clinical.ids import canonical_id, canonical_ids

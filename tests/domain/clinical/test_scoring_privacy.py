@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from noted_patients import write_bert
 
-from bertrelay.rejects import Rejects
+from bertrelay.data.records import Rejects
 from domain.clinical.outcomes.classifier import save_model, start_model
 from domain.clinical.outcomes.outcome import LENGTH_OF_STAY
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.tables import Unusable
 from domain.pretraining.documents import NO_TEXT, NOT_TRAIN, Document, Item, LeftOut
 from domain.pretraining.readers import files_of, read_documents
 from domain.pretraining.sources import DocumentSource

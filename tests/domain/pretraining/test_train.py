@@ -13,11 +13,11 @@ import pytest
 import torch
 from transformers import AutoModel, BertForPreTraining
 
-from bertrelay.batches import share_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.stage import StageContext
-from bertrelay.training import Training
+from bertrelay.training.batches import share_of
+from bertrelay.training.loop import Training
 from domain import pretraining
 from domain.pretraining.items import Text
 from domain.pretraining.network import start_network

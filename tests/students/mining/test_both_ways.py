@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertrelay.errors import RequestError
-from bertrelay.similarity import unit
+from bertrelay.evaluation.similarity import unit
 from students.mining import both_ways
 from students.mining.both_ways import neighbours_both_ways
 from students.mining.margin import Neighbours

@@ -15,9 +15,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from bertrelay.data.records import Rejects, Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, RequestError, WorkError
-from bertrelay.records import Rejects, Table
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
 from students.mining import both_ways
@@ -402,7 +402,7 @@ def test_a_kept_work_folder_serves_another_threshold_without_any_work(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bertrelay import vectors
+from bertrelay.data import vectors
 from bertrelay.ledger import Ledger
 from bertrelay import vector_files
 from students.mining import both_ways

@@ -15,10 +15,10 @@ from filelock import FileLock
 from scipy.spatial.distance import cdist
 
 from bertrelay import encoding, vector_files
+from bertrelay.data.records import Rejects, Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
-from bertrelay.records import Rejects, Table
 from bertrelay.stage import StageContext
 from students.searching import index as building
 from students.searching import neighbours
@@ -392,7 +392,8 @@ def test_vectors_that_are_not_finite_are_told(tiny_encoder: MakeEncoder, texts: 
 KILLED = """
 import os, signal, sys
 import faiss
-from bertrelay import encoding, vector_files, vectors
+from bertrelay import encoding, vector_files
+    from bertrelay.data import vectors
 from students.searching import neighbours
 from students.searching.index import build_index
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.similarity import unit
+from bertrelay.evaluation.similarity import unit
 from students.searching import neighbours
 from students.searching.neighbours import (
     approximate_neighbours,

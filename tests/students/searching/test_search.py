@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.tables import Table
 from students.searching.index import build_index
 from students.searching.opened import Hit, open_index
 from students.searching.search import search

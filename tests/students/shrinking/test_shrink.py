@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.stage import Metrics, StageContext, World
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from students.shrinking import side_by_side as figures
 from students.shrinking.settings import ShrinkSettings
 from students.shrinking.shrink import run, sample_of, shrink
@@ -193,7 +193,7 @@ def test_a_corpus_of_blank_lines_is_refused(context: StageContext, model: Path, 
 
 
 def test_only_the_main_process_works(context: StageContext, model: Path, toy: Any) -> None:
-    assert stage(StageContext(context.output, context.cache, World(1, 2)), model, toy) == {}
+    assert stage(StageContext(context.output, context.cache, ProcessGroup(1, 2)), model, toy) == {}
     assert not list(context.output.iterdir())
 
 

@@ -1,0 +1,242 @@
+"""Records of any table (plain lines, CSV, TSV, JSONL, Parquet, `.gz` too, data sets of the hub), read as a stream.
+
+A row that cannot be used never disappears: it stops the reading, or it is counted and listed by `Rejects`.
+No text of a record ever stands in an error or in a rejects file, because records may be clinical.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
+from bertrelay.data.tables import Column, Format, Record, Table, Unusable
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.progress import renamed, say
+
+__all__ = ["Column", "Format", "Record", "Rejects", "Row", "Table", "Unusable", "aligned_rows", "read", "rows"]
+
+Row = Record | Unusable
+
+
+class TakesRejects(Protocol):
+    """What can be told of a record that cannot be used."""
+
+    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None: ...
+
+
+@dataclass
+class RejectList:
+    """The rejects of a piece of work, kept beside it until the piece is whole, so that a resumed run knows them too."""
+
+    listed: list[tuple[str, int, str, str, str]] = field(default_factory=list)
+
+    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
+        """Keeps one record that cannot be used."""
+        self.listed.append((file, line, reason, record, detail))
+
+
+class Rejects:
+    """Counts the records that cannot be used and lists them in `rejects.jsonl`: file, line, id, reason; no text.
+
+    path: written while the work goes on, and empty when nothing was rejected; None only counts.
+    limit: the share of all records that may be rejected. Leaving the context raises WorkError past it, and so does
+    `add` as soon as there are a thousand rejects and they outnumber what is used: sooner, a bad stretch at the
+    beginning of a good file would be taken for the whole.
+    Without a `with` block `close`, which readers call at the end of a file, checks the limit.
+    """
+
+    def __init__(self, path: Path | str | None, limit: float = 0.01) -> None:
+        self.path = None if path is None else Path(path)
+        self.limit = limit
+        self._counts: Counter[tuple[str, str]] = Counter()  # by reason and file
+        self._used = 0
+        self._first = ""
+        self._file: TextIO | None = None
+        self._was_opened = self._is_in_block = False
+
+    def __enter__(self) -> Self:
+        self._is_in_block = True
+        self._open()
+        return self
+
+    def _open(self) -> None:
+        if self.path is not None and self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self._was_opened:
+                self.path.unlink(missing_ok=True)  # an older one may be open to more people
+            self._file = self.path.open("a" if self._was_opened else "w", encoding="utf-8")
+            self._was_opened = True
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Rejected records by reason."""
+        found: Counter[str] = Counter()
+        for (reason, _), count in self._counts.items():
+            found[reason] += count
+        return found
+
+    @property
+    def records(self) -> int:
+        """All records so far, usable or not."""
+        return self._counts.total() + self._used
+
+    def told(self, files: Collection[str] | None = None) -> str:
+        """`12 × no gold label in nli.tsv, …`, the most frequent first: of `files`, or of all."""
+        listed = [(place, count) for place, count in self._counts.most_common() if files is None or place[1] in files]
+        shown = [f"{count:,} × {reason} in {file}" for (reason, file), count in listed[:REASONS_SHOWN]]
+        return ", ".join([*shown, *(["…"] if len(listed) > REASONS_SHOWN else [])])
+
+    def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
+        """Counts one record that cannot be used.
+
+        line: from 1; 0 where there is none. record: its id, where a line does not tell which one it is. detail: what
+        was found and what to do, without any of its text.
+        """
+        file = renamed(file)
+        self._counts[reason, file] += 1
+        place = file + (f", line {line:,}" if line else "") + (f", record {record}" if record else "")
+        self._first = self._first or place + (f" ({detail})" if detail else "")
+        self._open()
+        if self._file is not None:
+            more = {name: value for name, value in (("record", record), ("detail", detail)) if value}
+            told = {"file": file, "line": line, "reason": reason, **more}
+            self._file.write(json.dumps(told, ensure_ascii=False) + "\n")
+        rejected = self._counts.total()
+        if rejected >= HOPELESS and rejected > self._used:
+            self.check()
+
+    def used(self, n: int = 1) -> None:
+        """Counts `n` records that were used; fewer than none, when some of them turn out to be unusable."""
+        self._used += n
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_in_block = False
+        self._close_file()
+        if kind is None:
+            self.check()
+            self._tell()
+
+    def close(self) -> None:
+        """Ends an account that no `with` block will end, as one does. Raises WorkError past the limit."""
+        if not self._is_in_block:
+            self._open()
+            self._close_file()
+            self.check()
+            if self.path is not None:
+                self._tell()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _tell(self) -> None:
+        if self._counts:
+            listed = f"; {self.path.name} lists them" if self.path else ""
+            say(f"left out {self._of_all()} records, which cannot be used: {self.told()}{listed}")
+
+    def _of_all(self) -> str:
+        rejected = self._counts.total()
+        return f"{rejected:,} of {rejected + self._used:,}"
+
+    def check(self) -> None:
+        """Raises WorkError where too many of the records so far cannot be used."""
+        rejected = self._counts.total()
+        if rejected <= self.limit * (rejected + self._used):
+            return
+        listed = f" {self.path} lists them." if self.path else ""
+        raise WorkError(
+            f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.told()}. "
+            f"The first is {self._first}.{listed} Mend the data, or allow a larger share with max_rejects."
+        )
+
+
+def read(
+    table: Table,
+    default_columns: Sequence[str | int],
+    context_cache: Path | None = None,
+    rejects: Rejects | None = None,
+) -> Iterator[Record]:
+    """Streams the records of `table`: of its own columns, else of `default_columns`.
+
+    Blank lines are skipped, but in plain lines each one is a record. Of a file without header, default columns
+    given by name are the first ones. Values are text in CSV, TSV and lines, and elsewhere what the file holds.
+
+    rejects: counts and lists rows that cannot be used (too few fields, a missing value, invalid UTF-8, …); without it
+    the first one raises RequestError. The caller counts the used ones with `rejects.used()`.
+    Raises RequestError for what concerns the whole table: no such file, a damaged one, no such column, no records.
+    """
+    for row in rows(table, default_columns, context_cache):
+        if isinstance(row, Record) and all(value is not None for value in row.values):
+            yield row
+            continue
+        fault = row if isinstance(row, Unusable) else Unusable(row.file, row.line, "a missing value")
+        if rejects is None:
+            detail = f" ({fault.detail})" if fault.detail else ""
+            raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. Mend or remove this line.")
+        rejects.add(fault.file, fault.line, fault.reason)
+
+
+def aligned_rows(
+    first: Table, second: Table, default_columns: Sequence[str | int], context_cache: Path | None = None
+) -> Iterator[tuple[Row, Row]]:
+    """Two tables side by side, where row n of one belongs to row n of the other; as `rows` gives them.
+
+    Raises RequestError, with the rows of both, when one of them is longer.
+    """
+    walk = zip_longest(rows(first, default_columns, context_cache), rows(second, default_columns, context_cache))
+    for done, (left, right) in enumerate(walk):
+        if left is not None and right is not None:
+            yield left, right
+        else:
+            raise _unaligned(first, second, left or right, shorter=done, longer=done + 1 + sum(1 for _ in walk))
+
+
+def _unaligned(first: Table, second: Table, alone: Row | None, shorter: int, longer: int) -> RequestError:
+    assert alone is not None
+    counts = (longer, shorter) if alone.file == first.name else (shorter, longer)
+    return RequestError(
+        f"row n of {first.name} should belong to row n of {second.name}, but the first has {counts[0]:,} rows "
+        f"and the second {counts[1]:,}: line {alone.line:,} of {alone.file} has no partner. "
+        "Find the line that is missing or too many; it may stand earlier."
+    )
+
+
+def rows(table: Table, default_columns: Sequence[str | int], context_cache: Path | None = None) -> Iterator[Row]:
+    """Every row in its place, usable or not.
+
+    Missing values are None here. Raises as `read` does for what concerns the whole table.
+    """
+    empty = True
+    for row in _rows_by_format(table, table.columns or default_columns, context_cache):
+        empty = False
+        yield row
+    if empty:
+        raise RequestError(f"{table.name} holds no records. Check that it is the right one and complete.")
+
+
+def _rows_by_format(table: Table, columns: Sequence[str | int], context_cache: Path | None) -> Iterator[Row]:
+    if table.path is None:
+        return hub_rows(table, columns, context_cache)
+    match table.file_format:
+        case "lines":
+            return line_rows(table, columns)
+        case "csv" | "tsv":
+            if table.columns is None and not table.header:
+                columns = [place if isinstance(column, str) else column for place, column in enumerate(columns)]
+            return delimited_rows(table, columns)
+        case "jsonl":
+            return jsonl_rows(table, columns)
+        case "parquet":
+            return parquet_rows(table, columns)
+
+
+HOPELESS = 1000
+REASONS_SHOWN = 8

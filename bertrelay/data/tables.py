@@ -1,0 +1,193 @@
+"""What a table is, what a row of it is, and how its columns are found by name or position."""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.errors import RequestError
+from bertrelay.settings import DataSource, HubDataset, InputFile, Settings, refuse_idle
+
+if TYPE_CHECKING:
+    pass
+
+Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
+Column = str | Annotated[int, Field(ge=0)]
+"""A column by name (`score`; `translation.de` reaches into a nested object) or by position from 0."""
+
+FORMATS: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+
+COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")
+COLUMNS_SHOWN = 20
+
+
+class TableSource(DataSource):
+    """Where a table comes from: a file, or a split of a data set of the hub.
+
+    format: found by the suffix (without `.gz`) when not given; an unknown suffix means plain lines.
+    header: whether a CSV or TSV file begins with the names of its columns.
+    """
+
+    path: InputFile | None = None
+    hub: HubDataset | None = None
+    config: str | None = None
+    split: str = "train"
+    format: Format | None = None
+    header: bool = True
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("expected either `path` (a file) or `hub` (a data set), and exactly one of them")
+        if self.path is None:
+            refuse_idle(self, "format", "header", because="a data set of the hub is no file")
+        else:
+            refuse_idle(self, "config", "split", because="only data sets of the hub have one, and this is a file")
+            refuse_idle_header(self, [self.file_format])
+        return self
+
+    @property
+    def name(self) -> str:
+        """What errors and rejects call it."""
+        if self.path is not None:
+            return str(self.path)
+        return ":".join(filter(None, ["hub", self.hub, self.config, self.split]))
+
+    @property
+    def file_format(self) -> Format:
+        """The format given, else the one of the suffix."""
+        return self.format or format_of(self.path or "")
+
+
+class Table(TableSource):
+    """Where records come from.
+
+    columns: which ones to read; when not given, those that the reader of the table asks for.
+    """
+
+    columns: Annotated[list[Column], Field(min_length=1)] | None = None
+
+
+def format_of(path: str) -> Format:
+    """The format that a file's suffix says."""
+    inner = Path(path)
+    return FORMATS.get((inner.with_suffix("") if inner.suffix == ".gz" else inner).suffix.lower(), "lines")
+
+
+def refuse_idle_header(settings: Settings, formats: Sequence[Format]) -> None:
+    """Raises ValueError for a `header` in settings of files none of which has a row for it."""
+    if not {"csv", "tsv"}.intersection(formats):
+        named = " and ".join(dict.fromkeys(formats))
+        refuse_idle(
+            settings, "header", because=f"only csv and tsv have one, and this is read as {named} (see `format`)"
+        )
+
+
+class Record(NamedTuple):
+    """The values of the columns asked for, and where they stand.
+
+    line: from 1, a header included; of a record over several lines the first; in Parquet and hub tables the row.
+    """
+
+    values: tuple[Any, ...]
+    file: str
+    line: int
+
+
+class Unusable(NamedTuple):
+    """A row that is not a record. `reason` is one of a few phrases to count by; `detail` goes into an error.
+
+    record: the id of the record, where a line does not tell which one it is.
+    """
+
+    file: str
+    line: int
+    reason: str
+    detail: str = ""
+    record: str = ""
+
+
+def names_of(record: dict[str, Any]) -> list[str]:
+    """The keys of `record`, and after them those of its nested objects, dotted."""
+    nested = [f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in names_of(value)]
+    return [*record, *nested]
+
+
+def reach(record: dict[str, Any], column: str) -> Any:
+    """The value of `column`, dotted or not; None where it or an object on the way to it is missing."""
+    if column in record:
+        return record[column]
+    outer, _, inner = column.partition(".")
+    nested = record.get(outer)
+    return reach(nested, inner) if inner and isinstance(nested, dict) else None
+
+
+def find_columns(file: str, columns: Sequence[str | int], names: list[str]) -> list[str]:
+    """The names of `columns`; raises RequestError for one that is not there."""
+    for column in columns:
+        check_column(file, column, names)
+    return [names[column] if isinstance(column, int) else column for column in columns]
+
+
+def check_column(file: str, column: str | int, names: list[str]) -> None:
+    """Raises RequestError, with what there is instead, when `column` is not among `names`."""
+    if isinstance(column, int) and column >= len(names):
+        raise RequestError(
+            f"{file} has no column {column}: it has {len(names)}, counted from 0. Check the position and the format."
+        )
+    if isinstance(column, str) and column not in names:
+        raise RequestError(f"{file} has no column {column!r}. {_known_columns(column, names)}")
+
+
+def _known_columns(column: str, names: list[str]) -> str:
+    """What there is instead. Keys that do not look like names may be text of a record, and are not quoted."""
+    if not all(COLUMN_NAME.fullmatch(name) for name in names):
+        return f"It has {len(names)}, under names that may be text and are not shown."
+    nearest = same_but_for_case(column, names) or get_close_matches(column, names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    more = ", …" if len(names) > COLUMNS_SHOWN else ""
+    return f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}.{hint}"
+
+
+def same_but_for_case(column: str, names: list[str]) -> list[str]:
+    """The names that are `column` in other cases."""
+    return [name for name in names if name.casefold() == column.casefold()]
+
+
+def on_one_line(text: str) -> str:
+    """`text` without the line breaks and tabs that would break the row it stands in."""
+    return " ".join(text.split())
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes the names of the columns, then the rows; None is an empty field."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(chain([columns], rows))
+
+
+def write_tsv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """As `write_csv`, with tabs between and no quotes, so each text stands on one line."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for row in chain([columns], rows):
+            file.write("\t".join("" if value is None else on_one_line(str(value)) for value in row) + "\n")
+
+
+def write_jsonl(path: Path, documents: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a document in each line."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for document in documents:
+            file.write(json.dumps(document, ensure_ascii=False) + "\n")

@@ -1,0 +1,253 @@
+"""How alike vectors are: pair by pair, all with all, and the nearest of many."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.data.texts import each_pair, texts_of
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode, encode_blocks
+from bertrelay.errors import RequestError, check_choice
+from bertrelay.progress import Bar
+
+Vectors = NDArray[np.float32]
+Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+
+# Equal vectors in different columns of a matrix product may differ in their last bits. Cosines closer than this are
+# a tie, or the winner among equal sentences would be up to the blocking and the processor.
+ROUNDING = 1e-6
+DIGITS = 12  # of a cosine in float64: beyond them equal vectors differ
+COMPARED_AT_ONCE = 4096
+
+
+def numbers(vectors: Vectors) -> Vectors:
+    """`vectors` in float32. Raises RequestError for what holds no numbers, sentences for example."""
+    try:
+        return np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError):  # whose words are those of a sentence
+        raise RequestError(f"expected vectors (n, dim), found no numbers in {type(vectors).__name__}") from None
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """`vectors` (n, dim) at length one; a zero vector stays zero, so that its cosine with anything is 0."""
+    vectors = numbers(vectors)
+    lengths: Vectors = np.linalg.norm(vectors, axis=-1, keepdims=True)  # (n, 1)
+    lengths[lengths == 0] = 1
+    return vectors / lengths
+
+
+def pairwise(first: Vectors, second: Vectors, metric: Metric = "cosine") -> Vectors:
+    """Similarity (n,) of row i of `first` (n, dim) with row i of `second` (n, dim); distances are negative."""
+    check_choice("metric", metric, METRICS)
+    first, second = numbers(first), numbers(second)
+    if first.shape != second.shape:
+        raise RequestError(
+            f"pairs need two equal shapes, found {first.shape} and {second.shape}; for all with all use `matrix`"
+        )
+    return _PAIRWISE[metric](first, second).astype(np.float32)
+
+
+def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: int = 1024) -> Vectors:
+    """Similarity (n, m) of every row of `first` (n, dim) with every row of `second` (m, dim); distances are negative.
+
+    Beside the result, no more than `block` rows are worked on at once.
+    """
+    check_choice("metric", metric, METRICS)
+    similarities = np.empty((len(first), len(second)), dtype=np.float32)
+    for start in range(0, len(first), block):
+        rows = slice(start, start + block)
+        similarities[rows] = _MATRIX[metric](numbers(first[rows]), numbers(second))
+    return similarities
+
+
+def nearest(queries: Vectors, corpus: Vectors, block: int = 1024) -> NDArray[np.int64]:
+    """Row number (n,) in `corpus` (m, dim) of the largest cosine for each of `queries` (n, dim); of a tie, the lowest.
+
+    Holds one (block, block) matrix at a time, never (n, m), so both may be memory-mapped files.
+    Raises RequestError when the corpus is empty.
+    """
+    if len(corpus) == 0:
+        raise RequestError("expected at least one vector to search in, found an empty corpus")
+    indices = np.empty(len(queries), dtype=np.int64)
+    for start in range(0, len(queries), block):
+        indices[start : start + block] = _nearest_of_block(unit(queries[start : start + block]), corpus, block)
+    return indices
+
+
+def _nearest_of_block(queries: Vectors, corpus: Vectors, block: int) -> NDArray[np.int64]:
+    indices = np.zeros(len(queries), dtype=np.int64)
+    best = np.full(len(queries), -np.inf, dtype=np.float32)
+    for start in range(0, len(corpus), block):
+        cosines = queries @ unit(corpus[start : start + block]).T  # (queries, corpus block)
+        block_best = cosines.max(axis=1)  # (queries,)
+        first_of_ties = np.argmax(cosines >= block_best[:, None] - ROUNDING, axis=1)  # (queries,)
+        better = block_best > best + ROUNDING  # an earlier block keeps a tie
+        indices[better] = start + first_of_ties[better]
+        best[better] = block_best[better]
+    return indices
+
+
+class ClosePair(NamedTuple):
+    """Two rows, the lower one first, and their cosine."""
+
+    first: int
+    second: int
+    cosine: float
+
+
+def closest_pair(vectors: Vectors, block: int = 1024) -> ClosePair:
+    """The two rows of `vectors` (n, dim) with the largest cosine; see `closest_pairs`."""
+    return closest_pairs(vectors, 1, block)[0]
+
+
+def closest_pairs(vectors: Vectors, k: int, block: int = 1024) -> list[ClosePair]:
+    """The `k` pairs of rows of `vectors` (n, dim) with the largest cosines, best first; of a tie, the lowest rows.
+
+    Exact: all n(n − 1)/2 pairs are looked at in float32, and what may be among the best is compared in float64. Holds
+    one (block, block) matrix at a time, so `vectors` may be a memory-mapped file. Fewer than `k` where there are fewer.
+    Raises RequestError when there are no two vectors, or `k` is less than 1.
+    """
+    if len(vectors) < 2 or k < 1:
+        raise RequestError(f"pairs: expected two vectors and one pair at least, found {len(vectors)} and k = {k}")
+    found: list[ClosePair] = []
+    for top in range(0, len(vectors), block):
+        rows = unit(vectors[top : top + block])
+        for left in range(top, len(vectors), block):
+            cosines = rows @ unit(vectors[left : left + block]).T  # (rows, columns)
+            if left == top:
+                cosines[np.tril_indices_from(cosines)] = -np.inf
+            places = _largest(cosines, k, found[k - 1].cosine if len(found) == k else -np.inf)
+            found = _best([*found, *_compared(vectors, top + places[:, 0], left + places[:, 1])], k)
+    return found
+
+
+def _largest(cosines: Vectors, k: int, least: float) -> NDArray[np.int64]:
+    """Row and column (places, 2) of what may be among the `k` largest, and above `least`, but for rounding."""
+    places: NDArray[np.int64] = np.argwhere(cosines > least - ROUNDING)
+    if len(places) > k:
+        values = cosines[tuple(places.T)]  # (places,)
+        places = places[values > np.partition(values, -k)[-k] - ROUNDING]
+    return places
+
+
+def _compared(vectors: Vectors, first: NDArray[np.int64], second: NDArray[np.int64]) -> Iterator[ClosePair]:
+    """The pairs of rows `first[p]` and `second[p]` with their cosines in float64."""
+    for start in range(0, len(first), COMPARED_AT_ONCE):
+        rows, others = first[start : start + COMPARED_AT_ONCE], second[start : start + COMPARED_AT_ONCE]
+        a, b = vectors[rows].astype(np.float64), vectors[others].astype(np.float64)  # (pairs, dim)
+        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)  # (pairs,)
+        cosines = np.einsum("pd,pd->p", a, b) / np.where(lengths > 0, lengths, 1)  # (pairs,)
+        yield from map(ClosePair, rows.tolist(), others.tolist(), cosines.round(DIGITS).tolist())
+
+
+def _best(pairs: list[ClosePair], k: int) -> list[ClosePair]:
+    return sorted(pairs, key=lambda pair: (-pair.cosine, pair.first, pair.second))[:k]
+
+
+def _distances(first: Vectors, second: Vectors, name: Literal["euclidean", "cityblock"]) -> NDArray[np.float64]:
+    from scipy.spatial.distance import cdist
+
+    return 0 - cdist(first, second, name)  # and not minus, which would make "-0.0"
+
+
+_PAIRWISE: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
+    "cosine": lambda first, second: np.einsum("nd,nd->n", unit(first), unit(second)),
+    "dot": lambda first, second: np.einsum("nd,nd->n", first, second),
+    "euclidean": lambda first, second: 0 - np.linalg.norm(first - second, axis=1),
+    "manhattan": lambda first, second: 0 - np.abs(first - second).sum(axis=1),
+}
+
+_MATRIX: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
+    "cosine": lambda first, second: unit(first) @ unit(second).T,
+    "dot": lambda first, second: first @ second.T,
+    "euclidean": lambda first, second: _distances(first, second, "euclidean"),
+    "manhattan": lambda first, second: _distances(first, second, "cityblock"),
+}
+
+
+CELLS_AT_ONCE = 8_000_000
+
+
+class Compared(NamedTuple):
+    """Sentences and their similarity: (first,) each with the one beside it, or (first, second) all with all."""
+
+    first: Sequence[str]
+    second: Sequence[str]
+    similarity: Vectors
+
+
+def compare_pairs(
+    encoder: SentenceEncoder,
+    pairs: Iterable[tuple[str, str]],
+    metric: Metric = "cosine",
+    *,
+    prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    bar: Bar | None = None,
+) -> Iterator[Compared]:
+    """The similarity of the two sentences of each pair, in blocks; `pairs` may be endless, and is read ahead.
+
+    Raises RequestError for an unknown metric, and WorkError for a vector that is not finite.
+    """
+    check_choice("metric", metric, METRICS)
+    pairs = each_pair(pairs, "compare_pairs")
+    stream, waiting, done = iter(pairs), deque[tuple[list[str], list[str]]](), 0
+
+    def texts() -> Iterator[list[str]]:
+        while block := list(islice(stream, BLOCK_SENTENCES // 2)):
+            first, second = [pair[0] for pair in block], [pair[1] for pair in block]
+            waiting.append((first, second))
+            yield first + second
+
+    for vectors in encode_blocks(encoder, texts(), precision, batch_tokens, prompt_name, bar):
+        first, second = waiting.popleft()
+        sides = vectors[: len(first)], vectors[len(first) :]
+        for side in sides:
+            check_finite(encoder, side, lambda row: f"pair {row + 1:,}", done)
+        yield Compared(first, second, pairwise(*sides, metric))
+        done += len(first)
+
+
+def compare_all(
+    encoder: SentenceEncoder,
+    first: Iterable[str],
+    second: Iterable[str] | None = None,
+    metric: Metric = "cosine",
+    *,
+    prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    progress: bool = False,
+) -> Iterator[Compared]:
+    """The similarity of every sentence of `first` to every one of `second`, or of `first` itself, some rows at a time.
+
+    Holds the vectors of all sentences, and of the matrix no more than these rows.
+    Raises RequestError for an unknown metric or no sentences, and WorkError for a vector that is not finite.
+    """
+    check_choice("metric", metric, METRICS)
+    first = texts_of(first, "compare_all")
+    second = None if second is None else texts_of(second, "compare_all")
+    counts = [len(side) for side in (first, second) if side is not None]
+    if 0 in counts:
+        raise RequestError(f"compare_all: expected sentences on each side, found {' and '.join(map(str, counts))}")
+    vectors = encode(
+        encoder,
+        [*first, *(second or [])],
+        prompt_name=prompt_name,
+        precision=precision,
+        batch_tokens=batch_tokens,
+        progress=progress,
+    )
+    rows, columns = vectors[: len(first)], vectors[len(first) :] if second is not None else vectors
+    check_finite(encoder, rows, lambda row: f"sentence {row + 1:,} of the first side")
+    check_finite(encoder, columns, lambda row: f"sentence {row + 1:,} of the second side")
+    step = max(1, CELLS_AT_ONCE // len(columns))
+    for start in range(0, len(rows), step):
+        found = matrix(rows[start : start + step], columns, metric)  # (rows, columns)
+        yield Compared(first[start : start + step], first if second is None else second, found)

@@ -1,0 +1,222 @@
+"""Checkpoints that are whole or not there: written beside, synced, renamed, and checked before they are believed."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.optim import Optimizer
+
+from bertrelay.errors import RequestError
+from bertrelay.files import not_written, sync_folder, write_tensors
+from bertrelay.progress import say
+from bertrelay.stage import Metrics
+
+KEPT = 2  # the newest, and the one before it in case the newest is damaged
+MANIFEST = "checkpoint.json"
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a training needs to go on.
+
+    step: steps done when it was written.
+    state: small figures, as JSON holds them.
+    tensors: file name (`model`, `optimizer`, `best`) to its tensors by name.
+    """
+
+    step: int
+    state: dict[str, Any]
+    tensors: dict[str, Tensors]
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Writes `checkpoint` as `folder/checkpoint-<step>` and keeps the newest two.
+
+    Raises WorkError when the disk is full; the checkpoints before it stay.
+    """
+    target = _path_of(folder, checkpoint.step)
+    if target.is_dir() and _damage(target) is None:
+        return
+    building = target.with_suffix(".partial")
+    shutil.rmtree(building, ignore_errors=True)
+    try:
+        _write(building, checkpoint)
+        shutil.rmtree(target, ignore_errors=True)
+        building.rename(target)
+        sync_folder(folder)
+    except OSError as error:
+        shutil.rmtree(building, ignore_errors=True)  # on a full disk its space is wanted
+        raise not_written(target, error) from error
+    for _, old in _newest_first(folder)[KEPT:]:
+        shutil.rmtree(old)
+
+
+def load_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest whole checkpoint of `folder`, or None. A damaged one is reported, removed and passed over."""
+    for leftover in folder.glob("checkpoint-*.partial"):
+        shutil.rmtree(leftover)
+    found = _newest_first(folder)
+    for _, path in found:
+        damage = _damage(path)
+        if damage is None:
+            return _read(path)
+        say(f"{path}: this checkpoint is damaged ({damage}); it is removed, and the one before it is used")
+        shutil.rmtree(path)
+    if found:
+        say(f"{folder}: no whole checkpoint is left; starting from zero")
+    return None
+
+
+def unique_tensors(module: torch.nn.Module) -> Tensors:
+    """The state of `module` without second names of tied tensors, on the CPU, sharing memory where it can."""
+    return dict(_unique(module.state_dict()))
+
+
+def _unique(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    seen = set()
+    for name, tensor in state.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() == 0 or place not in seen:
+            seen.add(place)
+            yield name, tensor.detach().cpu().contiguous()
+
+
+def _write(building: Path, checkpoint: Checkpoint) -> None:
+    building.mkdir(parents=True)
+    for name, tensors in checkpoint.tensors.items():
+        write_tensors(building / f"{name}.safetensors", tensors)
+    digests = {path.name: _sync_and_digest(path) for path in sorted(building.iterdir())}
+    manifest = {"step": checkpoint.step, "state": checkpoint.state, "sha256": digests}
+    (building / MANIFEST).write_text(json.dumps(_sealed(manifest)))
+    _sync_and_digest(building / MANIFEST)
+    sync_folder(building)
+
+
+def _path_of(folder: Path, step: int) -> Path:
+    return folder / f"checkpoint-{step:08d}"
+
+
+def _newest_first(folder: Path) -> list[tuple[int, Path]]:
+    found = [(int(path.name.removeprefix("checkpoint-")), path) for path in folder.glob("checkpoint-" + "[0-9]" * 8)]
+    return sorted(found, reverse=True)
+
+
+def _sync_and_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sealed(manifest: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(manifest, sort_keys=True)
+    return {**manifest, "seal": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with the checkpoint at `path`, or None when every byte is as it was written."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        seal = manifest.pop("seal")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        return f"{MANIFEST} cannot be read: {type(error).__name__}"
+    if _sealed(manifest)["seal"] != seal:
+        return f"{MANIFEST} has other content than was written"
+    for name, digest in manifest["sha256"].items():
+        try:
+            if _sync_and_digest(path / name) != digest:
+                return f"{name} has other bytes than were written"
+        except OSError as error:
+            return f"{name} cannot be read: {error.strerror}"
+    return None
+
+
+def _read(path: Path) -> Checkpoint:
+    manifest = json.loads((path / MANIFEST).read_text())
+    tensors = {name.removesuffix(".safetensors"): load_file(path / name) for name in manifest["sha256"]}
+    return Checkpoint(manifest["step"], manifest["state"], tensors)
+
+
+@dataclass
+class State:
+    """What changes while training, beside weights and moments.
+
+    best_tensors: the best weights so far, None before the first look at the dev data.
+    """
+
+    step: int = 0
+    best_step: int | None = None
+    best_figures: Metrics = field(default_factory=dict)
+    looks_without_better: int = 0
+    seconds: float = 0.0
+    best_tensors: Tensors | None = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What must stay as it was when a training goes on, so that it ends where one never stopped does."""
+
+    precision: str
+    total_steps: int
+
+
+def take_down(state: State, terms: Terms, model: nn.Module, optimizer: Optimizer) -> Checkpoint:
+    """All that the training needs to go on from here; tensors share memory with the living ones where they can."""
+    figures = {**vars(state), **asdict(terms)}
+    best = figures.pop("best_tensors")
+    tensors = {"model": unique_tensors(model), "optimizer": _moments(model, optimizer)}
+    return Checkpoint(state.step, figures, tensors if best is None else {**tensors, "best": best})
+
+
+def put_back(checkpoint: Checkpoint, terms: Terms, model: nn.Module, optimizer: Optimizer, folder: Path) -> State:
+    """Gives `model` and `optimizer` what the checkpoint holds, and returns the rest.
+
+    folder: where it was found, for messages. Raises RequestError when it belongs to another training.
+    """
+    figures = dict(checkpoint.state)
+    _refuse_other_terms(Terms(figures.pop("precision"), figures.pop("total_steps")), terms, folder)
+    _refuse_other_network(set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)), folder)
+    model.load_state_dict(checkpoint.tensors["model"], strict=False)  # a tied tensor has one name in it
+    parameters = dict(model.named_parameters())
+    for full_name, value in checkpoint.tensors["optimizer"].items():
+        key, _, name = full_name.partition(" ")
+        optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
+    return State(**figures, best_tensors=checkpoint.tensors.get("best"))
+
+
+def _moments(model: nn.Module, optimizer: Optimizer) -> Tensors:
+    return {
+        f"{key} {name}": value.detach().cpu()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _refuse_other_terms(found: Terms, wanted: Terms, folder: Path) -> None:
+    if found.precision != wanted.precision:
+        raise RequestError(
+            f"{folder}: this training began in {found.precision} and would go on in {wanted.precision}, which changes "
+            f"its result. Set precision = {found.precision!r}, or begin anew in another folder."
+        )
+    if found.total_steps != wanted.total_steps:
+        raise RequestError(
+            f"{folder}: the training there has {found.total_steps:,} steps and this one {wanted.total_steps:,}, "
+            "so its data or settings are other ones. Begin anew in another folder."
+        )
+
+
+def _refuse_other_network(others: set[str], folder: Path) -> None:
+    if others:
+        raise RequestError(
+            f"{folder}: expected the checkpoint of the same network, found one that differs in "
+            f"{', '.join(sorted(others)[:3])}. Begin anew in another folder."
+        )

@@ -1,0 +1,439 @@
+import csv
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from bertrelay.data.records import Record, Rejects, Table, aligned_rows, read, rows
+from bertrelay.errors import RequestError, WorkError
+
+SECRET = "Mrs Smith has a fever"
+
+
+def table(path: Path, content: str | bytes = b"", **settings: object) -> Table:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return Table(path=str(path), **settings)
+
+
+def values(source: Table, *columns: str | int, rejects: Rejects | None = None) -> list[tuple[object, ...]]:
+    return [record.values for record in read(source, columns, rejects=rejects)]
+
+
+def refusal(source: Table, *columns: str | int) -> str:
+    with pytest.raises(RequestError) as refused:
+        values(source, *columns)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'id,text,score\n1,"one, two",0.5\n2,three,1\n'),
+        ("a.tsv", "id\ttext\tscore\n1\tone, two\t0.5\n2\tthree\t1\n"),
+        ("a.jsonl", '{"id": "1", "text": "one, two", "score": "0.5"}\n{"score": "1", "text": "three", "id": "2"}\n'),
+    ],
+)
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_every_text_format_gives_the_same_records(tmp_path: Path, name: str, content: str, packed: str) -> None:
+    source = table(tmp_path / (name + packed), content)
+    assert values(source, "text", "score") == [("one, two", "0.5"), ("three", "1")]
+    assert values(source.model_copy(update={"columns": ["score", 1]}), "nothing") == [
+        ("0.5", "one, two"),
+        ("1", "three"),
+    ]
+
+
+def test_gzip_is_told_by_its_content_and_not_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "plain.gz").write_text("a\nb\n")
+    (tmp_path / "packed.txt").write_bytes(gzip.compress(b"a\nb\n"))
+    for name in ("plain.gz", "packed.txt"):
+        assert values(Table(path=str(tmp_path / name)), 0) == [("a",), ("b",)]
+
+
+def test_a_note_of_a_megabyte_is_one_field_and_other_readers_keep_their_limit(tmp_path: Path) -> None:
+    note = "It is\n" * 180_000
+    usual = csv.field_size_limit()
+    assert values(table(tmp_path / "a.csv", f'id,text\n1,"{note}"\n2,short\n'), "text") == [(note,), ("short",)]
+    assert csv.field_size_limit() == usual < len(note)
+
+
+def test_plain_lines_split_at_newlines_alone_and_keep_blank_ones(tmp_path: Path) -> None:
+    text = "\ufeffone\r\n\nthree\u2028still\x85still\x0bstill\x1cstill\rstill\nlast"
+    assert values(table(tmp_path / "a.en", text), 0) == [
+        ("one",),
+        ("",),
+        ("three\u2028still\x85still\x0bstill\x1cstill\rstill",),
+        ("last",),
+    ]
+
+
+def test_tsv_knows_no_quotes_and_skips_blank_lines(tmp_path: Path) -> None:
+    source = table(tmp_path / "a.tsv", '\ufefftext\tlabel\r\n"open\tyes\r\n\r\n\u2028x"y\tno\r\n')
+    assert list(read(source, ("label", "text"))) == [
+        Record(("yes", '"open'), source.name, 2),
+        Record(("no", '\u2028x"y'), source.name, 4),
+    ]
+
+
+def test_newlines_in_a_csv_field_stay_as_they_are_and_line_numbers_right(tmp_path: Path) -> None:
+    source = table(tmp_path / "a.csv", 'text,label\n"one\r\ntwo\n\nthree",yes\n\n"say ""hi""",no\n')
+    assert list(read(source, ("text",))) == [
+        Record(("one\r\ntwo\n\nthree",), source.name, 2),
+        Record(('say "hi"',), source.name, 7),
+    ]
+
+
+def test_a_file_without_header_goes_by_position(tmp_path: Path) -> None:
+    source = table(tmp_path / "a.csv", "one,two,3\nfour,five,6\n", header=False)
+    assert values(source, "sentence1", "sentence2") == [("one", "two"), ("four", "five")]
+    assert values(source.model_copy(update={"columns": [2, 0]}), "x") == [("3", "one"), ("6", "four")]
+    message = refusal(source.model_copy(update={"columns": ["score"]}))
+    assert "without a header" in message and "0 to 2" in message and "'score'" in message
+
+
+def test_a_tsv_without_header_may_have_trailing_fields_that_nobody_asks_for(tmp_path: Path) -> None:
+    source = table(tmp_path / "a.tsv", "1\ta\tb\n2\tc\td\tsource\turl\n", header=False)
+    assert values(source, 0, 2) == [("1", "b"), ("2", "d")]
+
+
+def test_dotted_columns_reach_into_nested_objects(tmp_path: Path) -> None:
+    objects = [
+        {"translation": {"en": "yes", "de": "ja"}, "a.b": "plain"},
+        {"translation": {"en": "no", "de": "nein"}, "a.b": "dotted"},
+    ]
+    jsonl = table(tmp_path / "a.jsonl", "".join(json.dumps(item) + "\n" for item in objects))
+    pq.write_table(pa.Table.from_pylist(objects), tmp_path / "a.parquet")
+    for source in (jsonl, Table(path=str(tmp_path / "a.parquet"))):
+        assert values(source, "translation.de", "a.b") == [("ja", "plain"), ("nein", "dotted")]
+
+
+def test_parquet_gives_typed_values_and_row_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"t{i}" for i in range(3000)], "score": [i / 2 for i in range(3000)]}), path)
+    found = list(read(Table(path=str(path)), ("score", 0)))
+    assert found[2999] == Record((1499.5, "t2999"), str(path), 3000)
+    assert len(found) == 3000
+
+
+def test_a_hub_name_is_loaded_at_its_revision_into_the_given_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    asked: dict[str, object] = {}
+
+    def load_dataset(*names: object, **options: object) -> datasets.Dataset:
+        asked.update(options, names=names, downloads=constants.HF_HUB_CACHE)
+        return datasets.Dataset.from_list([{"translation": {"en": "yes", "de": "ja"}, "n": 1}] * 2)
+
+    home = constants.HF_HUB_CACHE
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    source = Table(hub="owner/corpus@abc123", config="de-en", split="validation")
+    found = list(read(source, ("translation.en", "n"), context_cache=tmp_path))
+    assert found[1] == Record(("yes", 1), "hub:owner/corpus@abc123:de-en:validation", 2)
+    assert asked["names"] == ("owner/corpus", "de-en")
+    assert (asked["split"], asked["revision"]) == ("validation", "abc123")
+    assert str(asked["cache_dir"]).startswith(str(tmp_path / "hub"))
+    assert str(asked["downloads"]) == str(tmp_path / "hub") and home == constants.HF_HUB_CACHE
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(ValueError("Unknown split 'tset'"), RequestError), (ConnectionError("Couldn't reach the Hub"), WorkError)],
+)
+def test_a_hub_that_refuses_is_a_wrong_request_and_one_out_of_reach_failed_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception, expected: type[Exception]
+) -> None:
+    def load_dataset(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(expected, match=str(raised)):
+        next(read(Table(hub="owner/corpus"), ("text",), context_cache=tmp_path))
+
+
+def test_reading_a_text_file_loads_no_heavy_library(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("a\tb\n1\t2\n")
+    code = (
+        "import sys; from bertrelay.data.records import Table, read; "
+        f"print(list(read(Table(path={str(path)!r}), ('a',)))[0].values, "
+        "[name for name in ('torch', 'pyarrow', 'pandas', 'datasets', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "('1',) []"
+
+
+def test_reading_is_a_stream(tmp_path: Path) -> None:
+    source = table(tmp_path / "a.en", b"fine\n" * 100_000 + b"\xff\n")
+    walk = read(source, (0,))
+    assert next(walk).line == 1
+    with pytest.raises(RequestError, match="line 100,001"):
+        list(walk)
+
+
+# What stops the reading
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert f"there is no file {tmp_path}/gone.tsv" in refusal(Table(path=str(tmp_path / "gone.tsv")), "a")
+    assert "cannot be read: Is a directory" in refusal(Table(path=str(tmp_path)), 0)
+
+
+@pytest.mark.parametrize("name", ["a.en", "a.csv", "a.tsv", "a.jsonl"])
+def test_an_empty_file_holds_no_records(tmp_path: Path, name: str) -> None:
+    assert "holds no records" in refusal(table(tmp_path / name), "text")
+
+
+def test_a_table_with_a_header_alone_holds_no_records(tmp_path: Path) -> None:
+    assert "holds no records" in refusal(table(tmp_path / "a.csv", "text,label\n\n"), "text")
+
+
+def test_truncated_gzip_is_reported_with_the_last_line_that_came(tmp_path: Path) -> None:
+    path = tmp_path / "a.en.gz"
+    path.write_bytes(gzip.compress(b"".join(b"%d\n" % (i * 7919) for i in range(50_000)))[:-20])
+    message = refusal(Table(path=str(path)), 0)
+    assert str(path) in message and "cut off or damaged after line " in message
+
+
+def test_a_flipped_byte_in_gzip_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "a.en.gz"
+    packed = bytearray(gzip.compress(b"one\ntwo\n"))
+    packed[-6] ^= 1
+    path.write_bytes(packed)
+    assert "damaged" in refusal(Table(path=str(path)), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.en", b"one\ntwo\nth\xc3(ree\n"),
+        ("a.tsv", b"a\nx\nth\xc3(ree\n"),
+        ("a.csv", b'a\nx\n"th\xc3(ree"\n'),
+        ("a.jsonl", b'{"a": "x"}\n{"a": "y"}\n{"a": "th\xc3("}\n'),
+    ],
+)
+def test_invalid_utf8_is_reported_with_line_and_byte(tmp_path: Path, name: str, content: bytes) -> None:
+    message = refusal(table(tmp_path / name, content), "a")
+    assert f"{tmp_path / name}, line 3: not valid UTF-8 (byte {content.index(0xC3)} of the file" in message
+
+
+def test_utf16_is_recognised(tmp_path: Path) -> None:
+    assert "found UTF-16" in refusal(table(tmp_path / "a.tsv", "a\tb\n1\t2\n".encode("utf-16")), "a")
+
+
+def test_a_nul_character_is_refused(tmp_path: Path) -> None:
+    assert "line 2: a NUL character" in refusal(table(tmp_path / "a.en", b"one\ntw\0o\n"), 0)
+
+
+def test_a_missing_column_is_answered_with_those_there_are_and_the_nearest(tmp_path: Path) -> None:
+    source = table(tmp_path / "a.jsonl", '{"sentence_A": 1, "sentence_B": 2, "score": 3}\n')
+    message = refusal(source, "sentence_a")
+    assert "has no column 'sentence_a'" in message
+    assert "sentence_A, sentence_B, score. Did you mean 'sentence_A'?" in message
+    assert "no column 7: it has 3" in refusal(source, 7)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_first_row_that_may_be_a_record_is_answered_with_its_size_alone(tmp_path: Path, name: str) -> None:
+    mark = "," if name.endswith("csv") else "\t"
+    source = table(tmp_path / name, mark.join(["Haemoptysis", "Smith", "SCORE"]) + "\n")
+    message = refusal(source, "score")
+    assert "has no column 'score'. A header was expected in its first row, found 3 columns" in message
+    assert "Did you mean 'SCORE'?" in message and "header = false" in message
+    assert "Haemoptysis" not in message and "Smith" not in message
+    assert "Smith" not in refusal(source, "Smyth")  # no guess at a near name: it would quote the record
+    assert "no column 7: it has 3" in refusal(source, 7)
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    assert "more than once" in refusal(table(tmp_path / "a.csv", "a,a\n1,2\n"), "a")
+
+
+def test_a_quote_left_open_stops_with_the_line_where_it_opens(tmp_path: Path) -> None:
+    content = 'text,label\n"fine",a\n"never closed,b\n' + "x,c\n" * 5
+    source = table(tmp_path / "a.csv", content)
+    with Rejects(None, limit=1) as rejects, pytest.raises(RequestError, match="line 3: a quoted field begins here"):
+        values(source, "text", rejects=rejects)
+
+
+def test_plain_lines_have_one_column(tmp_path: Path) -> None:
+    assert "2 columns are asked" in refusal(table(tmp_path / "a.txt", "one\n"), "a", "b")
+
+
+@pytest.mark.parametrize("column", ["text", 1])
+def test_a_column_named_for_plain_lines_is_refused_and_not_passed_over(tmp_path: Path, column: str | int) -> None:
+    source = table(tmp_path / "a.txt", "one\n")
+    assert values(source.model_copy(update={"columns": [0]}), 0) == values(source, 0)
+    told = refusal(source.model_copy(update={"columns": [column]}), 0)
+    assert f"plain lines, whose one column is 0; found {column!r}" in told
+
+
+@pytest.mark.parametrize("content", [b"not parquet", b"PAR1 nor this PAR1"])
+def test_a_damaged_parquet_file_is_a_wrong_request(tmp_path: Path, content: bytes) -> None:
+    assert "cannot be read as Parquet" in refusal(table(tmp_path / "a.parquet", content), "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", f"{SECRET}\t1\n{SECRET}\t2\n"),
+        ("a.csv", f'text,label\n"{SECRET}" x,1\n'),
+        ("a.csv", f'text,label\n{SECRET},1,"2"\n'),
+        ("a.tsv", f"text\tlabel\n{SECRET}\n"),
+        ("a.jsonl", f'{{"label": "{SECRET}\n'),
+        ("a.jsonl", f'["{SECRET}"]\n'),
+        ("a.jsonl", f'{{"{SECRET}": 1}}\n'),
+        ("a.jsonl", f'{{"label": "{SECRET} \\ud800"}}\n'),
+    ],
+)
+def test_no_error_quotes_a_record(tmp_path: Path, name: str, content: str) -> None:
+    message = refusal(table(tmp_path / name, content), "label")
+    assert not any(word in message for word in SECRET.split() if len(word) > 3)
+    assert str(tmp_path / name) in message
+
+
+# Rows that cannot be used
+
+
+BAD_ROWS = {
+    "a.csv": ("text,label\nok,1\nonly one\na,b,c\nok\x00,2\nok,2\n", {3: "few", 4: "many", 5: "NUL"}),
+    "b.csv": ('text,label\nok,1\n"a"b,1\none\rtwo,1\nok,2\n', {3: "CSV", 4: "CSV"}),
+    "a.tsv": ("text\tlabel\nok\t1\nonly one\na\tb\tc\nok\t2\n", {3: "few", 4: "many"}),
+    "a.jsonl": (
+        '{"text": "ok", "label": 1}\n[1]\n{"text": \n\n{"text": "ok"}\n{"text": null, "label": 1}\n'
+        '{"text": "\\ud800", "label": 1}\n{"text": "ok", "label": 2}\n' + "[" * 100_000 + "\n",
+        {2: "object", 3: "JSON", 5: "missing", 6: "missing", 7: "Unicode", 9: "JSON"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_bad_rows_are_listed_by_file_line_and_reason_and_the_others_read(tmp_path: Path, name: str) -> None:
+    content, expected = BAD_ROWS[name]
+    source = table(tmp_path / name, content)
+    with Rejects(tmp_path / "out" / "rejects.jsonl", limit=1) as rejects:
+        found = values(source, "text", "label", rejects=rejects)
+    assert [(text, str(label)) for text, label in found] == [("ok", "1"), ("ok", "2")]
+    listed = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
+    assert all(set(item) == {"file", "line", "reason"} and item["file"] == source.name for item in listed)
+    assert [item["line"] for item in listed] == list(expected)
+    assert all(word in item["reason"] for item, word in zip(listed, expected.values(), strict=True))
+    assert rejects.counts.total() == len(expected)
+
+
+def test_rows_keep_their_place_when_one_is_unusable(tmp_path: Path) -> None:
+    found = list(rows(table(tmp_path / "a.en", b"one\n\xff\nthree\n"), (0,)))
+    assert [isinstance(row, Record) for row in found] == [True, False, True]
+
+
+def test_two_tables_are_walked_side_by_side_and_an_unusable_row_keeps_its_place(tmp_path: Path) -> None:
+    english, german = table(tmp_path / "a.en", b"one\n\xff\nthree\n"), table(tmp_path / "a.de", "eins\nzwei\ndrei\n")
+    found = [
+        tuple(isinstance(row, Record) and row.values[0] for row in pair) for pair in aligned_rows(english, german, [0])
+    ]
+    assert found == [("one", "eins"), (False, "zwei"), ("three", "drei")]
+
+
+@pytest.mark.parametrize(("first", "second"), [(5, 2), (2, 5)])
+def test_tables_that_are_not_aligned_are_told_with_the_rows_of_both(tmp_path: Path, first: int, second: int) -> None:
+    tables = [table(tmp_path / name, "x\n" * count) for name, count in (("a.en", first), ("a.de", second))]
+    longer = tables[0 if first > second else 1].name
+    with pytest.raises(RequestError, match=f"first has {first} rows and the second {second}: line 3 of {longer}"):
+        list(aligned_rows(*tables, [0]))
+
+
+def test_rejects_up_to_the_limit_are_borne_and_one_more_stops(tmp_path: Path) -> None:
+    with Rejects(tmp_path / "r.jsonl", limit=0.01) as rejects:
+        rejects.used(99)
+        rejects.add("f.tsv", 7, "too few fields")
+    with pytest.raises(WorkError) as stopped, Rejects(tmp_path / "r.jsonl", limit=0.01) as rejects:
+        rejects.used(98)
+        rejects.add("f.tsv", 7, "too few fields")
+        rejects.add("f.tsv", 9, "not valid UTF-8")
+    message = str(stopped.value)
+    assert "2 of 100" in message and "1.00%" in message and "f.tsv, line 7" in message and "r.jsonl" in message
+    assert "1 × too few fields in f.tsv" in message and "1 × not valid UTF-8 in f.tsv" in message
+
+
+def test_the_account_says_which_data_it_concerns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Rejects(tmp_path / "r.jsonl", limit=0.5) as rejects:
+        rejects.used(7)
+        for file, reason in [("dev", "no score"), ("train", "no score"), ("train", "no score"), ("dev", "empty")]:
+            rejects.add(file, 1, reason)
+    assert rejects.counts == {"no score": 3, "empty": 1}
+    assert rejects.told() == "2 × no score in train, 1 × no score in dev, 1 × empty in dev"
+    assert rejects.told(["dev"]) == "1 × no score in dev, 1 × empty in dev"
+    told = capsys.readouterr().err
+    assert told == f"left out 4 of 11 records, which cannot be used: {rejects.told()}; r.jsonl lists them\n"
+
+
+def test_nothing_is_said_where_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with Rejects(None) as rejects:
+        rejects.used(7)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bad_beginning_of_a_good_file_does_not_stop() -> None:
+    with Rejects(None, limit=0.01) as rejects:
+        for line in range(900):
+            rejects.add("f", line, "bad")
+        rejects.used(100_000)
+        for line in range(100):
+            rejects.add("f", line, "bad")
+
+
+def test_a_hopeless_file_stops_early() -> None:
+    rejects = Rejects(None, limit=0.01)
+    with pytest.raises(WorkError, match="1,000 of 1,005"), rejects:
+        rejects.used(5)
+        for line in range(10_000):
+            rejects.add("f", line, "bad")
+    assert rejects.counts["bad"] == 1000
+
+
+def test_another_error_is_not_hidden_by_the_rejects() -> None:
+    with pytest.raises(KeyError), Rejects(None) as rejects:
+        rejects.add("f", 1, "bad")
+        raise KeyError("the real one")
+
+
+def test_no_reject_leaves_an_empty_list(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text("from an earlier run\n")
+    with Rejects(tmp_path / "r.jsonl"):
+        pass
+    assert (tmp_path / "r.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "@stage/a.tsv"])
+def test_a_header_is_for_csv_and_tsv_and_what_is_read_again_is_as_it_was(name: str) -> None:
+    settings = Table(path=name, header=False)
+    assert Table.model_validate(settings.model_dump()) == settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "exactly one of them"),
+        ({"path": "a", "hub": "owner/name"}, "exactly one of them"),
+        ({"path": "a", "config": "de"}, "config: without effect, because only data sets of the hub have one"),
+        ({"path": "a", "split": "test"}, "split: without effect, because only data sets of the hub have one"),
+        ({"hub": "owner/name", "format": "csv"}, "format: without effect, because a data set of the hub is no file"),
+        ({"hub": "owner/name", "format": "csv", "header": False}, "format, header: without effect"),
+        ({"path": "a.txt", "header": False}, "header: without effect, because only csv and tsv .* read as lines"),
+        ({"path": "a.csv", "format": "jsonl", "header": False}, "header: without effect, .* read as jsonl"),
+        ({"path": "a", "columns": [-1]}, "greater than or equal to 0"),
+        ({"path": "a", "columns": []}, "at least 1 item"),
+    ],
+)
+def test_a_table_that_makes_no_sense_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Table.model_validate(settings)

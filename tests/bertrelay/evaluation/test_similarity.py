@@ -1,0 +1,138 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy.spatial import distance
+
+from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import METRICS, closest_pair, closest_pairs, matrix, nearest, pairwise
+
+PEERS = {
+    "cosine": lambda a, b: 1 - distance.cosine(a, b),
+    "dot": lambda a, b: sum(x * y for x, y in zip(a, b, strict=True)),
+    "euclidean": lambda a, b: -distance.euclidean(a, b),
+    "manhattan": lambda a, b: -distance.cityblock(a, b),
+}
+
+
+def vectors(rows, seed=0, dim=7):
+    return np.random.default_rng(seed).normal(size=(rows, dim)).astype(np.float32)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_agrees_with_scipy(metric):
+    first, second = vectors(5), vectors(4, seed=1)
+    expected = [[PEERS[metric](a.astype(float), b.astype(float)) for b in second] for a in first]
+    np.testing.assert_allclose(matrix(first, second, metric), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_pairs_are_the_diagonal_of_the_matrix(metric):
+    first, second = vectors(6), vectors(6, seed=1)
+    np.testing.assert_allclose(pairwise(first, second, metric), np.diag(matrix(first, second, metric)), atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_size_of_blocks_changes_no_matrix(metric):
+    first, second = vectors(10), vectors(3, seed=1)
+    np.testing.assert_allclose(matrix(first, second, metric, block=3), matrix(first, second, metric), atol=1e-6)
+
+
+def test_figures_by_hand():
+    first, second = np.float32([[3, 4]]), np.float32([[4, 3]])
+    assert pairwise(first, second, "cosine") == pytest.approx(24 / 25)
+    assert pairwise(first, second, "dot") == 24
+    assert pairwise(first, second, "euclidean") == pytest.approx(-(2**0.5))
+    assert pairwise(first, second, "manhattan") == -2
+
+
+def test_a_zero_vector_is_like_nothing_and_no_figure_is_lost():
+    assert matrix(np.zeros((1, 2), np.float32), np.float32([[1, 0], [0, 0]]), "cosine").tolist() == [[0, 0]]
+
+
+def test_pairs_of_different_counts_are_refused():
+    with pytest.raises(RequestError, match=r"\(3, 7\) and \(2, 7\)"):
+        pairwise(vectors(3), vectors(2))
+
+
+@pytest.mark.parametrize("block", [1, 4, 1000])
+def test_nearest_is_the_argmax_of_the_whole_matrix(block):
+    queries, corpus = vectors(33), vectors(21, seed=1)
+    expected = (1 - distance.cdist(queries, corpus, "cosine")).argmax(axis=1)
+    assert nearest(queries, corpus, block).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("block", [1, 16, 64, 1000])
+def test_of_equal_vectors_the_lowest_row_wins_whatever_the_blocks(block):
+    distinct = vectors(37, dim=384)
+    corpus = np.concatenate([distinct, distinct * 3, distinct])  # a cosine knows no length
+    assert nearest(distinct, corpus, block).tolist() == list(range(37))
+
+
+def test_nearest_never_holds_the_full_matrix():
+    queries = corpus = vectors(4000, dim=4)
+    tracemalloc.start()
+    nearest(queries, corpus, block=100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4000 * 4000 * 4 / 50
+
+
+def test_an_empty_corpus_is_refused_and_no_queries_give_no_rows():
+    with pytest.raises(RequestError, match="empty corpus"):
+        nearest(vectors(1), vectors(0))
+    assert nearest(vectors(0), vectors(2)).shape == (0,)
+
+
+def every_pair(rows):
+    """All pairs with their cosines by scipy in float64, best first."""
+    first, second = np.triu_indices(len(rows), 1)
+    cosines = 1 - distance.pdist(rows.astype(np.float64), "cosine")
+    return sorted(zip(first.tolist(), second.tolist(), cosines.tolist(), strict=True), key=lambda pair: -pair[2])
+
+
+@pytest.mark.parametrize("block", [1, 5, 16, 1000])
+@pytest.mark.parametrize("k", [1, 7, 528, 10_000])
+def test_the_closest_pairs_are_those_of_scipy_in_order(k, block):
+    rows = vectors(33)  # 528 pairs
+    found, expected = closest_pairs(rows, k, block), every_pair(rows)[:k]
+    assert [pair[:2] for pair in found] == [pair[:2] for pair in expected]
+    np.testing.assert_allclose([pair.cosine for pair in found], [pair[2] for pair in expected], atol=1e-9)
+
+
+@pytest.mark.parametrize("block", [2, 64])
+def test_a_pair_closer_by_less_than_float32_can_tell_is_found(block):
+    rows = np.zeros((6, 6), np.float32)
+    turned = [(0, 0, 0), (3, 0, 1e-3 + 1e-7), (1, 2, 0), (5, 2, 1e-3), (2, 4, 0), (4, 4, np.pi / 2)]
+    for row, plane, angle in turned:
+        rows[row, plane : plane + 2] = np.cos(angle), np.sin(angle)
+    assert np.float32(np.cos(1e-3)) == np.float32(np.cos(1e-3 + 1e-7))
+    assert closest_pair(rows, block)[:2] == (1, 5)
+
+
+@pytest.mark.parametrize("block", [1, 16, 64])
+def test_of_equally_close_pairs_the_lowest_rows_win(block):
+    distinct = vectors(20, dim=384)
+    twice = np.concatenate([distinct, distinct * 3, distinct])
+    expected = sorted((i, j) for i in range(60) for j in range(i + 1, 60) if (j - i) % 20 == 0)
+    assert [pair[:2] for pair in closest_pairs(twice, 5, block)] == expected[:5]
+
+
+def test_a_zero_vector_is_close_to_nothing_but_opposites_are_farther():
+    assert closest_pair(np.float32([[1, 0], [0, 0], [-1, 0]])) == (0, 1, 0.0)
+
+
+def test_the_closest_pair_never_holds_the_full_matrix():
+    rows = vectors(3000, dim=4)
+    tracemalloc.start()
+    closest_pair(rows, block=100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3000 * 3000 * 4 / 20
+
+
+def test_a_pair_needs_two_vectors():
+    with pytest.raises(RequestError, match="found 1 and k = 1"):
+        closest_pair(vectors(1))
+    with pytest.raises(RequestError, match="k = 0"):
+        closest_pairs(vectors(3), 0)

@@ -1,0 +1,116 @@
+"""Processes that fill one output, on disks that they share or do not share: two real ones, which gloo connects."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertrelay.encoder import SentenceEncoder
+
+WORK = """
+import os, sys
+from pathlib import Path
+import torch
+from bertrelay import encoding, vector_files
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.parts import Parts, Stretch, fill
+from bertrelay.stage import ProcessGroup
+from bertrelay.distributed import check_shared
+
+encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = 8
+process_group, shared = ProcessGroup.from_environment(), Path(sys.argv[1])
+start = f"file://{shared}/meeting"
+torch.distributed.init_process_group("gloo", init_method=start, rank=process_group.rank, world_size=process_group.size)
+encoder = SentenceEncoder.load(shared / "model")
+disk = shared / f"disk{process_group.rank}"
+disk.mkdir()
+os.chdir(disk)
+lines = [f"A dog {place}." for place in range(61)]
+Path("lines.txt").write_text("\\n".join(lines) + "\\n")
+
+def encode():
+    vector_files.encode_file(encoder, "lines.txt", "out.npy", precision="fp32", process_group=process_group)
+
+def vectors(path="v.npy"):
+    vector_files.fill_vectors(
+        encoder,
+        lambda first, end: lines[first:end],
+        61,
+        Path(path),
+        "key",
+        precision="fp32",
+        process_group=process_group,
+    )
+
+def tags():
+    part = Parts(Path("tags.txt"), [Stretch(place, place + 1, 1) for place in range(4)])
+    part.begin({})
+    fill(part, lambda blocks: ([f"{first}\\n"] for first, _, _ in blocks), "tagging", "words", process_group)
+
+def report(*calls):
+    for call in calls:
+        try:
+            call()
+            print("complete", flush=True)
+        except RequestError as error:
+            print(error, flush=True)
+
+report(lambda: vectors(shared / "one.npy"), lambda: check_shared(shared, process_group))
+report(encode, vectors, lambda: check_shared(disk, process_group))
+vector_files.check_shared = lambda *_: None
+report(encode, vectors, tags)
+"""
+
+Reported = list[list[str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("processes")
+
+
+@pytest.fixture(scope="module")
+def reported(tiny_encoder: Callable[..., SentenceEncoder], folder: Path) -> Reported:
+    """What becomes of each call in `WORK`, in the first and in the second process, each on a disk of its own."""
+    tiny_encoder("bert", ["A dog runs.", "0 1 2 3 4 5 6 7 8 9"]).save(folder / "model")
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORK, str(folder)],
+            env=os.environ | {"RANK": rank, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    printed = [process.communicate(timeout=120)[0].splitlines() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert [len(lines) for lines in printed] == [8, 8]
+    return printed
+
+
+def test_in_a_folder_that_processes_share_every_row_is_filled(reported: Reported, folder: Path) -> None:
+    assert [lines[:2] for lines in reported] == [["complete", "complete"]] * 2
+    vectors = np.load(folder / "one.npy")
+    assert len(vectors) == 61
+    assert (vectors != 0).any(axis=1).all()
+
+
+def test_processes_on_separate_disks_are_refused_before_they_compute(reported: Reported) -> None:
+    expected = "expected one folder that all 2 processes share, found another or none in process 1. Use a folder on"
+    assert [expected in line for lines in reported for line in lines[2:5]] == [True] * 6
+
+
+def test_a_block_that_is_missing_when_all_have_written_is_an_error_in_every_process(
+    reported: Reported, folder: Path
+) -> None:
+    """As where a disk seems to be shared and is not."""
+    for lines in reported:
+        for line, missing in zip(lines[5:], ("expected all 8", "expected all 8", "expected all 4"), strict=True):
+            assert missing in line and "The folder must be one that all processes share" in line
+    assert ["4 are missing" in line for lines in reported for line in lines[5:7]] == [True] * 4
+    assert not list(folder.glob("disk*/out.npy"))

@@ -1,0 +1,170 @@
+"""A checkpoint is whole, byte for byte, or it is not used."""
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.training.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    unique_tensors,
+)
+
+FILES = ["model.safetensors", "optimizer.safetensors", "best.safetensors", "checkpoint.json"]
+
+
+def checkpoint(step):
+    generator = torch.Generator().manual_seed(step)
+    tensors = {
+        "model": {"weight": torch.randn(3, 2, generator=generator), "ids": torch.arange(4)},
+        "optimizer": {"step weight": torch.tensor(float(step)), "exp_avg weight": torch.full((3, 2), 1e-40)},
+        "best": {"weight": torch.randn(3, 2, generator=generator).bfloat16()},
+    }
+    return Checkpoint(step, {"best_figures": {"score": 0.1 + 0.2, "none": None}, "seconds": 1e-9}, tensors)
+
+
+def assert_equal(found, expected):
+    assert (found.step, found.state) == (expected.step, expected.state)
+    assert found.tensors.keys() == expected.tensors.keys()
+    for file, tensors in expected.tensors.items():
+        assert found.tensors[file].keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert found.tensors[file][name].dtype == tensor.dtype
+            assert torch.equal(found.tensors[file][name], tensor)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Holds the checkpoints of steps 10 and 20."""
+    for step in (10, 20):
+        save_checkpoint(tmp_path, checkpoint(step))
+    return tmp_path
+
+
+def test_the_newest_is_read_back_bit_for_bit(folder):
+    assert_equal(load_checkpoint(folder), checkpoint(20))
+
+
+def test_the_newest_two_are_kept_and_nothing_else(folder):
+    save_checkpoint(folder, checkpoint(100))
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-00000020", "checkpoint-00000100"]
+
+
+def test_a_whole_one_of_the_same_step_is_left_and_a_damaged_one_replaced(folder):
+    """So there is no moment without the one that was there."""
+    again = Checkpoint(20, {"other": 1}, checkpoint(20).tensors)
+    save_checkpoint(folder, again)
+    assert_equal(load_checkpoint(folder), checkpoint(20))
+    flipped(folder / "checkpoint-00000020" / "model.safetensors")
+    save_checkpoint(folder, again)
+    assert_equal(load_checkpoint(folder), again)
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(content)
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def removed(path):
+    path.unlink()
+
+
+def made_a_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [flipped, cut_off, emptied, removed, made_a_folder])
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_one_is_reported_and_the_one_before_it_used(folder, capsys, file, damage):
+    damage(folder / "checkpoint-00000020" / file)
+    assert_equal(load_checkpoint(folder), checkpoint(10))
+    told = capsys.readouterr().err
+    assert f"{folder}/checkpoint-00000020: this checkpoint is damaged ({file} " in told
+    assert not (folder / "checkpoint-00000020").exists()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_any_one_bit_counts(folder, tmp_path_factory, file):
+    """Except where JSON means the same with it, as `e` and `E` in a number."""
+    newest = folder / "checkpoint-00000020"
+    content = (newest / file).read_bytes()
+    spare = tmp_path_factory.mktemp("spare") / "kept"
+    shutil.copytree(newest, spare)
+    for place in range(len(content)):
+        wrong = bytearray(content)
+        wrong[place] ^= 1 << place % 8
+        (newest / file).write_bytes(wrong)
+        found = load_checkpoint(folder)
+        assert_equal(found, checkpoint(found.step))
+        assert found.step == 10 or file == "checkpoint.json"
+        if found.step == 10:
+            shutil.copytree(spare, newest)
+
+
+def test_with_all_of_them_damaged_there_is_none_and_a_word_about_it(folder, capsys):
+    for path in folder.iterdir():
+        flipped(path / "model.safetensors")
+    assert load_checkpoint(folder) is None
+    assert "no whole checkpoint is left; starting from zero" in capsys.readouterr().err
+
+
+def test_an_empty_folder_has_none_and_nothing_to_say(tmp_path, capsys):
+    assert load_checkpoint(tmp_path) is None
+    assert capsys.readouterr().err == ""
+
+
+def test_what_a_kill_left_half_written_is_removed(folder):
+    (folder / "checkpoint-00000020").rename(folder / "checkpoint-00000030.partial")
+    assert_equal(load_checkpoint(folder), checkpoint(10))
+    assert [path.name for path in folder.iterdir()] == ["checkpoint-00000010"]
+
+
+def test_a_full_disk_says_where_and_gives_its_space_back(folder, monkeypatch):
+    """/dev/full is the kernel's own full disk."""
+    monkeypatch.setattr("bertrelay.training.checkpoint.MANIFEST", "/dev/full")
+    with pytest.raises(WorkError, match=r"checkpoint-00000030: No space left on device; free space"):
+        save_checkpoint(folder, checkpoint(30))
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-00000010", "checkpoint-00000020"]
+
+
+def test_a_place_that_cannot_be_written_is_a_wrong_request(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RequestError, match="expected a file that may be written"):
+        save_checkpoint(tmp_path / "file", checkpoint(1))
+
+
+class Tied(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embedding = nn.Embedding(5, 3)
+        self.output = nn.Linear(3, 5)
+        self.output.weight = self.embedding.weight
+        self.zeros, self.others = nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(5))
+        self.register_buffer("nothing", torch.empty(0))
+        self.register_buffer("nothing_else", torch.empty(0))
+
+
+def test_tied_tensors_are_written_once_and_tied_again(tmp_path):
+    written, read = Tied(1), Tied(2)
+    tensors = unique_tensors(written)
+    assert set(tensors) == {"embedding.weight", "output.bias", "zeros", "others", "nothing", "nothing_else"}
+    save_checkpoint(tmp_path, Checkpoint(1, {}, {"model": tensors}))
+    read.load_state_dict(load_checkpoint(tmp_path).tensors["model"], strict=False)
+    for name, tensor in written.state_dict().items():
+        assert torch.equal(read.state_dict()[name], tensor)
+    assert read.output.weight is read.embedding.weight

@@ -1,0 +1,473 @@
+"""The training loop: exact in its resuming, and in its gradients for any number of processes and micro-batches."""
+
+import copy
+import itertools
+import json
+import random
+import signal
+from multiprocessing.connection import wait
+
+import numpy as np
+import pytest
+import small_training
+import torch
+from safetensors.torch import load_file
+from small_training import SETTINGS, Fault, TwoHeads, TwoLosses, logged, planned, result, run, said
+from torch import nn
+
+from bertrelay.errors import RequestError
+from bertrelay.training.batches import Route, learning_rate, share_of
+from bertrelay.training.loop import build_optimizer, train
+from bertrelay.training.settings import TrainingSettings
+
+DROPOUT = {"task": {"dropout": 0.2}}
+IN_A_CHECKPOINT = [
+    Fault("update", 3),  # before there is any
+    Fault("write_tensors", 2, "within"),  # the optimizer's half in the first one
+    Fault("fsync", 2),
+    Fault("fsync", 5),  # the folder's names
+    Fault("rename", 1, "before"),
+    Fault("rename", 1, "after"),
+    Fault("write_tensors", 3, "within"),  # the best weights
+    Fault("look", 1, "after"),
+    Fault("rename", 2, "before"),
+    Fault("rmtree", 4, "within"),  # the oldest one's files
+    Fault("fsync", 7),
+    Fault("update", 8, "after"),
+]
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory):
+    """The folder of a training with dropout that ran through, by number of processes and further settings."""
+    folders = {}
+
+    def get(processes, **settings):
+        key = (processes, *settings.items())
+        if key not in folders:
+            folders[key] = tmp_path_factory.mktemp("whole")
+            codes = run(folders[key], processes, settings=settings, **DROPOUT)
+            assert codes == [0] * processes, said(folders[key])
+        return folders[key]
+
+    return get
+
+
+def assert_same_end(folder, whole, processes=1):
+    for rank in range(processes):
+        ended, expected = result(folder, rank), result(whole, rank)
+        assert (ended["weights"], ended["figures"]) == (expected["weights"], expected["figures"])
+    constant = ["step", "epoch", "loss/mlm", "loss/nsp", "lr", "grad_norm", "padding_share", "score", "unmeasured"]
+    lines, whole_lines = ([{key: line.get(key) for key in constant} for line in logged(f)] for f in (folder, whole))
+    assert lines == whole_lines
+
+
+# Killed and resumed
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_in_every_act_of_a_checkpoint_a_training_ends_with_the_weights_of_one_never_stopped(
+    tmp_path, never_stopped, processes
+):
+    for fault in IN_A_CHECKPOINT:
+        codes = run(tmp_path, processes, faults=(fault,), **DROPOUT)
+        assert codes[0] == -signal.SIGKILL, (fault, said(tmp_path))
+    assert run(tmp_path, processes, **DROPOUT) == [0] * processes, said(tmp_path)
+    assert_same_end(tmp_path, never_stopped(processes), processes)
+
+
+def test_killed_at_random_moments_a_training_ends_with_the_weights_of_one_never_stopped(tmp_path, never_stopped):
+    longer = {"settings": {"epochs": 15}, **DROPOUT}
+    chance = random.Random(5)
+    kills, codes = 0, []
+    while codes != [0]:
+        started = small_training.start(tmp_path, **longer)
+        if kills < 8 and not wait([started[0].sentinel], timeout=chance.uniform(0.05, 0.25)):
+            small_training.kill(started)
+            kills += 1
+        codes = small_training.finish(started)
+    assert kills > 0
+    assert_same_end(tmp_path, never_stopped(1, epochs=15))
+
+
+def test_three_processes_resume_exactly_too(tmp_path, never_stopped):
+    """Two add up a gradient in one order only; DDP's buckets decide the order of three."""
+    assert run(tmp_path, 3, faults=(Fault("update", 18),), **DROPOUT)[0] == -signal.SIGKILL
+    assert run(tmp_path, 3, **DROPOUT) == [0, 0, 0], said(tmp_path)
+    assert_same_end(tmp_path, never_stopped(3), 3)
+
+
+def test_patience_runs_out_at_the_same_step_in_a_killed_training(tmp_path, never_stopped):
+    settings = {"patience": 3, "evaluate_every": 1, "epochs": 6}
+    whole = never_stopped(1, **settings)
+    last = int(result(whole)["figures"]["train_steps"])
+    assert 3 < last < len(planned(TwoLosses(), epochs=6))
+    assert result(whole)["figures"]["best_step"] == last - 3
+    for step in (2, 3):  # the third look without a better score is in another process than the first
+        settings_now = {**settings, "checkpoint_every": 1}
+        run(tmp_path, settings=settings_now, faults=(Fault("look", step, "after"),), **DROPOUT)
+    run(tmp_path, settings={**settings, "checkpoint_every": 1}, faults=(Fault("save", last - 4, "after"),), **DROPOUT)
+    assert run(tmp_path, settings={**settings, "checkpoint_every": 1}, **DROPOUT) == [0]
+    assert_same_end(tmp_path, whole)
+
+
+def test_the_best_weights_are_left_in_the_model_even_when_they_were_found_before_the_kill(tmp_path):
+    task = TwoLosses(dropout=0.2)
+    figures = train(task, settings(checkpoint_every=100), tmp_path)
+    scores = {line["step"]: line["score"] for line in logged(tmp_path) if "score" in line}
+    assert figures["best_step"] == max(scores, key=scores.get) < figures["train_steps"]
+    assert task.evaluate()["score"] == scores[figures["best_step"]] == figures["score"]
+
+
+def test_a_damaged_checkpoint_costs_steps_and_no_bit(tmp_path, never_stopped, flip):
+    run(tmp_path, faults=(Fault("update", 18),), **DROPOUT)
+    flip(tmp_path / "checkpoint-00000015" / "optimizer.safetensors")
+    assert run(tmp_path, **DROPOUT) == [0]
+    assert "checkpoint-00000015: this checkpoint is damaged" in said(tmp_path)
+    assert "going on after step 10 of" in said(tmp_path)
+    assert_same_end(tmp_path, never_stopped(1))
+
+
+def test_with_all_checkpoints_damaged_it_starts_from_zero_and_says_so(tmp_path, never_stopped, flip):
+    run(tmp_path, faults=(Fault("update", 13),), **DROPOUT)
+    for name in ("checkpoint-00000005", "checkpoint-00000010"):
+        flip(tmp_path / name / "model.safetensors")
+    assert run(tmp_path, **DROPOUT) == [0]
+    assert "checkpoint-00000005: this checkpoint is damaged" in said(tmp_path)
+    assert "starting from zero" in said(tmp_path)
+    assert_same_end(tmp_path, never_stopped(1))
+
+
+@pytest.fixture
+def flip():
+    def flip_one_bit(path):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    return flip_one_bit
+
+
+# Asked to stop
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_saves_and_ends_with_its_own_exit_code(tmp_path, never_stopped, sent):
+    assert run(tmp_path, faults=(Fault("update", 7, sent=(sent,)),), **DROPOUT) == [128 + sent]
+    assert f"stopped by {sent.name} after step 7 of" in said(tmp_path)
+    assert (tmp_path / "checkpoint-00000007").is_dir()
+    assert run(tmp_path, **DROPOUT) == [0]
+    assert_same_end(tmp_path, never_stopped(1))
+
+
+def test_both_processes_stop_at_the_same_step_when_one_gets_the_signal(tmp_path, never_stopped):
+    fault = Fault("update", 7, sent=(signal.SIGTERM,), rank=1)
+    assert run(tmp_path, 2, faults=(fault,), **DROPOUT) == [143, 143]
+    for rank in range(2):
+        assert "stopped by SIGTERM after step 7 of" in said(tmp_path, rank)
+    assert run(tmp_path, 2, **DROPOUT) == [0, 0]
+    assert_same_end(tmp_path, never_stopped(2), 2)
+
+
+def test_a_signal_before_the_first_step_is_heard(tmp_path, never_stopped):
+    """So early the optimizer has nothing to save yet."""
+    assert run(tmp_path, faults=(Fault("progress", 1, sent=(signal.SIGTERM,)),), **DROPOUT) == [143]
+    assert (tmp_path / "checkpoint-00000000").is_dir()
+    assert run(tmp_path, **DROPOUT) == [0]
+    assert_same_end(tmp_path, never_stopped(1))
+
+
+def test_a_signal_during_the_last_step_is_not_lost(tmp_path, never_stopped):
+    steps = len(planned(TwoLosses()))
+    assert run(tmp_path, faults=(Fault("update", steps, sent=(signal.SIGTERM,)),), **DROPOUT) == [143]
+    assert f"after step {steps} of {steps};" in said(tmp_path)
+    assert run(tmp_path, **DROPOUT) == [0]
+    assert_same_end(tmp_path, never_stopped(1))
+
+
+def test_a_second_signal_acts_at_once(tmp_path):
+    codes = run(tmp_path, faults=(Fault("update", 7, sent=(signal.SIGTERM, signal.SIGTERM)),))
+    assert codes == [-signal.SIGTERM]
+    assert not (tmp_path / "checkpoint-00000007").exists()
+
+
+# Gradients
+
+
+def reference(task, epoch, items, weights):
+    """Losses and gradient of Σ sum/count over `items`, as one batch in float64."""
+    model = copy.deepcopy(task.model).double().train()
+    model.load_state_dict({name: tensor.double() for name, tensor in weights.items()}, strict=False)
+    batch = task.collate(np.asarray(items), epoch)
+    sums = task.loss(model, batch)
+    losses = {name: total / max(1, batch.counts[name]) for name, total in sums.items()}
+    sum(losses.values()).backward()
+    gradient = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {name: loss.item() for name, loss in losses.items()}, gradient
+
+
+def assert_gradients_are_the_reference(folder, items_of_steps, lines, items=48):
+    captured = load_file(folder / "gradients-0.safetensors")
+    task = TwoLosses(items)
+    for step, ((epoch, batch), line) in enumerate(zip(items_of_steps, lines, strict=True)):
+        weights = {name: captured[f"{step} weight {name}"] for name, _ in task.model.named_parameters()}
+        losses, gradient = reference(task, epoch, batch, weights)
+        found = {name: captured[f"{step} grad {name}"] for name in gradient}
+        length = torch.cat([value.flatten() for value in gradient.values()]).norm()
+        for name, expected in gradient.items():
+            torch.testing.assert_close(found[name].double(), expected, rtol=0, atol=1e-6 * float(length))
+        assert line["loss/mlm"] == pytest.approx(losses["mlm"], rel=1e-5)
+        assert line["loss/nsp"] == pytest.approx(losses["nsp"], rel=1e-5)
+        assert line["grad_norm"] == pytest.approx(float(length), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("processes", "device_tokens", "budget"),
+    [
+        (1, 10_000, {"batch_tokens": 60}),  # one micro-batch
+        (1, 15, {"batch_tokens": 60}),
+        (1, 1, {"batch_tokens": 60}),  # an item at a time
+        (2, 10_000, {"batch_tokens": 60}),
+        (2, 15, {"batch_tokens": 60}),
+        (2, 15, {"batch_items": 5}),  # more micro-batches in one process than in the other
+        (2, 15, {"batch_items": 1}),  # nothing for the second process, ever
+        (3, 15, {"batch_items": 2}),  # nothing for the third
+    ],
+)
+def test_gradients_do_not_depend_on_processes_nor_on_micro_batches(tmp_path, processes, device_tokens, budget):
+    """Two losses of different denominators, against one batch in float64."""
+    given = {"device_tokens": device_tokens, "epochs": 1, "max_grad_norm": 1e9, **budget}
+    others = {"batch_tokens": None, "batch_items": None}
+    assert run(tmp_path, processes, settings={**others, **given}, task={"items": 24}) == [0] * processes, said(tmp_path)
+    route = Route(TwoLosses(24).lengths, settings(**others | given))
+    steps = [route.batch(step) for step in range(route.total_steps)]
+    lines = [line for line in logged(tmp_path) if "lr" in line]
+    assert_gradients_are_the_reference(tmp_path, steps, lines, items=24)
+    if processes > 1:
+        gradients = [load_file(tmp_path / f"gradients-{rank}.safetensors") for rank in (0, 1)]
+        assert all(torch.equal(gradients[1][name], value) for name, value in gradients[0].items())
+
+
+def test_the_reference_would_see_a_mean_of_means():
+    """The check above can fail: what most loops compute is far outside its tolerance."""
+    task = TwoLosses()
+    items = planned(task)[0]
+    halves = [reference(task, 0, share_of(items, rank, 2), {})[1] for rank in (0, 1)]
+    _, whole = reference(task, 0, items, {})
+    difference = max(float(((halves[0][n] + halves[1][n]) / 2 - whole[n]).abs().max()) for n in whole)
+    assert difference > 1e-3
+
+
+def test_two_processes_learn_from_the_batches_of_one(never_stopped):
+    seen = [result(never_stopped(2), rank)["collated"] for rank in (0, 1)]
+    task = TwoLosses()
+    for rank in (0, 1):
+        shares = [share_of(batch, rank, 2).tolist() for batch in planned(task)]
+        expected = sorted(itertools.chain.from_iterable(shares))
+        # The first one lays out DDP's buckets. A process left without items goes through one of the batch's.
+        assert seen[rank][0] == [0]
+        assert sorted(itertools.chain.from_iterable(seen[rank][1:])) == expected
+    one = sorted(itertools.chain.from_iterable(result(never_stopped(1))["collated"]))
+    assert sorted(itertools.chain.from_iterable(seen[0][1:] + seen[1][1:])) == one
+
+
+def test_dropout_differs_by_step_process_and_micro_batch_and_comes_again(never_stopped, tmp_path):
+    seeds = [result(never_stopped(2), rank)["seeds"] for rank in (0, 1)]
+    for own in seeds:
+        del own[0]  # from before the first step, which has the same seed
+    assert len({*seeds[0], *seeds[1]}) == len(seeds[0]) + len(seeds[1]) > 2 * len(planned(TwoLosses()))
+    assert run(tmp_path, 2, **DROPOUT) == [0, 0]
+    assert result(tmp_path)["seeds"][1:] == seeds[0]
+
+
+def test_a_training_goes_on_with_another_number_of_processes(tmp_path):
+    """Without dropout only rounding tells it from one that kept its number."""
+    runs = {name: tmp_path / name for name in ("kept", "changed")}
+    plain = {"settings": {"evaluate_every": 100}, "task": {"criterion": None}}
+    run(runs["kept"], 1, **plain)
+    assert run(runs["changed"], 2, faults=(Fault("update", 11, sent=(signal.SIGTERM,)),), **plain) == [143, 143]
+    assert run(runs["changed"], 1, **plain) == [0], said(runs["changed"])
+    kept, changed = (load_file(folder / "gradients-0.safetensors") for folder in runs.values())
+    for step in range(11, 14):  # rounding grows from step to step under Adam
+        names = [name for name in kept if name.startswith(f"{step} weight")]
+        assert all(torch.allclose(kept[name], changed[name], atol=1e-3) for name in names)
+    steps = [line["step"] for line in logged(runs["changed"])]
+    assert steps == list(range(1, len(planned(TwoLosses())) + 1))
+
+
+# What is refused, and what fails
+
+
+def settings(**others):
+    return TrainingSettings(**{**SETTINGS, **others})
+
+
+def test_going_on_in_another_precision_is_refused(tmp_path):
+    run(tmp_path, faults=(Fault("update", 7),))
+    with pytest.raises(RequestError, match="began in fp32 and would go on in bf16"):
+        train(TwoLosses(), settings(precision="bf16"), tmp_path)
+
+
+def test_going_on_with_other_data_is_refused(tmp_path):
+    run(tmp_path, faults=(Fault("update", 7),))
+    with pytest.raises(RequestError, match=r"27 steps and this one \d+"):
+        train(TwoLosses(items=40), settings(), tmp_path)
+
+
+def test_going_on_with_another_network_is_refused(tmp_path):
+    run(tmp_path, faults=(Fault("update", 7),))
+    task = TwoLosses()
+    task.model.added = nn.Linear(2, 2)
+    with pytest.raises(RequestError, match=r"another|differs in added\.bias, added\.weight"):
+        train(task, settings(), tmp_path)
+
+
+def test_nothing_to_learn_from_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="at least one training item"):
+        train(TwoLosses(items=0), settings(), tmp_path)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("poison", ["gradient", "loss alone"])
+def test_a_non_finite_loss_stops_every_process_with_step_and_items(tmp_path, processes, poison):
+    task = TwoLosses()
+    item = int(planned(task)[6][1])  # of the seventh step, and of the second process where there are two
+    codes = run(tmp_path, processes, task={"poisoned": item, "poison": poison}, settings={"device_tokens": 1})
+    assert codes == [1] * processes
+    for rank in range(processes):
+        told = said(tmp_path, rank)
+        assert f"step 7: expected finite figures, found a non-finite one in the loss of training items [{item}]" in told
+
+
+@pytest.mark.parametrize("largest_file", [500, 3000, 6000])
+def test_a_full_disk_is_told_and_the_checkpoints_before_it_are_good(tmp_path, never_stopped, largest_file):
+    """The limit on file sizes meets the manifest, the model's file, or the optimizer's, which is twice as long."""
+    run(tmp_path, faults=(Fault("update", 8),), **DROPOUT)
+    sizes = [path.stat().st_size for path in (tmp_path / "checkpoint-00000005").iterdir()]
+    assert max(sizes) > largest_file
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "kept")  # it would meet the limit before the checkpoint does
+    assert run(tmp_path, largest_file=largest_file, settings={"log_every": 100}, **DROPOUT) == [1]
+    assert "checkpoint-00000010: File too large; free space" in said(tmp_path)
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-00000005"]
+    (tmp_path / "kept").rename(tmp_path / "metrics.jsonl")
+    assert run(tmp_path, **DROPOUT) == [0]
+    assert_same_end(tmp_path, never_stopped(1))
+
+
+# What is learnt, and what is told
+
+
+def test_decay_is_for_matrices_and_frozen_parameters_are_left_out():
+    model = TwoHeads()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = build_optimizer(model, settings(weight_decay=0.3)).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
+    decayed, plain = ([names[id(parameter)] for parameter in group["params"]] for group in groups)
+    assert sorted(decayed) == ["embedding.weight", "is_next.weight", "mix.weight"]
+    assert sorted(plain) == ["is_next.bias", "mix.bias", "norm.bias", "norm.weight", "words.bias"]
+
+
+def test_frozen_parameters_do_not_change(never_stopped):
+    assert result(never_stopped(1))["frozen"] == TwoHeads().frozen.weight.tolist()
+
+
+def test_a_step_is_the_one_adamw_takes_with_the_clipped_gradient(tmp_path):
+    """One step by hand: m/√v is ±1 in the first, so a weight moves by the rate, and decays by rate · decay."""
+    task, factors = TwoLosses(criterion=None), {"mix.weight": 3.0, "mix.bias": 20.0}
+    task.model.rate_factors = factors
+    before = {name: value.detach().clone() for name, value in task.model.named_parameters()}
+    train(task, settings(epochs=1, batch_tokens=10_000, warmup=0, max_grad_norm=1e-3, weight_decay=0.5), tmp_path)
+    _, gradient = reference(TwoLosses(), 0, np.arange(48), {})
+    length = float(torch.cat([value.flatten() for value in gradient.values()]).norm())
+    for name, grad in gradient.items():
+        clipped = grad * 1e-3 / length
+        moved = clipped / (clipped.abs() + 1e-8)
+        decay = 0.5 if grad.ndim == 2 else 0.0
+        rate = 1e-2 * factors.get(name, 1.0)
+        expected = before[name] * (1 - rate * decay) - rate * moved.float()
+        torch.testing.assert_close(dict(task.model.named_parameters())[name].detach(), expected, rtol=0, atol=2e-4)
+
+
+def test_the_log_has_each_step_once_with_its_figures(never_stopped):
+    lines = [line for line in logged(never_stopped(1)) if "lr" in line]
+    task = TwoLosses()
+    batches = planned(task)
+    assert [line["step"] for line in lines] == list(range(1, len(batches) + 1))
+    for line, batch in zip(lines, batches, strict=True):
+        assert line["lr"] == learning_rate(line["step"] - 1, len(batches), settings())
+        assert line["tokens_per_second"] > 0
+        assert line["memory_mb"] > 10
+        pieces = sorted(task.lengths[batch], reverse=True)
+        padded = 0
+        while pieces:
+            rows = max(1, 24 // pieces[0])
+            padded += pieces[0] * len(pieces[:rows])
+            pieces = pieces[rows:]
+        assert line["padding_share"] == pytest.approx(1 - task.lengths[batch].sum() / padded)
+    assert [line["epoch"] for line in lines] == sorted(line["epoch"] for line in lines)
+    assert {line["epoch"] for line in lines} == {0, 1, 2}
+
+
+def test_lines_of_several_steps_hold_the_means_over_all_their_items(tmp_path):
+    """The sum of losses over the sum of counts, not a mean of means."""
+    frozen = {"learning_rate": 1e-30, "epochs": 1, "log_every": 3, "weight_decay": 0.0}
+    task = TwoLosses(criterion=None)
+    train(task, settings(**frozen), tmp_path)
+    first_three = np.concatenate(planned(TwoLosses())[:3])
+    losses, _ = reference(TwoLosses(), 0, first_three, {})
+    line = logged(tmp_path)[0]
+    assert line["step"] == 3
+    assert (line["loss/mlm"], line["loss/nsp"]) == pytest.approx((losses["mlm"], losses["nsp"]), rel=1e-5)
+
+
+def test_a_dev_figure_that_is_missing_chooses_nothing(tmp_path):
+    task = TwoLosses()
+    task.evaluate = lambda: {"score": None}
+    figures = train(task, settings(), tmp_path)
+    assert "best_step" not in figures
+    assert figures["train_steps"] == 27
+
+
+def test_dev_data_is_looked_at_once_an_epoch_unless_told_otherwise(tmp_path):
+    train(TwoLosses(), settings(evaluate_every=None), tmp_path)
+    ends = np.cumsum([len(planned(TwoLosses(), epochs=n + 1)) - len(planned(TwoLosses(), epochs=n)) for n in range(3)])
+    assert [line["step"] for line in logged(tmp_path) if "score" in line] == ends.tolist()
+
+
+def test_bf16_learns_too(tmp_path):
+    """Its gradient is the one of fp32 to the three digits that bf16 has."""
+    for precision in ("fp32", "bf16"):
+        train(TwoLosses(), settings(precision=precision, epochs=1), tmp_path / precision)
+    fp32, bf16 = (logged(tmp_path / precision)[0] for precision in ("fp32", "bf16"))
+    assert bf16["loss/mlm"] == pytest.approx(fp32["loss/mlm"], rel=2e-2)
+    assert bf16["loss/mlm"] != fp32["loss/mlm"]
+
+
+def test_a_tracker_is_told_what_the_log_is(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert run(tmp_path, settings={"tracker": "tensorboard"}) == [0], said(tmp_path)
+    (file,) = tmp_path.rglob("events.out.tfevents*")
+    events = EventAccumulator(str(file)).Reload()
+    told = {event.step: event.value for event in events.Scalars("loss/mlm")}
+    assert told == pytest.approx({line["step"]: line["loss/mlm"] for line in logged(tmp_path) if "lr" in line})
+
+
+def test_nothing_of_the_machine_is_left_changed(tmp_path):
+    """A library does not switch its user's torch to other algorithms, nor keep the user's signal handlers."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    train(TwoLosses(), settings(epochs=1), tmp_path)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_checkpoint_holds_plain_figures_and_no_generator(never_stopped):
+    (newest, _) = sorted(never_stopped(1).glob("checkpoint-*"), reverse=True)
+    state = json.loads((newest / "checkpoint.json").read_text())["state"]
+    assert set(state) == {
+        "step", "best_step", "best_figures", "looks_without_better", "seconds", "precision", "total_steps",
+    }  # fmt: skip
+    assert sorted(path.name for path in newest.iterdir()) == [
+        "best.safetensors", "checkpoint.json", "model.safetensors", "optimizer.safetensors",
+    ]  # fmt: skip
