@@ -31,9 +31,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError, Stopped, shown
-from bertrelay.files import share, write_json
+from bertrelay.files import make_readable, write_json
 from bertrelay.model_files import Count, Description, Size, checked, read_model_file
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.settings import ModelSource, no_model_folder
 
 OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
@@ -306,7 +306,7 @@ def _check_left_over(folder: Path, network: PreTrainedModel, left_over: set[str]
             "would be lost. One of the two is wrong, the number of layers perhaps; copy the folder again"
         )
     if unknown:
-        say(
+        log(
             f"model: warning: {len(unknown)} weights in {folder} belong to nothing that is known here "
             f"({_few(unknown)}); they are left out"
         )
@@ -392,7 +392,7 @@ def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
     with _quiet():
         backbone.save_pretrained(folder)
     for weights in folder.glob("*.safetensors"):
-        share(weights)
+        make_readable(weights)
 
 
 def position_limit(backbone: nn.Module) -> int | None:
@@ -451,7 +451,7 @@ def warn_of_special_tokens(tokenizer: PreTrainedTokenizerFast, pairs: bool = Fal
     put_in = tokenizer.backend_tokenizer.encode("", "" if pairs else None).tokens
     lacking = [token for token in (tokenizer.cls_token, tokenizer.sep_token) if token and token not in put_in]
     if lacking:
-        say(
+        log(
             f"model: warning: the tokenizer puts no {' or '.join(map(str, lacking))} into a "
             f"{'pair of texts' if pairs else 'text'}; see that the model learnt it so, or copy the folder again"
         )

@@ -9,7 +9,7 @@ from uuid import uuid4
 from torch import distributed
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import not_written
+from bertrelay.files import write_error
 from bertrelay.stage import ProcessGroup
 
 AnyValue = TypeVar("AnyValue")
@@ -63,7 +63,7 @@ def _touch(mark: Path) -> None:
     try:
         mark.touch()
     except OSError as error:
-        raise not_written(mark.parent, error) from error
+        raise write_error(mark.parent, error) from error
 
 
 def check_complete(path: Path, count: Callable[[], tuple[int, int]], process_group: ProcessGroup) -> None:

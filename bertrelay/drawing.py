@@ -12,9 +12,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bertrelay.files import check_output, not_written, whole_file
+from bertrelay.files import atomic_write, check_output, write_error
 from bertrelay.fonts import boxes_for_missing_letters, fonts_for
-from bertrelay.progress import say
+from bertrelay.progress import log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -168,12 +168,12 @@ def write_picture(path: Path, drawing: Drawing) -> None:
     cannot be written.
     """
     try:
-        with whole_file(path) as building:
+        with atomic_write(path) as building:
             missing = write_drawing(drawing, building, path.suffix)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
     if missing:
-        say(
+        log(
             f"{path}: no font of this machine has {', '.join(missing)}; such letters are boxes in the picture. "
             "Install one (the Noto fonts have every script), or write .svg, which takes the fonts of who opens it"
         )

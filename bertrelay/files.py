@@ -31,7 +31,7 @@ def write_text(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        share(Path(building))
+        make_readable(Path(building))
         Path(building).replace(path)
     except BaseException:
         Path(building).unlink(missing_ok=True)
@@ -39,7 +39,7 @@ def write_text(path: Path, text: str) -> None:
     sync_folder(path.parent)
 
 
-def share(path: Path) -> None:
+def make_readable(path: Path) -> None:
     """Lets others read a result as any other file: what mkstemp makes, for safetensors too, is private."""
     path.chmod(0o666 & ~current_umask())
 
@@ -59,11 +59,11 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[st
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    share(path)
+    make_readable(path)
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A file beside `path` to be written, which takes its place when the work is done, and goes when the work fails.
 
     Raises OSError at once when it may not be written.
@@ -140,7 +140,7 @@ def check_place(output: Path, *inputs: str | Path | None, option: str = "output"
         raise RequestError(f"{option}: {output} is there already; name another, or replace it with --overwrite")
 
 
-def check_is_no_link(path: Path) -> None:
+def refuse_symlink(path: Path) -> None:
     """Raises RequestError for unfinished work behind a symbolic link: it is replaced and removed by its name."""
     if path.is_symlink():
         raise RequestError(
@@ -150,7 +150,7 @@ def check_is_no_link(path: Path) -> None:
 
 
 @contextmanager
-def held(output: Path) -> Iterator[None]:
+def output_lock(output: Path) -> Iterator[None]:
     """Keeps `output` to this process; the system lets go of it even when the process is killed.
 
     Raises RequestError when another process writes it, or nobody may.
@@ -161,7 +161,7 @@ def held(output: Path) -> Iterator[None]:
     except Timeout as error:
         raise RequestError(f"output: another process is writing {output}; wait for it, or name another file") from error
     except OSError as error:
-        raise not_written(output, error) from error
+        raise write_error(output, error) from error
     try:
         yield
     finally:
@@ -169,7 +169,7 @@ def held(output: Path) -> Iterator[None]:
         lock.release()
 
 
-def not_written(path: Path, error: OSError) -> RequestError | WorkError:
+def write_error(path: Path, error: OSError) -> RequestError | WorkError:
     """What to raise when `path` could not be written: a wrong request, or a disk that is full or broken."""
     if isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return RequestError(f"expected a file that may be written, found {error.strerror} at {path}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bertrelay.errors import RequestError, check_choice, shown
-from bertrelay.progress import say
+from bertrelay.progress import log
 
 if TYPE_CHECKING:
     import torch
@@ -172,7 +172,7 @@ def _prepare_tracker(tracker: str, folder: Path) -> None:
         )
     os.environ.setdefault("WANDB_DIR", str(folder))
     if tracker == "wandb" and os.environ.setdefault("WANDB_MODE", "offline") == "offline":
-        say(
+        log(
             f"tracker: wandb writes offline, into {os.environ['WANDB_DIR']}/wandb, and sends nothing. `wandb sync` "
             "sends it later, WANDB_MODE=online in the environment at once"
         )
@@ -199,7 +199,7 @@ def private_memory_mb() -> float | None:
     return int(found[1]) / 1024 if found else None
 
 
-def give_back_memory() -> None:
+def release_memory() -> None:
     """Has the C library give the system what is free in its heaps; it would keep each thread's most ever."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -15,7 +15,7 @@ from bertrelay.errors import RequestError, shown
 from bertrelay.files import write_json
 from bertrelay.model_files import Description, Size, folder_inside, read_model_file
 from bertrelay.pooling import POOLINGS, in_folder_order
-from bertrelay.progress import say
+from bertrelay.progress import log
 
 TRANSFORMER_CONFIGS = [
     f"sentence_{name}_config.json"
@@ -199,7 +199,7 @@ def _report_unnamed(folder: Path, modules: list[_Module]) -> None:
     named = {part for module in modules for part in Path(module.path).parts[:1]}
     unnamed = [name for name in _module_folders(folder) if name not in named]
     if unnamed:
-        say(
+        log(
             f"model: warning: {folder / 'modules.json'} does not name {', '.join(unnamed)}; what stands there has no "
             "part in the vectors. If it should, copy the folder again"
         )

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from bertrelay.files import check_is_no_link, not_written
-from bertrelay.progress import say
+from bertrelay.files import refuse_symlink, write_error
+from bertrelay.progress import log
 
 WAITING, DONE = b".", b"#"
 
@@ -40,7 +40,7 @@ class Ledger:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise not_written(self.path, error) from error
+            raise write_error(self.path, error) from error
 
 
 def blocks_in(path: Path) -> tuple[int, int]:
@@ -62,13 +62,13 @@ def open_ledger(path: Path, holds: dict[str, object], blocks: int, create: Calla
 
     holds: what decides the file's content; another one than was begun is begun again, with a word.
     """
-    check_is_no_link(path)
+    refuse_symlink(path)
     try:
         path.parent.stat()  # the lock would make a folder that is not there
         with FileLock(path.with_name(path.name + ".lock")):
             return _open(path, holds, blocks, create)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def _open(path: Path, holds: dict[str, object], blocks: int, create: Callable[[], None]) -> Ledger:
@@ -78,7 +78,7 @@ def _open(path: Path, holds: dict[str, object], blocks: int, create: Callable[[]
         written = ledger.read_bytes()
         if written.startswith(head) and len(written) == len(head) + blocks:
             return Ledger(ledger, len(head), blocks)
-        say(f"{path} was begun for another model or input; it is begun again")
+        log(f"{path} was begun for another model or input; it is begun again")
     ledger.unlink(missing_ok=True)
     create()
     fresh = ledger.with_name(ledger.name + ".new")

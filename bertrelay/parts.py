@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import check_is_no_link, not_written, read_json, whole_file, write_json
-from bertrelay.hardware import give_back_memory
+from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
+from bertrelay.hardware import release_memory
 from bertrelay.privacy import apply_umask, is_sensitive
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from bertrelay.stage import ProcessGroup
 
 HOLDS = "holds.json"
@@ -30,7 +30,7 @@ class Parts(Generic[Block]):
 
         Raises RequestError where it is no such folder, so that nobody's files are lost.
         """
-        check_is_no_link(self.folder)
+        refuse_symlink(self.folder)
         if self.folder.exists() and not _is_ours(self.folder):
             raise RequestError(
                 f"{self.folder}: expected nothing, or what an earlier call left there, found something else. Move it "
@@ -38,14 +38,14 @@ class Parts(Generic[Block]):
             )
         try:
             if self.folder.is_dir() and read_json(self.folder / HOLDS) != holds:
-                say(f"{self.folder} was begun for another model or input; it is begun again")
+                log(f"{self.folder} was begun for another model or input; it is begun again")
                 shutil.rmtree(self.folder)
             self.folder.mkdir(exist_ok=True)
             if is_sensitive():  # what was begun before may be open to more people
                 apply_umask(self.folder)
             write_json(self.folder / HOLDS, holds)
         except OSError as error:
-            raise not_written(self.folder, error) from error
+            raise write_error(self.folder, error) from error
 
     def waiting(self) -> list[int]:
         """The blocks that are not done, in order."""
@@ -61,10 +61,10 @@ class Parts(Generic[Block]):
         """Writes the lines of a block, each with its end; it is done when its file is there."""
         part = self.paths[number]
         try:
-            with whole_file(part) as path, path.open("w", encoding="utf-8", newline="\n") as file:
+            with atomic_write(part) as path, path.open("w", encoding="utf-8", newline="\n") as file:
                 file.writelines(lines)
         except OSError as error:
-            raise not_written(part, error) from error
+            raise write_error(part, error) from error
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)
@@ -125,11 +125,11 @@ def fill(
     theirs = set(waiting).difference(mine)
     missing = sum(parts.blocks[number].size for number in waiting)
     if 0 < missing < whole:
-        say(f"{doing}: going on after {whole - missing:,} of {whole:,} {unit}")
+        log(f"{doing}: going on after {whole - missing:,} of {whole:,} {unit}")
     with progress(doing, whole, unit, whole - missing) as bar:
         for number, block in zip(mine, lines([parts.blocks[number] for number in mine]), strict=True):
             parts.write(number, block)
-            give_back_memory()
+            release_memory()
             done = theirs.difference(parts.waiting())  # by other processes, since the last block
             bar.advance(sum(parts.blocks[each].size for each in (number, *done)))
             theirs -= done

@@ -21,7 +21,7 @@ class Bar:
         """Counts `amount` more units as done and shows `note` beside them."""
 
 
-def say(message: str) -> None:
+def log(message: str) -> None:
     """Prints a plain line about the work on standard error, from the main process only."""
     if ProcessGroup.from_environment().is_main:
         print(printable(message), file=sys.stderr, flush=True)
@@ -66,7 +66,7 @@ class _Lines(Bar):
         seconds = max(self.last_line - self.started, 1e-6)
         rate = (self.done - self.done_before) / seconds
         left = "" if self.done >= self.total or rate == 0 else f", {(self.total - self.done) / rate:.0f} s left"
-        say(
+        log(
             f"{self.description}: {self.done:,} of {self.total:,} {self.unit}, {rate:,.1f}/s, {seconds:.0f} s{left}"
             + (f"  {self.note}" if self.note else "")
         )

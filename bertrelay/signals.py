@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from bertrelay.progress import say
+from bertrelay.progress import log
 
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 STOPPING = (signal.SIGINT, signal.SIGTERM, *([HANGUP] if HANGUP else []))
@@ -61,7 +61,7 @@ class StopRequest:
 
 
 @contextmanager
-def noted_stop_signals() -> Iterator[StopRequest]:
+def deferred_stop_signals() -> Iterator[StopRequest]:
     """Notes a first SIGTERM, Ctrl-C or SIGHUP instead of dying of it; a second one that is no SIGHUP acts at once."""
     request = StopRequest()
 
@@ -69,7 +69,7 @@ def noted_stop_signals() -> Iterator[StopRequest]:
         request.signal_number = number
         for each, handler in before.items():
             signal.signal(each, signal.SIG_IGN if each == HANGUP else handler)
-        say(f"{signal.Signals(number).name}: finishing this step, then saving …")
+        log(f"{signal.Signals(number).name}: finishing this step, then saving …")
 
     with on_stop_signal(note) as before:
         yield request

@@ -15,11 +15,11 @@ from bertrelay.distributed import check_complete, check_shared, from_main, wait_
 from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode_blocks
-from bertrelay.files import check_output, held
+from bertrelay.files import check_output, output_lock
 from bertrelay.fingerprint import fingerprint
-from bertrelay.hardware import give_back_memory, resolve_precision
+from bertrelay.hardware import release_memory, resolve_precision
 from bertrelay.ledger import blocks_in, open_ledger
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
 
 NO_MATTER = {"transformers_version", "_name_or_path", "dtype", "architectures"}
@@ -68,7 +68,7 @@ def encode_file(
     """
     table, output = as_table(source), Path(output)
     check_output(output, SUFFIXES, table.path)
-    with held(output) if process_group.is_main else nullcontext():
+    with output_lock(output) if process_group.is_main else nullcontext():
         surveyed = from_main(_survey(table, cache, rejects) if process_group.is_main else None, process_group)
         encoder = as_encoder(model, cache)
         precision = from_main(resolve_precision(precision, encoder.device), process_group)
@@ -165,7 +165,7 @@ def fill_share(
     mine = [block for block in waiting if block % process_group.size == process_group.rank]
     missing = sum(len(spans[block]) for block in waiting)
     if 0 < missing < rows:
-        say(f"{description}: going on after {rows - missing:,} of {rows:,} sentences")
+        log(f"{description}: going on after {rows - missing:,} of {rows:,} sentences")
     texts = (read_block(spans[block].start, spans[block].stop) for block in mine)
     with progress(description, rows, "sentences", rows - missing) as bar:
         theirs = set(waiting).difference(mine)
@@ -174,7 +174,7 @@ def fill_share(
             check_finite(encoder, vectors, place, spans[block].start)
             write_rows(path, spans[block].start, vectors)
             ledger.mark(block)
-            give_back_memory()
+            release_memory()
             done = theirs.difference(ledger.waiting())  # by other processes, since the last block
             bar.advance(sum(len(spans[other]) for other in done))
             theirs -= done
@@ -190,7 +190,7 @@ def _survey(table: Table, cache: Path | None, rejects: Rejects | None) -> Survey
     with rejects or nullcontext():
         found = survey(table, cache, rejects)
     if found.blank:
-        say(f"{found.blank:,} of {found.sentences:,} sentences are blank; each has its row as any other")
+        log(f"{found.blank:,} of {found.sentences:,} sentences are blank; each has its row as any other")
     return found
 
 

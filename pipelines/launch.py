@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from bertrelay.errors import RequestError
 from bertrelay.hardware import cpu_is_asked_for
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.signals import on_stop_signal
 from bertrelay.stage import ProcessGroup
 
@@ -155,18 +155,18 @@ def _explained(failed: Mapping[int, int], errors: Path) -> int:
     if reasons and not killed:
         rank, report = reasons[0]
         concerns_all = rank == 0 or report["code"] > 128
-        say(report["message"] if concerns_all else f"process {rank}: {report['message']}")
+        log(report["message"] if concerns_all else f"process {rank}: {report['message']}")
         return int(report["code"])
     rank = (killed or list(failed))[0]
     code = failed[rank]
     if code < 0:
         why = ", perhaps because memory ran out" if code == -signal.SIGKILL else ""
-        say(
+        log(
             f"process {rank} was ended by {signal.Signals(-code).name}{why}; the same command goes on from what is done"
         )
         return 128 - code
     if code <= 128:  # else it was asked to stop
-        say(f"process {rank} ended with exit code {code} and gave no reason")
+        log(f"process {rank} ended with exit code {code} and gave no reason")
     return code
 
 

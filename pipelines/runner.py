@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bertrelay.errors import BertRelayError, RequestError
-from bertrelay.files import share
+from bertrelay.files import make_readable
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.settings import Settings, is_auto_precision, leaves, with_precision, with_stage_paths
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from pipelines.folders import (
@@ -144,7 +144,7 @@ def _bring_to_end(
 ) -> float:
     """Runs a step that is not done, and links it as the latest; the seconds that took."""
     started = datetime.now(UTC)
-    say("  ".join([f"{planned.action.value:6}", planned.step.label, "; ".join(planned.reasons)]).rstrip())
+    log("  ".join([f"{planned.action.value:6}", planned.step.label, "; ".join(planned.reasons)]).rstrip())
     with named(planned.step.label), _protected(plan.recipe, [planned.step]), disk_explained(planned.folder):
         if planned.action != Action.SKIP:
             _work(planned, settings_of(planned, plan, revisions), options, team, digests)
@@ -231,7 +231,7 @@ def _round_off(plan: Plan, options: RunOptions, digests: Digests) -> None:
         if options.write_report and (told_anew or not plan.idle or not _is_up_to_date(report, withheld)):
             options.write_report(plan.run_folder, withheld)
         if report.exists():
-            share(report)
+            make_readable(report)
 
 
 def _is_up_to_date(report: Path, withheld: Collection[str]) -> bool:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
 from bertrelay.files import sync_contents, write_json
-from bertrelay.progress import say
+from bertrelay.progress import log
 from students.holdout import Mask, Seen, number_targets, split_off_drawn, split_off_given
 from students.parallel import DEV, TRAIN, Account, Pair, filtered, listed, read_pairs
 from students.sources import ENGLISH, Filters, ParallelSource
@@ -303,7 +303,7 @@ def _facts(
 
 def _tell(facts: dict[str, Any], account: Account) -> None:
     dropped = {fate: count for fate, count in account.total().items() if fate not in (TRAIN, DEV)}
-    say(
+    log(
         f"parallel corpus: {facts['english']:,} English sentences to train on, translations {_named(facts['train'])}; "
         f"held out {_named(facts['dev']) or 'none'}; left out {listed(dropped) or 'none'}"
     )

@@ -7,7 +7,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import matrix
 from bertrelay.files import write_json
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from students.corpus import Translations
 from students.parallel import read_pairs
@@ -70,7 +70,7 @@ def read_translations(
         sides.english.append(pair.english)
         sides.other.append(pair.other)
     if empty:
-        say(f"left out {empty:,} pairs with an empty side")
+        log(f"left out {empty:,} pairs with an empty side")
     return found
 
 

@@ -43,7 +43,7 @@ def read_examples(tables: list[Table], settings: TrainSettings, context: StageCo
         names = [table.name for table in tables]
         raise RequestError(
             f"expected examples for the {settings.objective} objective, found none that can be used in "
-            f"{', '.join(names)}: {rejects.told(names) or 'no records'}"
+            f"{', '.join(names)}: {rejects.summary(names) or 'no records'}"
         )
     return Examples(list(sentence_ids), np.array(indices, dtype=np.int64), labels)
 

@@ -96,7 +96,7 @@ def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | 
 
 
 @contextmanager
-def opened(file: str) -> Iterator[IO[bytes]]:
+def open_input(file: str) -> Iterator[IO[bytes]]:
     """The bytes of `file`, unpacked where they are gzip: told by its first bytes, because names are often wrong."""
     try:
         raw = Path(file).open("rb")  # noqa: SIM115 (closed below)
@@ -110,7 +110,7 @@ def opened(file: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def told_where_damaged(file: str) -> Iterator[None]:
+def refuse_damaged(file: str) -> Iterator[None]:
     """Raises RequestError where reading `file`, packed with gzip, ends before the file does or finds other bytes."""
     try:
         yield
@@ -133,7 +133,7 @@ class _Lines:
 
     def __iter__(self) -> Iterator[str]:
         offset = 0
-        with opened(self.file) as stream:
+        with open_input(self.file) as stream:
             for raw in self._whole(stream):
                 self.number += 1
                 yield self._decoded(raw, offset)
@@ -293,7 +293,7 @@ def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]
     import pyarrow.parquet as pq
 
     done = 0
-    with opened(table.name) as stream:
+    with open_input(table.name) as stream:
         try:
             file = pq.ParquetFile(stream)
             names, tops = _columns(table.name, columns, file.schema_arrow)

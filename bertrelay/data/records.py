@@ -16,7 +16,7 @@ from typing import Protocol, Self, TextIO
 from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
 from bertrelay.data.tables import Column, Format, Record, Table, Unusable
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.progress import renamed, say
+from bertrelay.progress import log, renamed
 
 __all__ = ["Column", "Format", "Record", "Rejects", "Row", "Table", "Unusable", "aligned_rows", "read", "rows"]
 
@@ -85,7 +85,7 @@ class Rejects:
         """All records so far, usable or not."""
         return self._counts.total() + self._used
 
-    def told(self, files: Collection[str] | None = None) -> str:
+    def summary(self, files: Collection[str] | None = None) -> str:
         """`12 × no gold label in nli.tsv, …`, the most frequent first: of `files`, or of all."""
         listed = [(place, count) for place, count in self._counts.most_common() if files is None or place[1] in files]
         shown = [f"{count:,} × {reason} in {file}" for (reason, file), count in listed[:REASONS_SHOWN]]
@@ -140,7 +140,7 @@ class Rejects:
     def _tell(self) -> None:
         if self._counts:
             listed = f"; {self.path.name} lists them" if self.path else ""
-            say(f"left out {self._of_all()} records, which cannot be used: {self.told()}{listed}")
+            log(f"left out {self._of_all()} records, which cannot be used: {self.summary()}{listed}")
 
     def _of_all(self) -> str:
         rejected = self._counts.total()
@@ -153,7 +153,7 @@ class Rejects:
             return
         listed = f" {self.path} lists them." if self.path else ""
         raise WorkError(
-            f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.told()}. "
+            f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.summary()}. "
             f"The first is {self._first}.{listed} Mend the data, or allow a larger share with max_rejects."
         )
 

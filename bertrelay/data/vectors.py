@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.sentences import ReadBlock
 from bertrelay.errors import RequestError
-from bertrelay.files import not_written, sync_folder, whole_file
+from bertrelay.files import atomic_write, sync_folder, write_error
 from bertrelay.ledger import forget
 
 FLOAT_BYTES = 4
@@ -34,7 +34,7 @@ def create_vectors(path: Path, rows: int, dim: int) -> None:
             _take_space(path, file.fileno(), file.tell() + rows * dim * FLOAT_BYTES)
             os.fsync(file.fileno())
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def _take_space(path: Path, descriptor: int, size: int) -> None:
@@ -80,7 +80,7 @@ def write_rows(path: Path, first_row: int, vectors: NDArray[np.float32]) -> None
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def not_finite_row(vectors: NDArray[np.floating]) -> int | None:
@@ -129,7 +129,7 @@ def finish(output: Path, read_block: ReadBlock) -> None:
             sync_folder(output.parent)
         forget(filling)
     except OSError as error:
-        raise not_written(output, error) from error
+        raise write_error(output, error) from error
 
 
 def _write_parquet(filling: Path, output: Path, read_block: ReadBlock) -> None:
@@ -137,7 +137,7 @@ def _write_parquet(filling: Path, output: Path, read_block: ReadBlock) -> None:
     vectors = open_vectors(filling)
     rows, dim = vectors.shape
     schema = pa.schema({"text": pa.string(), "vector": pa.list_(pa.float32(), dim)})
-    with whole_file(output) as writing, pq.ParquetWriter(writing, schema, use_dictionary=["text"]) as writer:
+    with atomic_write(output) as writing, pq.ParquetWriter(writing, schema, use_dictionary=["text"]) as writer:
         for first in range(0, rows, ROWS_AT_ONCE):
             end = min(first + ROWS_AT_ONCE, rows)
             column = pa.FixedSizeListArray.from_arrays(pa.array(vectors[first:end].reshape(-1)), dim)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.optimize import minimize_scalar
 
-from bertrelay.progress import say
+from bertrelay.progress import log
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -31,7 +31,7 @@ def fit_temperature(confidences_at: Callable[[float], Floats], is_right: Flags) 
     1, which is told, where there is nothing to learn it from.
     """
     if len(is_right) < FEWEST or is_right.all() or not is_right.any():
-        say(
+        log(
             f"probabilities are not calibrated: expected at least {FEWEST} dev examples, not all of one outcome, found "
             f"{np.sum(is_right):,} right (or positive) of {len(is_right):,}; give more dev data"
         )

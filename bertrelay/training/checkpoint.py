@@ -15,8 +15,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from bertrelay.errors import RequestError
-from bertrelay.files import not_written, sync_folder, write_tensors
-from bertrelay.progress import say
+from bertrelay.files import sync_folder, write_error, write_tensors
+from bertrelay.progress import log
 from bertrelay.stage import Metrics
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
@@ -56,7 +56,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         sync_folder(folder)
     except OSError as error:
         shutil.rmtree(building, ignore_errors=True)  # on a full disk its space is wanted
-        raise not_written(target, error) from error
+        raise write_error(target, error) from error
     for _, old in _newest_first(folder)[KEPT:]:
         shutil.rmtree(old)
 
@@ -70,10 +70,10 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         damage = _damage(path)
         if damage is None:
             return _read(path)
-        say(f"{path}: this checkpoint is damaged ({damage}); it is removed, and the one before it is used")
+        log(f"{path}: this checkpoint is damaged ({damage}); it is removed, and the one before it is used")
         shutil.rmtree(path)
     if found:
-        say(f"{folder}: no whole checkpoint is left; starting from zero")
+        log(f"{folder}: no whole checkpoint is left; starting from zero")
     return None
 
 

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from bertrelay import hardware
 from bertrelay.distributed import check_shared
 from bertrelay.errors import RequestError, Stopped, WorkError
-from bertrelay.progress import Bar, progress, say
-from bertrelay.signals import STOPPING, noted_stop_signals
+from bertrelay.progress import Bar, log, progress
+from bertrelay.signals import STOPPING, deferred_stop_signals
 from bertrelay.stage import Metrics, ProcessGroup
 from bertrelay.training.batches import Items, Lengths, Route, learning_rate, lengths_in, micro_batches, share_of
 from bertrelay.training.checkpoint import (
@@ -171,7 +171,7 @@ class Training:
         """Steps until the data, the patience or the user's wish is at its end."""
         self._settle_gradient_buckets()
         total, began = self.route.total_steps, time.monotonic() - self.state.seconds
-        with noted_stop_signals() as stop, progress("training", total, "steps", done=self.state.step) as bar:
+        with deferred_stop_signals() as stop, progress("training", total, "steps", done=self.state.step) as bar:
             while self.state.step < total and not self._is_out_of_patience():
                 self._stop_if_asked(self._learn(bar, stop.signal_number))
                 self.state.seconds = time.monotonic() - began
@@ -332,7 +332,7 @@ class Training:
         self.log.cut(after_step=found.step if found else 0)
         if found is not None:
             self.state = put_back(found, self.terms, self.task.model, self.optimizer, self.work)
-            say(f"going on after step {self.state.step:,} of {self.route.total_steps:,}")
+            log(f"going on after step {self.state.step:,} of {self.route.total_steps:,}")
 
     def finish(self) -> Metrics:
         """Puts the best weights into the model and tells what was reached."""

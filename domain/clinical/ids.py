@@ -5,7 +5,7 @@ from decimal import Decimal
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, SupportsInt, cast
 
-from bertrelay.progress import say
+from bertrelay.progress import log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ def tell_mixed_ids(column: str, kinds: Iterable[type]) -> None:
     """Says that the ids of a column are of several kinds, where they are: those written alike are taken for one."""
     found = sorted({_named(kind) for kind in kinds})
     if len(found) > 1:
-        say(f'{column}: some ids are {", others ".join(found)}; 7, 7.0 and "7" are taken for one admission')
+        log(f'{column}: some ids are {", others ".join(found)}; 7, 7.0 and "7" are taken for one admission')
 
 
 def _named(kind: type) -> str:

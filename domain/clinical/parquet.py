@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertrelay.files import whole_file
+from bertrelay.files import atomic_write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ def write_parquet(path: Path, table: "pd.DataFrame | pa.Table") -> None:
     if not isinstance(table, pa.Table):
         table = pa.Table.from_pandas(table, preserve_index=False)
     fields = [pa.field(field.name, _plain(field.type)) for field in table.schema]
-    with whole_file(path) as building:
+    with atomic_write(path) as building:
         pq.write_table(table.cast(pa.schema(fields)), building)
 
 

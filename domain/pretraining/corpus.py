@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, sync_folder, whole_file, write_json
+from bertrelay.files import atomic_write, read_json, sync_folder, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from domain.pretraining.documents import Item
 from domain.pretraining.readers import Files, files_of, read_all
 from domain.pretraining.shards import Grouping, Position, Shard, drafts, open_shard, read_facts, write_shard
@@ -115,7 +115,7 @@ def _group_key(building: Path) -> bytes:
     if not file.is_file():
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()
-        with whole_file(file) as path:
+        with atomic_write(file) as path:
             path.write_bytes(secrets.token_bytes(KEY_BYTES))
     return file.read_bytes()
 
@@ -133,7 +133,7 @@ def _prepare(
         facts = _done_before(folder, rejects)
         at = Position(*facts[-1]["after"]) if facts else Position(0, 0)
         if facts:
-            say(f"preparing documents: going on after {sum(shard['sentences'] for shard in facts):,} sentences")
+            log(f"preparing documents: going on after {sum(shard['sentences'] for shard in facts):,} sentences")
         with progress("preparing documents", len(files), "files", at.file) as bar:
             for draft in drafts(_items(files, at, rejects), grouping):
                 facts.append(write_shard(folder / _name(len(facts)), draft, tokenize, unknown_id))
@@ -220,7 +220,7 @@ def _name(number: int) -> str:
 
 def _tell(facts: dict[str, Any]) -> None:
     unknown = facts["unknown_tokens"] / facts["tokens"]
-    say(
+    log(
         f"documents: {facts['documents']:,}, with {facts['sentences']:,} sentences and {facts['tokens']:,} tokens, "
         f"{unknown:.2%} of them unknown to the vocabulary; {facts['documents_of_one_sentence']:,} have one sentence, "
         f"which begins no pair of sentences; left out {_listed(facts['left_out'])}"

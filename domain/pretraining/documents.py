@@ -5,7 +5,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertrelay.data.readers import opened
+from bertrelay.data.readers import open_input
 from bertrelay.data.records import rows
 from bertrelay.data.tables import Column, Record, Table, Unusable
 from bertrelay.errors import RequestError
@@ -94,7 +94,7 @@ def read_blocks(file: Path) -> Iterator[Item]:
 
 def _refuse_parquet(file: Path) -> None:
     """Raises RequestError for a Parquet file: read as plain text, its splits would not be seen."""
-    with opened(str(file)) as stream:
+    with open_input(str(file)) as stream:
         if stream.read(len(PARQUET)) == PARQUET:
             raise RequestError(f"documents: {file} is Parquet and is to be read as blocks; give format = 'parquet'.")
 

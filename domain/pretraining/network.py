@@ -22,7 +22,7 @@ from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
 from bertrelay.layout import read_layout
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.vocabulary import train_wordpiece
 from domain.pretraining.documents import Document
 from domain.pretraining.new_tokens import give_embeddings, read_words, with_new_tokens
@@ -91,7 +91,7 @@ def _load(source: str, objectives: list[Objective], cache: Path) -> tuple[PreTra
         missing.add(POOLER)
     for objective in objectives:
         if any(name.startswith(heads[objective]) for name in missing):
-            say(f"base: {source} has no whole head for {NAMES[objective]}; what is missing of it starts fresh")
+            log(f"base: {source} has no whole head for {NAMES[objective]}; what is missing of it starts fresh")
     return network, load_tokenizer(folder, layout.lower_case)
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import as_fast
 from bertrelay.errors import RequestError
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from domain.pretraining.vocabulary import plain_rules
 
@@ -54,7 +54,7 @@ def with_new_tokens(
     rules.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     new = rules.get_vocab().items() - old.get_vocab().items()
     if words or marks:
-        say(f"vocabulary: {len(new):,} of {len(words) + len(marks):,} words and marks are new, the others stood there")
+        log(f"vocabulary: {len(new):,} of {len(words) + len(marks):,} words and marks are new, the others stood there")
     return as_fast(rules, tokenizer), {number: old.encode(text, add_special_tokens=False).ids for text, number in new}
 
 

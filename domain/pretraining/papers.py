@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from xml.parsers.expat import ErrorString
 
-from bertrelay.data.readers import opened
+from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.pretraining.documents import NO_TEXT, Document, Item, LeftOut
@@ -62,7 +62,7 @@ def read_citations(file: Path) -> Iterator[Citation | list[Citation]]:
 def _read(
     file: Path, readers: Mapping[str, Callable[[Element], Read]], unusable: Callable[[Unusable], Read]
 ) -> Iterator[Read]:
-    with opened(str(file)) as stream:
+    with open_input(str(file)) as stream:
         try:
             if ".tar" in file.suffixes or file.suffix == ".tgz":
                 yield from _members(stream, file, readers, unusable)

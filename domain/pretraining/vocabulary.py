@@ -10,7 +10,7 @@ from tokenizers.models import WordPiece
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.errors import RequestError
-from bertrelay.progress import say
+from bertrelay.progress import log
 
 WORD_MARKS = ("▁", "Ġ")
 CASED_SHARE = 0.01
@@ -44,7 +44,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding_rows: int) ->
             f"{embedding_rows:,} of them. Take the tokenizer that the model was trained with."
         )
     if len(tokenizer) < (1 - SPARE_SHARE) * embedding_rows:
-        say(
+        log(
             f"base: the model has embeddings for {embedding_rows:,} tokens and the tokenizer only {len(tokenizer):,}; "
             "see that they belong together"
         )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from bertrelay.data.records import Record, Rejects, Table, rows
 from bertrelay.errors import RequestError
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.terms.terms_settings import RATING, term_columns
 
 LEAST_RATINGS = 3  # through two points there is always a line
@@ -75,10 +75,10 @@ def read_ratings(table: Table, row_of: Mapping[str, int], rejects: Rejects, cach
     used = sum(map(len, scores.values()))
     rejects.used(used + missing)
     if missing:
-        say(f"{table.name}: {missing:,} of {used + missing:,} ratings are of {len(absent):,} terms that are not listed")
+        log(f"{table.name}: {missing:,} of {used + missing:,} ratings are of {len(absent):,} terms that are not listed")
     _check_enough(table, len(scores), missing)
     if repeated := used - len(scores):
-        say(f"{table.name}: {repeated:,} ratings are of a pair that is rated already; such a pair has the mean score")
+        log(f"{table.name}: {repeated:,} ratings are of a pair that is rated already; such a pair has the mean score")
     means = [sum(each) / len(each) for each in scores.values()]
     return RatedPairs(list(scores), means, missing, repeated)
 

@@ -13,8 +13,8 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import pearson, spearman, with_interval
-from bertrelay.files import not_written, whole_file, write_json
-from bertrelay.progress import say
+from bertrelay.files import atomic_write, write_error, write_json
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from domain.terms.neighbours import group_metrics, nearest_terms, neighbour_rows
 from domain.terms.picture import LEAST_TERMS, MOST_TERMS, Map, draw_terms, place_terms
@@ -46,7 +46,7 @@ def describe_terms(settings: TermsSettings, output: Path, cache: Path | None = N
     try:
         return _describe(settings, output, cache)
     except OSError as error:
-        raise not_written(output, error) from error
+        raise write_error(output, error) from error
 
 
 def _check_output(settings: TermsSettings, output: Path, overwrite: bool) -> None:
@@ -104,7 +104,7 @@ def _usable_terms(
     kept = [place for place, fault in enumerate(faults) if fault is None]
     rejects.used(len(kept))
     if len(kept) < 2:
-        left_out = f"; left out were {told}" if (told := rejects.told()) else ""
+        left_out = f"; left out were {told}" if (told := rejects.summary()) else ""
         raise RequestError(
             f"{settings.terms.name}: expected two terms at least, to be compared, found {len(kept)}{left_out}"
         )
@@ -121,7 +121,7 @@ def _tell_unknown(unknown: int, count: int) -> None:
             "Take a model that was made for their language"
         )
     if unknown:
-        say(
+        log(
             f"{unknown:,} of {count:,} terms have no piece that the model's vocabulary knows; their vectors tell "
             "nothing about them. Take a model that was made for their language"
         )
@@ -137,7 +137,7 @@ def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
     """Where the terms stand on the picture; None, with a word, where there is nothing to be seen."""
     shown = min(len(vectors), MOST_TERMS)
     if shown < LEAST_TERMS:
-        say(f"no picture: t-SNE needs {LEAST_TERMS} terms at least, and there are {shown}")
+        log(f"no picture: t-SNE needs {LEAST_TERMS} terms at least, and there are {shown}")
         return None
     if settings.perplexity and settings.perplexity >= shown:
         raise RequestError(
@@ -145,9 +145,9 @@ def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
             "without one it is fitted to their number"
         )
     if shown < len(vectors):
-        say(f"the picture shows {shown:,} of {len(vectors):,} terms, drawn at random; the tables have all")
+        log(f"the picture shows {shown:,} of {len(vectors):,} terms, drawn at random; the tables have all")
     placed = place_terms(vectors, settings.seed, settings.perplexity)
-    say(f"t-SNE of {shown:,} terms: perplexity {placed.perplexity:.3g}")
+    log(f"t-SNE of {shown:,} terms: perplexity {placed.perplexity:.3g}")
     return placed
 
 
@@ -171,7 +171,7 @@ def _write_pictures(output: Path, terms: Sequence[Term], placed: Map | None) -> 
     for name in PICTURES:
         write_picture(output / name, drawn.drawing)
     if drawn.unlabelled:
-        say(f"{drawn.unlabelled:,} terms have no label on the picture, for want of room; the SVG has them as hints")
+        log(f"{drawn.unlabelled:,} terms have no label on the picture, for want of room; the SVG has them as hints")
     return {"terms/unlabelled": drawn.unlabelled}
 
 
@@ -185,7 +185,7 @@ def _term_rows(terms: Sequence[Term], tokens: TermTokens, placed: Map | None) ->
 
 
 def _write_csv(path: Path, rows: Iterable[tuple[object, ...]]) -> None:
-    with whole_file(path) as writing, writing.open("w", encoding="utf-8", newline="") as file:
+    with atomic_write(path) as writing, writing.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
 
 

@@ -18,7 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.hardware import resolve_precision
 from bertrelay.inference import batch_shape, best_batch_tokens, computing, pack_for, padded
 from bertrelay.pooling import Pooling
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.terms.terms_settings import Layers
 
 LAYERS: dict[Layers, int] = {"last_four": 4, "last": 1}
@@ -123,7 +123,7 @@ def vectors_of_tokens(
     """`term_vectors` of terms that are tokens already: terms of like length stand in one batch."""
     summed = layers_summed(encoder, layers)
     if summed < LAYERS[layers]:
-        say(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
+        log(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
     precision, size = resolve_precision(precision, encoder.device), best_batch_tokens(encoder.device, batch_tokens)
     order = np.argsort(-tokens.lengths, kind="stable")  # longest first: if memory is short, it shows at once
     parts, start = [torch.zeros(0, encoder.backbone.config.hidden_size)], 0

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.data.tables import on_one_line, write_csv, write_jsonl, write_tsv
-from bertrelay.files import not_written, whole_file
+from bertrelay.files import atomic_write, write_error
 
 if TYPE_CHECKING:
     from students.searching.opened import Hit
@@ -41,10 +41,10 @@ def as_document(answer: Answer) -> dict[str, Any]:
 def write_answers(path: Path, answers: Iterable[Answer]) -> None:
     """Writes JSONL with an answer in each line, or CSV or TSV with a hit in each; the file is whole or not there."""
     try:
-        with whole_file(path) as writing:
+        with atomic_write(path) as writing:
             WRITERS[path.suffix](writing, answers)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def _rows(answers: Iterable[Answer]) -> Iterator[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertrelay.data.tables import on_one_line
-from bertrelay.files import not_written, whole_file
+from bertrelay.files import atomic_write, write_error
 from pipelines.cli.echo import echo
 
 if TYPE_CHECKING:
@@ -156,12 +156,12 @@ def _picture_file(path: Path, rows: Sequence[str], columns: Sequence[str], title
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     try:
-        with whole_file(path) as building:
+        with atomic_write(path) as building:
             yield building
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # of standard output, while this file was open too
             raise
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def _figures(block: "Compared") -> Any:

@@ -11,7 +11,7 @@ import typer
 
 from bertrelay.data.tables import Format
 from bertrelay.errors import RequestError
-from bertrelay.progress import say
+from bertrelay.progress import log
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
@@ -237,7 +237,7 @@ def _sentences(asked: "Table") -> Iterator[tuple[str, int]]:
         raise RequestError(f"{asked.name}: expected texts to look for, found {blank:,} blank ones and no other")
     if blank:
         told = "1 blank query has" if blank == 1 else f"{blank:,} blank queries have"
-        say(f"{asked.name}: {told} no answer")
+        log(f"{asked.name}: {told} no answer")
 
 
 def _give(

@@ -11,7 +11,7 @@ import typer
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Metric
-from bertrelay.progress import Bar, progress, say
+from bertrelay.progress import Bar, log, progress
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
@@ -162,7 +162,7 @@ def _check_sentences(given: Sequence[str]) -> None:
     if DASH in given:
         raise RequestError(f"expected two sentences, found {DASH}; {NAME} is read with --files or --matrix")
     if all(len(sentence.encode()) <= LONGEST_NAME and Path(sentence).is_file() for sentence in given):
-        say(f"{given[0]} and {given[1]} are compared as sentences; for what is in these files add --files or --matrix")
+        log(f"{given[0]} and {given[1]} are compared as sentences; for what is in these files add --files or --matrix")
 
 
 def _counted(table: "Table") -> int:
@@ -171,7 +171,7 @@ def _counted(table: "Table") -> int:
 
     found = survey(table)
     if found.blank:
-        say(f"{table.name}: {found.blank:,} of {found.sentences:,} sentences are blank, and compared as they are")
+        log(f"{table.name}: {found.blank:,} of {found.sentences:,} sentences are blank, and compared as they are")
     return found.sentences
 
 

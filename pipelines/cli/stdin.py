@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bertrelay.errors import BertRelayError, RequestError
-from bertrelay.files import not_written
-from bertrelay.progress import NAMES, renamed, say
+from bertrelay.files import write_error
+from bertrelay.progress import NAMES, log, renamed
 from bertrelay.stage import ProcessGroup
 from pipelines.trouble import reworded, stopping_at_once
 
@@ -57,15 +57,15 @@ def input_file(source: str, output: Path | None) -> Iterator[str]:
 @contextmanager
 def _copied(output: Path | None) -> Iterator[str]:
     if sys.stdin.isatty():
-        say(f"reading {NAME}; Ctrl-D ends it")
+        log(f"reading {NAME}; Ctrl-D ends it")
     place = output.absolute().parent if output else Path(tempfile.gettempdir())
-    with ExitStack() as opened:
+    with ExitStack() as open_input:
         try:
-            copy = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix=".bertrelay-", dir=place)), "stdin")
+            copy = Path(open_input.enter_context(tempfile.TemporaryDirectory(prefix=".bertrelay-", dir=place)), "stdin")
             with copy.open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
         except OSError as error:
-            raise not_written(place, error) from error
+            raise write_error(place, error) from error
         yield str(copy)
 
 
@@ -83,7 +83,7 @@ def _named(copy: str) -> Iterator[str]:
 
 def first_bytes(path: str) -> bytes:
     """The beginning of what a file holds, unpacked where it is gzip, without white space before it."""
-    from bertrelay.data.readers import opened
+    from bertrelay.data.readers import open_input
 
-    with opened(path) as stream:
+    with open_input(path) as stream:
         return stream.read(1000).lstrip()

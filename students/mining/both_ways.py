@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from bertrelay.data.vectors import not_finite_row
 from bertrelay.errors import RequestError, check_choice, check_count, shown
 from bertrelay.evaluation.similarity import DIGITS, Vectors
-from bertrelay.files import not_written, whole_file
+from bertrelay.files import atomic_write, write_error
 from bertrelay.fingerprint import fingerprint
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from students.mining.margin import Neighbours
 from students.mining.settings import EXACT_PAIRS, Method
 from students.searching.neighbours import approximate_neighbours, build_hnsw, exact_neighbours
@@ -57,7 +57,7 @@ def neighbours_both_ways(
     check_how(k, method)
     _check(source, target)
     exact = method == "exact" or (method == "auto" and len(source) * len(target) <= EXACT_PAIRS)
-    say(f"comparing {len(source):,} with {len(target):,} sentences {_told(exact, method)}")
+    log(f"comparing {len(source):,} with {len(target):,} sentences {_told(exact, method)}")
     key = fingerprint({"vectors": key, "k": k, "exact": exact, "shapes": [source.shape, target.shape]})
     search = _open(folder, key, len(source), len(target), k + SPARE)
     _ask(target, source, search.forward, search, exact, done_before=0)
@@ -124,7 +124,7 @@ def _open(folder: Path | None, key: str, sources: int, targets: int, keep: int) 
         saved = _read(path, key)
         if saved is not None:
             return saved
-        say(f"{path} is damaged, or of other sentences, another k or another method; comparing begins again")
+        log(f"{path} is damaged, or of other sentences, another k or another method; comparing begins again")
     forward = np.full((sources, min(keep, targets)), -1, np.int32)
     backward = np.full((targets, min(keep, sources)), -1, np.int32)
     return Search(path, key, forward, backward)
@@ -141,10 +141,10 @@ def _read(path: Path, key: str) -> Search | None:
 def _save(search: Search, path: Path) -> None:
     key, done = np.array(search.key), np.array(search.done)
     try:
-        with whole_file(path) as building, building.open("wb") as file:
+        with atomic_write(path) as building, building.open("wb") as file:
             np.savez(file, key=key, done=done, forward=search.forward, backward=search.backward)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def _ask(corpus: Vectors, queries: Vectors, found: Found, search: Search, exact: bool, done_before: int) -> None:

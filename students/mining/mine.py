@@ -21,10 +21,10 @@ from bertrelay.distributed import from_main
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError
 from bertrelay.evaluation.similarity import Vectors, unit
-from bertrelay.files import check_is_no_link, check_output, held, not_written
+from bertrelay.files import check_output, output_lock, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from bertrelay.vector_files import encoder_digest, fill_vectors
 from students.mining.both_ways import check_how, neighbours_both_ways
@@ -111,8 +111,8 @@ def mine_files(
     true_pairs_table = None if gold is None else as_table(gold)
     check_output(output, tuple(WRITERS), *(table.path for table in (*tables, true_pairs_table) if table))
     folder = work or work_beside(output)
-    check_is_no_link(folder)
-    with held(output) if process_group.is_main else nullcontext():
+    refuse_symlink(folder)
+    with output_lock(output) if process_group.is_main else nullcontext():
         read = _read(tables, true_pairs_table, folder, cache, rejects) if process_group.is_main else None
         sides, true_pairs = from_main(read, process_group)
         encoder = as_encoder(model, cache)
@@ -161,7 +161,7 @@ def _read(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise not_written(folder, error) from error
+        raise write_error(folder, error) from error
     try:
         with rejects or nullcontext():
             source = lay_down(tables[0], folder / "source.arrow", cache, rejects)
@@ -221,7 +221,7 @@ def _write(
     quality = _quality(pairs, threshold, true_pairs, targets=len(sides[1]))
     threshold = quality.threshold if quality else threshold
     if threshold is None:
-        say("no threshold: every sentence that finds a partner keeps it; give one, or a gold file to choose it by")
+        log("no threshold: every sentence that finds a partner keeps it; give one, or a gold file to choose it by")
     else:
         pairs = pairs.where(pairs.scores >= threshold)
     write_pairs(output, pairs, *sides)

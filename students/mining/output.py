@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertrelay.data.tables import write_csv, write_jsonl, write_tsv
-from bertrelay.files import not_written, whole_file
+from bertrelay.files import atomic_write, write_error
 from students.mining.margin import Pairs
 from students.mining.sides import Side
 
@@ -30,10 +30,10 @@ class Row(NamedTuple):
 def write_pairs(output: Path, pairs: Pairs, source: Side, target: Side) -> None:
     """Writes the pairs with their lines and texts, best first; the file is whole or not there."""
     try:
-        with whole_file(output) as writing:
+        with atomic_write(output) as writing:
             WRITERS[output.suffix](writing, _rows(pairs, source, target))
     except OSError as error:
-        raise not_written(output, error) from error
+        raise write_error(output, error) from error
 
 
 def _rows(pairs: Pairs, source: Side, target: Side) -> Iterator[Row]:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Record, Rejects, Table, read
 from bertrelay.data.sentences import sentence_records
 from bertrelay.errors import RequestError
-from bertrelay.files import not_written
-from bertrelay.progress import say
+from bertrelay.files import write_error
+from bertrelay.progress import log
 from students.corpus import Sentences
 from students.holdout import DIGEST, DIGEST_BYTES, number_targets
 from students.mining.margin import Pairs
@@ -111,13 +111,13 @@ def _write_sentences(path: Path, sentences: Iterator[str]) -> None:
             while block := list(islice(sentences, AT_ONCE)):
                 writer.write_batch(pa.record_batch([pa.array(block, pa.string())], schema=SCHEMA))
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def _tell(name: str, rows: int, blank: int, repeated: int) -> None:
     counts = {"blank": blank, "equal to an earlier one": repeated}
     left_out = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    say(f"{name}: {rows:,} sentences" + (f"; left out: {left_out}" if left_out else ""))
+    log(f"{name}: {rows:,} sentences" + (f"; left out: {left_out}" if left_out else ""))
 
 
 # Gold

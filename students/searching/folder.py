@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from bertrelay.data.records import Table
 from bertrelay.data.sentences import text_column
 from bertrelay.errors import RequestError
-from bertrelay.files import not_written, read_json, write_json
+from bertrelay.files import read_json, write_error, write_json
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
 from bertrelay.stage import Metrics
 
@@ -150,7 +150,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     try:
         write_json(path, content)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def read_begun(folder: Path) -> Begun | None:

@@ -21,10 +21,10 @@ from bertrelay.distributed import check_shared, from_main, wait_for_all
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError, RequestError, WorkError, check_choice
 from bertrelay.evaluation.statistics import share, with_interval
-from bertrelay.files import not_written, read_json, sync_contents
+from bertrelay.files import read_json, sync_contents, write_error
 from bertrelay.hardware import resolve_precision
 from bertrelay.ledger import forget
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from bertrelay.vector_files import encoder_digest, fill_vectors
 from students.searching.folder import (
@@ -147,7 +147,7 @@ def _check_is_ours(folder: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise not_written(folder, error) from error
+        raise write_error(folder, error) from error
     strange = [name for name in found if name not in OURS and not name.startswith(VECTORS)]
     if strange or (found and not _is_index(folder, found)):
         raise RequestError(
@@ -179,7 +179,7 @@ def _held(folder: Path) -> Iterator[None]:
     except Timeout as error:
         raise RequestError(f"{folder}: another process builds this index; wait for it, or stop it") from error
     except OSError as error:
-        raise not_written(folder, error) from error
+        raise write_error(folder, error) from error
     try:
         yield
     finally:
@@ -240,7 +240,7 @@ def _lay_down(folder: Path, begun: Begun, table: Table, cache: Path | None, reje
         _clear(folder)
         raise
     if blank:
-        say(f"{table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
+        log(f"{table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
     sync_contents(folder)
     write_begun(folder, replace(begun, sentences=sentences, blank=blank))
 
@@ -258,7 +258,7 @@ def _write_sentences(path: Path, table: Table, cache: Path | None, rejects: Reje
                 writer.write_batch(pa.RecordBatch.from_pylist(kept, SCHEMA))
                 sentences, blank = sentences + len(kept), blank + len(block) - len(kept)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
     if sentences == 0:
         raise RequestError(f"{table.name}: expected sentences, found {blank:,} blank ones and no other")
     return sentences, blank
@@ -357,7 +357,7 @@ def _wants_graph(facts: IndexFacts, kind: IndexKind, hnsw: Hnsw | None, is_new: 
 
 def _tell_choice(sentences: int) -> None:
     chosen = "exact search" if sentences <= EXACT_UP_TO else "an approximate index (HNSW)"
-    say(f"{sentences:,} sentences: {chosen}, as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it")
+    log(f"{sentences:,} sentences: {chosen}, as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it")
 
 
 def _with_graph(folder: Path, facts: IndexFacts, hnsw: Hnsw) -> IndexFacts:
@@ -372,7 +372,7 @@ def _with_graph(folder: Path, facts: IndexFacts, hnsw: Hnsw) -> IndexFacts:
     shares = recall(graph, vectors, hnsw.ef_search)
     measured = with_interval(RECALL, share, shares)
     if len(shares):
-        say(
+        log(
             f"recall@10 {measured[RECALL]:.4f} (95 % from {measured[f'{RECALL}_low']:.4f} to "
             f"{measured[f'{RECALL}_high']:.4f}): what the graph finds of the exact ten nearest, for {len(shares):,} "
             "sentences of the corpus"

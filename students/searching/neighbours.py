@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import ROUNDING
-from bertrelay.files import not_written, whole_file
+from bertrelay.files import atomic_write, write_error
 from bertrelay.fingerprint import fingerprint
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from students.searching.settings import Hnsw
 
 Vectors = NDArray[np.float32]
@@ -170,7 +170,7 @@ def _resumed(path: Path, key: str, vectors: Vectors) -> Any | None:
         return None
     index = _read_checkpoint(path, key)
     if index is None:
-        say(f"{path} is damaged or of another index; the graph is begun again")
+        log(f"{path} is damaged or of another index; the graph is begun again")
         return None
     storage = load_faiss().IndexFlatIP(index.d)
     for start in range(0, index.ntotal, GRAPH_BLOCK):
@@ -198,7 +198,7 @@ def _head(key: str, digest: str) -> bytes:
 def _write_whole(path: Path, write: Callable[[Any], object]) -> None:
     """Lets `write` fill a file that takes the name `path` when it is on the disk."""
     try:
-        with whole_file(path) as building, building.open("w+b") as file:
+        with atomic_write(path) as building, building.open("w+b") as file:
             write(file)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error

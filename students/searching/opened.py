@@ -13,7 +13,7 @@ from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import check_finite
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import unit
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.vector_files import encoder_digest
 from students.searching.folder import (
     BUILDING,
@@ -101,7 +101,7 @@ class SearchIndex:
     def tell_precision(self, precision: str) -> None:
         """Says so where `precision` is not what the sentences were encoded in; `auto` asks for none."""
         if precision not in ("auto", self.facts.precision):
-            say(
+            log(
                 f"{self.folder}: its sentences were encoded in {self.facts.precision} and stay so; {precision} is for "
                 "the queries alone. Build it anew with --rebuild to have both alike"
             )

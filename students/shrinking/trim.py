@@ -22,7 +22,7 @@ from bertrelay.data.texts import each_text
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from students.shrinking.pieces import LEAVE_IT, Document, always_kept, document_of, rules_of, tried_in_vain, with_parts
 
 TEXTS_AT_ONCE = 8192
@@ -53,7 +53,7 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceE
     document = document_of(rules)
     usage = _usage(rules, document, _with_prompts(texts, encoder.prompts))
     kept = _kept_ids(encoder, rules, document, usage.ids)
-    say(f"vocabulary: {usage.texts:,} texts need {len(kept):,} of {len(encoder.tokenizer):,} pieces")
+    log(f"vocabulary: {usage.texts:,} texts need {len(kept):,} of {len(encoder.tokenizer):,} pieces")
     trimmed = rules_of(document, kept.tolist())
     _check_same_tokens(trimmed, kept, usage, _with_prompts(texts, encoder.prompts))
     return SentenceEncoder(

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from bertrelay.data.records import read, rows
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
-from bertrelay.files import not_written, whole_file
+from bertrelay.files import atomic_write, write_error
 from bertrelay.parts import Parts, Stretch
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
@@ -234,7 +234,7 @@ def put_together(parts: Parts[Stretch], source: PairSource, output: Path) -> Non
     """Writes `output` from the parts: a row for each pair or candidate; in JSONL a line for each query."""
     columns = HIT_COLUMNS if source.ranks else PAIR_COLUMNS
     try:
-        with whole_file(output) as building:
+        with atomic_write(output) as building:
             match output.suffix:
                 case ".csv":
                     _write_csv(parts, columns, building)
@@ -245,7 +245,7 @@ def put_together(parts: Parts[Stretch], source: PairSource, output: Path) -> Non
                 case _:
                     _write_scores(parts, building)
     except OSError as error:
-        raise not_written(output, error) from error
+        raise write_error(output, error) from error
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

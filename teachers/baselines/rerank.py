@@ -14,7 +14,7 @@ from bertrelay.backbone import model_folder
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import Table
 from bertrelay.distributed import check_shared, from_main, wait_for_all
-from bertrelay.files import check_output, held
+from bertrelay.files import check_output, output_lock
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.parts import Parts, Stretch, fill, taken
@@ -88,7 +88,7 @@ def rerank_file(
     source, output = PairSource.of(as_table(pairs), top), Path(output)
     check_output(output, SUFFIXES, source.table.path)
     check_ranking(source, output)
-    with held(output) if process_group.is_main else nullcontext():
+    with output_lock(output) if process_group.is_main else nullcontext():
         folder = from_main(
             model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
         )

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.readers import opened, told_where_damaged
+from bertrelay.data.readers import open_input, refuse_damaged
 from bertrelay.errors import RequestError
 from teachers.examples import is_number
 
@@ -36,7 +36,7 @@ class WordVectors:
         rows: dict[str, int] = {}
         vectors: list[NDArray[np.float32]] = []
         dim = 0
-        with told_where_damaged(str(path)), opened(str(path)) as lines:
+        with refuse_damaged(str(path)), open_input(str(path)) as lines:
             for number, line in enumerate(lines, 1):
                 fields = line.decode("utf-8", "replace").rstrip().split(" ")
                 if number == 1 and len(fields) == HEADER_FIELDS:

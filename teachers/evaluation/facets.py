@@ -11,7 +11,7 @@ import numpy as np
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import Floats
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from teachers.evaluation.names import ARGUMENT_COLUMNS, TOPICS
 from teachers.evaluation.official import OfficialFiles, gold_score, read_lines
@@ -45,7 +45,7 @@ def _pairs(path: Path) -> tuple[StsPairs, int]:
         raise RequestError(f"{path}: expected pairs with a score, found none")
     scores = np.array([gold_score(row.score, path, row.line) for row in scored])
     if missing := len(rows) - len(scored):
-        say(f"{path}: left out {missing:,} of {len(rows):,} pairs, which nobody has scored")
+        log(f"{path}: left out {missing:,} of {len(rows):,} pairs, which nobody has scored")
     return StsPairs([row.first for row in scored], [row.second for row in scored], scores), missing
 
 

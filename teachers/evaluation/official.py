@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bertrelay.data.readers import opened, told_where_damaged
+from bertrelay.data.readers import open_input, refuse_damaged
 from bertrelay.errors import RequestError
 from teachers.examples import parse_score
 
@@ -77,7 +77,7 @@ def read_lines(path: Path) -> list[str]:
 
     Raises RequestError when there are none.
     """
-    with told_where_damaged(str(path)), opened(str(path)) as file:
+    with refuse_damaged(str(path)), open_input(str(path)) as file:
         content = file.read()
     try:
         text = content.decode("utf-8-sig")

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from teachers.evaluation import transfer
 from teachers.evaluation.facets import facet_metrics, read_topics
@@ -88,5 +88,5 @@ def _there(
         )
     if missing:
         left_out = f"{protocol}: not below {settings.data} and left out: {', '.join(missing)}"
-        say(f"{left_out}; there is no mean over all sets{hint}")
+        log(f"{left_out}; there is no mean over all sets{hint}")
     return there

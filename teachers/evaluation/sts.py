@@ -53,7 +53,7 @@ def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPai
     if not found:
         names = [table.name, str(table.second)]
         raise RequestError(
-            f"{table.name}: expected pairs with a score, found none that can be used: {rejects.told(names)}"
+            f"{table.name}: expected pairs with a score, found none that can be used: {rejects.summary(names)}"
         )
     return StsPairs([f for f, _, _ in found], [s for _, s, _ in found], np.array([score for *_, score in found]))
 

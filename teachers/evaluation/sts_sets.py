@@ -19,7 +19,7 @@ from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import Floats, pearson, spearman, with_interval
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
 from teachers.evaluation.names import MAIN, SETS, YEARS
@@ -74,7 +74,7 @@ def read_sets(
     }
     for name, each in found.items():
         if each is not None and (missing := sum(each.without_gold.values())):
-            say(f"{name}: left out {missing:,} pairs, which nobody has scored")
+            log(f"{name}: left out {missing:,} pairs, which nobody has scored")
     return found
 
 
@@ -262,7 +262,7 @@ def correlations(
             if intervals and measure in MAIN:
                 metrics |= with_interval(f"{name}/{measure}", figure, values, scores, grouped, groups=grouped)
                 if metrics[f"{name}/{measure}"] is None:
-                    say(f"{name}: no correlation, for all its gold scores are equal, or all similarities are")
+                    log(f"{name}: no correlation, for all its gold scores are equal, or all similarities are")
             else:
                 metrics[f"{name}/{measure}"] = figure(values, scores, grouped)
     return metrics

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import Floats, share, with_interval
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from teachers.evaluation.names import CLASSES, FOLDED, SETS, SPLIT
 from teachers.evaluation.official import OfficialFiles, fields_of, read_lines
@@ -69,7 +69,7 @@ def _sentences(path: Path) -> list[str]:
     lines = read_lines(path)
     sentences = [line for line in lines if line.strip()]
     if blank := len(lines) - len(sentences):
-        say(f"{path}: left out {blank:,} blank lines of {len(lines):,}")
+        log(f"{path}: left out {blank:,} blank lines of {len(lines):,}")
     if not sentences:
         raise RequestError(f"{path}: expected a sentence in each line, found blank ones alone. Copy the file again.")
     return sentences

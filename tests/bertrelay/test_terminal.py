@@ -4,7 +4,7 @@ import ast
 import json
 from pathlib import Path
 
-from bertrelay.progress import printable, say
+from bertrelay.progress import log, printable
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bertrelay", "teachers", "students", "domain", "pipelines")
@@ -23,7 +23,7 @@ def test_json_stays_the_same_json():
 
 
 def test_messages_about_the_work_hold_none(capsys):
-    say("corpus\x1b]0;x\x07.txt: 3 sentences")
+    log("corpus\x1b]0;x\x07.txt: 3 sentences")
     assert capsys.readouterr().err == "corpus\\u001b]0;x\\u0007.txt: 3 sentences\n"
 
 

@@ -23,7 +23,7 @@ from bertrelay.data.vectors import open_vectors, shape_of
 from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import held
+from bertrelay.files import output_lock
 from bertrelay.hardware import private_memory_mb
 from bertrelay.layout import Prompts
 from bertrelay.stage import ProcessGroup, StageContext
@@ -322,7 +322,7 @@ def test_a_vector_that_is_not_finite_is_told_and_never_written(
 
 def test_two_at_work_on_one_output_are_one_too_many(make_encoder: MakeEncoder, tmp_path: Path) -> None:
     table, output = lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy"
-    with held(output), pytest.raises(RequestError, match="another process is writing"):
+    with output_lock(output), pytest.raises(RequestError, match="another process is writing"):
         encode_file(make_encoder(), table, output)
     encode_file(make_encoder(), table, output)
 

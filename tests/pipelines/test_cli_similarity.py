@@ -143,7 +143,7 @@ def test_a_prompt_stands_before_the_sentences(call, model, expected):
 
 def test_blank_lines_keep_their_place_and_are_counted(call, model, write_lines, others, monkeypatch):
     told = []
-    monkeypatch.setattr("pipelines.cli.similarity.say", told.append)
+    monkeypatch.setattr("pipelines.cli.similarity.log", told.append)
     files = write_lines("gaps.txt", ["a dog", ""]), others
     pairs = json.loads(call("similarity", model, *files, "--files", "--json"))["pairs"]
     assert [pair["a"] for pair in pairs] == ["a dog", ""]
@@ -201,7 +201,7 @@ def test_an_unknown_metric_is_a_wrong_request_that_names_the_known_ones(bertrela
 
 def test_names_of_files_taken_for_sentences_are_pointed_out(call, model, english, others, monkeypatch, tmp_path):
     told = []
-    monkeypatch.setattr("pipelines.cli.similarity.say", told.append)
+    monkeypatch.setattr("pipelines.cli.similarity.log", told.append)
     monkeypatch.chdir(tmp_path)
     assert "english.txt" in call("similarity", model, english.name, others.name)
     assert "add --files or --matrix" in told[0]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from domain.biomedical.answers.placing import ALIGNMENTS, Alignment
 from domain.biomedical.answers.questions import Question
@@ -70,9 +70,9 @@ def tell_notes(notes: Mapping[str, int], more: str = "") -> None:
     """
     counts = Counter(notes)
     if mended := counts["mended"]:
-        say(f"mended the offsets of {mended:,} answers, which stood a few characters beside them")
+        log(f"mended the offsets of {mended:,} answers, which stood a few characters beside them")
     if nowhere := counts["nowhere"]:
-        say(f"{nowhere:,} answers beside others stand nowhere in their context: scored by, and not learnt")
+        log(f"{nowhere:,} answers beside others stand nowhere in their context: scored by, and not learnt")
     if any(counts[how] for how in ALIGNMENTS):
         found = ", ".join(f"{counts[how]:,} {how}" for how in ALIGNMENTS)
-        say(f"looked for the answers in every snippet: {found}{more}")
+        log(f"looked for the answers in every snippet: {found}{more}")

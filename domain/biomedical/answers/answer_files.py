@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from bertrelay.data.records import Rejects, rows
 from bertrelay.data.tables import Record, Table, Unusable, format_of
 from bertrelay.errors import RequestError
-from bertrelay.files import not_written, whole_file
+from bertrelay.files import atomic_write, write_error
 from bertrelay.parts import Parts, Stretch
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.answer_settings import InputFormat
@@ -171,10 +171,10 @@ def write_answers(parts: Parts[Stretch], output: Path) -> None:
     """Writes the answers as JSONL, CSV or Parquet, by the suffix; a table has the best candidate alone."""
     write = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}[output.suffix]
     try:
-        with whole_file(output) as building:
+        with atomic_write(output) as building:
             write(parts, building)
     except OSError as error:
-        raise not_written(output, error) from error
+        raise write_error(output, error) from error
 
 
 def _write_jsonl(parts: Parts[Stretch], path: Path) -> None:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from bertrelay.backbone import model_folder
 from bertrelay.data.records import Rejects
 from bertrelay.distributed import check_shared, from_main, wait_for_all
-from bertrelay.files import check_output, held, not_written, write_text
+from bertrelay.files import check_output, output_lock, write_error, write_text
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.privacy import check_page
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from domain.biomedical.answers.answer_files import (
     BLOCK_CHARACTERS,
@@ -97,7 +97,7 @@ def answer_file(
     if page is not None:
         check_output(Path(page), (".html",), option="page")
         check_page(with_text)
-    with held(output) if process_group.is_main else nullcontext():
+    with output_lock(output) if process_group.is_main else nullcontext():
         folder = from_main(
             model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
         )
@@ -121,7 +121,7 @@ def answer_file(
         wait_for_all(process_group)
     if refused:
         told = f"{len(refused):,} questions are left without an answer, {told_id(refused[0])!r} the first"
-        say(f"{told}: {too_long(answerer.model)}")
+        log(f"{told}: {too_long(answerer.model)}")
     rate = computed / seconds if computed else None
     return AnsweredFile(read.questions, without_answer, len(refused), read.rejected, rate)
 
@@ -208,4 +208,4 @@ def write_page(source: Source, parts: Parts[Stretch], path: Path) -> None:
     try:
         write_text(path, page(asked, f"Answers from {source.path.name}"))
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error

@@ -8,9 +8,9 @@ import torch
 
 from bertrelay.cpu_kernels import Packed, using
 from bertrelay.errors import RequestError
-from bertrelay.hardware import give_back_memory, resolve_precision
+from bertrelay.hardware import release_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.biomedical.answers.answer_settings import CANDIDATES
 from domain.biomedical.answers.decoding import NBest, Spans, n_best, null_scores, spans_in_windows, with_no_answer
 from domain.biomedical.answers.network import AnswerModel
@@ -105,7 +105,7 @@ def predict_blocks(
                 refused(asked)
         packed = packed or pack_for(pieces.to_read, model.network.network.base_model, precision, batch_tokens)
         yield is_too_long, nbest_of(model, pieces, cutter, precision, batch_tokens, packed)
-        give_back_memory()
+        release_memory()
 
 
 def _cut(cutter: Cutter, questions: Iterable[Asked], block_characters: int) -> Iterator[tuple[list[Asked], Pieces]]:
@@ -131,7 +131,7 @@ def tell_refused(model: AnswerModel, ids: Sequence[str], where: str = "") -> Non
     """Says how many questions are too long for the model, where there are any, and what becomes of them."""
     if ids:
         said = f"{where}{len(ids):,} questions count as not answered, {told_id(ids[0])!r} the first"
-        say(f"{said}: {too_long(model)}")
+        log(f"{said}: {too_long(model)}")
 
 
 def nbest_of(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertrelay.data.readers import opened
+from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.biomedical.annotations import Unfit
@@ -30,7 +30,7 @@ DUPLICATE = "an id that another question has"
 @contextmanager
 def json_window(path: Path) -> Iterator[JsonWindow]:
     """A JSON file, unpacked where it is gzip. Raises RequestError for one that is cut off, damaged or not UTF-8."""
-    with opened(str(path)) as stream:
+    with open_input(str(path)) as stream:
         window = JsonWindow(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), str(path))
         try:
             yield window

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertrelay.data.tables import Unusable
-from bertrelay.files import whole_file
+from bertrelay.files import atomic_write
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.items import NO_CONTEXT, Item, checked, name_of, placed_answers
 from domain.biomedical.answers.questions import Answer, Question, Synonyms
@@ -79,7 +79,7 @@ def _question(found: _Question, name: str, context_before: str) -> Question:
 
 def write(path: Path, questions: Iterable[Question]) -> None:
     """Writes a file, which is whole or not there."""
-    with whole_file(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
+    with atomic_write(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(map(line_of, questions))
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.biomedical.answers.account import tell_notes
 from domain.biomedical.answers.pieces import Pieces
 from domain.biomedical.answers.question_files import question_items, usable
@@ -150,7 +150,7 @@ def can_be_learnt(questions: Sequence[Question], faults: Mapping[str, Flags], re
             rejects.add(question.file, question.line, reason, told_id(question.id))
     if not known.all():
         first = told_id(questions[int(np.argmin(known))].id)
-        say(
+        log(
             f"nothing to learn from in {np.sum(~known):,} of {len(questions):,} questions, {first} the first: no "
             "answer stands in their text. Mark those impossible that it should not answer."
         )
@@ -163,7 +163,7 @@ def count_long_answers(questions: Sequence[Question], golds: Golds, max_answer_t
     beyond = golds.only_longer_than(max_answer_tokens)
     if len(beyond):
         first = told_id(questions[beyond[0]].id)
-        say(
+        log(
             f"no right answer to {len(beyond):,} of {len(questions):,} questions, {first} the first, "
             f"has {max_answer_tokens} pieces or fewer, and no longer one is given: train with a larger "
             "max_answer_tokens"

@@ -18,7 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json
 from bertrelay.model_files import Description, read_model_file
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.settings import Positive
 from domain.biomedical.answers.pieces import Cutter
 from domain.biomedical.networks import (
@@ -184,7 +184,7 @@ def _description(path: Path) -> _Description:
     found = read_model_file(path, _Description)
     if found is not None:
         return found
-    say(f"model: warning: no {path}, which domain.qa writes; windows, threshold and temperature are the usual ones")
+    log(f"model: warning: no {path}, which domain.qa writes; windows, threshold and temperature are the usual ones")
     return _Description(
         max_tokens=None, stride=None, max_answer_tokens=MAX_ANSWER_TOKENS, threshold=None, temperature=1.0
     )

@@ -11,7 +11,7 @@ import numpy as np
 from bertrelay.data.records import Rejects
 from bertrelay.evaluation.calibration import expected_calibration_error
 from bertrelay.evaluation.statistics import share, with_interval
-from bertrelay.files import whole_file, write_json
+from bertrelay.files import atomic_write, write_json
 from bertrelay.hardware import default_device
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
@@ -240,7 +240,7 @@ def _counts(model: AnswerModel, found: Predictions) -> Metrics:
 def _write_nbest(found: Predictions, context: StageContext) -> None:
     """A line for each question: its id and its choices; `context` says of a pool which of its texts one stands in."""
     with (
-        whole_file(context.output / "nbest.jsonl") as building,
+        atomic_write(context.output / "nbest.jsonl") as building,
         building.open("w", encoding="utf-8", newline="\n") as file,
     ):
         for question, choices in zip(found.pools.scored, found.choices, strict=True):

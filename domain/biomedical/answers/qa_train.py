@@ -14,7 +14,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
@@ -66,7 +66,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
             model = task.dev.tuned(model)
             metrics |= {"temperature": model.temperature, "threshold": model.threshold}
         else:
-            say(UNCALIBRATED)
+            log(UNCALIBRATED)
         save_model(model, context.output / "model")
     return {**metrics, **task.counts()}
 

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import not_written
-from bertrelay.progress import say
+from bertrelay.files import write_error
+from bertrelay.progress import log
 from domain.biomedical.answers import bioasq, jsonl, squad
 from domain.biomedical.answers.items import DUPLICATE, Item, json_window
 from domain.biomedical.answers.questions import Question
@@ -69,7 +69,7 @@ def usable(items: Iterable[Item], rejects: Rejects | None = None, tell: bool = T
         else:
             left_out[item.reason] += 1
     if left_out and tell:
-        say("read over: " + ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common()))
+        log("read over: " + ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common()))
 
 
 def question_items(path: Path | str, format_name: QuestionFormat | None = None) -> Iterator[Item]:
@@ -162,4 +162,4 @@ def write_questions(path: Path | str, questions: Iterable[Question], format_name
     try:
         write(path, questions)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file, write_json
+from bertrelay.files import atomic_write, write_json
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.biomedical.answers.account import Account
 from domain.biomedical.answers.groups import Groups
@@ -52,7 +52,7 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
 def _write(settings: QuestionsSettings, groups: Groups, folder: Path) -> Account:
     account = Account()
     with ExitStack() as stack:
-        paths = [stack.enter_context(whole_file(folder / f"{name}.jsonl")) for name in SPLITS]
+        paths = [stack.enter_context(atomic_write(folder / f"{name}.jsonl")) for name in SPLITS]
         opened = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
         files = dict(zip(SPLITS, opened, strict=True))
         for question in (item for item in once(_items(settings)) if isinstance(item, Question)):

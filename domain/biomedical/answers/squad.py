@@ -17,7 +17,7 @@ from typing import Any
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file
+from bertrelay.files import atomic_write
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.answers.items import (
     NO_CONTEXT,
@@ -123,7 +123,7 @@ def write(path: Path, questions: Iterable[Question]) -> None:
 
     Raises RequestError for a question that the format cannot hold.
     """
-    with whole_file(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
+    with atomic_write(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
         file.write('{"version": "v2.0", "data": [')
         between = "\n"
         for title, article in groupby(questions, key=lambda question: question.document):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.biomedical.annotations import Document, Entity, Span, TaggedSentence
 from domain.biomedical.entities.ner_settings import EntitySource
 from domain.biomedical.formats import format_of, read_documents
@@ -63,7 +63,7 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> It
             yield example._replace(document=f"{source.path} {document.id}")
     if unsaid:
         told = ", ".join(f"{count:,} × {name}" for name, count in unsaid.most_common())
-        say(f"{source.path}: entities that tags of words cannot say (nested, broken, or ending in a word): {told}")
+        log(f"{source.path}: entities that tags of words cannot say (nested, broken, or ending in a word): {told}")
 
 
 def _sentences(source: EntitySource, is_iobes: bool, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import expected_calibration_error
-from bertrelay.files import whole_file, write_json
+from bertrelay.files import atomic_write, write_json
 from bertrelay.hardware import default_device
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.annotations import Unfit
 from domain.biomedical.entities.examples import Example, of_types, read_examples, types_in
@@ -91,7 +91,7 @@ def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerE
             "set `types` to those that both have."
         )
     if not settings.types and known - wanted:
-        say(
+        log(
             f"the model also finds {', '.join(sorted(known - wanted))}, of which the data has none: each one found "
             "counts as wrong. Set `types` to leave them out."
         )
@@ -141,7 +141,7 @@ def _calibration(gold: Sequence[Sequence[TokenSpan]], found: Predictions) -> Met
     before = expected_calibration_error(found.uncalibrated, is_right)
     after = expected_calibration_error(found.confidences, is_right)
     if before is not None and after is not None:
-        say(f"calibration error of the confidences: {before:.3f}, and {after:.3f} with the temperature found on dev")
+        log(f"calibration error of the confidences: {before:.3f}, and {after:.3f} with the temperature found on dev")
     return {"predicted_entities": len(is_right), "ece_uncalibrated": before, "ece": after}
 
 
@@ -149,7 +149,7 @@ def _write_predictions(examples: Sequence[Example], found: Predictions, context:
     """Token, gold tag and predicted tag in each line, and a blank line after each sentence that lines can hold."""
     left_out = 0
     with (
-        whole_file(context.output / "predictions.tsv") as building,
+        atomic_write(context.output / "predictions.tsv") as building,
         building.open("w", encoding="utf-8", newline="\n") as file,
     ):
         for example, spans in zip(examples, found.spans, strict=True):
@@ -159,7 +159,7 @@ def _write_predictions(examples: Sequence[Example], found: Predictions, context:
             except Unfit:
                 left_out += 1
     if left_out:
-        say(f"predictions.tsv: left out {left_out:,} sentences that no lines can hold; the score counts them")
+        log(f"predictions.tsv: left out {left_out:,} sentences that no lines can hold; the score counts them")
 
 
 def _examples(

@@ -20,7 +20,7 @@ from bertrelay.errors import RequestError, Stopped
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json, write_tensors
 from bertrelay.model_files import Description, read_model_file
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.biomedical.entities.crf import LinearChain
 from domain.biomedical.entities.decoding import Chain, legal_chain
 from domain.biomedical.entities.labels import LabelSet
@@ -147,10 +147,10 @@ def start_model(
 def _can_mark_capitals(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
     """Whether a second token type is there for it, and needed. Says why not."""
     if not lowers_case(tokenizer):
-        say("capitals: the base's vocabulary tells capitals from small letters, so they are not marked")
+        log("capitals: the base's vocabulary tells capitals from small letters, so they are not marked")
         return False
     if not has_types(backbone):
-        say(f"capitals: the base, {backbone.config.model_type}, has no second token type, so they are not marked")
+        log(f"capitals: the base, {backbone.config.model_type}, has no second token type, so they are not marked")
         return False
     return True
 
@@ -206,7 +206,7 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
     Cutter(tokenizer)  # raises for one without the special tokens
     told = _description(folder)
     if told is None:
-        say(
+        log(
             f"model: warning: no {folder / DESCRIPTION}, which domain.ner writes; windows and temperature are the usual"
         )
         labels, window = _labels(network, None, folder), _window(network, None, None)

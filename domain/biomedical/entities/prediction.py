@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertrelay.cpu_kernels import Packed, using
-from bertrelay.hardware import give_back_memory, resolve_precision
+from bertrelay.hardware import release_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from domain.biomedical.entities.decoding import Spans, span_probabilities, spans_of, viterbi
 from domain.biomedical.entities.network import EntityModel
@@ -108,7 +108,7 @@ def predict_blocks(
     for block, pieces in one_ahead(cut):
         packed = packed or pack_for(len(pieces.ids), model.network.network.base_model, precision, batch_tokens)
         yield block, emissions_of(model, pieces, cutter, precision, batch_tokens, packed)
-        give_back_memory()
+        release_memory()
 
 
 def emissions_of(

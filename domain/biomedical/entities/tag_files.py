@@ -14,7 +14,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import check_place
 from bertrelay.parts import Parts, Stretch
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.biomedical.annotations import Document, Entity
 from domain.biomedical.formats import jsonl
 from domain.biomedical.formats.front import FORMATS, FormatName, check_held, format_of, read_documents, writing
@@ -123,7 +123,7 @@ def survey(source: Source, listed: Path, max_rejects: float, output: FormatName 
     if not blocks:
         raise RequestError(f"{source.path} holds no documents. Check that it is the right one and complete.")
     if blank:
-        say(f"{blank:,} of {end:,} documents are blank; each has its place in the output as any other")
+        log(f"{blank:,} of {end:,} documents are blank; each has its place in the output as any other")
     return Survey(blocks, blank, rejected, digest.hexdigest())
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from bertrelay.backbone import model_folder
 from bertrelay.data.records import Rejects
 from bertrelay.distributed import check_shared, from_main, wait_for_all
-from bertrelay.files import held
+from bertrelay.files import output_lock
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.parts import Parts, Stretch, fill, taken
@@ -88,7 +88,7 @@ def tag_file(
     output_format = check_output(output, output_format, source.path)
     if output_format == "html":
         check_page(with_text)
-    with held(output) if process_group.is_main else nullcontext():
+    with output_lock(output) if process_group.is_main else nullcontext():
         folder = from_main(
             model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
         )

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from bertrelay.data.readers import opened
+from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.biomedical.annotations import Document, Entity, Passage, Unfit
@@ -87,7 +87,7 @@ def read(path: Path) -> Iterator[Item]:
 
     Raises RequestError for a file that is cut off, or is no BioC JSON.
     """
-    with opened(str(path)) as stream:
+    with open_input(str(path)) as stream:
         window = JsonWindow(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), str(path))
         try:
             for line, text in _documents(window):

@@ -12,12 +12,12 @@ from itertools import accumulate, count, groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from bertrelay.data.readers import opened
+from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file
-from bertrelay.progress import say
+from bertrelay.files import atomic_write
+from bertrelay.progress import log
 from domain.biomedical.annotations import Document, Entity, Span, TaggedSentence, Unfit
 from domain.biomedical.formats.items import Item, Write, in_one_piece, numbered_lines, refuse, text_file
 from domain.biomedical.tags import (
@@ -102,7 +102,7 @@ def write_sentences(path: Path | str, sentences: Iterable[TaggedSentence]) -> No
 
     Raises Unfit for tokens that a line cannot hold.
     """
-    with whole_file(Path(path)) as building, building.open("w", encoding="utf-8", newline="\n") as file:
+    with atomic_write(Path(path)) as building, building.open("w", encoding="utf-8", newline="\n") as file:
         document = 0
         for number, sentence in enumerate(sentences):
             text = START_LINES * (sentence.document - document) + lines_of(sentence.tokens, sentence.tags)
@@ -117,7 +117,7 @@ def scheme_of(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> FileScheme:
     runs = groupby(_parsed(Path(path), columns), type)
     found = scheme_of_tags([row.tag for row in run if isinstance(row, _TokenLine)] for _, run in runs)
     if found != READ_AS[found]:
-        say(f"{path}: the tags are {found}, and are read as {READ_AS[found]}")
+        log(f"{path}: the tags are {found}, and are read as {READ_AS[found]}")
     return found
 
 
@@ -141,11 +141,11 @@ def sentence_rows(
             yield _sentence(lines, str(path), documents, scheme)
         last = lines[-1] if lines else None
     if last is not None and not _ends_in_line_break(Path(path)):
-        say(f"{path}, line {last.line:,}: the last line has no end. Is the file cut off here, in the middle of a tag?")
+        log(f"{path}, line {last.line:,}: the last line has no end. Is the file cut off here, in the middle of a tag?")
 
 
 def _ends_in_line_break(path: Path) -> bool:
-    with opened(str(path)) as stream:
+    with open_input(str(path)) as stream:
         last = b""
         while more := stream.read(1 << 20):
             last = more[-1:]

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from bertrelay.data.readers import opened
+from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import not_written
+from bertrelay.files import write_error
 from bertrelay.privacy import is_sensitive
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.biomedical.annotations import Document, Unfit
 from domain.biomedical.formats import bioc, brat, conll, jsonl, pages, pubtator, texts
 from domain.biomedical.formats.items import Format, Item, check_document, numbered, refuse, told_id
@@ -88,7 +88,7 @@ def _begins_as_pubtator(path: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        with opened(str(path)) as stream:
+        with open_input(str(path)) as stream:
             return TITLE_LINE.match(stream.read(1000).lstrip()) is not None
     except (EOFError, OSError, zlib.error):
         return False  # reading it will say what is wrong
@@ -119,7 +119,7 @@ def read_documents(
         rejects.close()
     if left_out:
         told = ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common())
-        say(f"{path}: only entities are read; read over: {told}")
+        log(f"{path}: only entities are read; read over: {told}")
 
 
 def document_items(path: Path | str, format_name: FormatName | None = None) -> Iterator[Item]:
@@ -170,7 +170,7 @@ def writing(
         with opens(path) as write:
             yield partial(_put, write=write, name=name, rejects=rejects)
     except OSError as error:
-        raise not_written(path, error) from error
+        raise write_error(path, error) from error
 
 
 def write_documents(

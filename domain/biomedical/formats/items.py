@@ -8,11 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertrelay.data.readers import line_rows, opened
+from bertrelay.data.readers import line_rows, open_input
 from bertrelay.data.records import TakesRejects
 from bertrelay.data.tables import Record, Table, Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file
+from bertrelay.files import atomic_write
 from bertrelay.privacy import WITHHELD, is_sensitive
 from bertrelay.settings import InputFile
 from domain.biomedical.annotations import Document, Entity, Span, Unfit
@@ -45,7 +45,7 @@ def numbered_lines(path: Path) -> Iterator[Record | Unusable]:
 def whole_text(path: Path) -> str:
     """The text of a file, to the character: line ends and a byte order mark stay. Raises Unfit when it is not UTF-8."""
     try:
-        with opened(str(path)) as stream:
+        with open_input(str(path)) as stream:
             return stream.read().decode()
     except UnicodeDecodeError as error:
         raise Unfit("not valid UTF-8", f"byte {error.start:,} of the file, counted from 0") from None
@@ -58,7 +58,7 @@ def text_file(
     path: Path, rendered: Callable[[Document], str], head: str = "", between: str = "", tail: str = ""
 ) -> Iterator[Write]:
     """A file of rendered documents, one after the other; it is whole or not there."""
-    with whole_file(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
+    with atomic_write(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
         file.write(head)
         separators = iter([""])
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bertrelay.files import whole_file
+from bertrelay.files import atomic_write
 from domain.biomedical.annotations import Document
 from domain.biomedical.entities.page import check_apart, page
 from domain.biomedical.formats.items import Write, in_one_piece
@@ -19,7 +19,7 @@ def writing(path: Path) -> Iterator[Write]:
         check(document)
         documents.append(document)
 
-    with whole_file(path) as building:
+    with atomic_write(path) as building:
         yield write
         building.write_text(page(documents, path.stem), encoding="utf-8")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.data.tables import Unusable
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.biomedical.annotations import Document, Entity, Passage, Unfit
 from domain.biomedical.formats.items import (
     IMPOSSIBLE,
@@ -142,7 +142,7 @@ def writing(path: Path) -> Iterator[Write]:
 
         yield write_and_count
     if line_breaks:
-        say(
+        log(
             f"{path}: {line_breaks:,} line breaks in {documents:,} documents became spaces of the same length, because "
             "PubTator has one line for a title and one for an abstract; offsets are unchanged"
         )

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertrelay.data.records import Rejects
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.clinical.cohorts.flow import Flow
 from domain.clinical.cohorts.mimic import ROW, columns_of, read_table, version_of
 from domain.clinical.cohorts.tables import Version
@@ -44,7 +44,7 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
     found = admissions.merge(patients, on="subject_id", how="left", validate="many_to_one", indicator="listed")
     strangers = int((found["listed"] == "left_only").sum())
     if strangers:
-        say(
+        log(
             f"{strangers:,} of {len(found):,} admissions are of subjects that {tables['patients'].name} does not list, "
             "and so without an age: see that both tables are whole and of one release"
         )

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertrelay.data.records import Rejects
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.clinical.cohorts.mimic import ROW, columns_of, read_blocks
 from domain.clinical.cohorts.stays import STAY
 from domain.clinical.parquet import write_parquet
@@ -29,7 +29,7 @@ def write_characteristics(
 
     known = pa.Table.from_pandas(stays[COLUMNS], preserve_index=False)
     if diagnoses is None:
-        say("there is no table diagnoses_icd: characteristics come without diagnoses")
+        log("there is no table diagnoses_icd: characteristics come without diagnoses")
         codes = pa.nulls(len(stays), _list_type())
     else:
         codes = _by_stay(_read(diagnoses, members, rejects), stays["hadm_id"])

@@ -6,7 +6,7 @@ has come back.
 
 from typing import TYPE_CHECKING
 
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.clinical.cohorts.discharges import count_discharges
 from domain.clinical.cohorts.flow import Flow
 from domain.clinical.cohorts.stays import NEWBORN, STAY, FoundStays, next_begins, with_return
@@ -29,7 +29,7 @@ def huang_stays(admissions: "pd.DataFrame", version: Version, flow: Flow) -> Fou
     others = [kind for kind in PLANNED_BY_DEFAULT[version] if kind not in PLANNED]
     if others:
         count = int(admissions["admission_type"].isin(others).sum())
-        say(
+        log(
             f"rules huang2019: planned types differ in MIMIC-{version}. They take {' and '.join(PLANNED)} alone for "
             f"planned, as the published code for MIMIC-III does; {count:,} admissions as {' or '.join(others)}, which "
             "the default rules take for planned too, count as unplanned returns"

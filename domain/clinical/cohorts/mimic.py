@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertrelay.data.readers import opened
+from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects, TakesRejects
 from bertrelay.errors import RequestError
 from domain.clinical.cohorts.fields import parsed
@@ -93,7 +93,7 @@ def version_of(patients: Path) -> Version:
 
 
 def _header(file: Path) -> list[str]:
-    with opened(str(file)) as stream:
+    with open_input(str(file)) as stream:
         try:
             first = stream.readline().decode("utf-8-sig")
         except (EOFError, OSError, UnicodeDecodeError) as error:

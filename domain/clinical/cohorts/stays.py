@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.clinical.cohorts.admissions import ORDER
 from domain.clinical.cohorts.cohort_settings import CohortSettings
 from domain.clinical.cohorts.discharges import count_discharges, died_within, without_discharges
@@ -59,7 +59,7 @@ def _planned_types(stays: "pd.DataFrame", asked: Sequence[str] | None, version: 
     names = [name.strip().upper() for name in asked]
     unmet = sorted(set(names).difference(stays["admission_type"]))
     if unmet:
-        say(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
+        log(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
     return names
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import write_json
 from bertrelay.privacy import sensitive_data
-from bertrelay.progress import Bar, progress, say
+from bertrelay.progress import Bar, log, progress
 from bertrelay.stage import Metrics, StageContext
 from domain.clinical.ids import canonical_ids
 from domain.clinical.leaks.audit_settings import NEAR, AuditSettings
@@ -78,7 +78,7 @@ def run(settings: AuditSettings, context: StageContext) -> Metrics:
     findings = look_for_leaks([Path(file) for file in settings.files], settings.near)
     write_json(context.output / "audit.json", {"findings": [asdict(finding) for finding in findings]})
     for finding in findings:
-        say(f"{finding.level}  {finding.told}")
+        log(f"{finding.level}  {finding.told}")
     leaks = [finding.told for finding in findings if finding.level == "fail"]
     if leaks and settings.leaks == "stop":
         raise WorkError(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.inference import padded
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from domain.clinical.notes.chunks import Chunk, Chunker, Chunks
 
 DONE = "done.json"
@@ -82,7 +82,7 @@ def warn_of_unknown(shares: NDArray[np.float64]) -> None:
     """Logs how many admissions have more than `UNKNOWN_LIMIT` of unknown tokens; (admissions,), nan without tokens."""
     above = int((shares > UNKNOWN_LIMIT).sum())
     if above:
-        say(
+        log(
             f"warning: more than {UNKNOWN_LIMIT:.0%} of the tokens are unknown to the model in {above:,} of "
             f"{len(shares):,} admissions, whose probabilities mean little; check the language, encoding and column of "
             "the notes"

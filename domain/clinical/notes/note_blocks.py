@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from bertrelay.data.records import RejectList, Rejects
-from bertrelay.files import read_json, whole_file, write_json
+from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.progress import progress
 from domain.clinical.cohorts.mimic import Block, read_blocks
 from domain.clinical.notes.note_rows import COLUMNS, SCHEMA, NoteFilter
@@ -72,7 +72,7 @@ def _done_before(folder: Path, table: str) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _write_block(file: Path, block: Block, kept: pa.Table, counts: Counter[str], found: RejectList) -> dict[str, Any]:
-    with whole_file(file) as building, pa.ipc.new_file(building, SCHEMA) as writer:
+    with atomic_write(file) as building, pa.ipc.new_file(building, SCHEMA) as writer:
         writer.write_table(kept)
     facts = {
         "rows": block.rows.num_rows,

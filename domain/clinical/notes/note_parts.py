@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bertrelay.files import read_json, whole_file, write_json
+from bertrelay.files import atomic_write, read_json, write_json
 from bertrelay.progress import progress
 from domain.clinical.notes.note_blocks import Account, open_block
 from domain.clinical.notes.note_rows import NO_TEXT, Integers, Stays
@@ -67,7 +67,7 @@ def _write_part(file: Path, blocks: Sequence[Path], stays: Stays, first: int, en
     cohort = stays.table.take(pa.array([stay for stay, _ in known], pa.int32()))
     columns = {name: cohort[name] for name in ("hadm_id", "subject_id", "split")}
     columns |= {name: [text[name] for _, text in known] for name in ("text", "sections", "n_notes")}
-    with whole_file(file) as building:
+    with atomic_write(file) as building:
         pq.write_table(pa.table(columns, schema=SCHEMA), building)
     facts = {"without_text": sum(count - text["n_notes"] for _, count, text in texts)}
     write_json(file.with_suffix(".json"), facts, compact=True)  # last: its presence means all is there

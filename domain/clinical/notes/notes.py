@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import whole_file, write_json, write_text
-from bertrelay.progress import say
+from bertrelay.files import atomic_write, write_json, write_text
+from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical.cohorts.cohort import COHORT, STAYS
 from domain.clinical.cohorts.splits import SPLITS
@@ -58,7 +58,7 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     open_stays = int(notes_of.open.sum()) if settings.input == "early" else None
     without = (stays.table.num_rows if open_stays is None else open_stays) - sum(written.values())
     if without:
-        say(f"notes: {without:,} stays are left without text")
+        log(f"notes: {without:,} stays are left without text")
     _write_flow(context.output / FLOW_FILE, account, stays.table.num_rows, open_stays, written, without)
     write_text(context.output / TOKENS_FILE, "".join(token + "\n" for token in marks.TOKENS))
     write_json(context.output / ABOUT_FILE, {"input": settings.input, "stays": settings.stays})
@@ -81,9 +81,9 @@ def _check_any(account: Account, settings: NotesSettings) -> None:
             f"Check that the cohort in {settings.cohort} was made of the same release as these notes, and that `input` "
             "asks for the notes you mean."
         )
-    say(f"notes: kept {account.kept:,} of {account.rows:,} rows; left out {_told(account)}")
+    log(f"notes: kept {account.kept:,} of {account.rows:,} rows; left out {_told(account)}")
     if account.counts[UNKNOWN]:
-        say(
+        log(
             f"{account.counts[UNKNOWN]:,} notes are {UNKNOWN}: if they are many, see that both tables are whole and of "
             "one release"
         )
@@ -97,7 +97,7 @@ def _told(account: Account) -> str:
 def _write_notes(parts: Sequence[Path], path: Path) -> dict[str, int]:
     """Puts the parts into one file; returns the number of stays in each split."""
     counts = dict.fromkeys(SPLITS, 0)
-    with whole_file(path) as building, pq.ParquetWriter(building, SCHEMA) as writer:
+    with atomic_write(path) as building, pq.ParquetWriter(building, SCHEMA) as writer:
         for part in parts:
             table = pq.read_table(part)
             writer.write_table(table)

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from domain.clinical.outcomes.labelled_notes import LabelledNotes
 from domain.clinical.outcomes.measures import Flags, Floats, auroc_of
 
@@ -50,7 +50,7 @@ def baselines(notes: LabelledNotes, permutations: int = 0, seed: int = 0) -> Ite
     try:
         words.fit(notes.texts(splits[0]))
     except ValueError:
-        say(f"no word stands in {FEWEST_NOTES} notes of train: there is no baseline of counted words")
+        log(f"no word stands in {FEWEST_NOTES} notes of train: there is no baseline of counted words")
         return
     of_splits = [words.transform(notes.texts(split)) for split in splits]
     by_words = _fitted(notes, [LogisticRegression(C=c, max_iter=ITERATIONS) for c in PENALTIES], of_splits)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from bertrelay.files import write_json
-from bertrelay.progress import say
+from bertrelay.progress import log
 from bertrelay.stage import Metrics
 from domain.clinical.cohorts.characteristics import CHARACTERISTICS
 from domain.clinical.outcomes.classifier import save_model
@@ -101,7 +101,7 @@ def _judged_baselines(held_out: HeldOut, ours: Judged, settings: LearningSetting
 def _write_slices(held_out: HeldOut, ours: Judged, cohort: Path, output: Path) -> None:
     file = cohort / CHARACTERISTICS
     if not file.is_file():
-        say(f"there is no {CHARACTERISTICS} in the cohort: no figures by groups of patients")
+        log(f"there is no {CHARACTERISTICS} in the cohort: no figures by groups of patients")
         return
     known_of = pd.read_parquet(file).drop_duplicates("hadm_id").set_index("hadm_id")
     groups = groups_of(known_of.reindex(held_out.column("hadm_id")), held_out.column("characters").tolist())
@@ -117,7 +117,7 @@ def _judged_labels(held_out: HeldOut, output: Path) -> Metrics:
     ours = JudgedLabels(held_out.subjects, held_out.test.labels, held_out.test_probabilities, how.outcome.kind)
     metrics = label_figures(ours)
     if metrics["labels_left_out"]:
-        say(
+        log(
             f"{how.task}: {metrics['labels_left_out']:.0f} of {len(how.labels)} labels are true of no test admission "
             "or of all of them; they have no AUROC and are left out of the macro mean"
         )

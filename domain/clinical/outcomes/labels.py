@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.clinical.cohorts.characteristics import CHARACTERISTICS
 from domain.clinical.outcomes.diagnosis_groups import commonest, groups_of_stay, indicators
 from domain.clinical.outcomes.outcome import DIAGNOSES, LENGTH_OF_STAY, Outcome
@@ -49,7 +49,7 @@ def _diagnoses(stays: "pd.DataFrame", cohort: Path, groups: int) -> Labels:
     of_stays = [groups_of_stay(each) for each in codes.reindex(stays["hadm_id"])]
     uncoded = sum(not each for each in of_stays)
     if uncoded:
-        say(f"diagnoses: {uncoded:,} of {len(of_stays):,} stays have no code of ICD-9 or ICD-10, and so no diagnosis")
+        log(f"diagnoses: {uncoded:,} of {len(of_stays):,} stays have no code of ICD-9 or ICD-10, and so no diagnosis")
     is_train = (stays["split"] == "train").tolist()
     names = commonest((each for each, wanted in zip(of_stays, is_train, strict=True) if wanted), groups)
     if not names:

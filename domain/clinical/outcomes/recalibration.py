@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import chdtrc, expit, logit
 
-from bertrelay.progress import say
+from bertrelay.progress import log
 from domain.clinical.outcomes.bootstrap import FiguresOf
 from domain.clinical.outcomes.measures import Bins, Flags, Floats, brier, ratio
 
@@ -58,7 +58,7 @@ def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model")
     """
     fewest, of_all = min(outcomes.sum(), (~outcomes).sum()), f"{np.sum(outcomes):,} of {len(outcomes):,} positive"
     if fewest == 0:
-        say(f"recalibration of {name}: none; it takes validation admissions of either outcome, found {of_all}")
+        log(f"recalibration of {name}: none; it takes validation admissions of either outcome, found {of_all}")
         return Recalibration()
     unchanged, shifted = Recalibration(), Recalibration(1.0, _intercept(probability, outcomes))
     fitted, parameters = shifted, 1
@@ -66,7 +66,7 @@ def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model")
         fitted, parameters = _slope_and_intercept(log_odds(probability), outcomes), 2
     else:
         needed = f"it takes {FEWEST_FOR_SLOPE} of either outcome on validation"
-        say(f"recalibration of {name}: no slope; {needed}, found {of_all}")
+        log(f"recalibration of {name}: no slope; {needed}, found {of_all}")
 
     def fits_better(than: Recalibration, parameters: int) -> bool:
         gain = _deviance(probability, outcomes, than) - _deviance(probability, outcomes, fitted)
@@ -77,7 +77,7 @@ def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model")
     if parameters == 1 or not fits_better(shifted, 1):
         return shifted
     if fitted.slope <= 0:
-        say(f"recalibration of {name}: P does not rise with the outcome on validation, so all get the prevalence")
+        log(f"recalibration of {name}: P does not rise with the outcome on validation, so all get the prevalence")
         return Recalibration(0.0, float(logit(outcomes.mean())))
     return fitted
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from bertrelay.data.records import Rejects, rows
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
-from bertrelay.files import not_written, whole_file
+from bertrelay.files import atomic_write, write_error
 from bertrelay.parts import Parts
 from domain.clinical.ids import canonical_id, tell_mixed_ids
 from domain.clinical.outcomes.given_notes import given_note
@@ -133,7 +133,7 @@ def sorted_notes(notes: NotesTable, beside: Path, rejects: Rejects) -> Iterator[
             raise RequestError(f"{notes.path} holds no note of an admission. Check the file and its columns.")
         yield found
     except sqlite3.OperationalError as error:
-        raise not_written(path, OSError(28, "the notes could not be sorted on the disk")) from error
+        raise write_error(path, OSError(28, "the notes could not be sorted on the disk")) from error
     finally:
         base.close()
         path.unlink(missing_ok=True)
@@ -172,12 +172,12 @@ def scored_blocks(parts: Parts[Block]) -> Iterator[list[Row]]:
 def write_scores(blocks: Iterator[list[Row]], columns: Sequence[str], output: Path) -> None:
     """Writes rows as JSONL, Parquet or CSV, by the suffix; CSV has no place for the list of chunks."""
     try:
-        with whole_file(output) as building:
+        with atomic_write(output) as building:
             {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}[output.suffix](
                 blocks, columns, building
             )
     except OSError as error:
-        raise not_written(output, error) from error
+        raise write_error(output, error) from error
 
 
 def _write_csv(blocks: Iterator[list[Row]], columns: Sequence[str], path: Path) -> None:

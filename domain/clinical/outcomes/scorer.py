@@ -15,7 +15,7 @@ from bertrelay.data.texts import texts_of
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
-from bertrelay.progress import Bar, say
+from bertrelay.progress import Bar, log
 from domain.clinical.ids import tell_mixed_ids
 from domain.clinical.notes.chunk_tokens import ChunkTokens, chunk_tokens, unknown_shares, unreadable, warn_of_unknown
 from domain.clinical.notes.chunks import Chunker
@@ -123,7 +123,7 @@ class OutcomeScorer:
         model.network.to(device)
         _tell_early_notes(model.settings)
         if model.settings.threshold is not None and model.settings.alarms is None:
-            say("the model's alarm threshold comes without the number of alarms behind it; train it again to have that")
+            log("the model's alarm threshold comes without the number of alarms behind it; train it again to have that")
         return cls(model)
 
     def score(
@@ -248,9 +248,9 @@ class ReadmissionScorer:
 def _tell_early_notes(how: OutcomeModelSettings) -> None:
     """Says which notes a model of early notes is for; nothing in a note tells which kind it is."""
     if how.outcome.early_only:
-        say("the model learnt from early notes: a discharge summary would give the outcome away, so score early notes")
+        log("the model learnt from early notes: a discharge summary would give the outcome away, so score early notes")
     elif how.input == "early":
-        say("the model learnt from early notes: score early notes, for of a discharge summary it has learnt nothing")
+        log("the model learnt from early notes: score early notes, for of a discharge summary it has learnt nothing")
 
 
 def _score(text: str, chunks: list[ScoredChunk], by_label: Floats, how: OutcomeModelSettings) -> Score:

@@ -13,12 +13,12 @@ import numpy as np
 from bertrelay.backbone import model_folder
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output, held, write_text
+from bertrelay.files import check_output, output_lock, write_text
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import default_device, give_back_memory, resolve_precision
+from bertrelay.hardware import default_device, release_memory, resolve_precision
 from bertrelay.parts import Parts
 from bertrelay.privacy import sensitive_data
-from bertrelay.progress import progress, say
+from bertrelay.progress import log, progress
 from domain.clinical.notes.chunk_tokens import warn_of_unknown
 from domain.clinical.outcomes.classifier import read_description
 from domain.clinical.outcomes.outcome import OutcomeName
@@ -111,7 +111,7 @@ def score_file(
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
     precision = resolve_precision(precision, default_device())
-    with held(output), ExitStack() as stack:
+    with output_lock(output), ExitStack() as stack:
         found, rejected = _read(source, output, max_rejects, stack)
         shown = None if page is None else _admission(found, admission)
         parts = Parts(output, found.blocks())
@@ -151,14 +151,14 @@ def _score_blocks(
     waiting, began, computed = parts.waiting(), time.monotonic(), 0
     done = found.admissions - sum(parts.blocks[number].end - parts.blocks[number].first for number in waiting)
     if done:
-        say(f"scoring: going on after {done:,} of {found.admissions:,} admissions")
+        log(f"scoring: going on after {done:,} of {found.admissions:,} admissions")
     with progress("scoring", found.admissions, "admissions", done) as bar:
         for number in waiting:
             scored = work(found.of(parts.blocks[number]))
             parts.write(number, map(line_of, scored))
             computed += sum(row["n_chunks"] for row in scored)
             bar.advance(len(scored))
-            give_back_memory()
+            release_memory()
     return computed / (time.monotonic() - began) if computed else None
 
 
@@ -213,7 +213,7 @@ def _written(
     parts.remove()
     for reason in (NO_TEXT, UNKNOWN_TEXT):
         if reasons[reason]:
-            say(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
+            log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
     warn_of_unknown(np.array(shares, np.float64))
     return len(shares), reasons, chunks, alarms
 

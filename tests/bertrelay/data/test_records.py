@@ -370,10 +370,10 @@ def test_the_account_says_which_data_it_concerns(tmp_path: Path, capsys: pytest.
         for file, reason in [("dev", "no score"), ("train", "no score"), ("train", "no score"), ("dev", "empty")]:
             rejects.add(file, 1, reason)
     assert rejects.counts == {"no score": 3, "empty": 1}
-    assert rejects.told() == "2 × no score in train, 1 × no score in dev, 1 × empty in dev"
-    assert rejects.told(["dev"]) == "1 × no score in dev, 1 × empty in dev"
+    assert rejects.summary() == "2 × no score in train, 1 × no score in dev, 1 × empty in dev"
+    assert rejects.summary(["dev"]) == "1 × no score in dev, 1 × empty in dev"
     told = capsys.readouterr().err
-    assert told == f"left out 4 of 11 records, which cannot be used: {rejects.told()}; r.jsonl lists them\n"
+    assert told == f"left out 4 of 11 records, which cannot be used: {rejects.summary()}; r.jsonl lists them\n"
 
 
 def test_nothing_is_said_where_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
