@@ -48,8 +48,8 @@ from safetensors.torch import load_file, save_file
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, Stopped
 from bertrelay.fingerprint import Digests
-from domain.biomedical.answers.answerer import QuestionAnswerer
-from domain.biomedical.entities.tagger import EntityTagger
+from domain.biomedical.ner.tagger import EntityTagger
+from domain.biomedical.qa.answerer import QuestionAnswerer
 from domain.clinical.outcomes.scorer import OutcomeScorer
 from domain.pretraining.network import start_network
 from domain.pretraining.settings import PretrainSettings

@@ -34,14 +34,14 @@ from benchmarks.contenders import Answer, Claim, Spread, at_least, judge
 from benchmarks.machine import MINILM, add_data, machine, require
 from benchmarks.trainer import BF16, DEFAULT, OURS, add_parts, quiet, train_in_turns, train_with_trainer
 from bertrelay.stage import StageContext
-from domain.biomedical.entities.examples import Example, read_examples, types_in
-from domain.biomedical.entities.labels import LabelSet
-from domain.biomedical.entities.ner_settings import EntitySource, NerSettings
-from domain.biomedical.entities.ner_train import run, tag_numbers
-from domain.biomedical.entities.network import EntityModel, load_model, save_model, start_model
-from domain.biomedical.entities.prediction import decode, predict_blocks
-from domain.biomedical.entities.scoring import Tags, count_entities, entity_figures, strict_spans
-from domain.biomedical.tags import TokenSpan, tags_of
+from domain.biomedical.documents.tokens import TokenSpan, tags_of
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.examples import Example, read_examples, types_in
+from domain.biomedical.ner.metrics import Tags, count_entities, entity_figures, strict_spans
+from domain.biomedical.ner.model import EntityModel, load_model, save_model, start_model
+from domain.biomedical.ner.settings import EntitySource, NerSettings
+from domain.biomedical.ner.tagger import decode, predict_blocks
+from domain.biomedical.ner.train import run, tag_numbers
 
 TRAIN, TEST = "ner/ncbi-disease/train.tsv", "ner/ncbi-disease/test.tsv"
 BELOW, TIMES_DEFAULT, TIMES_BF16 = 0.015, 3, 2

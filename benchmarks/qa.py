@@ -39,14 +39,13 @@ from benchmarks.machine import MINILM, add_data, machine, require
 from benchmarks.trainer import BF16, DEFAULT, OURS, add_parts, quiet, train_in_turns, train_with_trainer
 from bertrelay.data.records import Rejects
 from bertrelay.stage import StageContext
-from domain.biomedical.answers import qa_evaluation
-from domain.biomedical.answers.learning import read_all
-from domain.biomedical.answers.network import save_model, start_model
-from domain.biomedical.answers.qa_settings import QaEvaluateSettings, QaSettings
-from domain.biomedical.answers.qa_train import QaTask, run
-from domain.biomedical.answers.question_files import read_questions, write_questions
-from domain.biomedical.answers.questions_settings import SPLITS, QuestionsSettings
-from domain.biomedical.answers.splitting import write_splits
+from domain.biomedical.qa import evaluate
+from domain.biomedical.qa.model import save_model, start_model
+from domain.biomedical.qa.question_files import read_questions, write_questions
+from domain.biomedical.qa.settings import SPLITS, QaEvaluateSettings, QaSettings, QuestionsSettings
+from domain.biomedical.qa.split import write_splits
+from domain.biomedical.qa.subwords import read_all
+from domain.biomedical.qa.train import QaTask, run
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 
@@ -132,7 +131,7 @@ def rows(task: QaTask, epoch: int) -> list[dict[str, Any]]:
 def scored(bench: Bench, folder: str) -> Answer:
     """F1 and exact match on the test file, and of the first sentence of each text."""
     settings = QaEvaluateSettings.model_validate({"model": folder, "test": [{"path": str(bench.test)}]})
-    found = qa_evaluation.run(settings, StageContext(Path(folder), bench.scratch / "cache"))
+    found = evaluate.run(settings, StageContext(Path(folder), bench.scratch / "cache"))
     return {name: found[name] for name in ("questions", "f1", "exact_match", "first_sentence/f1")}
 
 

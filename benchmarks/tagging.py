@@ -37,10 +37,10 @@ from benchmarks.machine import MINILM, add_data, add_device, machine, require
 from benchmarks.private import looked_at
 from bertrelay.hardware import private_memory_mb, resolve_precision
 from domain.biomedical import EntityTagger
-from domain.biomedical.annotations import Document
-from domain.biomedical.entities.labels import LabelSet
-from domain.biomedical.entities.network import save_model, start_model
-from domain.biomedical.formats import read_documents
+from domain.biomedical.documents import read_documents
+from domain.biomedical.documents.document import Document
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.model import save_model, start_model
 from domain.sentences import sentence_spans
 
 ABSTRACTS = "text/pubmed-abstracts.jsonl.gz"

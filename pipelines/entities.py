@@ -11,7 +11,7 @@ from bertrelay.files import read_json
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from domain.biomedical.annotations import Document
+    from domain.biomedical.documents.document import Document
 
 CONFUSIONS, EXAMPLES = "confusions.json", "examples.json"
 KINDS = {
@@ -46,7 +46,7 @@ def entity_pictures(folder: Path, with_text: bool = True) -> EntityPictures | No
         return None
     if not with_text:
         confusions, examples = {**confusions, "mentions": []}, NO_EXAMPLES
-    from domain.biomedical.entities.page import compared, hues_of, legend, marked
+    from domain.biomedical.ner.page import compared, hues_of, legend, marked
 
     pairs = {
         name: [
@@ -78,7 +78,7 @@ def _rows(listed: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, str, int]
 
 def _document(tokens: Sequence[str], spans: Sequence[Sequence[Any]]) -> "Document":
     """A sentence as a text, its tokens with a space between them, and the entities at their places in it."""
-    from domain.biomedical.annotations import Document, Entity
+    from domain.biomedical.documents.document import Document, Entity
 
     starts = list(accumulate((len(token) + 1 for token in tokens), initial=0))
     entities = [Entity(starts[start], starts[end] - 1, kind, *confidence) for start, end, kind, *confidence in spans]

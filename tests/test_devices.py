@@ -18,13 +18,13 @@ sys.path.append(sys.argv[2])
 import simulated_device
 from bertrelay import SentenceEncoder, encode_file
 from bertrelay.hardware import default_device
-from domain.biomedical.answers.answerer import QuestionAnswerer
-from domain.biomedical.answers.network import save_model as save_answers
-from domain.biomedical.answers.network import start_model as start_answers
-from domain.biomedical.entities.labels import LabelSet
-from domain.biomedical.entities.network import save_model as save_tags
-from domain.biomedical.entities.network import start_model as start_tags
-from domain.biomedical.entities.tagger import EntityTagger
+from domain.biomedical.qa.answerer import QuestionAnswerer
+from domain.biomedical.qa.model import save_model as save_answers
+from domain.biomedical.qa.model import start_model as start_answers
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.model import save_model as save_tags
+from domain.biomedical.ner.model import start_model as start_tags
+from domain.biomedical.ner.tagger import EntityTagger
 from domain.clinical.outcomes.classifier import save_model as save_outcome
 from domain.clinical.outcomes.classifier import start_model as start_outcome
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings

@@ -11,9 +11,9 @@ import typer.main
 from typer.testing import CliRunner
 
 from bertrelay.evaluation import statistics
-from domain.biomedical.answers import network as qa
-from domain.biomedical.entities import network as ner
-from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.ner import model as ner
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.qa import model as qa
 from pipelines.cli.app import app
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY

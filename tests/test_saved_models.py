@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bertrelay.encoder import Projection, SentenceEncoder
-from domain.biomedical.answers import network as answers
-from domain.biomedical.entities import network as entities
-from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.ner import model as entities
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.qa import model as answers
 from domain.clinical.outcomes import classifier
 from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
 from teachers.baselines.bilstm import BiLstmEncoder

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
-    from domain.biomedical.answers.answerer import QuestionAnswerer
-    from domain.biomedical.answers.answering import answer_file
-    from domain.biomedical.answers.checking import check_questions
-    from domain.biomedical.answers.question_files import read_questions, write_questions
-    from domain.biomedical.checking import check
-    from domain.biomedical.entities.tagger import EntityTagger
-    from domain.biomedical.entities.tagging import tag_file
-    from domain.biomedical.formats import read_documents, write_documents
+    from domain.biomedical.documents import read_documents, write_documents
+    from domain.biomedical.documents.checking import check
+    from domain.biomedical.ner.tagger import EntityTagger
+    from domain.biomedical.ner.tagging import tag_file
+    from domain.biomedical.qa.answerer import QuestionAnswerer
+    from domain.biomedical.qa.answering import answer_file
+    from domain.biomedical.qa.checking import check_questions
+    from domain.biomedical.qa.question_files import read_questions, write_questions
 
 __all__ = [
     "EntityTagger",
@@ -30,15 +30,15 @@ __all__ = [
 __getattr__ = loader(
     __name__,
     {
-        "EntityTagger": "entities.tagger",
-        "QuestionAnswerer": "answers.answerer",
-        "answer_file": "answers.answering",
-        "check": "checking",
-        "check_questions": "answers.checking",
-        "read_documents": "formats",
-        "read_questions": "answers.question_files",
-        "tag_file": "entities.tagging",
-        "write_documents": "formats",
-        "write_questions": "answers.question_files",
+        "EntityTagger": "ner.tagger",
+        "QuestionAnswerer": "qa.answerer",
+        "answer_file": "qa.answering",
+        "check": "documents.checking",
+        "check_questions": "qa.checking",
+        "read_documents": "documents",
+        "read_questions": "qa.question_files",
+        "tag_file": "ner.tagging",
+        "write_documents": "documents",
+        "write_questions": "qa.question_files",
     },
 )

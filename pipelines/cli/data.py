@@ -11,15 +11,15 @@ import typer
 
 from bertrelay.errors import RequestError
 from bertrelay.privacy import identifiers_shown
-from domain.biomedical.answers.question_files import QuestionFormat
-from domain.biomedical.formats.front import FormatName
+from domain.biomedical.documents import FormatName
+from domain.biomedical.qa.question_files import QuestionFormat
 from pipelines.cli.audit import audit
 from pipelines.cli.echo import echo
 from pipelines.cli.models import MODEL_HELP, check_model
 from pipelines.cli.options import JsonOption, WithTextOption
 
 if TYPE_CHECKING:
-    from domain.biomedical.checking import Finding
+    from domain.biomedical.documents.checking import Finding
 
 data = typer.Typer(help="Look at data before learning from it.", no_args_is_help=True)
 
@@ -71,7 +71,7 @@ def check(
 
       bertrelay data check train-v2.0.json dev-v2.0.json
     """
-    from domain.biomedical.checking import worst
+    from domain.biomedical.documents.checking import worst
 
     named = {"train": train, "dev": dev, "test": test}
     splits = _splits(files or [], {split: path for split, path in named.items() if path is not None})
@@ -91,10 +91,10 @@ def _findings(
     splits: dict[Any, Path], file_format: Any, model: str | None, columns: tuple[int, int]
 ) -> "list[Finding]":
     """What is found in files of entities, or of questions: told by the format, else by what the files hold."""
-    from domain.biomedical.answers.checking import are_questions, check_questions
-    from domain.biomedical.answers.question_files import SHAPES
-    from domain.biomedical.checking import check as check_entities
-    from domain.biomedical.formats import Columns
+    from domain.biomedical.documents import Columns
+    from domain.biomedical.documents.checking import check as check_entities
+    from domain.biomedical.qa.checking import are_questions, check_questions
+    from domain.biomedical.qa.question_files import SHAPES
 
     named = file_format in ("squad", "bioasq")
     if named or (file_format in (None, "jsonl") and are_questions(splits)):
@@ -109,7 +109,7 @@ def _findings(
 
 def _splits(files: Sequence[Path], named: dict[Any, Path]) -> dict[Any, Path]:
     """The file of each split. Raises RequestError for files that are given both ways, or not at all."""
-    from domain.biomedical.checking import splits_of
+    from domain.biomedical.documents.checking import splits_of
 
     if files and named:
         raise RequestError("give either files in order, or --train, --dev and --test, not both")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertrelay.errors import RequestError
-from domain.biomedical.formats.front import TITLE_LINE, FormatName
+from domain.biomedical.documents import TITLE_LINE, FormatName
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
@@ -22,7 +22,7 @@ from pipelines.cli.options import (
 from pipelines.cli.stdin import DASH, first_bytes, input_file
 
 if TYPE_CHECKING:
-    from domain.biomedical.entities.tagging import TaggedFile
+    from domain.biomedical.ner.tagging import TaggedFile
 
 ner = typer.Typer(help="Find the entities of biomedical texts.", no_args_is_help=True)
 
@@ -77,7 +77,7 @@ def tag(
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
     """
     from bertrelay.privacy import check_page
-    from domain.biomedical.entities.tag_files import Source, check_output, check_source
+    from domain.biomedical.ner.tagging import Source, check_output, check_source
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_process_group
 
@@ -93,7 +93,7 @@ def tag(
             input_format = input_format or _lines(name)
         check_source(Source(Path(name), input_format))
         with shared(process_group, processes):
-            from domain.biomedical.entities.tagging import tag_file
+            from domain.biomedical.ner.tagging import tag_file
 
             tagged = tag_file(
                 model,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertrelay.errors import RequestError
-from domain.biomedical.answers.answer_settings import CANDIDATES, InputFormat
+from domain.biomedical.qa.settings import CANDIDATES, InputFormat
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (
@@ -22,7 +22,7 @@ from pipelines.cli.options import (
 from pipelines.cli.stdin import DASH, NAME, first_bytes, input_file
 
 if TYPE_CHECKING:
-    from domain.biomedical.answers.answering import AnsweredFile
+    from domain.biomedical.qa.answering import AnsweredFile
 
 qa = typer.Typer(help="Answer questions from the texts beside them.", no_args_is_help=True)
 
@@ -90,7 +90,7 @@ def answer(
     """
     from bertrelay.files import check_output
     from bertrelay.privacy import check_page
-    from domain.biomedical.answers.answer_files import SUFFIXES, Source, check_source
+    from domain.biomedical.qa.answering import SUFFIXES, Source, check_source
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_process_group
 
@@ -105,7 +105,7 @@ def answer(
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
         check_source(Source(Path(name), input_format, id_column, question_column, context_column))
         with shared(process_group, processes):
-            from domain.biomedical.answers.answering import answer_file
+            from domain.biomedical.qa.answering import answer_file
 
             answered = answer_file(
                 model,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
-from domain.biomedical.annotations import Document, Entity, Passage
-from domain.biomedical.words import word_spans
+from domain.biomedical.documents.document import Document, Entity, Passage
+from domain.biomedical.documents.tokens import word_spans
 from pipelines.samples.entity_names import COIN, Name, coin_surname, coin_symbol
 
 WELL_KNOWN = 40

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from domain.biomedical.annotations import Document
-from domain.biomedical.formats import FormatName, write_documents
+from domain.biomedical.documents import FormatName, write_documents
+from domain.biomedical.documents.document import Document
 from pipelines.samples.entities import Abstracts
 from pipelines.samples.settings import EntitySettings
 

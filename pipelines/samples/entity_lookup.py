@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from domain.biomedical.annotations import Document, Span
+from domain.biomedical.documents.document import Document, Span
 
 Found = tuple[int, int, str]
 Names = dict[tuple[str, ...], str]

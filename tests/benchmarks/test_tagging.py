@@ -2,8 +2,8 @@ import pytest
 
 from benchmarks.ner import f1
 from benchmarks.tagging import AUTO, DEFAULT, MOST_MB, SLACK_MB, Compared, Seen, claims, long_documents
-from domain.biomedical.entities.examples import Example
-from domain.biomedical.entities.labels import LabelSet
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.examples import Example
 
 SECONDS = {DEFAULT: [4.0], AUTO: [1.0]}
 SAME = Compared(10, 0, 0, 0.0)

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import EntityTagger, tag_file
-from domain.biomedical.annotations import Document, Entity, Passage
-from domain.biomedical.entities.tag_files import written
-from domain.biomedical.entities.tag_settings import TagSettings
-from domain.biomedical.formats import FORMATS, read_documents, write_documents
+from domain.biomedical.documents import FORMATS, read_documents, write_documents
+from domain.biomedical.documents.document import Document, Entity, Passage
+from domain.biomedical.ner.settings import TagSettings
+from domain.biomedical.ner.tagging import written
 
 WORDS = ["gout", "fever", "mice", "had", "the", "of", "BRCA1", "p53", "in", "rats", "(", ")", ".", ",", "<", ">", "&"]
 TEXTS = [
@@ -36,8 +36,8 @@ def tagger(tmp_path_factory):
     from tokenizers import Tokenizer, models
     from transformers import AutoModelForTokenClassification, BertConfig, PreTrainedTokenizerFast
 
-    from domain.biomedical.entities.labels import LabelSet
-    from domain.biomedical.entities.network import EntityModel, TokenClassifier, save_model
+    from domain.biomedical.ner.decoding import LabelSet
+    from domain.biomedical.ner.model import EntityModel, TokenClassifier, save_model
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
     rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -208,7 +208,7 @@ def test_a_stage_writes_no_format_that_is_only_read(name):
 
 
 SMALL_BLOCKS = """
-import domain.biomedical.entities.tag_files as files
+import domain.biomedical.ner.tagging as files
 files.BLOCK_CHARACTERS = 10_000
 from pipelines.cli import main
 main()
@@ -248,8 +248,7 @@ def start(tagger, tmp_path):
 @pytest.fixture
 def many(write_lines, monkeypatch):
     """The texts of many documents, which are tagged in blocks of 10,000 characters here too."""
-    for room in ("tagging", "tag_files"):
-        monkeypatch.setattr(f"domain.biomedical.entities.{room}.BLOCK_CHARACTERS", 10_000)
+    monkeypatch.setattr("domain.biomedical.ner.tagging.BLOCK_CHARACTERS", 10_000)
     texts = [f"{TEXTS[n % 3]} {TEXTS[n // 3 % 3]} in rats {n}." for n in range(3_000)]
     write_lines("many.jsonl", [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts)])
     return texts

@@ -40,7 +40,7 @@ def saved(folder, **settings):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import AutoModelForQuestionAnswering, BertConfig, PreTrainedTokenizerFast
 
-    from domain.biomedical.answers.network import AnswerFinder, AnswerModel, save_model
+    from domain.biomedical.qa.model import AnswerFinder, AnswerModel, save_model
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
     rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -272,7 +272,7 @@ def test_a_recipe_answers_questions(call, answerer, questions, expected, write_l
 # Killed and shared
 
 SMALL_BLOCKS = """
-import domain.biomedical.answers.answer_files as files
+import domain.biomedical.qa.answering as files
 files.BLOCK_CHARACTERS = 10_000
 from pipelines.cli import main
 main()
@@ -301,8 +301,7 @@ def start(answerer, tmp_path):
 @pytest.fixture
 def many(write_lines, monkeypatch):
     """Many questions, which are answered in blocks of 10,000 characters here too."""
-    for room in ("answering", "answer_files"):
-        monkeypatch.setattr(f"domain.biomedical.answers.{room}.BLOCK_CHARACTERS", 10_000)
+    monkeypatch.setattr("domain.biomedical.qa.answering.BLOCK_CHARACTERS", 10_000)
     asked = [{"id": n, "question": ASKED[n % 3][0], "context": f"{n} of {SHORT * (n % 5 + 1)}"} for n in range(1_500)]
     write_lines("many.jsonl", map(json.dumps, asked))
     return asked

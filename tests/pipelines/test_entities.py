@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from bertrelay.stage import StageContext
-from domain.biomedical.annotations import Document, Entity
-from domain.biomedical.formats import read_documents
+from domain.biomedical.documents import read_documents
+from domain.biomedical.documents.document import Document, Entity
 from pipelines.samples.entities import WELL_KNOWN, Abstracts
 from pipelines.samples.entities_stage import run
 from pipelines.samples.entity_files import draw_parts

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from bertrelay.stage import StageContext
-from domain.biomedical.answers.question_files import read_questions
+from domain.biomedical.qa.question_files import read_questions
 from pipelines.samples.entities import SENTENCES, Abstracts, Part, Sentence
 from pipelines.samples.entity_files import draw_parts
 from pipelines.samples.question_files import draw_articles

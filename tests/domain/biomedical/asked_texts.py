@@ -5,8 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from domain.biomedical.answers.question_files import write_questions
-from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.qa.question_files import write_questions
+from domain.biomedical.qa.questions import Answer, Question
 
 Kind = Literal["disease", "chemical"]
 

@@ -4,9 +4,9 @@ import pytest
 from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
-from domain.biomedical.annotations import Document, Entity
-from domain.biomedical.checking import check, splits_of, worst
-from domain.biomedical.formats import Columns, write_documents
+from domain.biomedical.documents import Columns, write_documents
+from domain.biomedical.documents.checking import check, splits_of, worst
+from domain.biomedical.documents.document import Document, Entity
 
 NCBI = NER / "ncbi-disease"
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from domain.biomedical.entities.crf import LinearChain
-from domain.biomedical.entities.decoding import legal_chain, marginals
-from domain.biomedical.entities.labels import LabelSet
-from domain.biomedical.tags import Scheme, illegal_places
+from domain.biomedical.documents.tokens import Scheme, illegal_places
+from domain.biomedical.ner.decoding import LabelSet, legal_chain, marginals
+from domain.biomedical.ner.model import LinearChain
 
 CASES: list[tuple[Scheme, list[str]]] = [("IOB2", ["A", "B"]), ("IOBES", ["A"])]
 

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from domain.biomedical.entities.decoding import Chain, legal_chain, marginals, span_probabilities, spans_of, viterbi
-from domain.biomedical.entities.labels import LabelSet
-from domain.biomedical.tags import Scheme, illegal_places
-from domain.biomedical.tags import spans_of as spans_of_tags
+from domain.biomedical.documents.tokens import Scheme, illegal_places
+from domain.biomedical.documents.tokens import spans_of as spans_of_tags
+from domain.biomedical.ner.decoding import (
+    Chain,
+    LabelSet,
+    legal_chain,
+    marginals,
+    span_probabilities,
+    spans_of,
+    viterbi,
+)
 
 CASES: list[tuple[Scheme, list[str]]] = [("IOB2", ["A"]), ("IOB2", ["A", "B"]), ("IOBES", ["A"])]
 Floats = NDArray[np.float64]
@@ -28,7 +35,7 @@ def drawn(labels: LabelSet, seed: int, learnt: bool) -> tuple[Floats, NDArray[np
 
 
 def all_sequences(emissions: Floats, chain: Chain, labels: LabelSet) -> dict[tuple[int, ...], float]:
-    """Every legal sequence of a sentence and its score, legality as `domain.biomedical.tags` has it."""
+    """Every legal sequence of a sentence and its score, legality as `domain.biomedical.documents.tokens` has it."""
     found = {}
     for tags in product(range(len(labels)), repeat=len(emissions)):
         if illegal_places([labels.tags[tag] for tag in tags], labels.scheme):

@@ -8,9 +8,9 @@ from real_files import NER, with_ner
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from domain.biomedical.annotations import Document, Entity
-from domain.biomedical.entities.examples import Example, of_document, of_types, read_examples, types_in
-from domain.biomedical.entities.ner_settings import EntitySource
+from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.ner.examples import Example, of_document, of_types, read_examples, types_in
+from domain.biomedical.ner.settings import EntitySource
 
 TEXT = "No sign of gout. Acute gouty arthritis was seen."
 

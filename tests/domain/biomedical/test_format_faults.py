@@ -8,8 +8,8 @@ import pytest
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from domain.biomedical.annotations import Document
-from domain.biomedical.formats import Columns, format_of, read_documents, read_sentences, write_documents
+from domain.biomedical.documents import Columns, format_of, read_documents, read_sentences, write_documents
+from domain.biomedical.documents.document import Document
 
 SECRET = "Xylophonitis"
 

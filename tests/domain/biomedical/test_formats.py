@@ -11,9 +11,9 @@ from real_files import NER, with_ner
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from domain.biomedical.annotations import Document, Entity, Passage, TaggedSentence
-from domain.biomedical.formats import format_of, read_documents, read_sentences, write_documents, write_sentences
-from domain.biomedical.formats.conll import Columns, scheme_of
+from domain.biomedical.documents import format_of, read_documents, read_sentences, write_documents, write_sentences
+from domain.biomedical.documents.conll import Columns, scheme_of
+from domain.biomedical.documents.document import Document, Entity, Passage, TaggedSentence
 
 FILES = sorted(NER.glob("*/*.tsv"))
 
@@ -188,7 +188,7 @@ def places(document):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_real_documents_survive_every_format(tmp_path, path, monkeypatch):
     """All documents of the test files, and so that it takes seconds every fifth of the others."""
-    monkeypatch.setattr("domain.biomedical.formats.brat.sync_contents", lambda _: None)  # of ten thousand files
+    monkeypatch.setattr("domain.biomedical.documents.brat.sync_contents", lambda _: None)  # of ten thousand files
     write_sentences(tmp_path / "copy.tsv", read_sentences(path))
     assert (tmp_path / "copy.tsv").read_bytes() == path.read_bytes()
     documents = list(read_documents(path))[:: 1 if path.stem == "test" else 5]
@@ -309,7 +309,7 @@ def test_bioc_as_pubtator_gives_it_line_by_line(tmp_path):
 
 
 def test_bioc_memory_is_that_of_a_document(tmp_path, monkeypatch):
-    monkeypatch.setattr("domain.biomedical.formats.json_window.SIZE", 10_000)
+    monkeypatch.setattr("domain.biomedical.documents.json_stream.SIZE", 10_000)
     document = Document("", "word " * 4_000, (Entity(0, 4, "X"),))
     write_documents(tmp_path / "big.json", (replace(document, id=str(number)) for number in range(200)))
     assert (tmp_path / "big.json").stat().st_size > 4_000_000
@@ -323,7 +323,7 @@ def test_bioc_memory_is_that_of_a_document(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_bioc_is_read_in_pieces_of_any_size(tmp_path, monkeypatch, size):
-    monkeypatch.setattr("domain.biomedical.formats.json_window.SIZE", size)
+    monkeypatch.setattr("domain.biomedical.documents.json_stream.SIZE", size)
     draw = random.Random(9)
     documents = [random_document(draw, f"d{number}", nested=True) for number in range(5)]
     assert round_trip(tmp_path, "bioc", documents) == documents
@@ -437,7 +437,7 @@ def test_a_brat_folder_with_something_in_it_stays_as_it_is(tmp_path):
 
 
 def test_tokens_that_no_line_can_hold_are_not_written(tmp_path):
-    from domain.biomedical.annotations import Unfit
+    from domain.biomedical.documents.document import Unfit
 
     with pytest.raises(Unfit):
         write_sentences(tmp_path / "x.tsv", [TaggedSentence(("a\tb",), ("O",))])

@@ -16,12 +16,13 @@ from bertrelay.errors import RequestError, Stopped
 from bertrelay.settings import leaves
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
-from domain.biomedical.entities import ner_evaluation, ner_train
-from domain.biomedical.entities.examples import Example
-from domain.biomedical.entities.labels import LabelSet
-from domain.biomedical.entities.ner_settings import NerEvaluateSettings, NerSettings
-from domain.biomedical.entities.ner_train import NerTask
-from domain.biomedical.entities.network import load_model, start_model
+from domain.biomedical.ner import evaluate as evaluation
+from domain.biomedical.ner import train as training
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.examples import Example
+from domain.biomedical.ner.model import load_model, start_model
+from domain.biomedical.ner.settings import NerEvaluateSettings, NerSettings
+from domain.biomedical.ner.train import NerTask
 
 LEARNING: dict[str, Any] = {
     "max_tokens": 40,
@@ -41,13 +42,13 @@ def given(tiny_bert: Path, write_sentences: Any) -> dict[str, Any]:
 
 
 def learn(context: StageContext, given: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return ner_train.run(NerSettings.model_validate({**given, **more}), context)
+    return training.run(NerSettings.model_validate({**given, **more}), context)
 
 
 def evaluate(context: StageContext, tmp_path: Path, **more: Any) -> dict[str, Any]:
     (tmp_path / "scores").mkdir(exist_ok=True)
     settings = NerEvaluateSettings.model_validate({"model": str(context.output / "model"), "precision": "fp32", **more})
-    return ner_evaluation.run(settings, StageContext(tmp_path / "scores", context.cache))
+    return evaluation.run(settings, StageContext(tmp_path / "scores", context.cache))
 
 
 def read_tsv(file: Path) -> list[list[list[str]]]:

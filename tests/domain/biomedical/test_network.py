@@ -17,9 +17,8 @@ from transformers import (
 
 from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
-from domain.biomedical.entities.labels import LabelSet
-from domain.biomedical.entities.network import EntityModel, load_model, save_model, start_model
-from domain.biomedical.entities.pieces import Cutter
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.model import Cutter, EntityModel, load_model, save_model, start_model
 
 LABELS = LabelSet.of_types(["Disease", "Chemical"])
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz"]

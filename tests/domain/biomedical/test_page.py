@@ -5,11 +5,11 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from domain.biomedical.annotations import Document, Entity, Unfit
-from domain.biomedical.entities.page import Judged, compared, hues_of, legend, marked, page
-from domain.biomedical.entities.scoring import pairings
-from domain.biomedical.formats import write_documents
-from domain.biomedical.tags import TokenSpan
+from domain.biomedical.documents import write_documents
+from domain.biomedical.documents.document import Document, Entity, Unfit
+from domain.biomedical.documents.tokens import TokenSpan
+from domain.biomedical.ner.metrics import pairings
+from domain.biomedical.ner.page import Judged, compared, hues_of, legend, marked, page
 
 NASTY = '<script>alert("x")</script> & 𝒜 café\x00\x07\u202e'
 

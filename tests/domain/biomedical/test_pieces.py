@@ -7,7 +7,7 @@ import pytest
 
 from bertrelay.backbone import load_tokenizer
 from bertrelay.errors import RequestError
-from domain.biomedical.entities.pieces import Cutter, owned_words
+from domain.biomedical.ner.model import Cutter, owned_words
 
 SENTENCES = [["the", "patient", "angina", "pectoris"], [], ["\x01", "fluxyz", "of"], ["gout"]]
 

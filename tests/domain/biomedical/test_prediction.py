@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from domain.biomedical.entities.labels import LabelSet
-from domain.biomedical.entities.network import EntityModel, start_model
-from domain.biomedical.entities.pieces import Cutter
-from domain.biomedical.entities.prediction import Words, find_entities, predict_blocks
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.model import Cutter, EntityModel, start_model
+from domain.biomedical.ner.tagger import Words, find_entities, predict_blocks
 
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz", "gout", "of", "\x01"]
 

@@ -8,7 +8,7 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from bertrelay.errors import RequestError
 from domain.biomedical import QuestionAnswerer
-from domain.biomedical.answers.network import save_model, start_model
+from domain.biomedical.qa.model import save_model, start_model
 
 CONTEXT = "The patient had mild asthma. After a course of insulin no flu was seen.\n\nGout and migraine in the patient."
 LONG = " ".join([CONTEXT] * 12)
@@ -81,14 +81,14 @@ def test_many_are_answered_as_each_alone(answerer):
     ],
 )
 def test_the_sentence_is_all_that_the_answer_stands_in(answerer, monkeypatch, found, sentence):
-    from domain.biomedical.answers import answerer as room
-    from domain.biomedical.answers.finding import Found
+    from domain.biomedical.qa import answerer as module
+    from domain.biomedical.qa.answerer import Found
 
     def find_answers(_model, questions, **_options):
         for _ in questions:
             yield [Found(*found, 1.0, 0.5)]
 
-    monkeypatch.setattr(room, "find_answers", find_answers)
+    monkeypatch.setattr(module, "find_answers", find_answers)
     assert answerer.answer("?", CONTEXT).sentence == sentence
 
 

@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from bertrelay.errors import RequestError
-from domain.biomedical.answers.checking import are_questions, check_questions
-from domain.biomedical.answers.question_files import write_questions
-from domain.biomedical.answers.questions import Answer, Question
-from domain.biomedical.checking import worst
+from domain.biomedical.documents.checking import worst
+from domain.biomedical.qa.checking import are_questions, check_questions
+from domain.biomedical.qa.question_files import write_questions
+from domain.biomedical.qa.questions import Answer, Question
 from pipelines.cli.app import app
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from domain.biomedical.answers.decoding import (
+from domain.biomedical.qa.decoding import (
     NBest,
     Spans,
     best_threshold,

@@ -11,18 +11,16 @@ import torch
 from asked_texts import many, write
 
 from bertrelay.stage import StageContext
-from domain.biomedical.answers import qa_evaluation
-from domain.biomedical.answers.decoding import NBest, with_no_answer
-from domain.biomedical.answers.finding import Asked, find_answers
-from domain.biomedical.answers.network import AnswerModel, save_model, start_model
-from domain.biomedical.answers.pieces import Cutter
-from domain.biomedical.answers.qa_evaluation import AROUND, passages, spread_evenly
-from domain.biomedical.answers.qa_settings import QaEvaluateSettings
-from domain.biomedical.answers.qa_train import Dev
-from domain.biomedical.answers.questions import Answer, Question
-from domain.biomedical.answers.scoring import Pools, scores_at
-from domain.biomedical.answers.slices import slices
-from domain.biomedical.answers.squad_metrics import Score
+from domain.biomedical.qa import evaluate as evaluation
+from domain.biomedical.qa.answerer import Asked, find_answers
+from domain.biomedical.qa.decoding import NBest, Pools, scores_at, with_no_answer
+from domain.biomedical.qa.evaluate import AROUND, passages, slices, spread_evenly
+from domain.biomedical.qa.metrics import Score
+from domain.biomedical.qa.model import AnswerModel, save_model, start_model
+from domain.biomedical.qa.questions import Answer, Question
+from domain.biomedical.qa.settings import QaEvaluateSettings
+from domain.biomedical.qa.subwords import Cutter
+from domain.biomedical.qa.train import Dev
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def evaluate(folder: Path, model: AnswerModel, questions: list[Question], **more
     written = [write(folder / "test.jsonl", questions)]
     given = {"model": str(folder / "model"), "precision": "fp32", "test": written}
     settings = QaEvaluateSettings.model_validate({**given, **more})
-    return qa_evaluation.run(settings, StageContext(folder / "scores", folder / "cache"))
+    return evaluation.run(settings, StageContext(folder / "scores", folder / "cache"))
 
 
 def bare(text: str) -> str:
@@ -154,8 +152,8 @@ def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model: Answ
     starts[0], ends[0], scores[0] = np.arange(20) * 5, np.arange(20) * 5 + 4, 9.0
     starts[1, :2], ends[1, :2], scores[1, :2] = (0, 8), (3, 14), (2.0, 1.0)
     spans = NBest(np.repeat([[0], [1]], 20, axis=1), starts, ends, scores, np.zeros(2))
-    found = qa_evaluation._read_off(replace(model, threshold=None), Pools.of(questions), spans)
-    told = qa_evaluation._bioasq(found, {})
+    found = evaluation._read_off(replace(model, threshold=None), Pools.of(questions), spans)
+    told = evaluation._bioasq(found, {})
     assert (told["strict_accuracy"], told["mrr"]) == (0.0, pytest.approx(1 / 3))  # gout, flu, asthma
 
 
@@ -193,8 +191,8 @@ def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_ans
         scores = np.full((3, 1), -np.inf)
         scores[answered_from] = 1.0
         spans = NBest(np.arange(3)[:, None], np.zeros((3, 1), int), np.full((3, 1), 2), scores, np.zeros(3))
-        found = qa_evaluation._read_off(replace(model, threshold=None), Pools.of(questions), spans)
-        return qa_evaluation._placed(found)[0].context
+        found = evaluation._read_off(replace(model, threshold=None), Pools.of(questions), spans)
+        return evaluation._placed(found)[0].context
 
     assert [placed(number) for number in range(3)] == [texts["first"], texts["first"], texts["other"]]
 

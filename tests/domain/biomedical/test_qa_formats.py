@@ -10,12 +10,12 @@ from real_files import COVID, with_covid
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
-from domain.biomedical.answers.question_files import (
+from domain.biomedical.qa.question_files import (
     question_format_of,
     read_questions,
     write_questions,
 )
-from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.qa.questions import Answer, Question
 
 SECRET = "Xanthippe"  # stands in every text of a fault, and never in what is told of it
 CONTEXT = f"{SECRET} had a fever of 39 °C, then a rash."

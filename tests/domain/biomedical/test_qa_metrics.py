@@ -6,18 +6,22 @@ from fractions import Fraction
 
 import pytest
 
-from domain.biomedical.answers.bioasq_metrics import (
+from domain.biomedical.qa.metrics import (
     ScoredText,
     best_answers,
     factoid_figures,
     factoid_score,
     factoid_scores,
+    figures,
     first_wordings,
     golds_by_pool,
+    mean,
+    normalised,
+    score,
+    scores,
 )
-from domain.biomedical.answers.question_files import read_questions
-from domain.biomedical.answers.questions import Answer, Question
-from domain.biomedical.answers.squad_metrics import figures, mean, normalised, score, scores
+from domain.biomedical.qa.question_files import read_questions
+from domain.biomedical.qa.questions import Answer, Question
 
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 

@@ -10,10 +10,10 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaCo
 from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_unigram
-from domain.biomedical.answers.finding import Asked, find_answers
-from domain.biomedical.answers.network import HEADS, KIND, AnswerModel, load_model, save_model, start_model
-from domain.biomedical.answers.pieces import Cutter
 from domain.biomedical.networks import refuse_other_heads
+from domain.biomedical.qa.answerer import Asked, find_answers
+from domain.biomedical.qa.model import HEADS, KIND, AnswerModel, load_model, save_model, start_model
+from domain.biomedical.qa.subwords import Cutter
 
 QUESTION, CONTEXT = "mild", "the patient of gout and angina pectoris"
 

@@ -12,10 +12,10 @@ import torch
 from asked_texts import many
 
 from bertrelay.errors import RequestError
-from domain.biomedical.answers import finding
-from domain.biomedical.answers.finding import Asked, Found, find_answers
-from domain.biomedical.answers.network import AnswerModel, start_model
-from domain.biomedical.answers.pieces import Cutter, _inside_words
+from domain.biomedical.qa import answerer as answering
+from domain.biomedical.qa.answerer import Asked, Found, find_answers
+from domain.biomedical.qa.model import AnswerModel, start_model
+from domain.biomedical.qa.subwords import Cutter, _inside_words
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def ends_inside_a_word(text: str, place: int) -> bool:
 def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(
     model: AnswerModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "CANDIDATES", 1000)
+    monkeypatch.setattr(answering, "CANDIDATES", 1000)
     context = "The patients had fluxes, asthmatic seenmild-gouty sign; inno 5mildly, of amid courses"
     model = replace(model, max_answer_tokens=12)
 
@@ -160,7 +160,7 @@ def test_words_are_of_scripts_that_have_spaces(text: str, inside: list[int]) -> 
 def test_characters_are_those_of_the_text_whatever_it_holds(
     model: AnswerModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "CANDIDATES", 200)
+    monkeypatch.setattr(answering, "CANDIDATES", 200)
     context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
     (found,) = find_answers(model, [Asked("mild", context)], top=200, precision="fp32")
     spans = {(each.start, each.end) for each in found if each.start >= 0}
@@ -201,14 +201,14 @@ def test_only_a_block_ahead_is_read(model: AnswerModel) -> None:
 
 def test_a_text_of_ten_thousand_words_is_read_to_its_end(model: AnswerModel, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = 0
-    windows = finding.spans_in_windows
+    windows = answering.spans_in_windows
 
     def counted(scores: torch.Tensor, longest: int, top: int) -> object:
         nonlocal seen
         seen += len(scores)
         return windows(scores, longest, top)
 
-    monkeypatch.setattr(finding, "spans_in_windows", counted)
+    monkeypatch.setattr(answering, "spans_in_windows", counted)
     context = "the patient of gout was seen " * 1667
     (found,) = find_answers(model, [Asked("mild", context)], precision="fp32")
     assert seen == 1 + -(-(6 * 1667 - 20) // 8)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from domain.biomedical.answers.placing import MOST_SHIFT, aligned, placed
-from domain.biomedical.answers.questions import Answer, Question
+from domain.biomedical.qa.questions import MOST_SHIFT, Answer, Question, aligned, placed
 
 
 def test_an_answer_at_its_offset_stays_there():

@@ -9,11 +9,10 @@ from pydantic import ValidationError
 from real_files import COVID, with_covid
 
 from bertrelay.errors import RequestError, WorkError
-from domain.biomedical.answers.groups import Groups
-from domain.biomedical.answers.question_files import read_questions, write_questions
-from domain.biomedical.answers.questions import Answer, Question
-from domain.biomedical.answers.questions_settings import QuestionsSettings, SplitShares
-from domain.biomedical.answers.splitting import SPLITS, run, split_of
+from domain.biomedical.qa.question_files import read_questions, write_questions
+from domain.biomedical.qa.questions import Answer, Question
+from domain.biomedical.qa.settings import QuestionsSettings, SplitShares
+from domain.biomedical.qa.split import SPLITS, Groups, run, split_of
 from pipelines.registry import REGISTRY
 
 

@@ -15,16 +15,14 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
-from domain.biomedical.answers import qa_train
-from domain.biomedical.answers.finding import Asked, find_answers
-from domain.biomedical.answers.learning import Golds, read_all
-from domain.biomedical.answers.network import AnswerModel, load_model, start_model
-from domain.biomedical.answers.pieces import Cutter
-from domain.biomedical.answers.qa_settings import QaSettings
-from domain.biomedical.answers.qa_train import QaTask
-from domain.biomedical.answers.questions import Answer, Question
-from domain.biomedical.answers.questions_settings import QuestionSource
-from domain.biomedical.answers.squad_metrics import score
+from domain.biomedical.qa import train as training
+from domain.biomedical.qa.answerer import Asked, find_answers
+from domain.biomedical.qa.metrics import score
+from domain.biomedical.qa.model import AnswerModel, load_model, start_model
+from domain.biomedical.qa.questions import Answer, Question
+from domain.biomedical.qa.settings import QaSettings, QuestionSource
+from domain.biomedical.qa.subwords import Cutter, Golds, read_all
+from domain.biomedical.qa.train import QaTask
 
 LEARNING: dict[str, Any] = {
     "max_tokens": 40,
@@ -41,7 +39,7 @@ LEARNING: dict[str, Any] = {
 def learn(folder: Path, base: Path, **more: Any) -> dict[str, Any]:
     (folder / "output").mkdir(parents=True, exist_ok=True)
     settings = QaSettings.model_validate({**LEARNING, "base": str(base), **more})
-    return qa_train.run(settings, StageContext(folder / "output", folder / "cache"))
+    return training.run(settings, StageContext(folder / "output", folder / "cache"))
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ import pytest
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
-from domain.biomedical.entities.scoring import (
+from domain.biomedical.documents.tokens import TokenSpan
+from domain.biomedical.ner.metrics import (
     Pairing,
     confusions,
     count_entities,
@@ -15,7 +16,6 @@ from domain.biomedical.entities.scoring import (
     strict_spans,
     which_are_right,
 )
-from domain.biomedical.tags import TokenSpan
 
 TYPES = ["Chemical", "Disease"]
 TAGS = ["O", *(f"{prefix}-{name}" for name in TYPES for prefix in "BI")]

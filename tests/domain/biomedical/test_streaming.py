@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from domain.biomedical.streaming import blocks, one_ahead
+from domain.biomedical.windows import blocks, one_ahead
 
 
 def test_blocks_are_closed_as_soon_as_they_are_full() -> None:

@@ -11,10 +11,10 @@ from transformers import AutoModelForTokenClassification, BertConfig, PreTrained
 
 from bertrelay.errors import RequestError
 from domain.biomedical import EntityTagger
-from domain.biomedical.annotations import Document
-from domain.biomedical.entities.labels import LabelSet
-from domain.biomedical.entities.network import EntityModel, TokenClassifier, save_model
-from domain.biomedical.words import word_spans
+from domain.biomedical.documents.document import Document
+from domain.biomedical.documents.tokens import word_spans
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.model import EntityModel, TokenClassifier, save_model
 from domain.sentences import sentence_spans
 
 TYPES = ["Disease", "Gene"]

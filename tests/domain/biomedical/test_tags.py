@@ -6,7 +6,7 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOB2, IOBES, Entities
 
-from domain.biomedical.tags import (
+from domain.biomedical.documents.tokens import (
     TokenSpan,
     converted,
     follows,

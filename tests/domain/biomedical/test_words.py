@@ -1,7 +1,7 @@
 import pytest
 
-from domain.biomedical.annotations import Document, Entity
-from domain.biomedical.words import sentences_of, word_spans
+from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.tokens import sentences_of, word_spans
 
 
 def words(text):

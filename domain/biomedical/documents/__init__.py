@@ -1,0 +1,223 @@
+"""The front door: documents in and out of files of any format."""
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from bertrelay.data.readers import open_input
+from bertrelay.data.records import Rejects
+from bertrelay.data.tables import Unusable
+from bertrelay.errors import RequestError
+from bertrelay.files import write_error
+from bertrelay.privacy import is_sensitive
+from bertrelay.progress import log
+from domain.biomedical.documents import bioc, brat, conll, jsonl, pages, pubtator, texts
+from domain.biomedical.documents.document import (
+    Document,
+    Format,
+    Item,
+    Unfit,
+    check_document,
+    numbered,
+    refuse,
+    told_id,
+)
+
+WrittenName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl", "html"]
+FormatName = Literal[WrittenName, "text", "lines"]
+
+FORMATS: dict[FormatName, Format] = {
+    "conll": Format(conll.read, conll.writing, conll.rendered),
+    "conll-iobes": Format(
+        partial(conll.read, file_scheme="IOBES"), partial(conll.writing, scheme="IOBES"), conll.rendered
+    ),
+    "pubtator": Format(pubtator.read, pubtator.writing, pubtator.rendered),
+    "bioc": Format(bioc.read, bioc.writing, bioc.rendered),
+    "brat": Format(brat.read, brat.writing, brat.rendered),
+    "jsonl": Format(jsonl.read, jsonl.writing),
+    "text": Format(texts.read_files),
+    "lines": Format(texts.read_lines),
+    "html": Format(None, pages.writing, pages.check),
+}
+
+SUFFIXES: dict[str, FormatName] = {
+    ".conll": "conll",
+    ".tsv": "conll",
+    ".iob": "conll",
+    ".iob1": "conll",
+    ".iob2": "conll",
+    ".bilou": "conll",
+    ".bio": "conll",
+    ".iobes": "conll-iobes",
+    ".pubtator": "pubtator",
+    ".json": "bioc",
+    ".bioc": "bioc",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".ann": "brat",
+    ".txt": "text",
+    ".html": "html",
+}
+
+DUPLICATE = "an id that another document has"
+TITLE_LINE = re.compile(rb"[^|\t\n]+\|t\|")
+
+
+def format_of(path: Path | str) -> FormatName:
+    """The format of a file or folder that is there, or of one to be written, by its name.
+
+    A folder holds brat documents, or raw text when there is no `.ann` file in it. A `.txt` file that begins as PubTator
+    does is PubTator; with an `.ann` file beside it, it is brat. Raises RequestError for a suffix of no format.
+    """
+    path = Path(path)
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    if path.is_dir() or (not suffixes and not path.exists()):
+        is_text = path.is_dir() and bool(texts.text_files(path)) and not any(path.glob("*.ann"))
+        return "text" if is_text else "brat"
+    if suffixes[-2:] == [".pubtator", ".txt"] or (suffixes[-1:] == [".txt"] and _begins_as_pubtator(path)):
+        return "pubtator"
+    if suffixes[-1:] == [".txt"] and path.with_suffix(".ann").exists():
+        return "brat"
+    found = SUFFIXES.get(suffixes[-1] if suffixes else "")
+    if found is None:
+        raise RequestError(
+            f"{path}: expected a suffix that tells the format ({', '.join(SUFFIXES)}) or a folder, found "
+            f"{path.suffix or 'none'}. Say which it is: {', '.join(FORMATS)}."
+        )
+    return found
+
+
+def _begins_as_pubtator(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        with open_input(str(path)) as stream:
+            return TITLE_LINE.match(stream.read(1000).lstrip()) is not None
+    except (EOFError, OSError, zlib.error):
+        return False  # reading it will say what is wrong
+
+
+def read_documents(
+    path: Path | str, format_name: FormatName | None = None, rejects: Rejects | None = None, unique: bool = True
+) -> Iterator[Document]:
+    """Streams the documents of a file or folder of any format; `format_of` finds one not given.
+
+    rejects: counts documents, used and not; without it the first one that cannot be used raises RequestError. Without
+    a `with` block around it, it is closed at the end of the file.
+    unique: whether a second document with one id cannot be used; this remembers the ids, 100 bytes each.
+    Raises RequestError for what concerns the whole file: not there, damaged, of another format.
+    """
+    left_out: Counter[str] = Counter()
+    items = document_items(path, format_name)
+    for item in numbered(once(items)) if unique else items:
+        if isinstance(item, Document):
+            if rejects is not None:
+                rejects.used()
+            yield item
+        elif isinstance(item, Unusable):
+            refuse(item, rejects)
+        else:
+            left_out[item.reason] += 1
+    if rejects is not None:
+        rejects.close()
+    if left_out:
+        told = ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common())
+        log(f"{path}: only entities are read; read over: {told}")
+
+
+def document_items(path: Path | str, format_name: FormatName | None = None) -> Iterator[Item]:
+    """Every document in its place, usable or not, and what is read over."""
+    path = Path(path)
+    name = format_name or format_of(path)
+    read = FORMATS[name].read
+    if read is None:
+        raise RequestError(f"{path}: {name} is only written. Read one of {', '.join(_readable())}.")
+    if not path.exists():
+        raise RequestError(f"there is no file or folder {path}. Check the path; in a recipe it counts from its folder.")
+    return read(path)
+
+
+def _readable() -> list[str]:
+    return [name for name, found in FORMATS.items() if found.read]
+
+
+def once(items: Iterable[Item]) -> Iterator[Item]:
+    """The items; a document with the id of one before it becomes unusable."""
+    seen: set[int] = set()
+    for item in items:
+        if isinstance(item, Document):
+            key = hash(item.id)
+            if key in seen:
+                yield Unusable(item.file, item.line, DUPLICATE, "give each document one of its own", told_id(item.id))
+                continue
+            seen.add(key)
+        yield item
+
+
+@contextmanager
+def writing(
+    path: Path | str, format_name: FormatName | None = None, rejects: Rejects | None = None
+) -> Iterator[Callable[[Document], None]]:
+    """Opens a file or folder of any format and gives the function that appends a document; it is whole or not there.
+
+    rejects: counts what was written, and documents that the format cannot hold; without it the first of these raises
+    RequestError.
+    """
+    path = Path(path)
+    name = format_name or format_of(path)
+    opens = FORMATS[name].writing
+    if opens is None:
+        writable = ", ".join(each for each, found in FORMATS.items() if found.writing)
+        raise RequestError(f"{path}: {name} is only read. Write one of {writable}.")
+    try:
+        with opens(path) as write:
+            yield partial(_put, write=write, name=name, rejects=rejects)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def write_documents(
+    path: Path | str,
+    documents: Iterable[Document],
+    format_name: FormatName | None = None,
+    rejects: Rejects | None = None,
+) -> None:
+    """Writes documents to a file or folder, as `writing` does."""
+    with writing(path, format_name, rejects) as write:
+        for document in documents:
+            write(document)
+        if rejects is not None:
+            rejects.close()  # too many of them end before the output is there
+
+
+def check_held(document: Document, name: FormatName, rejects: Rejects | None = None) -> None:
+    """Counts in `rejects` whether the format `name` can hold `document`; without it, raises RequestError if not."""
+    _put(document, FORMATS[name].check, name, rejects)
+
+
+def _put(document: Document, write: Callable[[Document], object], name: str, rejects: Rejects | None) -> None:
+    try:
+        check_document(document)
+        write(document)
+    except Unfit as fault:
+        place = f"{document.file}, line {document.line:,}" if document.file else "documents"
+        if rejects is None:
+            detail = f" ({fault.detail})" if fault.detail else ""
+            raise RequestError(
+                f"{place}: {name} cannot hold document {told_id(document.id)!r}: {fault.reason}{detail}. "
+                "Write it in a format that can, JSONL for example."
+            ) from None
+        detail = "; ".join(filter(None, [fault.detail, f"{name} cannot hold it; JSONL, for example, can"]))
+        if document.file:
+            rejects.add(document.file, document.line, fault.reason, told_id(document.id), detail)
+        else:
+            shown = f"number {rejects.records + 1:,}" if is_sensitive() else document.id
+            rejects.add(f"document {shown}", 0, fault.reason, detail=detail)
+    else:
+        if rejects is not None:
+            rejects.used()

@@ -1,0 +1,240 @@
+"""BioC JSON: a collection of documents with passages, or, as PubTator gives it, a document in each line.
+
+Offsets of passages and entities count characters from the beginning of the document; what is missing between passages
+is filled with spaces. Entities of sentences are entities of their document. Relations are read over.
+"""
+
+import io
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from bertrelay.data.readers import open_input
+from bertrelay.data.tables import Unusable
+from bertrelay.errors import RequestError
+from domain.biomedical.documents.document import (
+    Document,
+    Entity,
+    Item,
+    LeftOut,
+    Passage,
+    Unfit,
+    Write,
+    check_entities,
+    joined,
+    mention,
+    pieces,
+    text_file,
+    told_id,
+)
+from domain.biomedical.documents.json_stream import JsonWindow, Shape, parsed
+
+COLLECTIONS = ("documents", "PubTator3")
+MOST_FILLER = 100_000  # characters between two passages
+RELATION = "a relation"
+HEAD = '{"source": "BertRelay", "date": "", "key": "", "infons": {}, "documents": [\n'
+TAIL = "\n]}\n"
+
+
+class _Location(Shape):
+    offset: int
+    length: int
+
+
+class _Annotation(Shape):
+    infons: dict[str, Any] = Field(default_factory=dict)
+    text: str | None = None
+    locations: Annotated[tuple[_Location, ...], Field(min_length=1)]
+
+
+class _Sentence(Shape):
+    offset: int
+    text: str = ""
+    annotations: tuple[_Annotation, ...] = ()
+    relations: tuple[Any, ...] = ()
+
+
+class _Passage(Shape):
+    offset: int
+    infons: dict[str, Any] = Field(default_factory=dict)
+    text: str | None = None
+    sentences: tuple[_Sentence, ...] = ()
+    annotations: tuple[_Annotation, ...] = ()
+    relations: tuple[Any, ...] = ()
+
+    def content(self) -> str:
+        """The text of the passage, put together from its sentences where it has none of its own."""
+        if self.text is not None:
+            return self.text
+        return _put_together(self.offset, self.sentences)
+
+
+class _Document(Shape):
+    id: str | int
+    passages: tuple[_Passage, ...]
+    annotations: tuple[_Annotation, ...] = ()
+    relations: tuple[Any, ...] = ()
+
+
+# Reading
+
+
+def read(path: Path) -> Iterator[Item]:
+    """Streams the documents of a file; memory holds one at a time.
+
+    Raises RequestError for a file that is cut off, or is no BioC JSON.
+    """
+    with open_input(str(path)) as stream:
+        window = JsonWindow(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), str(path))
+        try:
+            for line, text in _documents(window):
+                yield from _items(text, str(path), line)
+        except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+            raise RequestError(
+                f"{path}, after line {window.line:,}: cut off, damaged or not UTF-8 ({type(error).__name__}). "
+                "Fetch or write it again."
+            ) from None
+
+
+def _documents(window: JsonWindow) -> Iterator[tuple[int, str]]:
+    """Line and JSON text of each document: of collections, of an array, or of objects one after the other."""
+    if window.peek() == "[":
+        yield from window.elements()
+    elif window.peek() != "{":
+        raise _no_collection(window)
+    while window.peek() == "{":
+        line, parts, is_collection = window.line, dict[str, str](), False
+        for key in window.members():
+            if key in COLLECTIONS and window.peek() == "[":
+                is_collection = True
+                yield from window.elements()
+            else:
+                parts[key] = window.value()
+        if "passages" in parts:
+            yield line, "{" + ", ".join(f"{json.dumps(key)}: {value}" for key, value in parts.items()) + "}"
+        elif not is_collection:
+            raise _no_collection(window)
+    if window.peek():
+        raise window.broken()
+
+
+def _no_collection(window: JsonWindow) -> RequestError:
+    is_xml = " This is XML: convert it to BioC JSON." if window.peek() == "<" else ""
+    return RequestError(
+        f"{window.file}, line {window.line:,}: expected BioC JSON, an object with `documents`, or in each line "
+        f"one with `passages`; found another shape.{is_xml} Give the format that it has with --format."
+    )
+
+
+def _items(text: str, file: str, line: int) -> Iterator[Item]:
+    """The document in a JSON text, and what is read over in it."""
+    try:
+        found = parsed(_Document, text)
+        sentences = [sentence for passage in found.passages for sentence in passage.sentences]
+        parts: list[_Passage | _Sentence | _Document] = [*found.passages, *sentences, found]
+        yield from [LeftOut(RELATION)] * sum(len(part.relations) for part in parts)
+        yield _document(found, [annotation for part in parts for annotation in part.annotations], file, line)
+    except Unfit as fault:
+        yield Unusable(file, line, fault.reason, fault.detail, _id_in(text))
+
+
+def _id_in(text: str) -> str:
+    """The id of a document of any shape: in a collection that is written on one line, lines tell nothing."""
+    value = json.loads(text)
+    return told_id(value.get("id")) if isinstance(value, dict) else ""
+
+
+def _document(found: _Document, annotations: Sequence[_Annotation], file: str, line: int) -> Document:
+    contents = [passage.content() for passage in found.passages]
+    passages = tuple(
+        Passage(passage.offset, passage.offset + len(content), str(passage.infons.get("type", "")))
+        for passage, content in zip(found.passages, contents, strict=True)
+    )
+    text = _put_together(0, found.passages)
+    entities = tuple(map(_entity, annotations))
+    check_entities(text, entities, [annotation.text for annotation in annotations])
+    is_plain = passages == (Passage(0, len(text)),)
+    return Document(str(found.id), text, entities, () if is_plain else passages, file=file, line=line)
+
+
+def _put_together(offset: int, parts: Sequence[_Passage | _Sentence]) -> str:
+    """The texts of `parts`, each at its own offset, in a text that begins at `offset`."""
+    text = ""
+    for part in parts:
+        missing = part.offset - offset - len(text)
+        if not 0 <= missing <= MOST_FILLER:
+            found = f"the one at {part.offset:,} begins {abs(missing):,} {'after' if missing > 0 else 'before'} the end"
+            raise Unfit("passages that do not follow one another", f"{found} of what precedes it")
+        text += " " * missing + (part.content() if isinstance(part, _Passage) else part.text)
+    return text
+
+
+def _entity(annotation: _Annotation) -> Entity:
+    infons = annotation.infons
+    if not infons.get("type"):
+        raise Unfit("an entity without a type", "expected `type` in its infons")
+    identifier, confidence = infons.get("identifier"), infons.get("confidence")
+    spans = sorted((location.offset, location.offset + location.length) for location in annotation.locations)
+    start, end, fragments = joined(spans)
+    return Entity(start, end, str(infons["type"]), _probability(confidence), identifier and str(identifier), fragments)
+
+
+def _probability(value: object) -> float | None:
+    try:
+        return None if value is None else float(str(value))
+    except ValueError:
+        raise Unfit("a confidence that is no number") from None
+
+
+# Writing
+
+
+def writing(path: Path) -> AbstractContextManager[Write]:
+    """A collection of documents."""
+    return text_file(path, rendered, HEAD, ",\n", TAIL)
+
+
+def rendered(document: Document) -> str:
+    """A document as JSON. Raises Unfit for entities without a type."""
+    if not all(entity.type for entity in document.entities):
+        raise Unfit("an entity without a type")
+    numbered = [(number, entity) for number, entity in enumerate(document.entities, 1)]
+    passages = []
+    for passage in _passages_of(document):
+        here = [_annotation(document.text, *each) for each in numbered if _stands_in(each[1], passage)]
+        value = {"offset": passage.start, "infons": {"type": passage.kind} if passage.kind else {}}
+        text = document.text[passage.start : passage.end]
+        passages.append({**value, "text": text, "sentences": [], "annotations": here, "relations": []})
+    value = {"id": document.id, "infons": {}, "passages": passages, "relations": []}
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _passages_of(document: Document) -> Sequence[Passage]:
+    """The document's own passages, where nothing but spaces and no entity stands outside them; else one of all."""
+    text, passages = document.text, document.passages
+    ends = [0, *(passage.end for passage in passages)]
+    filler = [text[end : passage.start] for end, passage in zip(ends, passages, strict=False)]
+    follow = all(end <= passage.start for end, passage in zip(ends, passages, strict=False))
+    holds_all = ends[-1] == len(text) and all(
+        sum(_stands_in(entity, passage) for passage in passages) == 1 for entity in document.entities
+    )
+    return passages if passages and follow and holds_all and not "".join(filler).strip(" ") else [Passage(0, len(text))]
+
+
+def _stands_in(entity: Entity, passage: Passage) -> bool:
+    return passage.start <= entity.start and entity.end <= passage.end
+
+
+def _annotation(text: str, number: int, entity: Entity) -> dict[str, Any]:
+    infons = {"type": entity.type}
+    if entity.identifier:
+        infons["identifier"] = entity.identifier
+    if entity.confidence is not None:
+        infons["confidence"] = repr(entity.confidence)
+    locations = [{"offset": start, "length": end - start} for start, end in pieces(entity)]
+    return {"id": str(number), "infons": infons, "text": mention(text, entity), "locations": locations}

@@ -1,0 +1,167 @@
+"""brat standoff: a folder with a text (`ID.txt`) and its annotations (`ID.ann`) for each document.
+
+Offsets count characters of the text file, line breaks among them. Identifiers stand in `N` lines as `Reference`;
+confidences in notes of the form `confidence 0.93`. Relations, events, attributes and other notes are read over.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertrelay.data.tables import Unusable
+from bertrelay.errors import RequestError
+from bertrelay.files import sync_contents, sync_folder
+from domain.biomedical.documents.document import (
+    Document,
+    Entity,
+    Item,
+    LeftOut,
+    Unfit,
+    Write,
+    check_entities,
+    joined,
+    mention,
+    pieces,
+    whole_text,
+)
+
+PLACE = re.compile(r"(\S+) (\d+ \d+(?:;\d+ \d+)*)")
+REFERENCE = re.compile(r"Reference (\S+) (.+)")
+NUMBER = r"\d+(?:\.\d+)?(?:e-\d+)?"  # as Python writes a probability
+CONFIDENCE = re.compile(rf"AnnotatorNotes (\S+)\tconfidence ({NUMBER})", re.ASCII)
+READ_OVER = {
+    "R": "a relation",
+    "E": "an event",
+    "A": "an attribute",
+    "M": "an attribute",
+    "*": "a list of equals",
+    "N": "another reference",
+    "#": "a note",
+}
+SOUND_ID = re.compile(r"[^./\\\0\n][^/\\\0\n]*")  # a file's name on every system, and of no hidden file
+LONGEST_ID = 250  # bytes: with its suffix, the longest name that file systems take
+NO_FIELD = re.compile(r"[\t\n\r]")
+
+
+# Reading
+
+
+def read(path: Path) -> Iterator[Item]:
+    """Streams the documents of a folder in the order of their names, or the one of a `.txt` or `.ann` file."""
+    if not path.is_dir():
+        yield from _items(path.with_suffix(".txt"))
+        return
+    names = {file.with_suffix(".txt") for file in path.iterdir() if file.suffix in (".txt", ".ann")}
+    for text_file in sorted(names):
+        yield from _items(text_file)
+
+
+@dataclass
+class _Annotations:
+    """What the lines of an `.ann` file say, by the numbers they give to entities."""
+
+    entities: dict[str, Entity] = field(default_factory=dict)
+    identifiers: dict[str, str] = field(default_factory=dict)
+    confidences: dict[str, float] = field(default_factory=dict)
+
+    def all(self) -> tuple[Entity, ...]:
+        return tuple(
+            entity._replace(confidence=self.confidences.get(name), identifier=self.identifiers.get(name))
+            for name, entity in self.entities.items()
+        )
+
+
+def _items(text_file: Path) -> Iterator[Item]:
+    """The document of a text file and its annotations, and what is read over in them."""
+    annotation_file = text_file.with_suffix(".ann")
+    found, file, number = _Annotations(), text_file, 1
+    try:
+        text = whole_text(text_file)
+        file = annotation_file
+        lines = whole_text(annotation_file).split("\n") if annotation_file.exists() else []
+        for number, line in enumerate(lines, 1):  # noqa: B007 (told when the line is none)
+            yield from _read_line(line.removesuffix("\r"), text, found)
+        yield Document(text_file.stem, text, found.all(), file=str(text_file), line=1)
+    except Unfit as fault:
+        yield Unusable(str(file), number, fault.reason, fault.detail)
+
+
+def _read_line(line: str, text: str, found: _Annotations) -> Iterator[LeftOut]:
+    """Puts what a line says into `found`; or gives what it is, when it is read over."""
+    name, _, rest = line.partition("\t")
+    reference, note = REFERENCE.match(rest.partition("\t")[0]), CONFIDENCE.fullmatch(rest)
+    if name.startswith("T"):
+        if name in found.entities:
+            raise Unfit("an entity's number given twice", "give each T a number of its own")
+        found.entities[name] = _entity(rest, text)
+    elif name.startswith("N") and reference and reference[1] not in found.identifiers:
+        found.identifiers[reference[1]] = reference[2]
+    elif name.startswith("#") and note:
+        found.confidences[note[1]] = float(note[2])
+    elif name[:1] in READ_OVER:
+        yield LeftOut(READ_OVER[name[:1]])
+    elif line.strip():
+        raise Unfit("a line that is no annotation", "expected one that begins with T, N, #, R, E, A, M or *")
+
+
+def _entity(line: str, text: str) -> Entity:
+    """The entity of a line without its number."""
+    place, tab, told = line.partition("\t")
+    matched = PLACE.fullmatch(place)
+    if not matched or not tab:
+        expected = "expected T1, type, start and end, and text: T1<TAB>Disease 0 8<TAB>text"
+        raise Unfit("a line that is no annotation", f"{expected}; is the file cut off here?")
+    spans = [(int(start), int(end)) for start, end in (span.split() for span in matched[2].split(";"))]
+    start, end, fragments = joined(spans)
+    entity = Entity(start, end, matched[1], fragments=fragments)
+    check_entities(text, [entity], [told])
+    return entity
+
+
+# Writing
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Write]:
+    """A new folder of documents, which is whole or not there. Raises RequestError when there is something already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RequestError(f"{path}: brat documents need a new folder or an empty one. Move this one away.")
+    building = path.with_name(f".{path.name}.writing")
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    try:
+        yield lambda document: _write(document, building)
+        sync_contents(building)
+        building.replace(path)
+        sync_folder(path.parent)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _write(document: Document, folder: Path) -> None:
+    text_file, annotations = folder / f"{document.id}.txt", rendered(document)
+    if text_file.exists():
+        raise Unfit("an id that another document has")
+    text_file.write_bytes(document.text.encode())
+    text_file.with_name(f"{document.id}.ann").write_bytes(annotations.encode())
+
+
+def rendered(document: Document) -> str:
+    """The lines of an `.ann` file. Raises Unfit for what they cannot hold, and for an id that cannot name it."""
+    if not SOUND_ID.fullmatch(document.id) or len(document.id.encode()) > LONGEST_ID:
+        raise Unfit("an id that is no file name", "an empty or long one, or one with a slash in it")
+    lines = []
+    for number, entity in enumerate(document.entities, 1):
+        told = mention(document.text, entity)
+        if not entity.type or re.search(r"\s", entity.type) or NO_FIELD.search(told + (entity.identifier or "")):
+            raise Unfit("an entity that no line can hold", "without a type, or with a tab or a line break in it")
+        spans = ";".join(f"{start} {end}" for start, end in pieces(entity))
+        lines.append(f"T{number}\t{entity.type} {spans}\t{told}")
+        if entity.identifier:
+            lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{told}")
+        if entity.confidence is not None:
+            lines.append(f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence!r}")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,157 @@
+"""JSON values read one after the other from a file of any size, of which only the one at hand stands in memory."""
+
+import json
+import re
+from collections.abc import Iterator
+from json import JSONDecodeError, JSONDecoder
+from typing import TextIO, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bertrelay.errors import RequestError
+from domain.biomedical.documents.document import Unfit
+
+WHITE = re.compile(r"[ \t\n\r]*")
+SIZE = 1 << 20  # characters
+KINDS = {"{": "an object", "[": "a list"}
+MARGIN = 64  # characters before the end of the window, in which a value that goes on may look broken
+
+
+class JsonWindow:
+    """A window on a JSON text that moves forward with what is read. Raises RequestError, with the line, for no JSON.
+
+    line: the one that is being read, from 1.
+    """
+
+    def __init__(self, stream: TextIO, file: str) -> None:
+        self.file = file
+        self._stream = stream
+        self._text = ""
+        self._at = 0
+        self.line = 1
+
+    def peek(self) -> str:
+        """The next character that is not white space; empty at the end of the file."""
+        while True:
+            white = WHITE.match(self._text, self._at)
+            self._move_to(white.end() if white else self._at)
+            if self._at < len(self._text) or not self._read_on():
+                return self._text[self._at : self._at + 1]
+
+    def take(self, sign: str) -> bool:
+        """Moves over `sign` when it comes next."""
+        found = self.peek() == sign
+        self._at += found
+        return found
+
+    def value(self) -> str:
+        """Moves over the next JSON value; returns its text."""
+        self.peek()
+        while True:
+            try:
+                _, end = JSONDecoder().raw_decode(self._text, self._at)
+            except (JSONDecodeError, RecursionError) as error:
+                if self._is_broken(error) or not self._read_on():
+                    raise self.broken() from None
+                continue
+            if end < len(self._text) or not self._read_on():  # else a number may go on
+                text = self._text[self._at : end]
+                self._move_to(end)
+                return text
+
+    def elements(self) -> Iterator[tuple[int, str]]:
+        """Line and text of each element of the array that comes next."""
+        self._expect("[")
+        if self.take("]"):
+            return
+        while True:
+            self.peek()
+            line = self.line
+            yield line, self.value()
+            if self.take("]"):
+                return
+            self._expect(",")
+
+    def members(self) -> Iterator[str]:
+        """The keys of the object that comes next; the caller moves over the value of each."""
+        self._expect("{")
+        if self.take("}"):
+            return
+        while True:
+            key = json.loads(self.value())
+            self._expect(":")
+            yield key
+            if self.take("}"):
+                return
+            self._expect(",")
+
+    def broken(self) -> RequestError:
+        """What to raise where the file is no JSON any more."""
+        return RequestError(
+            f"{self.file}, line {self.line:,}: the JSON value that begins here is broken, or the file is cut off. "
+            "Fetch or write it again."
+        )
+
+    def _expect(self, sign: str) -> None:
+        if self.take(sign):
+            return
+        if sign in KINDS and self.peek():
+            raise RequestError(
+                f"{self.file}, line {self.line:,}: expected {KINDS[sign]}, found {KINDS.get(self.peek(), 'a value')}. "
+                "Is it the right file, and of this format?"
+            )
+        raise self.broken()
+
+    def _is_broken(self, error: JSONDecodeError | RecursionError) -> bool:
+        """Whether a value is wrong for good, and not for want of what follows."""
+        if isinstance(error, RecursionError):
+            return True
+        return error.pos + MARGIN < len(self._text) and not error.msg.startswith("Unterminated")
+
+    def _move_to(self, place: int) -> None:
+        self.line += self._text.count("\n", self._at, place)
+        self._at = place
+
+    def _read_on(self) -> bool:
+        """Drops what was read and reads as much again as is left, at least; False at the end of the file."""
+        left = self._text[self._at :]
+        more = self._stream.read(max(SIZE, len(left)))
+        self._text, self._at = left + more, 0
+        return bool(more)
+
+
+SHOWN = 3
+NOT_JSON = "not JSON"
+
+
+class Shape(BaseModel):
+    """Base of what is expected of a JSON value: no coercion; keys that nobody asks for are read over."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+AnyShape = TypeVar("AnyShape", bound=Shape)
+
+
+def parsed(shape: type[AnyShape], value: str) -> AnyShape:
+    """The JSON value in `value`. Raises Unfit when it is none or of another shape, with the places that differ."""
+    try:
+        return shape.model_validate_json(value)
+    except ValidationError as error:
+        raise _unfit(error) from None
+
+
+def fitted(shape: type[AnyShape], value: object) -> AnyShape:
+    """As `parsed`, of a value that was read before."""
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        raise _unfit(error) from None
+
+
+def _unfit(error: ValidationError) -> Unfit:
+    faults = error.errors(include_input=False, include_url=False, include_context=False)
+    if faults[0]["type"] == "json_invalid":
+        return Unfit(NOT_JSON, "is the file cut off here?")
+    told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
+    return Unfit("JSON of another shape", "; ".join([*told, *["…"][: len(faults) - SHOWN]]))

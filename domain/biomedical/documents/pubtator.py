@@ -1,0 +1,179 @@
+"""PubTator: `id|t|title`, `id|a|abstract`, then a line for each entity: id, start, end, text, type and identifier.
+
+Offsets run over the title, one space and the abstract, which together are the text. Relations are read over.
+An entity without identifier has `-` in its place: lines of five fields are relations to other readers.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bertrelay.data.tables import Unusable
+from bertrelay.progress import log
+from domain.biomedical.documents.document import (
+    IMPOSSIBLE,
+    Document,
+    Entity,
+    Item,
+    LeftOut,
+    Passage,
+    Unfit,
+    Write,
+    check_entities,
+    in_one_piece,
+    numbered_lines,
+    text_file,
+)
+
+PART = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
+LINE_BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+"""What some reader takes for the end of a line, `str.splitlines` for example."""
+LINE_BREAK = re.compile(rf"\r\n|[{LINE_BREAKS}]")
+SOUND_ID = re.compile(rf"[^|\t\0\ufeff{LINE_BREAKS}]+")
+NO_FIELD = re.compile(rf"[\t\0{LINE_BREAKS}]")
+NO_IDENTIFIER = "-"
+RELATION, PARTS_OF_MENTION = "a relation", "a list of individual mentions"
+TITLE, ABSTRACT = "title", "abstract"
+
+
+class _Line(NamedTuple):
+    number: int
+    text: str
+    fault: Unusable | None = None
+
+
+# Reading
+
+
+def read(path: Path) -> Iterator[Item]:
+    """Streams the documents of a file; blank lines or the next title end one."""
+    block: list[_Line] = []
+    for row in numbered_lines(path):
+        line = _Line(row.line, "", row) if isinstance(row, Unusable) else _Line(row.line, row.values[0])
+        part, is_blank = PART.fullmatch(line.text), not line.text.strip() and line.fault is None
+        if block and (is_blank or (part and part[2] == "t")):
+            yield from _items(block, str(path))
+            block = []
+        if not is_blank:
+            block.append(line)
+    if block:
+        yield from _items(block, str(path))
+
+
+def _items(block: Sequence[_Line], file: str) -> Iterator[Item]:
+    """The document in the lines of `block`, and what is read over in it."""
+    fault = next((line.fault for line in block if line.fault), None)
+    if fault is not None:
+        yield fault
+        return
+    try:
+        yield from _sound_items(block, file)
+    except Unfit as unfit:
+        yield Unusable(file, block[0].number, unfit.reason, unfit.detail)
+
+
+def _sound_items(block: Sequence[_Line], file: str) -> Iterator[Item]:
+    name, title, abstract = _parts(block)
+    entities, mentions = list[Entity](), list[str]()
+    for line in block[2:]:
+        fields = line.text.split("\t")
+        if not _is_entity(fields, name, line.number):
+            yield LeftOut(RELATION)
+            continue
+        identifier = next((field for field in fields[5:6] if field not in ("", NO_IDENTIFIER)), None)
+        entities.append(Entity(int(fields[1]), int(fields[2]), fields[4], identifier=identifier))
+        mentions.append(fields[3])
+        yield from [LeftOut(PARTS_OF_MENTION)] * (len(fields) > 6)
+    text, passages = _joined(title, abstract)
+    check_entities(text, entities, mentions)
+    yield Document(name, text, tuple(entities), passages, file=file, line=block[0].number)
+
+
+def _parts(block: Sequence[_Line]) -> tuple[str, str, str]:
+    """Id, title and abstract of a document."""
+    found = [PART.fullmatch(line.text) for line in block[:2]]
+    title, abstract = [*found, None][:2]
+    if title is None or title[2] != "t":
+        raise Unfit("no title line", "expected id|t|title where a document begins")
+    if abstract is None or abstract[1] != title[1] or abstract[2] != "a":
+        raise Unfit("no abstract line", "expected id|a|abstract after the title; is the file cut off here?")
+    return title[1], title[3], abstract[3]
+
+
+def _joined(title: str, abstract: str) -> tuple[str, tuple[Passage, ...]]:
+    """The text, and the passages of it; a document without abstract ends with its title."""
+    passage = Passage(0, len(title), TITLE)
+    if not abstract:
+        return title, (passage,)
+    text = f"{title} {abstract}"
+    return text, (passage, Passage(len(title) + 1, len(text), ABSTRACT))
+
+
+def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
+    """Whether a line tells of an entity or of a relation. Raises Unfit when it is neither."""
+    if fields[0] != name:
+        raise Unfit("an annotation of another document", f"line {number:,} begins with another id")
+    if len(fields) >= 4 and fields[1][:1].isalpha():  # the kind of a relation; its arguments may be numbers
+        return False
+    expected = f"line {number:,}: expected id, start, end, text, type and identifier with tabs between them"
+    if len(fields) < 5:
+        raise Unfit("an annotation with too few fields", f"{expected}; is the file cut off here?")
+    if not (fields[1].isdecimal() and fields[2].isdecimal()):
+        raise Unfit(IMPOSSIBLE, f"{expected}, start and end in digits alone")
+    if not fields[4]:
+        raise Unfit("an entity without a type", expected)
+    return True
+
+
+# Writing
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Write]:
+    """A file of documents, with a blank line after each. Reports how many line breaks became spaces."""
+    line_breaks = documents = 0
+    with text_file(path, rendered) as write:
+
+        def write_and_count(document: Document) -> None:
+            nonlocal line_breaks, documents
+            write(document)
+            found = len(LINE_BREAK.findall(document.text))
+            line_breaks, documents = line_breaks + found, documents + (found > 0)
+
+        yield write_and_count
+    if line_breaks:
+        log(
+            f"{path}: {line_breaks:,} line breaks in {documents:,} documents became spaces of the same length, because "
+            "PubTator has one line for a title and one for an abstract; offsets are unchanged"
+        )
+
+
+def rendered(document: Document) -> str:
+    """The lines of a document, its line breaks as spaces of the same length. Raises Unfit for what they cannot hold."""
+    in_one_piece(document, "a line")
+    if not SOUND_ID.fullmatch(document.id):
+        raise Unfit("an id that no line can hold", "an empty one, or one with |, a tab or a line break in it")
+    if "\0" in document.text:
+        raise Unfit("NUL in the text", "no line can hold it")
+    text = LINE_BREAK.sub(lambda found: " " * len(found[0]), document.text)
+    title, abstract = _divided(replace(document, text=text))
+    lines = [f"{document.id}|t|{title}", f"{document.id}|a|{abstract}"]
+    for entity in document.entities:
+        fields = [text[entity.start : entity.end], entity.type, entity.identifier or NO_IDENTIFIER]
+        if not entity.type or any(NO_FIELD.search(field) for field in fields):
+            raise Unfit("an entity that no line can hold", "without a type, or with a tab or a line break in it")
+        lines.append("\t".join([document.id, str(entity.start), str(entity.end), *fields]))
+    return "\n".join([*lines, "", ""])
+
+
+def _divided(document: Document) -> tuple[str, str]:
+    """Title and abstract where the document has these two with one space between them, else all of it as the title."""
+    text, passages = document.text, document.passages
+    if len(passages) == 2 and passages[1].start < len(text) and text[passages[0].end : passages[1].start] == " ":
+        whole = passages[0].start == 0 and passages[1].end == len(text)
+        if whole and [passage.kind for passage in passages] == [TITLE, ABSTRACT]:
+            return text[: passages[0].end], text[passages[1].start :]
+    return text, ""

@@ -1,0 +1,202 @@
+"""Tags of tokens: the schemes IOB2 and IOBES, what is legal in them, and the spans they stand for.
+
+IOB1 and BILOU, in which files may be, are rewritten to these two.
+A tag is `O`, or a prefix and a type: `B-Disease`. Files with one type may leave it out (`B`, `I`): it is then empty.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from domain.biomedical.documents.document import Document, Span
+from domain.sentences import sentence_spans
+
+Scheme = Literal["IOB2", "IOBES"]
+FileScheme = Literal["IOB2", "IOBES", "IOB1", "BILOU"]
+READ_AS: dict[FileScheme, Scheme] = {"IOB2": "IOB2", "IOB1": "IOB2", "IOBES": "IOBES", "BILOU": "IOBES"}
+OF_BILOU = {"L": "E", "U": "S"}
+
+OUTSIDE = "O"
+PREFIXES: dict[FileScheme, str] = {"IOB2": "BI", "IOBES": "BIES", "IOB1": "BI", "BILOU": "BILU"}
+OPENING = {"B", "S"}
+"""What an entity may begin with; `I` and `E` go on with one."""
+
+
+class TokenSpan(NamedTuple):
+    """An entity as tokens: from `start` to before `end`."""
+
+    start: int
+    end: int
+    type: str
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Prefix and type: `("B", "Disease")`, and `("O", "")` for a token outside."""
+    prefix, _, entity_type = tag.partition("-")
+    return prefix, entity_type
+
+
+def join_tag(prefix: str, entity_type: str) -> str:
+    """The tag of a prefix and a type, which may be empty."""
+    return f"{prefix}-{entity_type}" if entity_type else prefix
+
+
+def is_tag(tag: str, scheme: FileScheme) -> bool:
+    """Whether `tag` can stand in `scheme` at all."""
+    prefix, dash, entity_type = tag.partition("-")
+    return tag == OUTSIDE or (len(prefix) == 1 and prefix in PREFIXES[scheme] and bool(dash) == bool(entity_type))
+
+
+def has_stray_space(tag: str) -> bool:
+    """Whether white space stands around a tag or its type."""
+    return any(part != part.strip() for part in (tag, *split_tag(tag)))
+
+
+def labels(types: Iterable[str], scheme: Scheme = "IOB2") -> list[str]:
+    """`O`, and the tags of each type in the order of `types`."""
+    return [OUTSIDE, *(join_tag(prefix, each) for each in types for prefix in PREFIXES[scheme])]
+
+
+def types_of(tags: Iterable[str]) -> list[str]:
+    """The types that occur in `tags`, sorted."""
+    return sorted({split_tag(tag)[1] for tag in tags if tag != OUTSIDE})
+
+
+def follows(tag: str, previous: str, scheme: Scheme = "IOB2") -> bool:
+    """Whether `tag` may stand right after `previous`; `O` also stands for the beginning and the end of a sentence."""
+    prefix, entity_type = split_tag(tag)
+    before, type_before = split_tag(previous)
+    goes_on = prefix in ("I", "E")
+    if goes_on and (before not in ("B", "I") or type_before != entity_type):
+        return False
+    return scheme == "IOB2" or before not in ("B", "I") or goes_on
+
+
+def illegal_places(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[int]:
+    """Where `tags` break the scheme: positions of tags that may not follow the one before.
+
+    An entity that the sentence leaves open (IOBES) counts at the last tag.
+    """
+    places = [
+        place for place, tag in enumerate(tags) if not follows(tag, tags[place - 1] if place else OUTSIDE, scheme)
+    ]
+    left_open = bool(tags) and not follows(OUTSIDE, tags[-1], scheme)
+    return sorted({*places, len(tags) - 1}) if left_open else places
+
+
+def spans_of(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[TokenSpan]:
+    """The entities of `tags`, strictly: begun as the scheme begins them, and in IOBES ended so too.
+
+    Of an illegal sequence only what is whole counts: `O I-X` holds no entity, `B-X I-Y` is one of type X.
+    """
+    spans: list[TokenSpan] = []
+    start: int | None = None
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        prefix, entity_type = split_tag(tag)
+        goes_on = start is not None and prefix in ("I", "E") and entity_type == split_tag(tags[start])[1]
+        if start is not None and not goes_on:
+            if scheme == "IOB2":
+                spans.append(TokenSpan(start, place, split_tag(tags[start])[1]))
+            start = None
+        if prefix == "S" or (goes_on and prefix == "E"):
+            spans.append(TokenSpan(place if start is None else start, place + 1, entity_type))
+            start = None
+        elif prefix == "B":
+            start = place
+    return spans
+
+
+def tags_of(spans: Iterable[TokenSpan], length: int, scheme: Scheme = "IOB2") -> list[str]:
+    """The tags of `length` tokens that stand for `spans`.
+
+    Raises ValueError for spans that overlap, are empty, or reach beyond the tokens.
+    """
+    tags = [OUTSIDE] * length
+    for start, end, entity_type in spans:
+        if not 0 <= start < end <= length or tags[start:end] != [OUTSIDE] * (end - start):
+            raise ValueError(f"tokens {start} to {end} of {length} are no span of their own")
+        for place in range(start, end):
+            tags[place] = join_tag(_prefix(place, start, end, scheme), entity_type)
+    return tags
+
+
+def _prefix(place: int, start: int, end: int, scheme: Scheme) -> str:
+    if scheme == "IOBES" and place == end - 1:
+        return "S" if place == start else "E"
+    return "B" if place == start else "I"
+
+
+def converted(tags: Sequence[str], scheme: Scheme, into: Scheme) -> list[str]:
+    """Legal `tags` of one scheme in the other. Raises ValueError for illegal ones, which have no counterpart."""
+    if illegal_places(tags, scheme):
+        raise ValueError(f"these tags are no legal {scheme}")
+    return tags_of(spans_of(tags, scheme), len(tags), into)
+
+
+def scheme_of_tags(sentences: Iterable[Sequence[str]]) -> FileScheme:
+    """The scheme of a file's tags.
+
+    IOBES has S or E, BILOU has L or U. Of the others IOB1 is the one in which an entity begins with I somewhere, and B
+    only divides it from one of its type before it; all else is IOB2, illegal sequences among it.
+    """
+    prefixes, begins_with_i, only_divides = set[str](), False, True
+    for tags in sentences:
+        before = OUTSIDE
+        for tag in tags:
+            prefix, entity_type = split_tag(tag)
+            touches = before != OUTSIDE and split_tag(before)[1] == entity_type
+            if is_tag(tag, "BILOU") or is_tag(tag, "IOBES"):
+                prefixes.add(prefix)
+            begins_with_i |= prefix == "I" and not touches
+            only_divides &= prefix != "B" or touches
+            before = tag
+    if prefixes & {"S", "E"}:
+        return "IOBES"
+    if prefixes & {"L", "U"}:
+        return "BILOU"
+    return "IOB1" if begins_with_i and only_divides else "IOB2"
+
+
+def rewritten(tags: Sequence[str], scheme: FileScheme) -> tuple[str, ...]:
+    """Tags of a file in `READ_AS[scheme]`; illegal ones stay illegal."""
+    if scheme == "IOB1":
+        pairs = zip(tags, [OUTSIDE, *tags], strict=False)
+        return tuple(
+            join_tag("B", split_tag(tag)[1])
+            if split_tag(tag)[0] == "I" and (before == OUTSIDE or split_tag(before)[1] != split_tag(tag)[1])
+            else tag
+            for tag, before in pairs
+        )
+    if scheme == "BILOU":
+        return tuple(join_tag(OF_BILOU.get(prefix, prefix), name) for prefix, name in map(split_tag, tags))
+    return tuple(tags)
+
+
+LAST_QUICK = 0xFFFF  # of a class of characters beyond it, `re` compares one after the other
+
+
+def word_spans(text: str, start: int = 0, end: int | None = None) -> list[Span]:
+    """(start, end) of each word between two places in `text`, in order; outside them there is only white space."""
+    return [found.span() for found in _pattern().finditer(text, start, len(text) if end is None else end)]
+
+
+def sentences_of(document: Document) -> list[list[Span]]:
+    """The words of each sentence of a text. Sentences with an entity over their border become one."""
+    spans = sorted((entity.start, entity.end) for entity in document.entities)
+    reach = [0, *accumulate((end for _, end in spans), max)]  # how far those reach that begin before a place
+    borders: list[Span] = []
+    for start, end in sentence_spans(document.text):
+        if borders and reach[bisect_left(spans, (start, 0))] > start:
+            start = borders.pop()[0]
+        borders.append((start, end))
+    return [words for start, end in borders if (words := word_spans(document.text, start, end))]
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    marks = "".join(chr(code) for code in range(LAST_QUICK + 1) if unicodedata.category(chr(code))[0] == "M")
+    return re.compile(rf"[^\W_]+(?:[{marks}]+[^\W_]*)*|\S")

@@ -1,0 +1,248 @@
+"""The tags that a network tells apart, as arrays: which begin an entity, which go on with one, and of what type."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from domain.biomedical.documents.tokens import OPENING, OUTSIDE, Scheme, follows, is_tag, split_tag, types_of
+from domain.biomedical.documents.tokens import labels as all_tags
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """Tags in the order in which a network numbers them: `O`, `B-Disease`, `I-Disease` and so on.
+
+    Raises ValueError unless they are `O` and all tags of some types in this scheme.
+    """
+
+    tags: tuple[str, ...]
+    scheme: Scheme = "IOB2"
+
+    def __post_init__(self) -> None:
+        known = [tag for tag in self.tags if is_tag(tag, self.scheme)]
+        if sorted(self.tags) != sorted(all_tags(types_of(known), self.scheme)):
+            wanted = ", ".join(all_tags(["Type"], self.scheme))
+            raise ValueError(f"expected the tags {wanted} for each type, found {', '.join(self.tags)}")
+
+    @classmethod
+    def of_types(cls, types: Iterable[str], scheme: Scheme = "IOB2") -> "LabelSet":
+        """All tags for these types of entities."""
+        return cls(tuple(all_tags(types, scheme)), scheme)
+
+    def __len__(self) -> int:
+        return len(self.tags)
+
+    @cached_property
+    def types(self) -> list[str]:
+        """The types in the order of their first tags."""
+        return list(dict.fromkeys(split_tag(tag)[1] for tag in self.tags if tag != OUTSIDE))
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """Each tag's number."""
+        return {tag: index for index, tag in enumerate(self.tags)}
+
+    @cached_property
+    def type_numbers(self) -> NDArray[np.int64]:
+        """Each tag's type as its place in `types`, −1 for O, (tags,)."""
+        return np.array([-1 if tag == OUTSIDE else self.types.index(split_tag(tag)[1]) for tag in self.tags])
+
+    @cached_property
+    def begins(self) -> Flags:
+        """Which tags stand at an entity's first word, (tags,)."""
+        return np.array([split_tag(tag)[0] in OPENING for tag in self.tags])
+
+    @cached_property
+    def goes_on(self) -> Flags:
+        """Which tags stand at an entity's other words, (tags,)."""
+        return ~self.begins & (self.type_numbers >= 0)
+
+    @cached_property
+    def legal_follow(self) -> Flags:
+        """Which tag may stand after which, (from, to)."""
+        return np.array([[follows(tag, before, self.scheme) for tag in self.tags] for before in self.tags])
+
+    @cached_property
+    def legal_start(self) -> Flags:
+        """Which tag may stand at a sentence's first word, (tags,)."""
+        return np.array([follows(tag, OUTSIDE, self.scheme) for tag in self.tags])
+
+    @cached_property
+    def legal_end(self) -> Flags:
+        """Which tag may stand at a sentence's last word, (tags,)."""
+        return np.array([follows(OUTSIDE, tag, self.scheme) for tag in self.tags])
+
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LOWEST = -300.0
+"""A word's score of a tag counts as no lower than this below its best one: then no step is zero in all tags."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Scores of what may begin a sentence, (tags,), follow, (from, to), and end one, (tags,); −inf where illegal."""
+
+    start: Floats
+    follow: Floats
+    end: Floats
+
+    def plus(self, start: Floats, follow: Floats, end: Floats) -> "Chain":
+        """With scores added, those of a CRF for example."""
+        return Chain(self.start + start, self.follow + follow, self.end + end)
+
+    def divided(self, temperature: float) -> "Chain":
+        return Chain(self.start / temperature, self.follow / temperature, self.end / temperature)
+
+
+def legal_chain(labels: LabelSet) -> Chain:
+    """0 for all that is legal: with it the emissions alone decide."""
+    legal = (labels.legal_start, labels.legal_follow, labels.legal_end)
+    return Chain(*(np.where(each, 0.0, -np.inf) for each in legal))
+
+
+class Spans(NamedTuple):
+    """Entities as words [start, end), counted over all sentences, and their types' numbers; all are (entities,)."""
+
+    starts: Integers
+    ends: Integers
+    types: Integers
+
+
+def viterbi(emissions: NDArray[np.floating], lengths: NDArray[np.integer], chain: Chain) -> Integers:
+    """The best legal tag sequence of each sentence, (words,), for emissions (words, tags).
+
+    Of sequences that are equally good, the one with the lower tag numbers at its end, where O stands.
+    """
+    scores = np.array(emissions, dtype=np.float64)  # of the best sequence that ends with each tag
+    best_before = np.zeros(scores.shape, np.int16)
+    for words, before in _steps(lengths):
+        if before is None:
+            scores[words] += chain.start
+            continue
+        ways = scores[before][:, :, None] + chain.follow  # (sentences, from, to)
+        best_before[words] = ways.argmax(axis=1)
+        scores[words] += ways.max(axis=1)
+    return _traced_back(scores, best_before, lengths, chain.end)
+
+
+def _traced_back(scores: Floats, best_before: NDArray[np.int16], lengths: NDArray[np.integer], end: Floats) -> Integers:
+    tags = np.zeros(len(scores), np.int64)
+    lasts = np.cumsum(lengths)[np.asarray(lengths) > 0] - 1
+    tags[lasts] = (scores[lasts] + end).argmax(axis=1)
+    for words, before in reversed(list(_steps(lengths))):
+        if before is not None:
+            tags[before] = best_before[words, tags[words]]
+    return tags
+
+
+def _steps(lengths: NDArray[np.integer]) -> Iterator[tuple[Integers, Integers | None]]:
+    """The first words of all sentences, then their second ones with the first ones before them, and so on."""
+    lengths = np.asarray(lengths, dtype=np.int64)
+    longest_first = np.argsort(-lengths, kind="stable")
+    starts = (np.cumsum(lengths) - lengths)[longest_first]
+    left = np.searchsorted(-lengths[longest_first], -np.arange(lengths.max(initial=0)), side="left")
+    for step, sentences in enumerate(left):
+        words = starts[:sentences] + step
+        yield words, words - 1 if step else None
+
+
+def spans_of(tags: NDArray[np.integer], labels: LabelSet) -> Spans:
+    """The entities of legal tags, (words,), in order."""
+    starts = np.flatnonzero(labels.begins[tags])
+    breaks = np.append(np.flatnonzero(~labels.goes_on[tags]), len(tags))
+    ends = breaks[np.searchsorted(breaks, starts, side="right")]
+    return Spans(starts, ends, labels.type_numbers[tags[starts]])
+
+
+class Marginals(NamedTuple):
+    """What forward–backward leaves, so that probabilities of spans can be read off.
+
+    forward: P-like mass of all beginnings that end with each tag at each word, scaled to sum 1, (words, tags).
+    backward: mass of all endings after it, scaled likewise so that forward · backward sums to 1 at every word.
+    emitted: exp of the emissions, each word's divided by its scale, (words, tags).
+    """
+
+    forward: Floats
+    backward: Floats
+    emitted: Floats
+
+    @property
+    def probabilities(self) -> Floats:
+        """Of each tag at each word, (words, tags)."""
+        return self.forward * self.backward
+
+
+def marginals(emissions: NDArray[np.floating], lengths: NDArray[np.integer], chain: Chain) -> Marginals:
+    """Forward–backward over legal sequences (Rabiner 1989, with his scaling), for emissions (words, tags)."""
+    scores = emissions.astype(np.float64)
+    scores -= scores.max(axis=1, keepdims=True, initial=-np.inf)
+    emitted = np.exp(np.maximum(scores, LOWEST))
+    start, follow, end = (np.exp(each - each.max()) for each in (chain.start, chain.follow, chain.end))
+    forward, backward = np.zeros_like(emitted), np.zeros_like(emitted)
+    steps = list(_steps(lengths))
+    for words, before in steps:
+        reached = np.broadcast_to(start, (len(words), len(start))) if before is None else forward[before] @ follow
+        mass = reached * emitted[words]
+        scale = mass.sum(axis=1, keepdims=True)  # (sentences, 1)
+        forward[words] = mass / scale
+        emitted[words] /= scale
+    lasts = np.cumsum(lengths)[np.asarray(lengths) > 0] - 1
+    backward[lasts] = end / (forward[lasts] * end).sum(axis=1, keepdims=True)
+    for words, before in reversed(steps):
+        if before is not None:
+            backward[before] = (emitted[words] * backward[words]) @ follow.T
+    return Marginals(forward, backward, emitted)
+
+
+def span_probabilities(
+    emissions: NDArray[np.floating],
+    lengths: NDArray[np.integer],
+    chain: Chain,
+    tags: NDArray[np.integer],
+    spans: Spans,
+    labels: LabelSet,
+    temperature: float = 1.0,
+) -> Floats:
+    """P(exactly this entity stands here), (entities,): summed over all legal sequences that have it, whatever else.
+
+    tags: a sequence that has the spans, (words,). temperature: what all scores are divided by first.
+    """
+    chain = chain.divided(temperature)
+    found = marginals(emissions / temperature, lengths, chain)
+    follow = np.exp(chain.follow - chain.follow.max())
+    probabilities = np.array(found.forward[spans.starts, tags[spans.starts]], dtype=np.float64)
+    step = np.zeros(len(tags))  # of the way along the tags, from each word's predecessor to it
+    step[1:] = follow[tags[:-1], tags[1:]] * found.emitted[np.arange(1, len(tags)), tags[1:]]
+    inside = spans.ends - spans.starts
+    for further in range(1, int(inside.max(initial=1))):
+        longer = inside > further
+        probabilities[longer] *= step[spans.starts[longer] + further]
+    probabilities *= _mass_of_leaving(found, follow, lengths, tags, spans, labels)
+    return probabilities.clip(max=1.0)
+
+
+def _mass_of_leaving(
+    found: Marginals,
+    follow: Floats,
+    lengths: NDArray[np.integer],
+    tags: NDArray[np.integer],
+    spans: Spans,
+    labels: LabelSet,
+) -> Floats:
+    """The mass of all endings in which the entities end where they do, (entities,)."""
+    lasts = spans.ends - 1
+    mass = np.array(found.backward[lasts, tags[lasts]], dtype=np.float64)
+    sentence_ends = np.cumsum(lengths)
+    is_followed = ~np.isin(spans.ends, sentence_ends)
+    after = spans.ends[is_followed]
+    leaving = follow[tags[lasts[is_followed]]] * ~labels.goes_on  # (entities, tags)
+    mass[is_followed] = (leaving * found.emitted[after] * found.backward[after]).sum(axis=1)
+    return mass

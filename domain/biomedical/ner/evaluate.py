@@ -1,0 +1,184 @@
+"""The stage `domain.ner-evaluate`: a model as it is, scored on annotated files, every gold entity of which counts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.errors import RequestError
+from bertrelay.evaluation.calibration import expected_calibration_error
+from bertrelay.files import atomic_write, write_json
+from bertrelay.hardware import default_device
+from bertrelay.progress import log, progress
+from bertrelay.stage import Metrics, StageContext
+from domain.biomedical.documents.conll import lines_of
+from domain.biomedical.documents.document import Unfit
+from domain.biomedical.documents.tokens import TokenSpan, tags_of
+from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
+from domain.biomedical.ner.metrics import (
+    KINDS,
+    Pairing,
+    confusions,
+    count_entities,
+    entity_figures,
+    lenient_spans,
+    pairings,
+    strict_spans,
+    which_are_right,
+)
+from domain.biomedical.ner.model import EntityModel, load_model
+from domain.biomedical.ner.settings import NerEvaluateSettings
+from domain.biomedical.ner.tagger import WordSpan, decode, predict_blocks
+
+Floats = NDArray[np.float64]
+EXAMPLES_KEPT = 12
+"""Sentences in which all entities were found, and in which not, that are kept for the report; of each so many."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model finds in sentences.
+
+    spans: of each sentence. confidences, uncalibrated: of all entities, sentence after sentence, (entities,).
+    """
+
+    spans: list[list[TokenSpan]]
+    confidences: Floats
+    uncalibrated: Floats
+
+    def by_sentence(self) -> list[list[WordSpan]]:
+        """The entities with their confidences."""
+        confidences = iter(self.confidences.tolist())
+        return [[WordSpan(*span, next(confidences)) for span in found] for found in self.spans]
+
+
+def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
+    """Writes `predictions.tsv`, `confusions.json` and `examples.json`; the main process does it alone.
+
+    Of sensitive data nothing is written that holds its text, unless the settings ask for it.
+    """
+    if not context.process_group.is_main:
+        return {}
+    model = load_model(settings.model, cache_dir=context.cache / "hub")
+    examples = of_types(read_examples(settings.test, only_legal=False), settings.types)
+    _check_types(model, examples, settings)
+    model.network.to(default_device())
+    found = _predicted(model, examples, settings)
+    gold = [strict_spans(example.tags) for example in examples]
+    pairs = [list(pairings(*sides)) for sides in zip(gold, found.spans, strict=True)]
+    tokens = [example.tokens for example in examples]
+    confused, shown = confusions(tokens, pairs), _examples(examples, gold, found, pairs)
+    if context.sensitive and not settings.with_text:
+        confused["mentions"], shown = [], {name: [] for name in shown}
+    else:
+        _write_predictions(examples, found, context)
+    write_json(context.output / "confusions.json", confused)
+    write_json(context.output / "examples.json", shown, compact=True)
+    published = {f"published_f1/{name}": value for name, value in settings.published.items()}
+    return {**_figures(examples, gold, found), **published, **_kinds(examples, pairs), **_calibration(gold, found)}
+
+
+def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> None:
+    """Raises RequestError for types of the data that the model cannot find, and says which others it finds."""
+    known, wanted = set(model.labels.types), {*types_in(examples), *settings.types}
+    if wanted - known:
+        files = ", ".join(str(source.path) for source in settings.test)
+        raise RequestError(
+            f"test: the model in {settings.model} finds entities of the types {', '.join(sorted(known))}, and "
+            f"{files} has {', '.join(sorted(wanted - known))} as well. Take a model that was trained for these, or "
+            "set `types` to those that both have."
+        )
+    if not settings.types and known - wanted:
+        log(
+            f"the model also finds {', '.join(sorted(known - wanted))}, of which the data has none: each one found "
+            "counts as wrong. Set `types` to leave them out."
+        )
+
+
+def _predicted(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> Predictions:
+    sentences = [example.tokens for example in examples]
+    wanted = settings.types or model.labels.types
+    spans: list[list[TokenSpan]] = []
+    calibrated, uncalibrated = [np.zeros(0)], [np.zeros(0)]
+    with progress("finding entities", len(sentences), "sentences") as bar:
+        blocks = predict_blocks(model, sentences, precision=settings.precision, batch_tokens=settings.batch_tokens)
+        for block, emissions in blocks:
+            decoded = decode(model, emissions, np.array([len(words) for words in block]))
+            found = decoded.token_spans()
+            is_wanted = np.array([span.type in wanted for span in chain.from_iterable(found)], bool)
+            spans += [[span for span in each if span.type in wanted] for each in found]
+            calibrated.append(decoded.confidences(model.temperature)[is_wanted])
+            uncalibrated.append(decoded.confidences(1.0)[is_wanted])
+            bar.advance(len(block))
+    return Predictions(spans, np.concatenate(calibrated), np.concatenate(uncalibrated))
+
+
+def _figures(examples: Sequence[Example], gold: Sequence[Sequence[TokenSpan]], found: Predictions) -> Metrics:
+    """Strict figures with intervals over documents, or over sentences where no documents are known; lenient ones."""
+    types = sorted({*types_in(examples), *(span.type for span in chain.from_iterable(found.spans))})
+    units = np.unique([example.document for example in examples], return_inverse=True)[1]
+    beyond = [example.beyond for example in examples]
+    strict = entity_figures(count_entities(gold, beyond, found.spans, units, types), types)
+    leniently = [lenient_spans(example.tags) for example in examples]
+    lenient = entity_figures(count_entities(leniently, beyond, found.spans, units, types), [], intervals=False)
+    return {**strict, **{f"{name}_lenient": value for name, value in lenient.items()}}
+
+
+def _kinds(examples: Sequence[Example], pairs: Sequence[Sequence[Pairing]]) -> Metrics:
+    """How many gold and predicted entities there are, and how many of each kind of success and failure."""
+    kinds = [pair.kind for pair in chain.from_iterable(pairs)]
+    beyond = sum(len(example.beyond) for example in examples)
+    counts = {kind: kinds.count(kind) for kind in KINDS}
+    counts["missed"] += beyond
+    told = {"gold_entities": sum(counts.values()) - counts["spurious"], **counts, "sentences": len(examples)}
+    return dict(told)
+
+
+def _calibration(gold: Sequence[Sequence[TokenSpan]], found: Predictions) -> Metrics:
+    is_right = which_are_right(gold, found.spans)
+    before = expected_calibration_error(found.uncalibrated, is_right)
+    after = expected_calibration_error(found.confidences, is_right)
+    if before is not None and after is not None:
+        log(f"calibration error of the confidences: {before:.3f}, and {after:.3f} with the temperature found on dev")
+    return {"predicted_entities": len(is_right), "ece_uncalibrated": before, "ece": after}
+
+
+def _write_predictions(examples: Sequence[Example], found: Predictions, context: StageContext) -> None:
+    """Token, gold tag and predicted tag in each line, and a blank line after each sentence that lines can hold."""
+    left_out = 0
+    with (
+        atomic_write(context.output / "predictions.tsv") as building,
+        building.open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        for example, spans in zip(examples, found.spans, strict=True):
+            tags = tags_of(spans, len(example.tokens))
+            try:
+                file.write(lines_of(example.tokens, example.tags, tags) if example.tokens else "")
+            except Unfit:
+                left_out += 1
+    if left_out:
+        log(f"predictions.tsv: left out {left_out:,} sentences that no lines can hold; the score counts them")
+
+
+def _examples(
+    examples: Sequence[Example],
+    gold: Sequence[Sequence[TokenSpan]],
+    found: Predictions,
+    pairs: Sequence[Sequence[Pairing]],
+) -> dict[str, list[dict[str, object]]]:
+    """Sentences with entities, spread evenly over the data: all of them right, and some of them wrong."""
+    confident = found.by_sentence()
+    kinds = [{pair.kind for pair in each} for each in pairs]
+    places = {
+        "right": [place for place, each in enumerate(kinds) if each == {"right"}],
+        "wrong": [place for place, each in enumerate(kinds) if each - {"right"}],
+    }
+    return {
+        name: [
+            {"tokens": examples[place].tokens, "gold": gold[place], "predicted": confident[place]}
+            for place in among[:: max(1, len(among) // EXAMPLES_KEPT)][:EXAMPLES_KEPT]
+        ]
+        for name, among in places.items()
+    }

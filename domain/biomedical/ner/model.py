@@ -1,0 +1,422 @@
+"""The network that tags words: any BERT with a linear map on each word's first piece, and perhaps a CRF over the tags.
+
+On disk it is a plain transformers folder that `AutoModelForTokenClassification` loads, with `ner.json` beside it for
+what transformers has no place for, and `crf.safetensors` where there is a CRF.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
+
+from bertrelay.backbone import model_folder
+from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
+from bertrelay.errors import RequestError, Stopped
+from bertrelay.evaluation.calibration import Temperature
+from bertrelay.files import write_json, write_tensors
+from bertrelay.inference import padded
+from bertrelay.model_files import Description, read_model_file
+from bertrelay.progress import log
+from domain.biomedical.documents.tokens import Scheme
+from domain.biomedical.ner.decoding import Chain, LabelSet, legal_chain
+from domain.biomedical.networks import (
+    has_types,
+    load_base,
+    load_with_head,
+    put_under_head,
+    refuse_other_heads,
+    save_network,
+    window_size,
+)
+from domain.biomedical.windows import Integers, Windows, cut_windows, stretches
+from domain.pretraining.vocabulary import before_sentences, lowers_case, plain_rules
+
+ILLEGAL = -1e4
+"""The score of what may not be: so low that it never is, and finite, so that gradients are."""
+
+
+class LinearChain(nn.Module):
+    """Learnt scores of what begins, follows and ends a sentence's tags, on top of what may.
+
+    Illegal sequences have no probability, in training neither.
+    """
+
+    illegal_start: Tensor
+    illegal_follow: Tensor
+    illegal_end: Tensor
+
+    def __init__(self, labels: LabelSet) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(len(labels)))
+        self.follow = nn.Parameter(torch.zeros(len(labels), len(labels)))  # (from, to)
+        self.end = nn.Parameter(torch.zeros(len(labels)))
+        for name in ("start", "follow", "end"):
+            legal = torch.from_numpy(getattr(labels, f"legal_{name}"))
+            self.register_buffer(f"illegal_{name}", torch.where(legal, 0.0, ILLEGAL), persistent=False)
+
+    def scores(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """What was learnt of beginning (tags,), following (from, to) and ending (tags,)."""
+        start, follow, end = (each.detach().cpu().double().numpy() for each in (self.start, self.follow, self.end))
+        return start, follow, end
+
+    def log_likelihood(self, emissions: Tensor, tags: Tensor, lengths: Tensor, opens: Tensor, closes: Tensor) -> Tensor:
+        """Log P(tags | emissions) of each stretch of words, (stretches,).
+
+        emissions: (words, tags), tags: (words,), stretch after stretch; lengths: of the stretches, none of them 0.
+        opens, closes: whether a stretch begins and ends its sentence, which it does not where windows cut it.
+        """
+        sizes = lengths.tolist()
+        scores = pad_sequence(list(torch.split(emissions, sizes)), batch_first=True)  # (stretches, longest, tags)
+        gold = pad_sequence(list(torch.split(tags, sizes)), batch_first=True)  # (stretches, longest)
+        mask = torch.arange(gold.shape[1], device=gold.device) < lengths[:, None]
+        start = (self.start + self.illegal_start) * opens[:, None]  # (stretches, tags)
+        end = (self.end + self.illegal_end) * closes[:, None]
+        return self._score(scores, gold, mask, lengths, start, end) - self._partition(scores, mask, start, end)
+
+    def _score(self, scores: Tensor, gold: Tensor, mask: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """The score of the gold tags, (stretches,)."""
+        emitted = scores.gather(2, gold[..., None]).squeeze(2)  # (stretches, longest)
+        followed = (self.follow + self.illegal_follow)[gold[:, :-1], gold[:, 1:]]
+        last = gold.gather(1, lengths[:, None] - 1)  # (stretches, 1)
+        ends = start.gather(1, gold[:, :1]).squeeze(1) + end.gather(1, last).squeeze(1)
+        return ends + (emitted * mask).sum(1) + (followed * mask[:, 1:]).sum(1)
+
+    def _partition(self, scores: Tensor, mask: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """The logarithm of the summed exponentials of all sequences' scores, (stretches,)."""
+        follow = self.follow + self.illegal_follow
+        so_far = start + scores[:, 0]  # (stretches, tags)
+        for word in range(1, scores.shape[1]):
+            further = torch.logsumexp(so_far[:, :, None] + follow, dim=1) + scores[:, word]
+            so_far = torch.where(mask[:, word, None], further, so_far)
+        return torch.logsumexp(so_far + end, dim=1)
+
+
+Words = Sequence[str]
+SPECIALS = 2  # [CLS] before a window, [SEP] after it
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of sentences, end to end.
+
+    ids: (pieces,). firsts: the place of each word's first piece among them, (words,).
+    lengths, words: how many pieces and words each sentence has, (sentences,).
+    token_types: 1 for the pieces of words with two capitals or more, else 0, (pieces,); None where none are marked.
+    """
+
+    ids: Integers
+    firsts: Integers
+    lengths: Integers
+    words: Integers
+    token_types: Integers | None = None
+
+    def windows(self, max_tokens: int, overlap: int) -> Windows:
+        """Windows over the sentences that have at most `max_tokens` with [CLS] and [SEP]."""
+        return cut_windows(self.lengths, max_tokens - SPECIALS, overlap)
+
+
+class Cutter:
+    """Cuts words as the tokenizer would, and frames windows of their pieces.
+
+    A word of which the tokenizer leaves nothing, of control characters alone for example, becomes the unknown piece.
+    capitals: whether words with two capitals or more get the second token type.
+    Raises RequestError for a tokenizer without one of the special tokens that this needs.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, capitals: bool = False) -> None:
+        self._capitals = capitals
+        self._rules = plain_rules(tokenizer)
+        self._before = before_sentences(self._rules)
+        names = ("cls_token_id", "sep_token_id", "pad_token_id", "unk_token_id")
+        numbers = [getattr(tokenizer, name) for name in names]
+        if None in numbers:
+            missing = [name.removesuffix("_id") for name, number in zip(names, numbers, strict=True) if number is None]
+            raise RequestError(f"model: tagging needs a tokenizer with a {', '.join(missing)}, and this one has none")
+        self._cls, self._sep, self.pad, self._unknown = numbers
+
+    def __call__(self, sentences: Sequence[Words]) -> Pieces:
+        """The pieces of `sentences`, which may be empty; each distinct word is cut once, by itself."""
+        place: dict[str, int] = {}
+        numbers = [place.setdefault(word, len(place)) for words in sentences for word in words]  # distinct: cut once
+        distinct = np.array(numbers, dtype=np.int64)  # (words,)
+        ids = [each or [self._unknown] for each in self._cut(list(place))]
+        counts = np.array([len(each) for each in ids], dtype=np.int64)  # (distinct words,)
+        flat = np.array([number for each in ids for number in each], dtype=np.int64)
+        starts = np.cumsum(counts) - counts
+        word_lengths = counts[distinct]  # (words,)
+        words = np.array([len(each) for each in sentences], dtype=np.int64)  # (sentences,)
+        firsts = np.cumsum(word_lengths) - word_lengths
+        ends = np.append(firsts, word_lengths.sum())[np.cumsum(words)]  # (sentences,)
+        token_types = None
+        if self._capitals:
+            marked = np.array([has_two_capitals(word) for word in place], dtype=np.int64)  # (distinct words,)
+            token_types = np.repeat(marked[distinct], word_lengths)
+        ids_in_order = flat[stretches(starts[distinct], word_lengths)]
+        return Pieces(ids_in_order, firsts, np.diff(ends, prepend=0), words, token_types)
+
+    def _cut(self, words: list[str]) -> list[list[int]]:
+        texts = [self._before + word for word in words]
+        return [each.ids for each in self._rules.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def batch(self, pieces: Pieces, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
+        """What the network reads of `windows`: input_ids, attention_mask and perhaps token_type_ids, (height, width),
+        and `places`.
+
+        Rows beyond the windows repeat the last one. places: where the first pieces of the words that the windows own
+        stand in the flattened batch, window by window, (words,).
+        """
+        starts, lengths = (np.pad(each, (0, height - len(each)), "edge") for each in (windows.starts, windows.lengths))
+        content, mask = padded(pieces.ids, starts, lengths, width - SPECIALS, self.pad)
+        ids = np.pad(content, ((0, 0), (1, 1)), constant_values=self.pad)
+        ids[:, 0] = self._cls
+        ids[np.arange(height), lengths + 1] = self._sep
+        first_words, counts = owned_words(pieces, windows)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        firsts = pieces.firsts[stretches(first_words, counts)]
+        marks = {}
+        if pieces.token_types is not None:
+            token_types, _ = padded(pieces.token_types, starts, lengths, width - SPECIALS, 0)
+            marks = {"token_type_ids": torch.from_numpy(np.pad(token_types, ((0, 0), (1, 1))))}
+        return {
+            **marks,
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(np.pad(mask, ((0, 0), (2, 0)), constant_values=True).astype(np.int64)),
+            "places": torch.from_numpy(rows * width + 1 + firsts - windows.starts[rows]),
+        }
+
+
+def has_two_capitals(word: str) -> bool:
+    """Whether a word has two capitals or more, as an abbreviation has and the first word of a sentence has not."""
+    return sum(map(str.isupper, word)) > 1
+
+
+def owned_words(pieces: Pieces, windows: Windows) -> tuple[Integers, Integers]:
+    """The first word whose first piece each window owns, and how many such words there are, both (windows,)."""
+    first, end = (np.searchsorted(pieces.firsts, each) for each in (windows.owned_starts, windows.owned_ends))
+    return first, end - first
+
+
+DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
+MAX_TOKENS = 256
+KIND, HEADS = "token classifier", [{"dropout", "classifier"}]
+
+
+class _Description(Description):
+    """What stands in `ner.json`: what `EntityModel` says of these."""
+
+    scheme: Scheme
+    decoder: Literal["softmax", "crf"]
+    max_tokens: Annotated[int, Field(ge=1)]
+    overlap: Annotated[int, Field(ge=0)]
+    temperature: Temperature
+    capitals: bool = False
+
+
+class TokenClassifier(nn.Module):
+    """Pieces to a score for each tag of each word.
+
+    network: one of transformers' for token classification.
+    crf: what is learnt of tags that follow one another; None for a softmax at each word.
+    rate_factors: how many times the learning rate a parameter learns at, by its name.
+    """
+
+    def __init__(self, network: PreTrainedModel, crf: LinearChain | None = None) -> None:
+        super().__init__()
+        self.network, self.crf = network, crf
+        self.rate_factors: dict[str, float] = {}
+        use_cpu_kernels(network)
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, places: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """(windows, tokens) and places in the flattened batch, (words,), to emissions (words, tags), float32."""
+        network: Any = self.network
+        marks = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        hidden = network.base_model(input_ids=input_ids, attention_mask=attention_mask, **marks).last_hidden_state
+        vectors = network.dropout(hidden.flatten(0, 1)[places])  # (words, dim)
+        with torch.autocast(hidden.device.type, enabled=False):  # bf16 would round the scores to three digits
+            return cast(Tensor, network.classifier(vectors.float()))
+
+
+@dataclass(frozen=True)
+class EntityModel:
+    """All that is needed to find entities: a network, its tokenizer and tags, and how sure it may be.
+
+    max_tokens, overlap: of the windows in which long sentences are read, in pieces.
+    temperature: what scores are divided by, so that an entity's probability is a good confidence.
+    capitals: whether words with two capitals or more get the second token type, which transformers would not give them.
+    """
+
+    network: TokenClassifier
+    tokenizer: PreTrainedTokenizerFast
+    labels: LabelSet
+    max_tokens: int
+    overlap: int
+    temperature: float = 1.0
+    capitals: bool = False
+
+    def make_cutter(self) -> Cutter:
+        """What cuts words as this model reads them."""
+        return Cutter(self.tokenizer, self.capitals)
+
+    @property
+    def chain(self) -> Chain:
+        """What may follow what, and how gladly, where a CRF has learnt it."""
+        legal = legal_chain(self.labels)
+        return legal if self.network.crf is None else legal.plus(*self.network.crf.scores())
+
+
+def start_model(
+    source: str | Path,
+    labels: LabelSet,
+    *,
+    crf: bool = False,
+    max_tokens: int | None = None,
+    overlap: int | None = None,
+    dropout: float | None = None,
+    capitals: bool = False,
+    seed: int = 0,
+    cache_dir: Path | None = None,
+) -> EntityModel:
+    """A model before its first step: the BERT of `source`, a sentence encoder's among them, and a new head.
+
+    max_tokens, overlap: of windows; at most 256, and a quarter of that, when left out.
+    dropout: in every layer and before the head; the BERT's own when left out.
+    capitals: whether words with two capitals or more get the second token type, where the vocabulary is lower-cased and
+        the BERT has one; it begins as the first one is, whatever it was.
+    Raises RequestError for a model that cannot tag, or has not the positions for such windows.
+    """
+    backbone, tokenizer = load_base(source, cache_dir)
+    max_tokens, overlap = _window(backbone, max_tokens, overlap)
+    capitals = capitals and _can_mark_capitals(backbone, tokenizer)
+    if capitals:
+        token_types = backbone.get_parameter("embeddings.token_type_embeddings.weight").data  # (types, dim)
+        token_types[1] = token_types[0]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = _with_head(backbone, labels, dropout)
+    classifier = TokenClassifier(network, LinearChain(labels) if crf else None)
+    return EntityModel(classifier, tokenizer, labels, max_tokens, overlap, capitals=capitals)
+
+
+def _can_mark_capitals(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether a second token type is there for it, and needed. Says why not."""
+    if not lowers_case(tokenizer):
+        log("capitals: the base's vocabulary tells capitals from small letters, so they are not marked")
+        return False
+    if not has_types(backbone):
+        log(f"capitals: the base, {backbone.config.model_type}, has no second token type, so they are not marked")
+        return False
+    return True
+
+
+def _window(network: PreTrainedModel, max_tokens: int | None, overlap: int | None) -> tuple[int, int]:
+    """The size and overlap of windows that `network` has positions for."""
+    size = window_size(network, max_tokens, MAX_TOKENS)
+    shared = size // 4 if overlap is None else overlap
+    if shared > size // 2:
+        raise RequestError(f"overlap: expected at most half of max_tokens, which is {size}, found {shared}; lower it")
+    return size, shared
+
+
+def _with_head(backbone: PreTrainedModel, labels: LabelSet, dropout: float | None) -> PreTrainedModel:
+    """`backbone` under a new linear map. Its pooler, which no word's tag uses, goes."""
+    config = backbone.config
+    config.id2label = dict(enumerate(labels.tags))
+    config.label2id = dict(labels.number)
+    network: Any = put_under_head(backbone, AutoModelForTokenClassification, HEADS, KIND)
+    if dropout is not None:
+        set_dropout(network, dropout)
+    return cast(PreTrainedModel, network)
+
+
+def save_model(model: EntityModel, folder: Path) -> None:
+    """Writes the folder that `load_model` and transformers read."""
+    save_network(model.network.network, model.tokenizer, folder)
+    crf = model.network.crf
+    if crf is not None:
+        write_tensors(folder / CRF_WEIGHTS, crf.state_dict())
+    else:
+        (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of a model that stood here before
+    description = _Description(
+        scheme=model.labels.scheme,
+        decoder="softmax" if crf is None else "crf",
+        max_tokens=model.max_tokens,
+        overlap=model.overlap,
+        temperature=model.temperature,
+        capitals=model.capitals,
+    )
+    write_json(folder / DESCRIPTION, description.model_dump())
+
+
+def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel:
+    """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES.
+
+    Raises RequestError for a folder that holds none, or one that is damaged.
+    """
+    folder = model_folder(source, cache_dir=cache_dir)
+    kind = AutoModelForTokenClassification
+    network, tokenizer = load_with_head(folder, kind, "classifier", "tags entities", "domain.ner")
+    refuse_other_heads(network, HEADS, KIND)
+    Cutter(tokenizer)  # raises for one without the special tokens
+    told = _description(folder)
+    if told is None:
+        log(
+            f"model: warning: no {folder / DESCRIPTION}, which domain.ner writes; windows and temperature are the usual"
+        )
+        labels, window = _labels(network, None, folder), _window(network, None, None)
+        return EntityModel(TokenClassifier(network).eval(), tokenizer, labels, *window)
+    labels, window = _labels(network, told.scheme, folder), _window(network, told.max_tokens, told.overlap)
+    crf = _load_crf(labels, folder) if told.decoder == "crf" else None
+    classifier = TokenClassifier(network, crf).eval()
+    return EntityModel(classifier, tokenizer, labels, *window, told.temperature, told.capitals)
+
+
+def _description(folder: Path) -> _Description | None:
+    """What `ner.json` says; None for a folder of transformers without one. Raises RequestError where it is damaged."""
+    file = folder / DESCRIPTION
+    told = read_model_file(file, _Description)
+    if (folder / CRF_WEIGHTS).exists() and (told is None or told.decoder != "crf"):
+        raise RequestError(
+            f"model: expected {file} to name the decoder crf, for {CRF_WEIGHTS} is beside it, found "
+            f"{told.decoder if told else 'no such file'}; copy the folder again, whole and into a new one"
+        )
+    return told
+
+
+def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> LabelSet:
+    names = {int(number): str(name) for number, name in (network.config.id2label or {}).items()}
+    tags = tuple(names[number] for number in sorted(names))
+    if scheme is None:
+        scheme = "IOBES" if any(tag[:1] in ("E", "S") for tag in tags) else "IOB2"
+    try:
+        return LabelSet(tags, scheme)
+    except ValueError as error:
+        raise RequestError(f"model: {folder / 'config.json'}: id2label: {error}") from error
+
+
+def _load_crf(labels: LabelSet, folder: Path) -> LinearChain:
+    crf = LinearChain(labels)
+    try:
+        crf.load_state_dict(load_file(folder / CRF_WEIGHTS))
+    except Stopped:
+        raise
+    except Exception as error:  # absent, damaged, of other shapes: each fails in its own way
+        raise RequestError(
+            f"model: expected the CRF of {len(labels)} tags in {folder / CRF_WEIGHTS}, found none that can be read "
+            f"({type(error).__name__}); copy the folder again"
+        ) from error
+    return crf

@@ -1,0 +1,175 @@
+"""The stage `domain.ner`: a BERT learns to find entities, and how sure of them it may be."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from bertrelay.data.records import Rejects
+from bertrelay.errors import RequestError
+from bertrelay.evaluation.calibration import fit_temperature
+from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.inference import best_batch_tokens, pack_for
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch, train
+from domain.biomedical.documents.tokens import converted
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
+from domain.biomedical.ner.metrics import count_entities, entity_figures, strict_spans, which_are_right
+from domain.biomedical.ner.model import SPECIALS, Cutter, EntityModel, owned_words, save_model, start_model
+from domain.biomedical.ner.settings import NerSettings
+from domain.biomedical.ner.tagger import Decoded, decode, emissions_of
+from domain.biomedical.windows import stretches
+from domain.pretraining.masking import uniform_draws
+
+CRITERION = "dev/f1"
+
+
+def run(settings: NerSettings, context: StageContext) -> Metrics:
+    """Trains a model, calibrates it on the dev data, and writes `model/`."""
+    with Rejects(
+        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
+    ) as rejects:
+        examples = of_types(read_examples(settings.train, rejects), settings.types)
+        dev = of_types(read_examples(settings.dev, rejects), settings.types) if settings.dev else []
+    labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)
+    model = start_model(
+        settings.base,
+        labels,
+        crf=settings.decoder == "crf",
+        max_tokens=settings.max_tokens,
+        overlap=settings.overlap,
+        dropout=settings.dropout,
+        capitals=settings.capitals,
+        seed=settings.seed,
+        cache_dir=context.cache / "hub",
+    )
+    model.network.to(default_device())
+    task = NerTask(model, settings, examples, dev)
+    metrics = train(task, settings, context.output, context.work)
+    if context.process_group.is_main:
+        if task.dev is not None:
+            model = replace(model, temperature=task.dev.temperature(model))
+            metrics["temperature"] = model.temperature
+        save_model(model, context.output / "model")
+    return {**metrics, "train_sentences": len(examples), "train_words": len(task.tags)}
+
+
+def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSettings) -> list[str]:
+    """The types to learn. Raises RequestError where there are none, or dev data has others."""
+    types = types_in(examples)
+    absent = sorted({*settings.types, *types_in(dev)} - set(types))
+    if not types or absent:
+        where = ", ".join(str(source.path) for source in settings.train)
+        raise RequestError(
+            f"train: expected entities of the types {', '.join(absent) or 'to learn'}, found "
+            f"{', '.join(types) or 'none'} in {where}. Set `types` to those that train and dev have in common."
+        )
+    return types
+
+
+class NerTask:
+    """Tags of words, as the training loop asks for them; an item is a window."""
+
+    def __init__(
+        self, model: EntityModel, settings: NerSettings, examples: Sequence[Example], dev: Sequence[Example]
+    ) -> None:
+        self.model, self.entity_model = model.network, model
+        if self.model.crf is not None and settings.crf_learning_rate is not None:
+            factor = settings.crf_learning_rate / settings.learning_rate
+            self.model.rate_factors = {f"crf.{name}": factor for name, _ in self.model.crf.named_parameters()}
+        self.seed, self.mask_share, self.mask_id = settings.seed, settings.mask_share, model.tokenizer.mask_token_id
+        if self.mask_share and self.mask_id is None:
+            raise RequestError(
+                "mask_share: expected a tokenizer with a mask token, found none in the base; leave mask_share out"
+            )
+        self.cutter = model.make_cutter()
+        self.pieces = self.cutter([example.tokens for example in examples])
+        self.windows = self.pieces.windows(model.max_tokens, model.overlap)
+        self.tags = tag_numbers(examples, model.labels)  # (words,)
+        self.lengths = self.padded_lengths = self.windows.lengths + SPECIALS
+        self.dev = Dev(dev, self.cutter, settings.precision) if dev else None
+        self.criterion = CRITERION if dev else None
+
+    def collate(self, items: Items, epoch: int) -> Batch:
+        """The windows `items`, and of the words they own the tags.
+
+        words: how many each window owns, (windows,). opens, closes: whether its words begin and end the sentence.
+        """
+        windows = self.windows.chosen(items)
+        inputs = self.cutter.batch(self.pieces, windows, int(self.lengths[items].max()), len(items))
+        if self.mask_share:
+            inputs["input_ids"] = self._masked(inputs["input_ids"], items, epoch)
+        first_words, counts = owned_words(self.pieces, windows)
+        ends = np.cumsum(self.pieces.words)[windows.sequences]  # (windows,)
+        tags = self.tags[stretches(first_words, counts)]
+        added = {
+            "tags": tags,
+            "words": counts,
+            "opens": first_words == ends - self.pieces.words[windows.sequences],
+            "closes": first_words + counts == ends,
+        }
+        return Batch({**inputs, **{name: torch.from_numpy(each) for name, each in added.items()}}, {"tags": len(tags)})
+
+    def _masked(self, ids: Tensor, items: Items, epoch: int) -> Tensor:
+        """The ids of the windows `items`, (windows, tokens), with the mask in the place of some pieces."""
+        rows, places = np.indices(ids.shape)
+        draws = uniform_draws(self.seed, epoch, items[rows.ravel()], places.ravel())[:, 0].reshape(ids.shape)
+        is_piece = (places > 0) & (places < self.lengths[items][:, None] - 1)  # not [CLS], not [SEP]
+        return ids.masked_fill(torch.from_numpy(is_piece & (draws < self.mask_share)), self.mask_id)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """The negative log-likelihood of the tags, in nats, summed over words."""
+        inputs = batch.inputs
+        places, token_types = inputs["places"], inputs.get("token_type_ids")
+        emissions = model(inputs["input_ids"], inputs["attention_mask"], places, token_types)  # (words, tags)
+        if self.model.crf is None:
+            return {"tags": cross_entropy(emissions, inputs["tags"], reduction="sum")}
+        whole = inputs["words"] > 0
+        words, opens, closes = (inputs[name][whole] for name in ("words", "opens", "closes"))
+        return {"tags": -self.model.crf.log_likelihood(emissions, inputs["tags"], words, opens, closes).sum()}
+
+    def evaluate(self) -> Metrics:
+        return self.dev.figures(self.entity_model) if self.dev else {}
+
+
+class Dev:
+    """Dev sentences, cut once, and what a model scores on them."""
+
+    def __init__(self, examples: Sequence[Example], cutter: Cutter, precision: str) -> None:
+        self.cutter, self.precision = cutter, precision
+        self.pieces = cutter([example.tokens for example in examples])
+        self.gold = [strict_spans(example.tags) for example in examples]
+        self.beyond = [example.beyond for example in examples]
+
+    def figures(self, model: EntityModel) -> Metrics:
+        """Strict precision, recall and F1, and of several types each one's F1."""
+        found, types = self._decoded(model).token_spans(), model.labels.types
+        counts = count_entities(self.gold, self.beyond, found, np.arange(len(self.gold)), types)
+        figures = entity_figures(counts, types, intervals=False)
+        shown = ["precision", "recall", "f1", *([f"f1/{name}" for name in types] if types[1:] else [])]
+        return {f"dev/{name}": figures[name] for name in shown if name in figures}
+
+    def temperature(self, model: EntityModel) -> float:
+        """What scores are best divided by."""
+        found = self._decoded(model)
+        return fit_temperature(found.confidences, which_are_right(self.gold, found.token_spans()))
+
+    def _decoded(self, model: EntityModel) -> Decoded:
+        device = model.network.device
+        precision, size = resolve_precision(self.precision, device), best_batch_tokens(device)
+        base = model.network.network.base_model
+        packed = pack_for(len(self.pieces.ids), base, precision, size)  # anew, as the weights have changed
+        emissions = emissions_of(model, self.pieces, self.cutter, precision, size, packed)
+        return decode(model, emissions, self.pieces.words)
+
+
+def tag_numbers(examples: Sequence[Example], labels: LabelSet) -> NDArray[np.int64]:
+    """The numbers of the tags of all words, in the scheme of `labels`, (words,)."""
+    tags = (converted(each.tags, "IOB2", labels.scheme) for each in examples)
+    return np.array([labels.number[tag] for sentence in tags for tag in sentence], dtype=np.int64)

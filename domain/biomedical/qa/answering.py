@@ -1,0 +1,393 @@
+"""The answers to many questions, from a file to a file, in blocks that survive a kill, and on a page.
+
+Importing this loads neither torch nor transformers, so that an invalid request is reported at once.
+"""
+
+import csv
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from bertrelay.data.records import Rejects, rows
+from bertrelay.data.tables import Record, Table, Unusable, format_of
+from bertrelay.errors import RequestError
+from bertrelay.files import atomic_write, check_output, output_lock, write_error, write_text
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.parts import Parts, Stretch, fill, taken
+from bertrelay.privacy import check_page
+from bertrelay.progress import log
+from bertrelay.stage import Metrics, ProcessGroup, StageContext
+from domain.biomedical.documents.document import Unfit, told_id
+from domain.biomedical.qa.question_files import question_format_of, question_items, usable
+from domain.biomedical.qa.questions import Item, Question, checked
+from domain.biomedical.qa.settings import AnswerSettings, InputFormat
+
+if TYPE_CHECKING:
+    from domain.biomedical.qa.answerer import Candidate, QuestionAnswerer, Reply
+
+SUFFIXES = (".jsonl", ".csv", ".parquet")
+BLOCK_CHARACTERS = 400_000
+"""So much text is asked before its answers are on the disk, questions and contexts: the most that a kill costs."""
+FLAT = ("id", "answer", "start", "end", "probability", "sentence")
+"""The columns of a table of answers; JSONL has the candidates as well."""
+
+TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
+Row = dict[str, Any]
+
+
+class Source(NamedTuple):
+    """A file of questions, and where in a table their parts stand.
+
+    format: told by the name where that is enough, and else by what the file holds.
+    id_column: `id` when not given, or the lines where a table has none.
+    """
+
+    path: Path
+    format: InputFormat | None = None
+    id_column: str | None = None
+    question_column: str = "question"
+    context_column: str = "context"
+
+    def questions(self, rejects: Rejects | None = None, tell: bool = False) -> Iterator[Question]:
+        """Streams the questions; each id stands for one. tell: whether to say what was read over."""
+        return usable(self._items(), rejects, tell)
+
+    def _items(self) -> Iterator[Item]:
+        if not self.path.is_file():
+            raise RequestError(f"there is no file {self.path}. Check the path; in a recipe it counts from its folder.")
+        name = self.format or _format_by_name(self.path)
+        if name is None and question_format_of(self.path) == "jsonl":
+            name = "jsonl"
+        match name:
+            case "csv" | "tsv" | "jsonl" | "parquet":
+                return _rows(self, name)
+            case _:
+                return question_items(self.path, name)
+
+
+def _format_by_name(path: Path) -> TableFormat | None:
+    """The table that a file's name tells; None for JSON, which may be much, and for what has another name."""
+    found = format_of(str(path))
+    is_json = path.name.lower().removesuffix(".gz").endswith(".json")
+    return None if is_json or found == "lines" else found
+
+
+def _rows(source: Source, name: TableFormat) -> Iterator[Item]:
+    """The rows of a table as questions. Raises RequestError for a column that is not there."""
+    columns = [source.question_column, source.context_column]
+    named = source.id_column or ("id" if _has_ids(source, name) else None)
+    for row in rows(_table(source, name, [*columns, *([named] if named else [])]), []):
+        yield row if isinstance(row, Unusable) else _question(row)
+
+
+def _table(source: Source, name: TableFormat, columns: list[str]) -> Table:
+    return Table.model_validate({"path": str(source.path), "format": name, "columns": columns})
+
+
+def _has_ids(source: Source, name: TableFormat) -> bool:
+    try:
+        next(rows(_table(source, name, ["id"]), []), None)
+    except RequestError:
+        return False  # what else is wrong, reading the other columns will tell
+    return True
+
+
+def _question(row: Record) -> Question | Unusable:
+    """A row, (question, context) or (question, context, id), as a question."""
+    question, context, *named = row.values
+    identifier = named[0] if named else row.line
+    name = told_id(identifier)
+    try:
+        if not name:
+            raise Unfit("a row without an id", "give each question one of its own")
+        if not all(isinstance(text, str | None) for text in (question, context)):
+            raise Unfit("a question or context that is no text", "expected text in both columns")
+        read = Question(str(identifier), question or "", context or "", file=row.file, line=row.line)
+        return checked(read)
+    except Unfit as fault:
+        return Unusable(row.file, row.line, fault.reason, fault.detail, name)
+
+
+def check_source(source: Source) -> None:
+    """Reads one question, which tells most of what can be wrong with a request. Raises RequestError."""
+    next(source.questions(Rejects(None, limit=1)), None)
+
+
+class ReadThrough(NamedTuple):
+    """What reading the source through has shown. digest: sha256 of all that decides the answers."""
+
+    blocks: list[Stretch]
+    rejected: int
+    digest: str
+
+    @property
+    def questions(self) -> int:
+        return self.blocks[-1].end
+
+
+def read_through(source: Source, listed: Path, max_rejects: float) -> ReadThrough:
+    """Reads `source` from its beginning to its end; tells what is read over, and lists in `listed` what is unusable.
+
+    Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
+    """
+    digest = hashlib.sha256()
+    try:
+        with Rejects(listed, max_rejects) as rejects:
+            blocks = list(_blocks(source, rejects, digest))
+    finally:
+        if listed.is_file() and not listed.stat().st_size:
+            listed.unlink()
+    if not blocks:
+        raise RequestError(f"{source.path} holds no question that can be asked. Is it the right file, and complete?")
+    return ReadThrough(blocks, rejects.counts.total(), digest.hexdigest())
+
+
+def _blocks(source: Source, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[Stretch]:
+    first = end = characters = 0
+    for question in source.questions(rejects, tell=True):
+        rejects.used()
+        digest.update(json.dumps([question.id, question.question, question.context]).encode())
+        end, characters = end + 1, characters + len(question.question) + len(question.context)
+        if characters >= BLOCK_CHARACTERS:
+            yield Stretch(first, end, end - first)
+            first, characters = end, 0
+    if first < end:
+        yield Stretch(first, end, end - first)
+
+
+# Written
+
+
+def line_of(row: Row) -> str:
+    """An answered question as it stands in a part, and in JSONL."""
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def answered_rows(parts: Parts[Stretch]) -> Iterator[Row]:
+    """All answered questions, in order."""
+    for path in parts.paths:
+        with path.open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+
+def write_answers(parts: Parts[Stretch], output: Path) -> None:
+    """Writes the answers as JSONL, CSV or Parquet, by the suffix; a table has the best candidate alone."""
+    write = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}[output.suffix]
+    try:
+        with atomic_write(output) as building:
+            write(parts, building)
+    except OSError as error:
+        raise write_error(output, error) from error
+
+
+def _write_jsonl(parts: Parts[Stretch], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(map(line_of, answered_rows(parts)))
+
+
+def _write_csv(parts: Parts[Stretch], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, FLAT, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(answered_rows(parts))
+
+
+def _write_parquet(parts: Parts[Stretch], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"start": pa.int64(), "end": pa.int64(), "probability": pa.float64()}
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in FLAT])
+    with pq.ParquetWriter(path, schema) as writer:
+        for part in parts.paths:
+            with part.open(encoding="utf-8") as lines:
+                writer.write_table(pa.Table.from_pylist([json.loads(line) for line in lines], schema))
+
+
+ALONE = ProcessGroup()
+REFUSED: Row = {"answer": "", "start": None, "end": None, "probability": None}
+DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
+MAX_REJECTS = 0.01
+
+
+class AnsweredFile(NamedTuple):
+    """What `answer_file` did.
+
+    without_answer: questions that their contexts are held not to answer. too_long: those that leave their contexts no
+        room in a window, and so have no candidate. rejected: those that could not be read.
+    questions_per_second: of what was computed now; None where that is nothing.
+    """
+
+    questions: int
+    without_answer: int
+    too_long: int
+    rejected: int
+    questions_per_second: float | None
+
+
+def answer_file(
+    model: str | Path,
+    questions: str | Path,
+    output: str | Path,
+    *,
+    source_format: InputFormat | None = None,
+    id_column: str | None = None,
+    question_column: str = "question",
+    context_column: str = "context",
+    page: str | Path | None = None,
+    top: int = 5,
+    whole_words: bool | None = None,
+    max_rejects: float = MAX_REJECTS,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    cache: Path | None = None,
+    with_text: bool = False,
+    process_group: ProcessGroup = ALONE,
+) -> AnsweredFile:
+    """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
+
+    questions: CSV, TSV, JSONL or Parquet with a row for each question and its context, or SQuAD's or BioASQ's JSON, of
+        which every snippet is a context; source_format when its name does not tell which.
+    output: `.jsonl`, `.csv` or `.parquet`; the last two have the best candidate alone.
+    page: takes an HTML page of all contexts with their answers marked.
+    top: the most candidates told of a question.
+    whole_words: whether an answer may neither begin nor end inside a word; as the model has it when not given.
+    max_rejects: the share of questions that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
+    cache: where a model of the hub is kept.
+    with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
+    process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
+        one folder of `output`, on a disk that all of them see.
+
+    Killed and called again, with as many processes or others, it goes on at the first block that is not done.
+    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
+    WorkError when too many questions are left out.
+    """
+    from bertrelay.backbone import model_folder
+    from bertrelay.distributed import check_shared, from_main, wait_for_all
+    from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
+
+    source, output = Source(Path(questions), source_format, id_column, question_column, context_column), Path(output)
+    check_output(output, SUFFIXES, source.path)
+    if page is not None:
+        check_output(Path(page), (".html",), option="page")
+        check_page(with_text)
+    with output_lock(output) if process_group.is_main else nullcontext():
+        folder = from_main(
+            model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
+        )
+        precision = from_main(resolve_precision(precision, default_device()), process_group)
+        read = from_main(_read(source, output, max_rejects) if process_group.is_main else None, process_group)
+        parts = Parts(output, read.blocks)
+        if process_group.is_main:
+            parts.begin(_holds(folder, read, top, precision, whole_words))
+        check_shared(parts.folder, process_group)
+        answerer, started = QuestionAnswerer.load(folder, whole_words=whole_words), time.monotonic()
+        lines = partial(_lines, answerer, source, top, precision, batch_tokens)
+        computed = fill(parts, lines, "answering", "questions", process_group)
+        seconds = time.monotonic() - started
+        without_answer, refused = 0, list[str]()
+        if process_group.is_main:
+            write_answers(parts, output)
+            if page is not None:
+                write_page(source, parts, Path(page))
+            without_answer, refused = _count(parts)
+            parts.remove()
+        wait_for_all(process_group)
+    if refused:
+        told = f"{len(refused):,} questions are left without an answer, {told_id(refused[0])!r} the first"
+        log(f"{told}: {too_long(answerer.model)}")
+    rate = computed / seconds if computed else None
+    return AnsweredFile(read.questions, without_answer, len(refused), read.rejected, rate)
+
+
+def run(settings: AnswerSettings, context: StageContext) -> Metrics:
+    """The stage `domain.qa-answer`: `answers` with the suffix of the format, and perhaps `answers.html`."""
+    answered = answer_file(
+        settings.model,
+        settings.questions,
+        context.output / f"answers.{settings.output}",
+        source_format=settings.format,
+        id_column=settings.id,
+        question_column=settings.question,
+        context_column=settings.context,
+        page=context.output / "answers.html" if settings.page else None,
+        top=settings.top,
+        whole_words=settings.whole_words,
+        max_rejects=settings.max_rejects,
+        precision=settings.precision,
+        batch_tokens=settings.batch_tokens,
+        cache=context.cache,
+        with_text=settings.with_text or not context.sensitive,
+        process_group=context.process_group,
+    )
+    return dict(answered._asdict())
+
+
+def _read(source: Source, output: Path, max_rejects: float) -> ReadThrough:
+    return read_through(source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects)
+
+
+def _holds(folder: Path, read: ReadThrough, top: int, precision: str, whole_words: bool | None) -> dict[str, object]:
+    """What decides the content of the blocks."""
+    model = Digests().of_folder(folder)
+    key = fingerprint({"model": model, "questions": read.digest, "top": top, "whole_words": whole_words})
+    return {"key": key, "precision": precision, "block": BLOCK_CHARACTERS}
+
+
+def _lines(
+    answerer: "QuestionAnswerer",
+    source: Source,
+    top: int,
+    precision: str,
+    batch_tokens: int | None,
+    wanted: Sequence[Stretch],
+) -> Iterator[Iterator[str]]:
+    """The lines of each block of answered questions."""
+    from domain.biomedical.qa.answerer import Asked
+
+    for block in taken(source.questions(Rejects(None, limit=1)), wanted, source.path):
+        questions = list(block)
+        asked = (Asked(question.question, question.context, question.id) for question in questions)
+        replies = answerer.replies(
+            asked, top=top, precision=precision, batch_tokens=batch_tokens, refused=lambda _: None
+        )  # a question that is refused has no candidate, by which it is known in the end
+        yield map(line_of, _answer_rows(questions, replies))
+
+
+def _answer_rows(questions: Sequence[Question], replies: "Iterator[Reply | None]") -> Iterator[Row]:
+    for question, reply in zip(questions, replies, strict=True):
+        nbest = [_row(candidate) for candidate in reply.nbest] if reply else []
+        sentence = reply.sentence if reply else ""
+        yield {"id": question.id, **(nbest[0] if nbest else REFUSED), "sentence": sentence, "nbest": nbest}
+
+
+def _row(candidate: "Candidate") -> Row:
+    text, start, end, probability = candidate
+    return {"answer": text, "start": start, "end": end, "probability": round(probability, DIGITS)}
+
+
+def _count(parts: Parts[Stretch]) -> tuple[int, list[str]]:
+    """How many questions have no answer in their contexts, and the ids of those that were refused."""
+    without_answer, refused = 0, list[str]()
+    for row in answered_rows(parts):
+        without_answer += bool(row["nbest"] and not row["answer"])
+        if not row["nbest"]:
+            refused.append(row["id"])
+    return without_answer, refused
+
+
+def write_page(source: Source, parts: Parts[Stretch], path: Path) -> None:
+    """Writes the page of all contexts with the answers to their questions."""
+    from domain.biomedical.qa.page import page
+
+    asked = zip(source.questions(Rejects(None, limit=1)), answered_rows(parts), strict=True)
+    try:
+        write_text(path, page(asked, f"Answers from {source.path.name}"))
+    except OSError as error:
+        raise write_error(path, error) from error

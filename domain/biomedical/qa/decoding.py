@@ -1,0 +1,235 @@
+"""Scores of pieces to the spans that may be the answer, the best first, and how likely each of them is.
+
+Of spans with equal scores the one that begins first is the better one, and then the shorter one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import softmax
+from torch import Tensor
+from torch.nn.functional import pad
+
+from bertrelay.evaluation.calibration import fit_temperature
+from domain.biomedical.qa.metrics import Score, scores
+from domain.biomedical.qa.model import AnswerModel
+from domain.biomedical.qa.questions import Question
+from domain.biomedical.windows import Integers
+
+Floats = NDArray[np.float64]
+
+
+class Spans(NamedTuple):
+    """Spans that may be answers, all (spans,).
+
+    owners: whose answers they are, those of a window, then of a question. texts: which text they stand in.
+    starts, ends: [start, end) there. scores: those of the first and the last piece, added.
+    """
+
+    owners: Integers
+    texts: Integers
+    starts: Integers
+    ends: Integers
+    scores: Floats
+
+    def chosen(self, which: NDArray[np.generic]) -> "Spans":
+        """Some of the spans."""
+        return Spans(*(each[which] for each in self))
+
+
+class NBest(NamedTuple):
+    """The best spans of each question, best first.
+
+    texts, starts, ends, scores: (questions, top); the score is −inf where a question has fewer.
+    nulls: the score of no answer, (questions,); +inf where nothing was read.
+    """
+
+    texts: Integers
+    starts: Integers
+    ends: Integers
+    scores: Floats
+    nulls: Floats
+
+    @property
+    def gaps(self) -> Floats:
+        """By how much the score of no answer is above that of the best span, (questions,); +inf without any."""
+        return self.nulls - self.scores[:, 0]
+
+
+class Choices(NamedTuple):
+    """What may be the answer to each question, best first, all (questions, top + 1); −1 and −1 stand for no answer."""
+
+    texts: Integers
+    starts: Integers
+    ends: Integers
+    scores: Floats
+
+    def probabilities(self, temperature: float) -> Floats:
+        """Of each choice among them, when scores are divided by `temperature`, (questions, top + 1)."""
+        found: Floats = softmax(self.scores / temperature, axis=1)
+        return found
+
+
+def spans_in_windows(scores: Tensor, longest: int, top: int) -> Spans:
+    """The best spans of each window for scores (windows, tokens, 2), `top` of them and what is as good as the last.
+
+    longest: pieces of a span at most. starts and ends count columns; column 0 stands for no answer and is in none.
+    """
+    longest = min(longest, scores.shape[1])
+    starts, ends = scores.unbind(-1)  # (windows, tokens)
+    starts = starts.index_fill(1, torch.zeros(1, dtype=torch.int64, device=starts.device), -torch.inf)
+    last = pad(ends, (0, longest - 1), value=-torch.inf).unfold(1, longest, 1)  # (windows, tokens, longest)
+    sums = (starts[..., None] + last).flatten(1)  # (windows, tokens · longest)
+    least = sums.topk(min(top, sums.shape[1])).values[:, -1:]  # (windows, 1)
+    places = ((sums >= least) & (sums > -torch.inf)).nonzero(as_tuple=True)
+    windows, flat, found = (each.cpu().numpy() for each in (*places, sums[places]))
+    firsts = flat // longest
+    return Spans(windows, windows, firsts, firsts + flat % longest + 1, found.astype(np.float64))
+
+
+def null_scores(scores: Tensor) -> Floats:
+    """The score of no answer in each window, (windows,), for scores (windows, tokens, 2)."""
+    return scores[:, 0].sum(-1).double().cpu().numpy()
+
+
+def n_best(spans: Spans, nulls: Floats, top: int) -> NBest:
+    """The `top` best of each owner's spans; of equal ones, found in several windows, the best one alone.
+
+    nulls: the scores of no answer, (owners,).
+    """
+    order = np.lexsort((-spans.scores, spans.ends, spans.starts, spans.texts, spans.owners))
+    spans = spans.chosen(order)
+    is_new = np.any([np.diff(each, prepend=-1) != 0 for each in spans[:4]], axis=0)
+    spans = spans.chosen(is_new)
+    spans = spans.chosen(np.lexsort((-spans.scores, spans.owners)))
+    ranks = np.arange(len(spans.owners)) - np.searchsorted(spans.owners, spans.owners)
+    spans, ranks = spans.chosen(ranks < top), ranks[ranks < top]
+    texts, starts, ends = (np.full((len(nulls), top), -1) for _ in range(3))
+    scores = np.full((len(nulls), top), -np.inf)
+    for matrix, values in zip((texts, starts, ends, scores), spans[1:], strict=True):
+        matrix[spans.owners, ranks] = values
+    return NBest(texts, starts, ends, scores, nulls)
+
+
+def pooled(found: NBest, pool_of: Integers, pools: int) -> NBest:
+    """The n-best of pools of questions, by their scores; no answer is as likely as where it is least so.
+
+    pool_of: which pool each question belongs to, (questions,).
+    """
+    rows, ranks = np.nonzero(found.scores > -np.inf)
+    texts, starts, ends = (each[rows, ranks] for each in found[:3])
+    spans = Spans(pool_of[rows], texts, starts, ends, found.scores[rows, ranks])
+    nulls = np.full(pools, np.inf)
+    np.minimum.at(nulls, pool_of, found.nulls)
+    return n_best(spans, nulls, found.scores.shape[1])
+
+
+def with_no_answer(found: NBest, threshold: float | None) -> Choices:
+    """The n-best with no answer at its place among them.
+
+    threshold: by how much no answer must be above the best span; None where it is no choice. It always is where there
+    is no span.
+    """
+    has_span = found.scores[:, 0] > -np.inf
+    nothing = np.where(has_span, -np.inf if threshold is None else found.nulls - (threshold or 0.0), 0.0)
+    scores = np.column_stack([found.scores, nothing])
+    order = np.argsort(-scores, axis=1, kind="stable")  # of equals the span
+    places = (np.pad(each, ((0, 0), (0, 1)), constant_values=-1) for each in found[:3])
+    texts, starts, ends = (np.take_along_axis(each, order, 1) for each in places)
+    return Choices(texts, starts, ends, np.take_along_axis(scores, order, 1))
+
+
+def best_threshold(gaps: Floats, answered: Floats, unanswered: Floats) -> float:
+    """The threshold at which questions score most together, (questions,).
+
+    gaps: by how much no answer is above the best span. answered, unanswered: what a question scores with its best span
+    and without an answer.
+    """
+    is_open = np.isfinite(gaps)
+    order = np.argsort(gaps[is_open], kind="stable")
+    ordered, gains = gaps[is_open][order], (answered - unanswered)[is_open][order]
+    if not len(ordered):
+        return 0.0
+    borders = np.flatnonzero(np.diff(ordered, prepend=-np.inf, append=np.inf) > 0)  # between unequal gaps
+    best = borders[np.append(0.0, np.cumsum(gains))[borders].argmax()]  # so many are answered
+    around = np.concatenate([[ordered[0] - 1], ordered, [ordered[-1] + 1]])
+    return float((around[best] + around[best + 1]) / 2)
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Questions as they are scored: what is asked of several texts is one question.
+
+    asked: of each text. scored: each with everything that is right in any of its texts. pool_of: which of these each
+    of those belongs to, (asked,).
+    """
+
+    asked: Sequence[Question]
+    scored: list[Question]
+    pool_of: Integers
+
+    @classmethod
+    def of(cls, questions: Sequence[Question]) -> "Pools":
+        members: dict[str, list[Question]] = {}
+        for question in questions:
+            members.setdefault(question.pool or question.id, []).append(question)
+        place = {name: number for number, name in enumerate(members)}
+        pool_of = np.array([place[question.pool or question.id] for question in questions], dtype=np.int64)
+        return cls(questions, [_joined(name, each) for name, each in members.items()], pool_of)
+
+    @property
+    def known(self) -> Integers:
+        """The places of the scored questions of which somebody knows what is right."""
+        return np.flatnonzero([question.has_gold for question in self.scored])
+
+    def nbest(self, found: NBest) -> NBest:
+        """The n-best of what is asked as that of what is scored."""
+        return pooled(found, self.pool_of, len(self.scored))
+
+    def texts(self, choices: Choices) -> list[list[str]]:
+        """The text of each choice of what is scored, best first; "" for no answer."""
+        columns = (choices.texts.tolist(), choices.starts.tolist(), choices.ends.tolist())
+        counts = (choices.scores > -np.inf).sum(axis=1).tolist()
+        return [
+            [self._text(*place) for place in list(zip(*row, strict=True))[:count]]
+            for *row, count in zip(*columns, counts, strict=True)
+        ]
+
+    def _text(self, text: int, start: int, end: int) -> str:
+        return self.asked[text].context[start:end] if text >= 0 else ""
+
+
+def _joined(name: str, members: Sequence[Question]) -> Question:
+    if len(members) == 1 and members[0].id == name:
+        return members[0]
+    golds = dict.fromkeys(text for each in members if each.answers or each.golds for text in each.gold_texts)
+    is_impossible = not golds and any(each.impossible for each in members)
+    return replace(members[0], id=name, answers=(), golds=tuple(golds), impossible=is_impossible)
+
+
+def scores_at(pools: Pools, nbest: NBest, threshold: float | None) -> dict[str, Score]:
+    """How right the best choices are, by id; of questions alone of which somebody knows what is right."""
+    best = [texts[0] for texts in pools.texts(with_no_answer(nbest, threshold))]
+    return scores({question.id: answer for question, answer in zip(pools.scored, best, strict=True)}, pools.scored)
+
+
+def with_threshold(model: AnswerModel, pools: Pools, nbest: NBest) -> AnswerModel:
+    """The model with the threshold at which the mean F1 is highest; as it is where no question is impossible."""
+    if not any(question.impossible for question in pools.scored):
+        return model
+    answered, unanswered = (
+        np.array([each.f1 for each in scores_at(pools, nbest, threshold).values()]) for threshold in (None, -np.inf)
+    )
+    return replace(model, threshold=best_threshold(nbest.gaps[pools.known], answered, unanswered))
+
+
+def with_temperature(model: AnswerModel, pools: Pools, nbest: NBest) -> AnswerModel:
+    """The model with the temperature at which the probabilities of its answers suit how often they are right."""
+    is_right = np.array([each.exact_match == 1 for each in scores_at(pools, nbest, model.threshold).values()], bool)
+    choices = with_no_answer(nbest, model.threshold)
+    found = fit_temperature(lambda temperature: choices.probabilities(temperature)[pools.known, 0], is_right)
+    return replace(model, temperature=found)

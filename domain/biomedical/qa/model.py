@@ -1,0 +1,190 @@
+"""The network that finds answers: any BERT with a linear map that scores each piece as an answer's first and last.
+
+On disk it is a plain transformers folder that `AutoModelForQuestionAnswering` loads, with `qa.json` beside it for what
+transformers has no place for.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
+
+from bertrelay.backbone import model_folder, read_network_config
+from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
+from bertrelay.errors import RequestError
+from bertrelay.evaluation.calibration import Temperature
+from bertrelay.files import write_json
+from bertrelay.model_files import Description, read_model_file
+from bertrelay.progress import log
+from bertrelay.settings import Positive
+from domain.biomedical.networks import (
+    has_types,
+    load_base,
+    load_with_head,
+    put_under_head,
+    refuse_other_heads,
+    save_network,
+    window_size,
+)
+from domain.biomedical.qa.subwords import Cutter
+
+DESCRIPTION = "qa.json"
+MAX_TOKENS, MAX_ANSWER_TOKENS = 384, 30
+KIND, HEADS = "network for question answering", [{"qa_outputs"}, {"dropout", "qa_outputs"}]
+
+
+class AnswerFinder(nn.Module):
+    """Pieces to their scores as an answer's first and last one.
+
+    network: one of transformers' for question answering.
+    """
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        super().__init__()
+        self.network = network
+        self.has_types = has_types(network)
+        use_cpu_kernels(network)
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, choices: Tensor) -> Tensor:
+        """All (windows, tokens) to scores as first and last piece, (windows, tokens, 2), float32.
+
+        choices: where an answer may begin or end; elsewhere the scores are −inf.
+        """
+        network: Any = self.network
+        types = {"token_type_ids": token_type_ids} if self.has_types else {}
+        hidden = network.base_model(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
+        dropped = getattr(network, "dropout", nn.Identity())(hidden)  # (windows, tokens, dim)
+        with torch.autocast(hidden.device.type, enabled=False):  # bf16 would round the scores to three digits
+            scores = cast(Tensor, network.qa_outputs(dropped.float()))
+        return scores.masked_fill(~choices[..., None], -torch.inf)
+
+
+@dataclass(frozen=True)
+class AnswerModel:
+    """All that is needed to answer questions.
+
+    max_tokens, stride: of the windows in which texts are read, in pieces; see QaSettings.
+    max_answer_tokens: no longer answer is given.
+    threshold: by how much the score of no answer must be above that of the best one, for none to be given; None for a
+        model that has learnt from no question without an answer, and so always gives one.
+    temperature: what scores are divided by, so that an answer's probability is a good confidence.
+    whole_words: whether an answer may neither begin nor end inside a word.
+    """
+
+    network: AnswerFinder
+    tokenizer: PreTrainedTokenizerFast
+    max_tokens: int
+    stride: int
+    max_answer_tokens: int = MAX_ANSWER_TOKENS
+    threshold: float | None = None
+    temperature: float = 1.0
+    whole_words: bool = True
+
+
+class _Description(Description):
+    """What `qa.json` holds: the fields of AnswerModel that transformers' folder has no place for."""
+
+    max_tokens: Positive | None
+    stride: Positive | None
+    max_answer_tokens: Positive
+    threshold: float | None
+    temperature: Temperature
+    whole_words: bool = True
+
+
+def start_model(
+    source: str | Path,
+    *,
+    max_tokens: int | None = None,
+    stride: int | None = None,
+    max_answer_tokens: int = MAX_ANSWER_TOKENS,
+    whole_words: bool = True,
+    dropout: float | None = None,
+    seed: int = 0,
+    cache_dir: Path | None = None,
+) -> AnswerModel:
+    """A model before its first step: the BERT of `source`, a sentence encoder's among them, under a new head.
+
+    A model that answers questions already keeps its head. max_tokens, stride: of windows; at most 384, and a third of
+    that, when left out. dropout: in every layer and before the head; the model's own when left out. Raises RequestError
+    for a model that cannot answer, or has not the positions for such windows.
+    """
+    folder = model_folder(source, cache_dir=cache_dir)
+    if _answers_already(folder):
+        network, tokenizer = _load(folder)
+    else:
+        backbone, tokenizer = load_base(folder)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = put_under_head(backbone, AutoModelForQuestionAnswering, HEADS, KIND)
+    if dropout is not None:
+        set_dropout(network, dropout)
+    window = _window(network, max_tokens, stride)
+    return AnswerModel(AnswerFinder(network), tokenizer, *window, max_answer_tokens, whole_words=whole_words)
+
+
+def _answers_already(folder: Path) -> bool:
+    config = read_network_config(folder)
+    return any(name.endswith("ForQuestionAnswering") for name in (config and config.architectures) or ())
+
+
+def _load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    kind = AutoModelForQuestionAnswering
+    network, tokenizer = load_with_head(folder, kind, "qa_outputs", "answers questions", "domain.qa")
+    refuse_other_heads(network, HEADS, KIND)
+    return network, tokenizer
+
+
+def _window(network: PreTrainedModel, max_tokens: int | None, stride: int | None) -> tuple[int, int]:
+    """The size and stride of windows that `network` has positions for."""
+    size = window_size(network, max_tokens, MAX_TOKENS)
+    step = stride or usual_stride(size)
+    if step > size // 2:
+        raise RequestError(f"stride: expected at most half of max_tokens, which is {size}, found {step}; lower it")
+    return size, step
+
+
+def usual_stride(max_tokens: int) -> int:
+    """The stride of windows of a size when none is given."""
+    return max(1, max_tokens // 3)
+
+
+def save_model(model: AnswerModel, folder: Path) -> None:
+    """Writes the folder that `load_model` and transformers read."""
+    save_network(model.network.network, model.tokenizer, folder)
+    names = ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature", "whole_words")
+    write_json(folder / DESCRIPTION, {name: getattr(model, name) for name in names})
+
+
+def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel:
+    """The model of a folder that a training here wrote, or of any BERT of transformers that answers questions.
+
+    Raises RequestError for a folder that holds none, or one that is damaged.
+    """
+    folder = model_folder(source, cache_dir=cache_dir)
+    network, tokenizer = _load(folder)
+    Cutter(tokenizer)  # raises for one that cannot frame a pair of texts
+    told = _description(folder / DESCRIPTION)
+    window = _window(network, told.max_tokens, told.stride)
+    finder = AnswerFinder(network).eval()
+    return AnswerModel(
+        finder, tokenizer, *window, told.max_answer_tokens, told.threshold, told.temperature, told.whole_words
+    )
+
+
+def _description(path: Path) -> _Description:
+    """What `qa.json` holds; the defaults where there is none, as in a folder that transformers wrote."""
+    found = read_model_file(path, _Description)
+    if found is not None:
+        return found
+    log(f"model: warning: no {path}, which domain.qa writes; windows, threshold and temperature are the usual ones")
+    return _Description(
+        max_tokens=None, stride=None, max_answer_tokens=MAX_ANSWER_TOKENS, threshold=None, temperature=1.0
+    )

@@ -1,0 +1,197 @@
+"""What is asked, in which text, and which answers are right.
+
+Offsets count Python characters (Unicode code points) from 0, and `answer.text` is always what stands in the context
+from `answer.start` on: what the readers could not place is no answer here.
+"""
+
+import hashlib
+import io
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bertrelay.data.readers import open_input
+from bertrelay.data.tables import Unusable
+from bertrelay.errors import RequestError
+from domain.biomedical.documents.document import LeftOut, Unfit
+from domain.biomedical.documents.json_stream import JsonWindow
+
+Synonyms = tuple[str, ...]
+"""One right answer in all its wordings."""
+
+
+class Answer(NamedTuple):
+    """A right answer where it stands: `context[start : start + len(text)] == text`."""
+
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to a context, with what is right.
+
+    answers: the right answers that stand in the context, in the order of the file; each is right by itself.
+    golds: right answers that stand nowhere in the context. They count in a score and cannot be learnt.
+    impossible: whether it is known that the context answers it not, as in SQuAD 2.0. A question that has neither
+        answers nor this can be asked and scored, but there is nothing to learn from it.
+    document: the article that the context is from; splits go by it.
+    pool: the question that this one is, put to one of several contexts: what they answer is pooled before it is
+        scored. Empty when it is asked of one context alone.
+    synonyms: of BioASQ: each right answer with its synonyms.
+    file, line: where it was read; empty and 0 when it was not.
+    notes: what its reader did to it, a word for each answer; see `domain.biomedical.qa.questions`.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...] = ()
+    golds: tuple[str, ...] = ()
+    impossible: bool = False
+    document: str = ""
+    pool: str = ""
+    synonyms: tuple[Synonyms, ...] = ()
+    file: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def has_gold(self) -> bool:
+        """Whether it is known what is right."""
+        return self.impossible or bool(self.answers or self.golds)
+
+    @property
+    def gold_texts(self) -> tuple[str, ...]:
+        """Every text that a score takes for right; `("",)` where the right answer is none."""
+        return (*(answer.text for answer in self.answers), *self.golds) or ("",)
+
+
+Placing = Literal["in place", "mended", "nowhere"]
+Alignment = Literal["exactly", "by case", "in a synonym", "not found"]
+
+ALIGNMENTS: tuple[Alignment, ...] = ("exactly", "by case", "in a synonym", "not found")
+"""How an answer was found, the best first."""
+
+MOST_SHIFT = 10  # characters; what stands further off may be another mention
+
+
+def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]:
+    """The answer at `start`, else one at most `MOST_SHIFT` characters off.
+
+    One that is no part of a longer word goes before one that is; then the nearest, and of two the earlier.
+    """
+    if start >= 0 and context.startswith(text, start):
+        return Answer(text, start), "in place"
+    begin = max(0, start - MOST_SHIFT)
+    around = context[begin : max(0, start + MOST_SHIFT + len(text))]
+    found = [begin + place for place in _places(text, around)]
+    if not found:
+        return None, "nowhere"
+    whole = {answer.start for answer in _mentions(context, text, re.NOFLAG)}
+    return Answer(text, min(found, key=lambda place: (place not in whole, abs(place - start)))), "mended"
+
+
+def aligned(context: str, wordings: Synonyms) -> tuple[tuple[Answer, ...], Alignment]:
+    """Where an answer without offsets stands: its first wording, in other cases, or else a synonym of it.
+
+    Every mention of the best kind counts; a mention begins and ends where words do. `Ret` is not in `retina`.
+    """
+    name, synonyms = wordings[0], wordings[1:]
+    tries: list[tuple[Alignment, Sequence[str], re.RegexFlag]] = [
+        ("exactly", [name], re.NOFLAG),
+        ("by case", [name], re.IGNORECASE),
+        ("in a synonym", synonyms, re.NOFLAG),
+        ("in a synonym", synonyms, re.IGNORECASE),
+    ]
+    for how, texts, flags in tries:
+        found = {answer for text in texts for answer in _mentions(context, text, flags)}
+        if found:
+            return tuple(sorted(found, key=lambda answer: answer.start)), how
+    return (), "not found"
+
+
+def _places(text: str, around: str) -> Iterator[int]:
+    place = around.find(text)
+    while place >= 0:
+        yield place
+        place = around.find(text, place + 1)
+
+
+def _mentions(context: str, text: str, flags: re.RegexFlag) -> Iterator[Answer]:
+    """Mentions of `text` that are no part of a longer word."""
+    before = r"(?<!\w)" if re.match(r"\w", text) else ""
+    after = r"(?!\w)" if re.search(r"\w\Z", text) else ""
+    for found in re.finditer(before + re.escape(text) + after, context, flags):
+        yield Answer(found[0], found.start())
+
+
+Item = Question | Unusable | LeftOut
+"""What a format's reader gives: questions, those that cannot be used, and what it reads over."""
+
+NOWHERE = "an answer that does not stand in its context where it should, nor a few characters beside it"
+NO_CONTEXT = "a question without a context"
+NO_QUESTION = "an empty question"
+NO_ANSWER = "an empty answer"
+CONTRADICTION = "an impossible question with an answer"
+DUPLICATE = "an id that another question has"
+
+
+@contextmanager
+def json_window(path: Path) -> Iterator[JsonWindow]:
+    """A JSON file, unpacked where it is gzip. Raises RequestError for one that is cut off, damaged or not UTF-8."""
+    with open_input(str(path)) as stream:
+        window = JsonWindow(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), str(path))
+        try:
+            yield window
+        except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+            raise RequestError(
+                f"{path}, after line {window.line:,}: cut off, damaged or not UTF-8 ({type(error).__name__}). "
+                "Fetch or write it again."
+            ) from None
+
+
+def name_of(contexts: Iterable[str]) -> str:
+    """A name for an article that has none, made of its text."""
+    digest = hashlib.blake2b("\0".join(contexts).encode(errors="surrogatepass"), digest_size=8)
+    return f"article-{digest.hexdigest()}"
+
+
+def placed_answers(context: str, told: Sequence[Answer]) -> tuple[tuple[Answer, ...], tuple[str, ...], tuple[str, ...]]:
+    """The answers where they stand, the texts of those that stand nowhere, and how each one was placed.
+
+    Raises Unfit when none of several can be placed, and for an empty one.
+    """
+    if any(not answer.text.strip() for answer in told):
+        raise Unfit(NO_ANSWER, "give it its text, or leave it out")
+    found = [placed(context, *answer) for answer in told]
+    answers = tuple(answer for answer, _ in found if answer is not None)
+    lost = tuple(gold.text for gold, (answer, _) in zip(told, found, strict=True) if answer is None)
+    if told and not answers:
+        starts = ", ".join(f"{answer.start:,}" for answer in told[:3])
+        raise Unfit(NOWHERE, f"expected it at {starts} of {len(context):,} characters; mend the text or the offset")
+    return answers, lost, tuple(note for _, note in found)
+
+
+def checked(question: Question) -> Question:
+    """The question. Raises Unfit for one that cannot be asked or contradicts itself."""
+    if not question.question.strip():
+        raise Unfit(NO_QUESTION, "write the question, or remove its record")
+    if not question.context.strip():
+        raise Unfit(NO_CONTEXT, "give the text that it is asked of")
+    if question.impossible and (question.answers or question.golds):
+        raise Unfit(CONTRADICTION, "remove the answers, or say that it is possible")
+    texts = [question.id, question.question, question.context, question.document, question.pool, *question.golds]
+    try:
+        "".join([*texts, *(text for wordings in question.synonyms for text in wordings)]).encode()
+    except UnicodeEncodeError:
+        raise Unfit("not valid Unicode", "half of a surrogate pair") from None
+    return question
