@@ -1,4 +1,4 @@
-"""The front door: documents in and out of files of any format."""
+"""Annotated documents in the formats of the field, read and written; docs/formats.md shows what each one holds."""
 
 import re
 import zlib
@@ -17,6 +17,7 @@ from bertrelay.files import write_error
 from bertrelay.privacy import is_sensitive
 from bertrelay.progress import log
 from domain.biomedical.documents import bioc, brat, conll, jsonl, pages, pubtator, texts
+from domain.biomedical.documents.conll import Columns, read_sentences, write_sentences
 from domain.biomedical.documents.document import (
     Document,
     Format,
@@ -27,6 +28,22 @@ from domain.biomedical.documents.document import (
     refuse,
     told_id,
 )
+
+__all__ = [
+    "FORMATS",
+    "Columns",
+    "FormatName",
+    "WrittenName",
+    "check_held",
+    "document_items",
+    "format_of",
+    "once",
+    "read_documents",
+    "read_sentences",
+    "write_documents",
+    "write_sentences",
+    "writing",
+]
 
 WrittenName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl", "html"]
 FormatName = Literal[WrittenName, "text", "lines"]
