@@ -1,4 +1,4 @@
-"""How alike vectors are: pair by pair, all with all, and the nearest of many."""
+"""Similarity of vectors and of sentences: pairwise, all with all, and the nearest of many."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,8 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 # a tie, or the winner among equal sentences would be up to the blocking and the processor.
 ROUNDING = 1e-6
 DIGITS = 12  # of a cosine in float64: beyond them equal vectors differ
-COMPARED_AT_ONCE = 4096
+COMPARED_AT_ONCE = 4096  # pairs
+CELLS_AT_ONCE = 8_000_000  # of a similarity matrix
 
 
 def numbers(vectors: Vectors) -> Vectors:
@@ -168,9 +169,6 @@ _MATRIX: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
     "euclidean": lambda first, second: _distances(first, second, "euclidean"),
     "manhattan": lambda first, second: _distances(first, second, "cityblock"),
 }
-
-
-CELLS_AT_ONCE = 8_000_000
 
 
 class Compared(NamedTuple):

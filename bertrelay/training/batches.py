@@ -1,6 +1,7 @@
-"""The batch plan: which items are learnt from together, as a pure function of lengths, seed, epoch and budget.
+"""What each step trains on, and at what rate: pure functions of lengths, settings and the number of the step.
 
-The batch is about learning and is the same for any number of processes; the micro-batch is about memory.
+A batch is what one update learns from and is the same for any number of processes. A micro-batch is what fits in
+memory at once.
 """
 
 import math
@@ -13,14 +14,16 @@ from numpy.typing import NDArray
 from bertrelay.training.settings import TrainingSettings
 
 Items = NDArray[np.int64]
+Lengths = NDArray[np.integer] | Callable[[int], NDArray[np.integer]]
+"""Tokens of each item, (items,); a function of the epoch where every epoch has items of its own."""
 
 POOL_BATCHES = 64
-"""Items are shuffled, then sorted by length within pools of this many batches: little padding, still much chance."""
+"""Items are shuffled, then sorted by length within pools of this many batches: little padding, still random."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much one step learns from: real tokens, or items where a paper asks for 16 of them."""
+    """The size of a batch: real tokens, or items."""
 
     tokens: int | None = None
     items: int | None = None
@@ -30,80 +33,8 @@ class Budget:
             raise ValueError(f"expected either tokens or items, at least 1, found {self}")
 
 
-def plan_epoch(lengths: NDArray[np.integer], seed: int, epoch: int, budget: Budget) -> list[Items]:
-    """The batches of one epoch, in the order of the steps; every item stands in exactly one.
-
-    lengths: tokens of each item, (items,). A batch is closed when the next item would go over the budget's
-    running total, so it holds at most the budget and one item more.
-    """
-    generator = np.random.default_rng((seed, epoch))
-    sizes = lengths.astype(np.int64) if budget.tokens else np.ones(len(lengths), dtype=np.int64)
-    capacity = budget.tokens or budget.items or 1
-    order = _length_grouped(lengths, sizes, capacity * POOL_BATCHES, generator)
-    before = np.cumsum(sizes[order]) - sizes[order]  # what the batches hold when each item comes
-    batch_of_item = before // capacity
-    starts = np.flatnonzero(np.diff(batch_of_item, prepend=-1))
-    batches = np.split(order, starts[1:])
-    return [batches[index] for index in generator.permutation(len(batches))]
-
-
-def _length_grouped(
-    lengths: NDArray[np.integer], sizes: NDArray[np.int64], pool_capacity: int, generator: np.random.Generator
-) -> Items:
-    """A random order in which neighbours have like lengths: pools of random items, each sorted by length.
-
-    Every other pool is sorted downwards, so that a batch lying across two pools has no jump in length.
-    """
-    shuffled = generator.permutation(len(lengths))
-    pools = (np.cumsum(sizes[shuffled]) - 1) // pool_capacity
-    keys = np.where(pools % 2 == 0, lengths[shuffled], -lengths[shuffled].astype(np.int64))
-    return shuffled[np.lexsort((keys, pools))]
-
-
-def share_of(batch: Items, rank: int, processes: int) -> Items:
-    """What process `rank` of `processes` learns from in this batch."""
-    return batch[rank::processes]
-
-
-def micro_batches(
-    items: Items, lengths: NDArray[np.integer], padded_lengths: NDArray[np.integer], device_tokens: int
-) -> Iterator[Items]:
-    """`items` in pieces, longest first, whose padded size is at most `device_tokens`; one longer than that goes alone.
-
-    lengths: tokens of each item, (items,). padded_lengths: what each brings to a piece in which it is the longest.
-    """
-    ordered = items[np.argsort(-lengths[items].astype(np.int64), kind="stable")]
-    while len(ordered):
-        longest = np.maximum.accumulate(padded_lengths[ordered].astype(np.int64))
-        sizes = longest * np.arange(1, len(ordered) + 1)  # of the piece that ends with each item
-        rows = max(1, int(np.searchsorted(sizes, device_tokens, side="right")))
-        yield ordered[:rows]
-        ordered = ordered[rows:]
-
-
-Lengths = NDArray[np.integer] | Callable[[int], NDArray[np.integer]]
-"""Tokens of each item, (items,); a function of the epoch where every epoch has items of its own."""
-
-
-def lengths_in(epoch: int, lengths: Lengths) -> NDArray[np.integer]:
-    return lengths(epoch) if callable(lengths) else lengths
-
-
-def learning_rate(step: int, total_steps: int, settings: TrainingSettings) -> float:
-    """The rate of step `step`, counted from 0: a linear rise over the warm-up's share, then the schedule down to 0."""
-    warmup_steps = math.ceil(total_steps * settings.warmup)
-    if step < warmup_steps:
-        return settings.learning_rate * (step + 1) / warmup_steps
-    progressed = (step - warmup_steps) / max(1, total_steps - warmup_steps)
-    if settings.schedule == "linear":
-        return settings.learning_rate * (1 - progressed)
-    if settings.schedule == "cosine":
-        return settings.learning_rate * (1 + math.cos(math.pi * progressed)) / 2
-    return settings.learning_rate
-
-
-class Route:
-    """The way through the data. It keeps the plan of one epoch in memory, as a cache and not as a position."""
+class BatchSchedule:
+    """The batch of every step. It keeps the plan of one epoch in memory, as a cache and not as a position."""
 
     def __init__(self, lengths: Lengths, settings: TrainingSettings) -> None:
         self._lengths, self._seed = lengths, settings.seed
@@ -120,7 +51,7 @@ class Route:
         return steps_done in self._first_steps[1:]
 
     def batch(self, step: int) -> tuple[int, Items]:
-        """(epoch, items) that step `step` learns from."""
+        """(epoch, items) of step `step`, counted from 0."""
         epoch = int(np.searchsorted(self._first_steps, step, side="right")) - 1
         return epoch, self._plan(epoch)[step - int(self._first_steps[epoch])]
 
@@ -128,3 +59,71 @@ class Route:
         if epoch != self._planned[0]:
             self._planned = epoch, plan_epoch(lengths_in(epoch, self._lengths), self._seed, epoch, self._budget)
         return self._planned[1]
+
+
+def lengths_in(epoch: int, lengths: Lengths) -> NDArray[np.integer]:
+    return lengths(epoch) if callable(lengths) else lengths
+
+
+def plan_epoch(lengths: NDArray[np.integer], seed: int, epoch: int, budget: Budget) -> list[Items]:
+    """The batches of one epoch, in the order of the steps; every item is in exactly one.
+
+    lengths: tokens of each item, (items,). A batch is closed when the running total reaches the budget, so it holds
+    at most the budget and one item more.
+    """
+    generator = np.random.default_rng((seed, epoch))
+    sizes = lengths.astype(np.int64) if budget.tokens else np.ones(len(lengths), dtype=np.int64)
+    capacity = budget.tokens or budget.items or 1
+    order = _length_grouped(lengths, sizes, capacity * POOL_BATCHES, generator)
+    before = np.cumsum(sizes[order]) - sizes[order]  # running total when each item comes
+    batch_of_item = before // capacity
+    starts = np.flatnonzero(np.diff(batch_of_item, prepend=-1))
+    batches = np.split(order, starts[1:])
+    return [batches[index] for index in generator.permutation(len(batches))]
+
+
+def _length_grouped(
+    lengths: NDArray[np.integer], sizes: NDArray[np.int64], pool_capacity: int, generator: np.random.Generator
+) -> Items:
+    """A random order in which neighbours have similar lengths: pools of random items, each sorted by length.
+
+    Every other pool is sorted downwards, so that a batch across two pools has no jump in length.
+    """
+    shuffled = generator.permutation(len(lengths))
+    pools = (np.cumsum(sizes[shuffled]) - 1) // pool_capacity
+    keys = np.where(pools % 2 == 0, lengths[shuffled], -lengths[shuffled].astype(np.int64))
+    return shuffled[np.lexsort((keys, pools))]
+
+
+def rank_batch(batch: Items, rank: int, processes: int) -> Items:
+    """The items of `batch` that process `rank` of `processes` computes."""
+    return batch[rank::processes]
+
+
+def micro_batches(
+    items: Items, lengths: NDArray[np.integer], padded_lengths: NDArray[np.integer], device_tokens: int
+) -> Iterator[Items]:
+    """`items` in micro-batches, longest first, each of at most `device_tokens` padded; a longer item goes alone.
+
+    lengths: tokens of each item, (items,). padded_lengths: what each adds to a micro-batch in which it is the longest.
+    """
+    ordered = items[np.argsort(-lengths[items].astype(np.int64), kind="stable")]
+    while len(ordered):
+        longest = np.maximum.accumulate(padded_lengths[ordered].astype(np.int64))
+        sizes = longest * np.arange(1, len(ordered) + 1)  # of the micro-batch that ends with each item
+        rows = max(1, int(np.searchsorted(sizes, device_tokens, side="right")))
+        yield ordered[:rows]
+        ordered = ordered[rows:]
+
+
+def learning_rate(step: int, total_steps: int, settings: TrainingSettings) -> float:
+    """The learning rate of step `step`, counted from 0: a linear warm-up, then the schedule down to 0."""
+    warmup_steps = math.ceil(total_steps * settings.warmup)
+    if step < warmup_steps:
+        return settings.learning_rate * (step + 1) / warmup_steps
+    progressed = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    if settings.schedule == "linear":
+        return settings.learning_rate * (1 - progressed)
+    if settings.schedule == "cosine":
+        return settings.learning_rate * (1 + math.cos(math.pi * progressed)) / 2
+    return settings.learning_rate

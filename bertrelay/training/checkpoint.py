@@ -1,4 +1,7 @@
-"""Checkpoints that are whole or not there: written beside, synced, renamed, and checked before they are believed."""
+"""Checkpoints: what a training state is, how it is captured and restored, and folders that are complete or not there.
+
+A checkpoint is written beside, synced and renamed, and its digests are checked before it is used.
+"""
 
 import hashlib
 import json
@@ -21,22 +24,72 @@ from bertrelay.stage import Metrics
 
 KEPT = 2  # the newest, and the one before it in case the newest is damaged
 MANIFEST = "checkpoint.json"
+OLD_NAMES = {"best_figures": "best_metrics", "looks_without_better": "evaluations_since_best"}  # in older manifests
 
 Tensors = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a training needs to go on.
+    """What a training needs to resume.
 
     step: steps done when it was written.
-    state: small figures, as JSON holds them.
+    state: numbers and metrics, as JSON holds them.
     tensors: file name (`model`, `optimizer`, `best`) to its tensors by name.
     """
 
     step: int
     state: dict[str, Any]
     tensors: dict[str, Tensors]
+
+
+@dataclass
+class State:
+    """What changes while training, besides the weights and the optimizer's moments.
+
+    best_tensors: the best weights so far, None before the first evaluation.
+    """
+
+    step: int = 0
+    best_step: int | None = None
+    best_metrics: Metrics = field(default_factory=dict)
+    evaluations_since_best: int = 0
+    seconds: float = 0.0
+    best_tensors: Tensors | None = None
+
+
+@dataclass(frozen=True)
+class ResumeInvariants:
+    """What must be the same when a training resumes, so that it ends where an uninterrupted one does."""
+
+    precision: str
+    total_steps: int
+
+
+def capture(state: State, invariants: ResumeInvariants, model: nn.Module, optimizer: Optimizer) -> Checkpoint:
+    """All that the training needs to resume here; tensors share memory with the live ones where possible."""
+    values = {**vars(state), **asdict(invariants)}
+    best = values.pop("best_tensors")
+    tensors = {"model": unique_tensors(model), "optimizer": _moments(model, optimizer)}
+    return Checkpoint(state.step, values, tensors if best is None else {**tensors, "best": best})
+
+
+def restore(
+    checkpoint: Checkpoint, invariants: ResumeInvariants, model: nn.Module, optimizer: Optimizer, folder: Path
+) -> State:
+    """Loads the checkpoint into `model` and `optimizer`, and returns the rest.
+
+    folder: where it was found, for messages. Raises RequestError when it belongs to another training.
+    """
+    values = {OLD_NAMES.get(name, name): value for name, value in checkpoint.state.items()}
+    _check_invariants(ResumeInvariants(values.pop("precision"), values.pop("total_steps")), invariants, folder)
+    _check_same_network(set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)), folder)
+    model.load_state_dict(checkpoint.tensors["model"], strict=False)  # a tied tensor has one name in it
+    parameters = dict(model.named_parameters())
+    for full_name, value in checkpoint.tensors["optimizer"].items():
+        key, _, name = full_name.partition(" ")
+        optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
+    return State(**values, best_tensors=checkpoint.tensors.get("best"))
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -55,14 +108,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         building.rename(target)
         sync_folder(folder)
     except OSError as error:
-        shutil.rmtree(building, ignore_errors=True)  # on a full disk its space is wanted
+        shutil.rmtree(building, ignore_errors=True)  # a full disk needs its space
         raise write_error(target, error) from error
     for _, old in _newest_first(folder)[KEPT:]:
         shutil.rmtree(old)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest whole checkpoint of `folder`, or None. A damaged one is reported, removed and passed over."""
+    """The newest intact checkpoint of `folder`, or None. Damaged ones are reported and removed."""
     for leftover in folder.glob("checkpoint-*.partial"):
         shutil.rmtree(leftover)
     found = _newest_first(folder)
@@ -70,15 +123,15 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         damage = _damage(path)
         if damage is None:
             return _read(path)
-        log(f"{path}: this checkpoint is damaged ({damage}); it is removed, and the one before it is used")
+        log(f"{path}: this checkpoint is damaged ({damage}); removing it and using the one before")
         shutil.rmtree(path)
     if found:
-        log(f"{folder}: no whole checkpoint is left; starting from zero")
+        log(f"{folder}: no intact checkpoint is left; starting from step 0")
     return None
 
 
 def unique_tensors(module: torch.nn.Module) -> Tensors:
-    """The state of `module` without second names of tied tensors, on the CPU, sharing memory where it can."""
+    """The state of `module`, tied tensors once, on the CPU, sharing memory where possible."""
     return dict(_unique(module.state_dict()))
 
 
@@ -89,6 +142,35 @@ def _unique(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]
         if tensor.numel() == 0 or place not in seen:
             seen.add(place)
             yield name, tensor.detach().cpu().contiguous()
+
+
+def _moments(model: nn.Module, optimizer: Optimizer) -> Tensors:
+    return {
+        f"{key} {name}": value.detach().cpu()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _check_invariants(found: ResumeInvariants, expected: ResumeInvariants, folder: Path) -> None:
+    if found.precision != expected.precision:
+        raise RequestError(
+            f"{folder}: expected to resume in {found.precision}, found precision {expected.precision}, which changes "
+            f"the result. Set precision = {found.precision!r}, or train in another folder."
+        )
+    if found.total_steps != expected.total_steps:
+        raise RequestError(
+            f"{folder}: the checkpoint is of a training of {found.total_steps:,} steps and this one has "
+            f"{expected.total_steps:,}, so data or settings differ. Train in another folder."
+        )
+
+
+def _check_same_network(others: set[str], folder: Path) -> None:
+    if others:
+        raise RequestError(
+            f"{folder}: expected a checkpoint of the same network, found one that differs in "
+            f"{', '.join(sorted(others)[:3])}. Train in another folder."
+        )
 
 
 def _write(building: Path, checkpoint: Checkpoint) -> None:
@@ -123,7 +205,7 @@ def _sealed(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with the checkpoint at `path`, or None when every byte is as it was written."""
+    """What is wrong with the checkpoint at `path`, or None when every byte is as written."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         seal = manifest.pop("seal")
@@ -144,79 +226,3 @@ def _read(path: Path) -> Checkpoint:
     manifest = json.loads((path / MANIFEST).read_text())
     tensors = {name.removesuffix(".safetensors"): load_file(path / name) for name in manifest["sha256"]}
     return Checkpoint(manifest["step"], manifest["state"], tensors)
-
-
-@dataclass
-class State:
-    """What changes while training, beside weights and moments.
-
-    best_tensors: the best weights so far, None before the first look at the dev data.
-    """
-
-    step: int = 0
-    best_step: int | None = None
-    best_figures: Metrics = field(default_factory=dict)
-    looks_without_better: int = 0
-    seconds: float = 0.0
-    best_tensors: Tensors | None = None
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What must stay as it was when a training goes on, so that it ends where one never stopped does."""
-
-    precision: str
-    total_steps: int
-
-
-def take_down(state: State, terms: Terms, model: nn.Module, optimizer: Optimizer) -> Checkpoint:
-    """All that the training needs to go on from here; tensors share memory with the living ones where they can."""
-    figures = {**vars(state), **asdict(terms)}
-    best = figures.pop("best_tensors")
-    tensors = {"model": unique_tensors(model), "optimizer": _moments(model, optimizer)}
-    return Checkpoint(state.step, figures, tensors if best is None else {**tensors, "best": best})
-
-
-def put_back(checkpoint: Checkpoint, terms: Terms, model: nn.Module, optimizer: Optimizer, folder: Path) -> State:
-    """Gives `model` and `optimizer` what the checkpoint holds, and returns the rest.
-
-    folder: where it was found, for messages. Raises RequestError when it belongs to another training.
-    """
-    figures = dict(checkpoint.state)
-    _refuse_other_terms(Terms(figures.pop("precision"), figures.pop("total_steps")), terms, folder)
-    _refuse_other_network(set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)), folder)
-    model.load_state_dict(checkpoint.tensors["model"], strict=False)  # a tied tensor has one name in it
-    parameters = dict(model.named_parameters())
-    for full_name, value in checkpoint.tensors["optimizer"].items():
-        key, _, name = full_name.partition(" ")
-        optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
-    return State(**figures, best_tensors=checkpoint.tensors.get("best"))
-
-
-def _moments(model: nn.Module, optimizer: Optimizer) -> Tensors:
-    return {
-        f"{key} {name}": value.detach().cpu()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def _refuse_other_terms(found: Terms, wanted: Terms, folder: Path) -> None:
-    if found.precision != wanted.precision:
-        raise RequestError(
-            f"{folder}: this training began in {found.precision} and would go on in {wanted.precision}, which changes "
-            f"its result. Set precision = {found.precision!r}, or begin anew in another folder."
-        )
-    if found.total_steps != wanted.total_steps:
-        raise RequestError(
-            f"{folder}: the training there has {found.total_steps:,} steps and this one {wanted.total_steps:,}, "
-            "so its data or settings are other ones. Begin anew in another folder."
-        )
-
-
-def _refuse_other_network(others: set[str], folder: Path) -> None:
-    if others:
-        raise RequestError(
-            f"{folder}: expected the checkpoint of the same network, found one that differs in "
-            f"{', '.join(sorted(others)[:3])}. Begin anew in another folder."
-        )

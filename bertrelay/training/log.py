@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one line for some steps of learning, one for each look at the dev data."""
+"""`metrics.jsonl`: a line every few training steps, and one for each evaluation."""
 
 import json
 import math
@@ -17,20 +17,20 @@ LOG = "metrics.jsonl"
 
 
 class TrainingLog:
-    """Adds up what steps report, in every process, and writes the means of all processes in the main one."""
+    """Adds up the losses of steps in every process; the main one writes the means over all of them."""
 
     def __init__(self, folder: Path, accelerator: Accelerator, tracked: bool) -> None:
         self.path, self.accelerator, self.tracked = folder / LOG, accelerator, tracked
         self._clear()
 
     def add(self, sums: Mapping[str, float], counts: Mapping[str, int], tokens: int, padded: int) -> None:
-        """Notes a step: this process's summed losses, tokens and padded size; the counts are of all processes."""
+        """Adds a step: this process's summed losses, tokens and padded size; the counts are of all processes."""
         self._counts.update({name: self._counts[name] + count for name, count in counts.items()})
         for name, value in {**sums, "tokens": tokens, "padded": padded}.items():
             self._own[name] += value
 
     def write_steps(self, step: int, epoch: int, rate: float, grad_norm: float, seconds: float) -> None:
-        """The line about the steps since the last one."""
+        """The line of the steps since the last one."""
         totals = self._over_processes()
         losses = {f"loss/{name}": totals[name] / max(1, count) for name, count in self._counts.items()}
         elapsed = max(time.monotonic() - self._since, 1e-9)
@@ -50,16 +50,16 @@ class TrainingLog:
         self._clear()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line, and tells the tracker."""
+        """Appends a line, and logs it to the tracker."""
         if self.accelerator.is_main_process:
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         if self.tracked:
-            figures = {key: value for key, value in line.items() if key != "step" and value is not None}
-            self.accelerator.log(figures, step=line["step"])
+            metrics = {key: value for key, value in line.items() if key != "step" and value is not None}
+            self.accelerator.log(metrics, step=line["step"])
 
     def cut(self, after_step: int) -> None:
-        """Drops the lines of steps that will be done again, and one that a kill cut short."""
+        """Drops the lines of steps that will be repeated, and one that a kill cut short."""
         if self.accelerator.is_main_process and self.path.is_file():
             kept = [line for line in self.path.read_text().splitlines() if _step_of(line) <= after_step]
             building = self.path.with_suffix(".partial")

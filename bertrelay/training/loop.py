@@ -1,12 +1,12 @@
-"""The training loop: one for the whole project, on Accelerate, exact in its gradients and in its resuming.
+"""The training loop, the only one, on Accelerate: exact gradients, exact resume.
 
-Three properties hold it together:
+Three rules make it so:
 
 - The step number is the position in the data. Batches and learning rate are pure functions of it, and dropout is
   seeded from (seed, step, rank, micro-batch); so a checkpoint holds no generator and no loader.
 - A loss is a sum, and its denominator is counted over all micro-batches and processes before the first backward;
   so a gradient does not depend on how many of them it was computed in.
-- Everything a decision rests on is the same in every process, so they stop, look and save at the same step.
+- Whatever a decision depends on is the same in every process, so they stop, evaluate and save at the same step.
 """
 
 import math
@@ -29,14 +29,22 @@ from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.progress import Bar, log, progress
 from bertrelay.signals import STOPPING, deferred_stop_signals
 from bertrelay.stage import Metrics, ProcessGroup
-from bertrelay.training.batches import Items, Lengths, Route, learning_rate, lengths_in, micro_batches, share_of
+from bertrelay.training.batches import (
+    BatchSchedule,
+    Items,
+    Lengths,
+    learning_rate,
+    lengths_in,
+    micro_batches,
+    rank_batch,
+)
 from bertrelay.training.checkpoint import (
+    ResumeInvariants,
     State,
-    Terms,
+    capture,
     load_checkpoint,
-    put_back,
+    restore,
     save_checkpoint,
-    take_down,
     unique_tensors,
 )
 from bertrelay.training.log import TrainingLog
@@ -59,13 +67,13 @@ class Batch:
 
 
 class Task(Protocol):
-    """What is learnt. The loop knows nothing else of it.
+    """What is trained. The loop knows nothing else about it.
 
-    model: everything that has a gradient, heads among it.
+    model: every module with parameters to train, heads included.
     lengths: tokens of each training item, (items,); a function of the epoch where every epoch has items of its own.
-    padded_lengths: padded tokens that an item brings to a micro-batch in which it is the longest, (items,); other ones
-        than `lengths` where an item is several texts that are padded together.
-    criterion: the dev figure, higher is better, that chooses the best weights; None without dev data.
+    padded_lengths: padded tokens that an item adds to a micro-batch in which it is the longest, (items,); differs from
+        `lengths` where an item is several texts that are padded together.
+    criterion: the validation metric, higher is better, that selects the best weights; None without validation data.
     """
 
     @property
@@ -89,52 +97,52 @@ class Task(Protocol):
         ...
 
     def evaluate(self) -> Metrics:
-        """Dev figures of the model as it stands; called in the main process only."""
+        """Validation metrics of the current weights; called in the main process only."""
         ...
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one process learns from in a step.
+class RankBatch:
+    """What one process computes in a step.
 
-    pieces, batches: the items of each micro-batch, and the micro-batch itself.
-    weight: 0 where the step has fewer items than there are processes: go through the motions, add nothing.
+    items: of each micro-batch. micro_batches: their tensors.
+    weight: 0 where the step has fewer items than there are processes: this process computes, and adds nothing.
     """
 
     epoch: int
-    pieces: list[Items]
-    batches: list[Batch]
+    items: list[Items]
+    micro_batches: list[Batch]
     weight: float
 
     @property
     def masks(self) -> list[Tensor]:
         """The attention masks of what counts."""
-        return [batch.inputs["attention_mask"] for batch in self.batches] if self.weight else []
+        return [batch.inputs["attention_mask"] for batch in self.micro_batches] if self.weight else []
 
 
 def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
-    """AdamW without weight decay on biases and norms (vectors); parameters without a gradient are left out.
+    """AdamW without weight decay on biases and norms (vectors); frozen parameters are left out.
 
-    Those that the model names in `rate_factors` learn at so many times the learning rate.
+    A model may scale the learning rate of parameters in `rate_factors`, by name.
     """
     factors: Mapping[str, float] = getattr(model, "rate_factors", {})
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             groups.setdefault((parameter.ndim >= 2, factors.get(name, 1.0)), []).append(parameter)
-    told = [
+    with_options = [
         {"params": groups[is_matrix, factor], "weight_decay": settings.weight_decay * is_matrix, "rate_factor": factor}
         for is_matrix, factor in sorted(groups, reverse=True)
     ]
-    return torch.optim.AdamW(told, lr=settings.learning_rate, fused=True)
+    return torch.optim.AdamW(with_options, lr=settings.learning_rate, fused=True)
 
 
 def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | None = None) -> Metrics:
-    """Trains `task.model` in place and leaves the best weights in it, or the last ones where there is no dev data.
+    """Trains `task.model` in place and leaves the best weights in it, or the last ones without validation data.
 
-    folder: takes `metrics.jsonl`.
-    work: takes the checkpoints, `folder` does where there is none; a training found there goes on where it was.
-    Returns the dev figures of the weights that are left, with `best_step`, `train_steps` and `train_seconds`.
+    folder: for `metrics.jsonl`.
+    work: for the checkpoints, by default `folder`; a training found there resumes.
+    Returns the validation metrics of these weights, with `best_step`, `train_steps` and `train_seconds`.
     Raises Stopped on SIGTERM, Ctrl-C and SIGHUP, after saving; WorkError on a non-finite gradient.
     """
     if len(lengths_in(0, task.lengths)) == 0:
@@ -146,7 +154,7 @@ def train(task: Task, settings: TrainingSettings, folder: Path, work: Path | Non
 
 
 class Training:
-    """The parts of one training, together for as long as it runs."""
+    """The state and the steps of one training."""
 
     def __init__(self, task: Task, settings: TrainingSettings, folder: Path, work: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -162,83 +170,86 @@ class Training:
         task.model.to(self.device).train()
         self.optimizer = build_optimizer(task.model, settings)
         self.model = self.accelerator.prepare_model(task.model)
-        self.route = Route(task.lengths, settings)
+        self.schedule = BatchSchedule(task.lengths, settings)
         self.log = TrainingLog(folder, self.accelerator, tracked=settings.tracker is not None)
-        self.terms = Terms(self.precision, self.route.total_steps)
+        self.invariants = ResumeInvariants(self.precision, self.schedule.total_steps)
         self.state = State()
 
     def run(self) -> None:
-        """Steps until the data, the patience or the user's wish is at its end."""
-        self._settle_gradient_buckets()
-        total, began = self.route.total_steps, time.monotonic() - self.state.seconds
+        """Trains until the last step, the end of patience, or a signal."""
+        self._build_gradient_buckets()
+        total, began = self.schedule.total_steps, time.monotonic() - self.state.seconds
         with deferred_stop_signals() as stop, progress("training", total, "steps", done=self.state.step) as bar:
             while self.state.step < total and not self._is_out_of_patience():
-                self._stop_if_asked(self._learn(bar, stop.signal_number))
+                self._stop_on_signal(self._train_step(bar, stop.signal_number))
                 self.state.seconds = time.monotonic() - began
-                if self.task.criterion is not None and self._is_time_to_look():
-                    self._look(self.task.criterion)
+                if self.task.criterion is not None and self._evaluation_is_due():
+                    self._evaluate(self.task.criterion)
                 if self.state.step % self.settings.checkpoint_every == 0:
                     self._save()
-            _, asked = self._agree([], [], stop.signal_number)  # during the last step
-            self._stop_if_asked(asked)
+            _, signal_number = self._sum_over_processes([], [], stop.signal_number)  # sent during the last step
+            self._stop_on_signal(signal_number)
 
-    def _settle_gradient_buckets(self) -> None:
-        """Makes DDP lay out its buckets now; it does so once, after the first backward it sees.
+    def _build_gradient_buckets(self) -> None:
+        """Makes DDP build its buckets now; it does so once, after the first backward it sees.
 
-        The layout decides in which order three and more processes add up a gradient, so the step a training goes on
-        at would differ in its last bits from the same step of one never stopped.
+        They decide in which order three or more processes add up a gradient, so without this the first step after a
+        resume would differ in its last bits from the same step of an uninterrupted training.
         """
         if self.processes > 1:
             first = np.zeros(1, dtype=np.int64)
             batch = self.task.collate(first, 0)
-            self._backward(Share(0, [first], [batch], weight=0.0), batch.counts)
+            self._backward(RankBatch(0, [first], [batch], weight=0.0), batch.counts)
             self.optimizer.zero_grad(set_to_none=True)
 
-    def _learn(self, bar: Bar, signal_number: int) -> int:
-        """Learns from the next batch, or returns the signal that some process was asked to stop by."""
-        share = self._share()
-        names = list(share.batches[0].counts)
-        counts, asked = self._agree(share.batches if share.weight else [], names, signal_number)
-        if asked:
-            return asked
-        sums = self._backward(share, counts)
+    def _train_step(self, bar: Bar, signal_number: int) -> int:
+        """Trains on the next batch, or returns the stop signal that some process has received."""
+        own = self._rank_batch()
+        names = list(own.micro_batches[0].counts)
+        counted = own.micro_batches if own.weight else []
+        counts, signal_number = self._sum_over_processes(counted, names, signal_number)
+        if signal_number:
+            return signal_number
+        sums = self._backward(own, counts)
         grad_norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
         if not math.isfinite(grad_norm):
-            self._refuse_non_finite(share.pieces, sums)
+            self._raise_non_finite(own.items, sums)
         self._update()
-        self._note(bar, share, sums, counts, grad_norm)
+        self._log_step(bar, own, sums, counts, grad_norm)
         return 0
 
-    def _share(self) -> Share:
-        """What this process learns from in the step to come."""
-        epoch, items = self.route.batch(self.state.step)
-        mine = share_of(items, self.rank, self.processes)
-        learnt = mine if len(mine) else items[:1]
+    def _rank_batch(self) -> RankBatch:
+        """What this process computes in the next step."""
+        epoch, items = self.schedule.batch(self.state.step)
+        own = rank_batch(items, self.rank, self.processes)
         lengths, padded_lengths = (lengths_in(epoch, each) for each in (self.task.lengths, self.task.padded_lengths))
-        pieces = list(micro_batches(learnt, lengths, padded_lengths, self.settings.device_tokens))
-        batches = [self.task.collate(piece, epoch) for piece in pieces]
-        return Share(epoch, pieces, batches, weight=1.0 if len(mine) else 0.0)
+        computed = own if len(own) else items[:1]
+        split = list(micro_batches(computed, lengths, padded_lengths, self.settings.device_tokens))
+        batches = [self.task.collate(micro, epoch) for micro in split]
+        return RankBatch(epoch, split, batches, weight=1.0 if len(own) else 0.0)
 
-    def _agree(self, batches: list[Batch], names: list[str], signal_number: int) -> tuple[dict[str, int], int]:
-        """Denominators over all micro-batches and processes, and the signal any process was asked to stop by."""
+    def _sum_over_processes(
+        self, batches: list[Batch], names: list[str], signal_number: int
+    ) -> tuple[dict[str, int], int]:
+        """Denominators over all micro-batches and processes, and the stop signal that any process has received."""
         own = [sum(batch.counts[name] for batch in batches) for name in names]
         if self.processes == 1:
             return dict(zip(names, own, strict=True)), signal_number
         votes = [int(signal_number == number) for number in STOPPING]
         totals = self.accelerator.reduce(torch.tensor([*own, *votes], device=self.device), "sum").tolist()
-        asked = [number for number, count in zip(STOPPING, totals[len(names) :], strict=True) if count]
-        return dict(zip(names, totals, strict=False)), max(asked, default=0)
+        received = [number for number, count in zip(STOPPING, totals[len(names) :], strict=True) if count]
+        return dict(zip(names, totals, strict=False)), max(received, default=0)
 
-    def _backward(self, share: Share, counts: dict[str, int]) -> list[dict[str, Tensor]]:
-        """Accumulates the gradient of Σ sum/count over the micro-batches; the last one joins the processes'."""
+    def _backward(self, own: RankBatch, counts: dict[str, int]) -> list[dict[str, Tensor]]:
+        """Accumulates the gradient of Σ sum/count over the micro-batches; the last one synchronises the processes."""
         all_sums = []
-        for index, batch in enumerate(share.batches):
-            is_last = index == len(share.batches) - 1
+        for index, batch in enumerate(own.micro_batches):
+            is_last = index == len(own.micro_batches) - 1
             torch.manual_seed(_mixed(self.settings.seed, self.state.step, self.rank, index))
             with nullcontext() if is_last else self.accelerator.no_sync(self.model):
                 with hardware.autocast(self.device, self.precision):
                     sums = self.task.loss(self.model, batch.to(self.device))
-                factor = share.weight * self.processes  # because gradients are averaged over processes
+                factor = own.weight * self.processes  # because gradients are averaged over processes
                 scaled = [sums[name].float() * (factor / max(1, counts[name])) for name in counts]
                 total = torch.stack(scaled).sum()
                 # A loss may be non-finite with a finite gradient; made nan, all processes see it in the norm.
@@ -246,96 +257,97 @@ class Training:
             all_sums.append({name: sums[name].detach() for name in counts})
         return all_sums
 
-    def _refuse_non_finite(self, pieces: list[Items], sums: list[dict[str, Tensor]]) -> None:
-        guilty = [
-            items.tolist()
-            for items, named in zip(pieces, sums, strict=True)
+    def _raise_non_finite(self, items: list[Items], sums: list[dict[str, Tensor]]) -> None:
+        own = [
+            micro.tolist()
+            for micro, named in zip(items, sums, strict=True)
             if not all(torch.isfinite(value) for value in named.values())
         ]
-        everywhere = sorted({item for found in gather_object(guilty) for item in found})
-        where = f"in the loss of training items {everywhere}" if everywhere else "in the gradient, losses being finite"
+        everywhere = sorted({item for found in gather_object(own) for item in found})
+        where = f"the loss of training items {everywhere}" if everywhere else "the gradient, with a finite loss"
         raise WorkError(
-            f"step {self.state.step + 1}: expected finite figures, found a non-finite one {where} (items are counted "
-            "from 0, as they stand after filtering). Look at those records, or lower learning_rate."
+            f"step {self.state.step + 1}: expected finite numbers, found a non-finite one in {where} (items are "
+            "counted from 0, after filtering). Check those records, or lower learning_rate."
         )
 
     def _update(self) -> None:
-        rate = learning_rate(self.state.step, self.route.total_steps, self.settings)
+        rate = learning_rate(self.state.step, self.schedule.total_steps, self.settings)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["rate_factor"]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step += 1
 
-    def _note(
-        self, bar: Bar, share: Share, sums: list[dict[str, Tensor]], counts: dict[str, int], grad_norm: float
+    def _log_step(
+        self, bar: Bar, own: RankBatch, sums: list[dict[str, Tensor]], counts: dict[str, int], grad_norm: float
     ) -> None:
-        """Tells bar and log about the step just done."""
-        own = {name: share.weight * sum(float(named[name]) for named in sums) for name in counts}
-        tokens, padded = sum(int(mask.sum()) for mask in share.masks), sum(mask.numel() for mask in share.masks)
-        self.log.add(own, counts, tokens, padded)
-        bar.advance(1, note=f"loss {sum(self.processes * own[name] / max(1, counts[name]) for name in counts):.4f}")
-        step, total = self.state.step, self.route.total_steps
+        """Reports the step just done to the progress bar and the log."""
+        totals = {name: own.weight * sum(float(named[name]) for named in sums) for name in counts}
+        tokens, padded = sum(int(mask.sum()) for mask in own.masks), sum(mask.numel() for mask in own.masks)
+        self.log.add(totals, counts, tokens, padded)
+        bar.advance(1, note=f"loss {sum(self.processes * totals[name] / max(1, counts[name]) for name in counts):.4f}")
+        step, total = self.state.step, self.schedule.total_steps
         if step % self.settings.log_every == 0 or step == total:
             rate = learning_rate(step - 1, total, self.settings)
-            self.log.write_steps(step, share.epoch, rate, grad_norm, self.state.seconds)
+            self.log.write_steps(step, own.epoch, rate, grad_norm, self.state.seconds)
 
-    def _is_time_to_look(self) -> bool:
+    def _evaluation_is_due(self) -> bool:
         step, every = self.state.step, self.settings.evaluate_every
-        due = self.route.ends_epoch(step) if every is None else step % every == 0
-        return due or step == self.route.total_steps
+        due = self.schedule.ends_epoch(step) if every is None else step % every == 0
+        return due or step == self.schedule.total_steps
 
-    def _look(self, criterion: str) -> None:
-        """Scores the dev data and keeps the weights when they are the best so far."""
-        figures = self._evaluated_by_main()
-        self.log.write({"step": self.state.step, **figures})
-        score, best = figures[criterion], self.state.best_figures.get(criterion)
+    def _evaluate(self, criterion: str) -> None:
+        """Evaluates, and keeps the weights when they are the best so far."""
+        metrics = self._metrics_of_main_process()
+        self.log.write({"step": self.state.step, **metrics})
+        score, best = metrics[criterion], self.state.best_metrics.get(criterion)
         if score is not None and math.isfinite(score) and (best is None or score > best):
-            self.state.best_step, self.state.best_figures, self.state.looks_without_better = self.state.step, figures, 0
+            self.state.best_step, self.state.best_metrics = self.state.step, metrics
+            self.state.evaluations_since_best = 0
             self.state.best_tensors = {name: tensor.clone() for name, tensor in unique_tensors(self.task.model).items()}
         else:
-            self.state.looks_without_better += 1
+            self.state.evaluations_since_best += 1
 
-    def _evaluated_by_main(self) -> Metrics:
-        figures: list[Metrics] = [{}]
+    def _metrics_of_main_process(self) -> Metrics:
+        metrics: list[Metrics] = [{}]
         if self.accelerator.is_main_process:
             self.task.model.eval()
             with torch.inference_mode():
-                figures = [self.task.evaluate()]
+                metrics = [self.task.evaluate()]
             self.task.model.train()
         if self.processes > 1:
-            broadcast_object_list(figures)
-        return figures[0]
+            broadcast_object_list(metrics)
+        return metrics[0]
 
     def _is_out_of_patience(self) -> bool:
-        return self.settings.patience is not None and self.state.looks_without_better >= self.settings.patience
+        return self.settings.patience is not None and self.state.evaluations_since_best >= self.settings.patience
 
-    def _stop_if_asked(self, signal_number: int) -> None:
+    def _stop_on_signal(self, signal_number: int) -> None:
         if signal_number:
             self._save()
             raise Stopped(
                 f"stopped by {signal.Signals(signal_number).name} after step {self.state.step:,} of "
-                f"{self.route.total_steps:,}; everything is saved. The same command goes on from here.",
+                f"{self.schedule.total_steps:,}; everything is saved. The same command resumes from here.",
                 signal_number,
             )
 
     def _save(self) -> None:
         """A checkpoint of this step, written by the main process while the others wait."""
         if self.accelerator.is_main_process:
-            save_checkpoint(self.work, take_down(self.state, self.terms, self.task.model, self.optimizer))
+            save_checkpoint(self.work, capture(self.state, self.invariants, self.task.model, self.optimizer))
         self.accelerator.wait_for_everyone()
 
     def resume(self) -> None:
-        """Goes on from the newest whole checkpoint in `work`, if there is one."""
-        with self.accelerator.main_process_first():  # it removes a damaged one before the others look
+        """Resumes from the newest intact checkpoint in `work`, if there is one."""
+        with self.accelerator.main_process_first():  # it removes a damaged one before the others read
             found = load_checkpoint(self.work)
         self.log.cut(after_step=found.step if found else 0)
         if found is not None:
-            self.state = put_back(found, self.terms, self.task.model, self.optimizer, self.work)
-            log(f"going on after step {self.state.step:,} of {self.route.total_steps:,}")
+            self.state = restore(found, self.invariants, self.task.model, self.optimizer, self.work)
+            log(f"resuming after step {self.state.step:,} of {self.schedule.total_steps:,}")
 
     def finish(self) -> Metrics:
-        """Puts the best weights into the model and tells what was reached."""
+        """Loads the best weights into the model and returns their metrics."""
         if self.state.best_tensors is not None:
             self.task.model.load_state_dict(self.state.best_tensors, strict=False)
         self.task.model.eval()
@@ -343,7 +355,7 @@ class Training:
             self.accelerator.end_training()
         best = {} if self.state.best_step is None else {"best_step": self.state.best_step}
         done = {"train_steps": self.state.step, "train_seconds": self.state.seconds}
-        return {**self.state.best_figures, **best, **done}
+        return {**self.state.best_metrics, **best, **done}
 
 
 def _mixed(*numbers: int) -> int:

@@ -1,4 +1,4 @@
-"""The settings of every training, wherever it runs; free of torch, so that `plan` and `--help` stay quick."""
+"""The settings of every training. Free of torch, so that `plan` and `--help` stay fast."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -8,25 +8,24 @@ from bertrelay.settings import RUN_ONLY, Positive, Seed, Settings
 
 
 class TrainingSettings(Settings):
-    """How a model learns. Every stage that trains has these keys beside its own.
+    """How a model is trained. Every stage that trains has these keys beside its own.
 
-    batch_tokens, batch_items: what a step learns from, in real tokens or in items (sentences, pairs, triplets); one
-        of the two.
-    learning_rate: of AdamW, at the end of the warm-up; `schedule` leads it down to 0, or leaves it.
-    warmup: share of all steps in which the rate rises from 0.
+    batch_tokens, batch_items: batch size, in real tokens or in items (sentences, pairs, triplets); one of the two.
+    learning_rate: of AdamW, after the warm-up; `schedule` is how it decays to 0, or that it stays constant.
+    warmup: share of all steps in which the learning rate rises from 0.
     weight_decay: of matrices; biases and norms have none.
-    max_grad_norm: longer gradients are clipped to it.
-    precision: `auto` is bf16 where the device computes in it, else fp32; a stage of a recipe that was begun on another
-        machine resumes in the precision it began in.
-    evaluate_every: steps between looks at the dev data; once an epoch when absent.
-    patience: stop after so many looks at the dev data without a better score.
-    deterministic: deterministic GPU algorithms only, so that a resumed run is exact on a GPU too; slower.
+    max_grad_norm: gradients are clipped to this norm.
+    precision: `auto` is bf16 where the device computes in it, else fp32; a stage that started on another machine
+        resumes in the precision it started in.
+    evaluate_every: steps between evaluations on the validation data; once an epoch when absent.
+    patience: stop after this many evaluations without a better score.
+    deterministic: deterministic GPU algorithms only, so that resuming is exact on a GPU too; slower.
 
     The rest changes how the work is done and never its result:
 
-    device_tokens: padded tokens that go through the model at once; less needs less memory.
+    device_tokens: padded tokens of a micro-batch; fewer need less memory.
     checkpoint_every, log_every: in steps.
-    tracker: logs to a tracker, beside `metrics.jsonl`. wandb writes offline unless WANDB_MODE says otherwise.
+    tracker: also log to a tracker, beside `metrics.jsonl`. wandb writes offline unless WANDB_MODE is set.
     """
 
     seed: Seed = 0

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from bertrelay.errors import BertRelayError
 from bertrelay.training import checkpoint as checkpoints
-from bertrelay.training import loop as training
+from bertrelay.training import loop
 from bertrelay.training.batches import Budget, plan_epoch
 from bertrelay.training.loop import Batch, Training, train
 from bertrelay.training.settings import TrainingSettings
@@ -121,7 +121,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Orders:
-    """What one process is told to do."""
+    """What one process does."""
 
     folder: Path
     settings: dict
@@ -132,7 +132,7 @@ class Orders:
     rank: int = 0
 
 
-def learn(orders):
+def worker(orders):
     """One process: trains, and leaves the weights' digest, the items it saw and its gradients in the folder."""
     os.environ.update(orders.environment)
     with (orders.folder / f"stderr-{orders.rank}").open("ab") as file:
@@ -147,7 +147,7 @@ def learn(orders):
     task = TwoLosses(**orders.task)
     gradients = captured_gradients(Training)
     try:
-        figures = train(task, TrainingSettings(**{**SETTINGS, **orders.settings}), orders.folder)
+        metrics = train(task, TrainingSettings(**{**SETTINGS, **orders.settings}), orders.folder)
     except BertRelayError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(error.exit_code)
@@ -155,12 +155,12 @@ def learn(orders):
     result = {
         "weights": digest(task.model),
         "frozen": task.model.frozen.weight.tolist(),
-        "figures": {name: value for name, value in figures.items() if name != "train_seconds"},
+        "metrics": {name: value for name, value in metrics.items() if name != "train_seconds"},
         "collated": task.collated,
         "seeds": task.seeds,
     }
     (orders.folder / f"result-{orders.rank}.json").write_text(json.dumps(result))
-    os._exit(0)  # what a launcher's worker would still tidy up is not looked at here
+    os._exit(0)  # without the clean-up of a launcher's worker
 
 
 def digest(model):
@@ -191,10 +191,10 @@ PLACES = {
     "rename": (Path, "rename"),
     "rmtree": (shutil, "rmtree"),
     "update": (Training, "_update"),
-    "look": (Training, "_look"),
+    "evaluate": (Training, "_evaluate"),
     "collate": (TwoLosses, "collate"),
-    "progress": (training, "progress"),
-    "save": (training, "save_checkpoint"),
+    "progress": (loop, "progress"),
+    "save": (loop, "save_checkpoint"),
 }
 
 
@@ -248,7 +248,7 @@ def start(folder, processes=1, environment=None, **orders):
             place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         words = {name: str(value) for name, value in place.items()}
         given = {"settings": {}, **orders, "folder": folder, "environment": words, "rank": rank}
-        started.append(CONTEXT.Process(target=learn, args=(Orders(**given),)))
+        started.append(CONTEXT.Process(target=worker, args=(Orders(**given),)))
         started[-1].start()
     return started
 
@@ -284,7 +284,7 @@ def result(folder, rank=0):
     return json.loads((folder / f"result-{rank}.json").read_text())
 
 
-def said(folder, rank=0):
+def stderr_of(folder, rank=0):
     return (folder / f"stderr-{rank}").read_text()
 
 

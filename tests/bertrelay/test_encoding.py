@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertrelay import cpu_kernels as linear
-from bertrelay import encoding, inference
+from bertrelay import cpu_kernels, encoding, inference
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16
@@ -207,7 +206,7 @@ def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(
     monkeypatch.setattr(inference, "pack", lambda network: calls.append(network) or pack(network))
     for block, vectors in zip(anew, encoding.encode_blocks(encoder, blocks, "bf16", 8), strict=True):
         np.testing.assert_array_equal(vectors, block)
-        assert linear.IN_USE.get() is None  # whoever uses the network between blocks has it as it was
+        assert cpu_kernels.IN_USE.get() is None  # whoever uses the network between blocks has it as it was
     assert len(blocks) > len(calls) == 1
 
 
@@ -216,17 +215,17 @@ def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(
 def test_two_threads_encode_with_one_encoder_as_each_would_alone(
     precision: str, make_encoder: MakeEncoder, many: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, round_it = make_encoder(), linear.Rounding.__call__
+    encoder, round_it = make_encoder(), cpu_kernels._Rounding.__call__
     alone = {each: encoder.encode(many, precision=each, batch_tokens=8) for each in ("bf16", precision)}
     reached, go_on, here = threading.Event(), threading.Event(), threading.get_ident()
 
-    def wait_in_the_other_thread(rounding: linear.Rounding, values: torch.Tensor) -> torch.Tensor:
+    def wait_in_the_other_thread(rounding: cpu_kernels._Rounding, values: torch.Tensor) -> torch.Tensor:
         if threading.get_ident() != here:
             reached.set()
             assert go_on.wait(60)
         return round_it(rounding, values)
 
-    monkeypatch.setattr(linear.Rounding, "__call__", wait_in_the_other_thread)
+    monkeypatch.setattr(cpu_kernels._Rounding, "__call__", wait_in_the_other_thread)
     with ThreadPoolExecutor(1) as other:
         in_bf16 = other.submit(encoder.encode, many, precision="bf16", batch_tokens=8)
         try:

@@ -1,9 +1,10 @@
-"""The batch plan: every item once, within its budget, of like lengths, and the same for any number of processes."""
+"""Batches and learning rates: every item once an epoch, within the budget, as pure functions of the step."""
 
 import numpy as np
 import pytest
 
-from bertrelay.training.batches import Budget, micro_batches, plan_epoch, share_of
+from bertrelay.training.batches import BatchSchedule, Budget, learning_rate, micro_batches, plan_epoch, rank_batch
+from bertrelay.training.settings import TrainingSettings
 
 LENGTHS = np.random.default_rng(0).integers(3, 60, 5000)
 BUDGETS = [Budget(tokens=600), Budget(items=16), Budget(tokens=1), Budget(items=1), Budget(tokens=10**9)]
@@ -20,25 +21,14 @@ def test_every_item_is_in_one_batch_of_an_epoch(budget):
     assert all(len(batch) for batch in plan)
 
 
-def test_a_batch_holds_at_most_the_budget_and_one_item_more():
-    for batch in plan_epoch(LENGTHS, 1, 0, Budget(tokens=600)):
-        lengths = LENGTHS[batch]
-        assert lengths.sum() - lengths[-1] < 600
-
-
-def test_batches_of_items_hold_as_many_as_asked_but_for_the_last_one():
+def test_batches_keep_to_their_budget():
+    tokens = [LENGTHS[batch] for batch in plan_epoch(LENGTHS, 1, 0, Budget(tokens=600))]
+    assert all(lengths.sum() - lengths[-1] < 600 for lengths in tokens)
+    assert np.mean([lengths.sum() for lengths in tokens]) == pytest.approx(600, rel=0.01)
     sizes = sorted(len(batch) for batch in plan_epoch(LENGTHS, 1, 0, Budget(items=16)))
     assert sizes == [5000 % 16] + [16] * (5000 // 16)
-
-
-def test_batches_are_near_to_their_budget():
-    tokens = [LENGTHS[batch].sum() for batch in plan_epoch(LENGTHS, 1, 0, Budget(tokens=600))]
-    assert np.mean(tokens) == pytest.approx(600, rel=0.01)
-
-
-def test_items_longer_than_the_budget_come_one_by_one():
-    plan = plan_epoch(np.array([900, 800, 700]), 0, 0, Budget(tokens=100))
-    assert sorted(map(list, plan)) == [[0], [1], [2]]
+    longer = plan_epoch(np.array([900, 800, 700]), 0, 0, Budget(tokens=100))
+    assert sorted(map(list, longer)) == [[0], [1], [2]]
 
 
 def test_a_plan_is_a_function_of_seed_and_epoch():
@@ -46,65 +36,94 @@ def test_a_plan_is_a_function_of_seed_and_epoch():
         return [batch.tolist() for batch in plan_epoch(LENGTHS, seed, epoch, Budget(tokens=600))]
 
     assert order(1, 0) == order(1, 0)
-    together = [{tuple(sorted(batch)) for batch in order(*which)} for which in ((1, 0), (1, 1), (2, 0), (0, 1))]
+    plans = [{tuple(sorted(batch)) for batch in order(*which)} for which in ((1, 0), (1, 1), (2, 0), (0, 1))]
     for first in range(4):
         for second in range(first):
-            assert not together[first] & together[second]  # other batches, not only another order of them
+            assert not plans[first] & plans[second]  # other batches, not only another order of them
 
 
-def test_planning_changes_no_length():
-    lengths = LENGTHS.copy()
-    plan_epoch(lengths, 0, 0, Budget(tokens=600))
-    list(micro_batches(np.arange(50), lengths, lengths, 100))
-    assert np.array_equal(lengths, LENGTHS)
-
-
-def test_grouping_by_length_pads_far_less_than_chance_does():
-    grouped = padded(plan_epoch(LENGTHS, 1, 0, Budget(tokens=600)))
-    at_random = padded(np.array_split(np.random.default_rng(1).permutation(5000), LENGTHS.sum() // 600))
-    total = LENGTHS.sum()
-    assert 1 - total / at_random > 0.4
-    assert 1 - total / grouped < 0.05
-
-
-def test_batches_of_all_lengths_come_at_any_time():
-    """The steps are not sorted by length: the first half of an epoch learns from as long items as the second."""
+def test_grouping_by_length_pads_far_less_than_chance_and_does_not_sort_the_steps():
     plan = plan_epoch(LENGTHS, 1, 0, Budget(tokens=600))
+    at_random = padded(np.array_split(np.random.default_rng(1).permutation(5000), LENGTHS.sum() // 600))
+    assert 1 - LENGTHS.sum() / at_random > 0.4
+    assert 1 - LENGTHS.sum() / padded(plan) < 0.05
     means = [LENGTHS[batch].mean() for batch in plan]
     half = len(means) // 2
     assert np.mean(means[:half]) == pytest.approx(np.mean(means[half:]), rel=0.2)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7, 100])
-def test_the_shares_of_all_processes_are_the_batch(processes):
-    batch = np.arange(41)
-    shares = [share_of(batch, rank, processes) for rank in range(processes)]
-    assert sorted(np.concatenate(shares)) == list(range(41))
-    sizes = [len(share) for share in shares]
+def test_the_rank_batches_of_all_processes_are_the_batch(processes):
+    own = [rank_batch(np.arange(41), rank, processes) for rank in range(processes)]
+    assert sorted(np.concatenate(own)) == list(range(41))
+    sizes = [len(items) for items in own]
     assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("device_tokens", [1, 30, 100, 1000, 10**9])
 def test_micro_batches_are_the_items_within_the_memory_given(device_tokens):
+    """Also where an item is several texts that are padded together, however uneven they are."""
     items = np.random.default_rng(3).permutation(5000)[:200]
-    pieces = list(micro_batches(items, LENGTHS, LENGTHS, device_tokens))
-    assert sorted(np.concatenate(pieces)) == sorted(items)
-    for piece in pieces:
-        assert len(piece) == 1 or len(piece) * LENGTHS[piece].max() <= device_tokens
-    if device_tokens == 10**9:
-        assert len(pieces) == 1
-
-
-@pytest.mark.parametrize("device_tokens", [1, 30, 100, 1000, 10**9])
-def test_micro_batches_of_several_texts_an_item_keep_within_memory_however_uneven_the_texts(device_tokens):
+    found = list(micro_batches(items, LENGTHS, LENGTHS, device_tokens))
+    assert sorted(np.concatenate(found)) == sorted(items)
+    assert all(len(micro) == 1 or len(micro) * LENGTHS[micro].max() <= device_tokens for micro in found)
+    assert device_tokens < 10**9 or len(found) == 1
     texts = np.random.default_rng(4).integers(1, 40, (60, 3))  # (items, texts)
-    pieces = list(micro_batches(np.arange(60), texts.sum(axis=1), 3 * texts.max(axis=1), device_tokens))
-    assert sorted(np.concatenate(pieces)) == list(range(60))
-    for piece in pieces:
-        assert len(piece) == 1 or texts[piece].size * texts[piece].max() <= device_tokens
+    found = list(micro_batches(np.arange(60), texts.sum(axis=1), 3 * texts.max(axis=1), device_tokens))
+    assert sorted(np.concatenate(found)) == list(range(60))
+    assert all(len(micro) == 1 or texts[micro].size * texts[micro].max() <= device_tokens for micro in found)
 
 
 @pytest.mark.parametrize("wrong", [{}, {"tokens": 5, "items": 5}, {"tokens": 0}, {"items": -1}])
 def test_a_budget_is_tokens_or_items(wrong):
     with pytest.raises(ValueError, match="either tokens or items"):
         Budget(**wrong)
+
+
+def settings(**others):
+    return TrainingSettings(**{"batch_items": 4, "learning_rate": 8.0, "warmup": 0.2, **others})
+
+
+@pytest.mark.parametrize(
+    ("total", "given", "expected"),
+    [
+        (10, {}, [4, 8, 8, 7, 6, 5, 4, 3, 2, 1]),  # two steps of warm-up, then eighths of the rate
+        # 8 · (1 + cos(π k/4)) / 2 for k = 0 … 3
+        (6, {"schedule": "cosine", "warmup": 2 / 6}, [4, 8, 8, 4 + 8**0.5, 4, 4 - 8**0.5]),
+        (5, {"schedule": "constant", "warmup": 0.4}, [4, 8, 8, 8, 8]),
+        (4, {"warmup": 0}, [8, 6, 4, 2]),
+        (5, {"warmup": 0.01}, [8, 8, 6, 4, 2]),  # part of a step warms up for a whole one
+    ],
+)
+def test_learning_rates_by_hand(total, given, expected):
+    assert [learning_rate(step, total, settings(**given)) for step in range(total)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+@pytest.mark.parametrize("warmup", [0, 0.1, 1])
+@pytest.mark.parametrize("total", [1, 2, 17])
+def test_the_learning_rate_of_a_step_is_never_zero_and_never_above_the_setting(schedule, warmup, total):
+    given = settings(schedule=schedule, warmup=warmup)
+    assert all(0 < learning_rate(step, total, given) <= 8 + 1e-12 for step in range(total))
+
+
+@pytest.mark.parametrize("sizes", [(90, 90, 90), (40, 49, 58)])
+def test_the_schedule_is_the_epochs_plans_one_after_the_other(sizes):
+    """In any order of steps, as after resuming; each epoch may have items of its own."""
+    drawn = [np.random.default_rng(0 if sizes[0] == 90 else size).integers(3, 30, size) for size in sizes]
+    lengths = drawn[0] if sizes[0] == 90 else drawn.__getitem__
+    schedule = BatchSchedule(lengths, settings(epochs=3, batch_items=None, batch_tokens=100, seed=5))
+    expected = [
+        (epoch, batch.tolist())
+        for epoch, of_epoch in enumerate(drawn)
+        for batch in plan_epoch(of_epoch, 5, epoch, Budget(tokens=100))
+    ]
+    assert schedule.total_steps == len(expected)
+    for step in np.random.default_rng(0).permutation(len(expected)):
+        epoch, items = schedule.batch(int(step))
+        assert (epoch, items.tolist()) == expected[step]
+
+
+def test_the_ends_of_epochs_are_known():
+    schedule = BatchSchedule(LENGTHS[:90], settings(epochs=2))  # 90 items by 4: 23 steps each
+    assert [step for step in range(47) if schedule.ends_epoch(step)] == [23, 46]

@@ -24,7 +24,7 @@ def checkpoint(step):
         "optimizer": {"step weight": torch.tensor(float(step)), "exp_avg weight": torch.full((3, 2), 1e-40)},
         "best": {"weight": torch.randn(3, 2, generator=generator).bfloat16()},
     }
-    return Checkpoint(step, {"best_figures": {"score": 0.1 + 0.2, "none": None}, "seconds": 1e-9}, tensors)
+    return Checkpoint(step, {"best_metrics": {"score": 0.1 + 0.2, "none": None}, "seconds": 1e-9}, tensors)
 
 
 def assert_equal(found, expected):
@@ -119,7 +119,7 @@ def test_with_all_of_them_damaged_there_is_none_and_a_word_about_it(folder, caps
     for path in folder.iterdir():
         flipped(path / "model.safetensors")
     assert load_checkpoint(folder) is None
-    assert "no whole checkpoint is left; starting from zero" in capsys.readouterr().err
+    assert "no intact checkpoint is left; starting from step 0" in capsys.readouterr().err
 
 
 def test_an_empty_folder_has_none_and_nothing_to_say(tmp_path, capsys):

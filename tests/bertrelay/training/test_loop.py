@@ -12,11 +12,11 @@ import pytest
 import small_training
 import torch
 from safetensors.torch import load_file
-from small_training import SETTINGS, Fault, TwoHeads, TwoLosses, logged, planned, result, run, said
+from small_training import SETTINGS, Fault, TwoHeads, TwoLosses, logged, planned, result, run, stderr_of
 from torch import nn
 
 from bertrelay.errors import RequestError
-from bertrelay.training.batches import Route, learning_rate, share_of
+from bertrelay.training.batches import BatchSchedule, learning_rate, rank_batch
 from bertrelay.training.loop import build_optimizer, train
 from bertrelay.training.settings import TrainingSettings
 
@@ -29,7 +29,7 @@ IN_A_CHECKPOINT = [
     Fault("rename", 1, "before"),
     Fault("rename", 1, "after"),
     Fault("write_tensors", 3, "within"),  # the best weights
-    Fault("look", 1, "after"),
+    Fault("evaluate", 1, "after"),
     Fault("rename", 2, "before"),
     Fault("rmtree", 4, "within"),  # the oldest one's files
     Fault("fsync", 7),
@@ -47,7 +47,7 @@ def never_stopped(tmp_path_factory):
         if key not in folders:
             folders[key] = tmp_path_factory.mktemp("whole")
             codes = run(folders[key], processes, settings=settings, **DROPOUT)
-            assert codes == [0] * processes, said(folders[key])
+            assert codes == [0] * processes, stderr_of(folders[key])
         return folders[key]
 
     return get
@@ -56,7 +56,7 @@ def never_stopped(tmp_path_factory):
 def assert_same_end(folder, whole, processes=1):
     for rank in range(processes):
         ended, expected = result(folder, rank), result(whole, rank)
-        assert (ended["weights"], ended["figures"]) == (expected["weights"], expected["figures"])
+        assert (ended["weights"], ended["metrics"]) == (expected["weights"], expected["metrics"])
     constant = ["step", "epoch", "loss/mlm", "loss/nsp", "lr", "grad_norm", "padding_share", "score", "unmeasured"]
     lines, whole_lines = ([{key: line.get(key) for key in constant} for line in logged(f)] for f in (folder, whole))
     assert lines == whole_lines
@@ -71,8 +71,8 @@ def test_killed_in_every_act_of_a_checkpoint_a_training_ends_with_the_weights_of
 ):
     for fault in IN_A_CHECKPOINT:
         codes = run(tmp_path, processes, faults=(fault,), **DROPOUT)
-        assert codes[0] == -signal.SIGKILL, (fault, said(tmp_path))
-    assert run(tmp_path, processes, **DROPOUT) == [0] * processes, said(tmp_path)
+        assert codes[0] == -signal.SIGKILL, (fault, stderr_of(tmp_path))
+    assert run(tmp_path, processes, **DROPOUT) == [0] * processes, stderr_of(tmp_path)
     assert_same_end(tmp_path, never_stopped(processes), processes)
 
 
@@ -93,19 +93,19 @@ def test_killed_at_random_moments_a_training_ends_with_the_weights_of_one_never_
 def test_three_processes_resume_exactly_too(tmp_path, never_stopped):
     """Two add up a gradient in one order only; DDP's buckets decide the order of three."""
     assert run(tmp_path, 3, faults=(Fault("update", 18),), **DROPOUT)[0] == -signal.SIGKILL
-    assert run(tmp_path, 3, **DROPOUT) == [0, 0, 0], said(tmp_path)
+    assert run(tmp_path, 3, **DROPOUT) == [0, 0, 0], stderr_of(tmp_path)
     assert_same_end(tmp_path, never_stopped(3), 3)
 
 
 def test_patience_runs_out_at_the_same_step_in_a_killed_training(tmp_path, never_stopped):
     settings = {"patience": 3, "evaluate_every": 1, "epochs": 6}
     whole = never_stopped(1, **settings)
-    last = int(result(whole)["figures"]["train_steps"])
+    last = int(result(whole)["metrics"]["train_steps"])
     assert 3 < last < len(planned(TwoLosses(), epochs=6))
-    assert result(whole)["figures"]["best_step"] == last - 3
+    assert result(whole)["metrics"]["best_step"] == last - 3
     for step in (2, 3):  # the third look without a better score is in another process than the first
         settings_now = {**settings, "checkpoint_every": 1}
-        run(tmp_path, settings=settings_now, faults=(Fault("look", step, "after"),), **DROPOUT)
+        run(tmp_path, settings=settings_now, faults=(Fault("evaluate", step, "after"),), **DROPOUT)
     run(tmp_path, settings={**settings, "checkpoint_every": 1}, faults=(Fault("save", last - 4, "after"),), **DROPOUT)
     assert run(tmp_path, settings={**settings, "checkpoint_every": 1}, **DROPOUT) == [0]
     assert_same_end(tmp_path, whole)
@@ -113,18 +113,18 @@ def test_patience_runs_out_at_the_same_step_in_a_killed_training(tmp_path, never
 
 def test_the_best_weights_are_left_in_the_model_even_when_they_were_found_before_the_kill(tmp_path):
     task = TwoLosses(dropout=0.2)
-    figures = train(task, settings(checkpoint_every=100), tmp_path)
+    metrics = train(task, settings(checkpoint_every=100), tmp_path)
     scores = {line["step"]: line["score"] for line in logged(tmp_path) if "score" in line}
-    assert figures["best_step"] == max(scores, key=scores.get) < figures["train_steps"]
-    assert task.evaluate()["score"] == scores[figures["best_step"]] == figures["score"]
+    assert metrics["best_step"] == max(scores, key=scores.get) < metrics["train_steps"]
+    assert task.evaluate()["score"] == scores[metrics["best_step"]] == metrics["score"]
 
 
 def test_a_damaged_checkpoint_costs_steps_and_no_bit(tmp_path, never_stopped, flip):
     run(tmp_path, faults=(Fault("update", 18),), **DROPOUT)
     flip(tmp_path / "checkpoint-00000015" / "optimizer.safetensors")
     assert run(tmp_path, **DROPOUT) == [0]
-    assert "checkpoint-00000015: this checkpoint is damaged" in said(tmp_path)
-    assert "going on after step 10 of" in said(tmp_path)
+    assert "checkpoint-00000015: this checkpoint is damaged" in stderr_of(tmp_path)
+    assert "resuming after step 10 of" in stderr_of(tmp_path)
     assert_same_end(tmp_path, never_stopped(1))
 
 
@@ -133,8 +133,8 @@ def test_with_all_checkpoints_damaged_it_starts_from_zero_and_says_so(tmp_path, 
     for name in ("checkpoint-00000005", "checkpoint-00000010"):
         flip(tmp_path / name / "model.safetensors")
     assert run(tmp_path, **DROPOUT) == [0]
-    assert "checkpoint-00000005: this checkpoint is damaged" in said(tmp_path)
-    assert "starting from zero" in said(tmp_path)
+    assert "checkpoint-00000005: this checkpoint is damaged" in stderr_of(tmp_path)
+    assert "starting from step 0" in stderr_of(tmp_path)
     assert_same_end(tmp_path, never_stopped(1))
 
 
@@ -154,7 +154,7 @@ def flip():
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_saves_and_ends_with_its_own_exit_code(tmp_path, never_stopped, sent):
     assert run(tmp_path, faults=(Fault("update", 7, sent=(sent,)),), **DROPOUT) == [128 + sent]
-    assert f"stopped by {sent.name} after step 7 of" in said(tmp_path)
+    assert f"stopped by {sent.name} after step 7 of" in stderr_of(tmp_path)
     assert (tmp_path / "checkpoint-00000007").is_dir()
     assert run(tmp_path, **DROPOUT) == [0]
     assert_same_end(tmp_path, never_stopped(1))
@@ -164,7 +164,7 @@ def test_both_processes_stop_at_the_same_step_when_one_gets_the_signal(tmp_path,
     fault = Fault("update", 7, sent=(signal.SIGTERM,), rank=1)
     assert run(tmp_path, 2, faults=(fault,), **DROPOUT) == [143, 143]
     for rank in range(2):
-        assert "stopped by SIGTERM after step 7 of" in said(tmp_path, rank)
+        assert "stopped by SIGTERM after step 7 of" in stderr_of(tmp_path, rank)
     assert run(tmp_path, 2, **DROPOUT) == [0, 0]
     assert_same_end(tmp_path, never_stopped(2), 2)
 
@@ -180,7 +180,7 @@ def test_a_signal_before_the_first_step_is_heard(tmp_path, never_stopped):
 def test_a_signal_during_the_last_step_is_not_lost(tmp_path, never_stopped):
     steps = len(planned(TwoLosses()))
     assert run(tmp_path, faults=(Fault("update", steps, sent=(signal.SIGTERM,)),), **DROPOUT) == [143]
-    assert f"after step {steps} of {steps};" in said(tmp_path)
+    assert f"after step {steps} of {steps};" in stderr_of(tmp_path)
     assert run(tmp_path, **DROPOUT) == [0]
     assert_same_end(tmp_path, never_stopped(1))
 
@@ -238,9 +238,11 @@ def test_gradients_do_not_depend_on_processes_nor_on_micro_batches(tmp_path, pro
     """Two losses of different denominators, against one batch in float64."""
     given = {"device_tokens": device_tokens, "epochs": 1, "max_grad_norm": 1e9, **budget}
     others = {"batch_tokens": None, "batch_items": None}
-    assert run(tmp_path, processes, settings={**others, **given}, task={"items": 24}) == [0] * processes, said(tmp_path)
-    route = Route(TwoLosses(24).lengths, settings(**others | given))
-    steps = [route.batch(step) for step in range(route.total_steps)]
+    assert run(tmp_path, processes, settings={**others, **given}, task={"items": 24}) == [0] * processes, stderr_of(
+        tmp_path
+    )
+    schedule = BatchSchedule(TwoLosses(24).lengths, settings(**others | given))
+    steps = [schedule.batch(step) for step in range(schedule.total_steps)]
     lines = [line for line in logged(tmp_path) if "lr" in line]
     assert_gradients_are_the_reference(tmp_path, steps, lines, items=24)
     if processes > 1:
@@ -252,7 +254,7 @@ def test_the_reference_would_see_a_mean_of_means():
     """The check above can fail: what most loops compute is far outside its tolerance."""
     task = TwoLosses()
     items = planned(task)[0]
-    halves = [reference(task, 0, share_of(items, rank, 2), {})[1] for rank in (0, 1)]
+    halves = [reference(task, 0, rank_batch(items, rank, 2), {})[1] for rank in (0, 1)]
     _, whole = reference(task, 0, items, {})
     difference = max(float(((halves[0][n] + halves[1][n]) / 2 - whole[n]).abs().max()) for n in whole)
     assert difference > 1e-3
@@ -262,7 +264,7 @@ def test_two_processes_learn_from_the_batches_of_one(never_stopped):
     seen = [result(never_stopped(2), rank)["collated"] for rank in (0, 1)]
     task = TwoLosses()
     for rank in (0, 1):
-        shares = [share_of(batch, rank, 2).tolist() for batch in planned(task)]
+        shares = [rank_batch(batch, rank, 2).tolist() for batch in planned(task)]
         expected = sorted(itertools.chain.from_iterable(shares))
         # The first one lays out DDP's buckets. A process left without items goes through one of the batch's.
         assert seen[rank][0] == [0]
@@ -286,7 +288,7 @@ def test_a_training_goes_on_with_another_number_of_processes(tmp_path):
     plain = {"settings": {"evaluate_every": 100}, "task": {"criterion": None}}
     run(runs["kept"], 1, **plain)
     assert run(runs["changed"], 2, faults=(Fault("update", 11, sent=(signal.SIGTERM,)),), **plain) == [143, 143]
-    assert run(runs["changed"], 1, **plain) == [0], said(runs["changed"])
+    assert run(runs["changed"], 1, **plain) == [0], stderr_of(runs["changed"])
     kept, changed = (load_file(folder / "gradients-0.safetensors") for folder in runs.values())
     for step in range(11, 14):  # rounding grows from step to step under Adam
         names = [name for name in kept if name.startswith(f"{step} weight")]
@@ -304,13 +306,13 @@ def settings(**others):
 
 def test_going_on_in_another_precision_is_refused(tmp_path):
     run(tmp_path, faults=(Fault("update", 7),))
-    with pytest.raises(RequestError, match="began in fp32 and would go on in bf16"):
+    with pytest.raises(RequestError, match="expected to resume in fp32, found precision bf16"):
         train(TwoLosses(), settings(precision="bf16"), tmp_path)
 
 
 def test_going_on_with_other_data_is_refused(tmp_path):
     run(tmp_path, faults=(Fault("update", 7),))
-    with pytest.raises(RequestError, match=r"27 steps and this one \d+"):
+    with pytest.raises(RequestError, match=r"27 steps and this one has \d+"):
         train(TwoLosses(items=40), settings(), tmp_path)
 
 
@@ -335,8 +337,8 @@ def test_a_non_finite_loss_stops_every_process_with_step_and_items(tmp_path, pro
     codes = run(tmp_path, processes, task={"poisoned": item, "poison": poison}, settings={"device_tokens": 1})
     assert codes == [1] * processes
     for rank in range(processes):
-        told = said(tmp_path, rank)
-        assert f"step 7: expected finite figures, found a non-finite one in the loss of training items [{item}]" in told
+        told = stderr_of(tmp_path, rank)
+        assert f"step 7: expected finite numbers, found a non-finite one in the loss of training items [{item}]" in told
 
 
 @pytest.mark.parametrize("largest_file", [500, 3000, 6000])
@@ -347,7 +349,7 @@ def test_a_full_disk_is_told_and_the_checkpoints_before_it_are_good(tmp_path, ne
     assert max(sizes) > largest_file
     (tmp_path / "metrics.jsonl").rename(tmp_path / "kept")  # it would meet the limit before the checkpoint does
     assert run(tmp_path, largest_file=largest_file, settings={"log_every": 100}, **DROPOUT) == [1]
-    assert "checkpoint-00000010: File too large; free space" in said(tmp_path)
+    assert "checkpoint-00000010: File too large; free space" in stderr_of(tmp_path)
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-00000005"]
     (tmp_path / "kept").rename(tmp_path / "metrics.jsonl")
     assert run(tmp_path, **DROPOUT) == [0]
@@ -423,9 +425,9 @@ def test_lines_of_several_steps_hold_the_means_over_all_their_items(tmp_path):
 def test_a_dev_figure_that_is_missing_chooses_nothing(tmp_path):
     task = TwoLosses()
     task.evaluate = lambda: {"score": None}
-    figures = train(task, settings(), tmp_path)
-    assert "best_step" not in figures
-    assert figures["train_steps"] == 27
+    metrics = train(task, settings(), tmp_path)
+    assert "best_step" not in metrics
+    assert metrics["train_steps"] == 27
 
 
 def test_dev_data_is_looked_at_once_an_epoch_unless_told_otherwise(tmp_path):
@@ -447,7 +449,7 @@ def test_a_tracker_is_told_what_the_log_is(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert run(tmp_path, settings={"tracker": "tensorboard"}) == [0], said(tmp_path)
+    assert run(tmp_path, settings={"tracker": "tensorboard"}) == [0], stderr_of(tmp_path)
     (file,) = tmp_path.rglob("events.out.tfevents*")
     events = EventAccumulator(str(file)).Reload()
     told = {event.step: event.value for event in events.Scalars("loss/mlm")}
@@ -466,7 +468,7 @@ def test_a_checkpoint_holds_plain_figures_and_no_generator(never_stopped):
     (newest, _) = sorted(never_stopped(1).glob("checkpoint-*"), reverse=True)
     state = json.loads((newest / "checkpoint.json").read_text())["state"]
     assert set(state) == {
-        "step", "best_step", "best_figures", "looks_without_better", "seconds", "precision", "total_steps",
+        "step", "best_step", "best_metrics", "evaluations_since_best", "seconds", "precision", "total_steps",
     }  # fmt: skip
     assert sorted(path.name for path in newest.iterdir()) == [
         "best.safetensors", "checkpoint.json", "model.safetensors", "optimizer.safetensors",

@@ -187,14 +187,14 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights(
     learn(context, given, epochs=2, decoder="crf", mask_share=0.2)
     other = StageContext(tmp_path / "other", context.cache)
     other.output.mkdir()
-    look = Training._look
+    evaluate = Training._evaluate
 
     def stop_after_first_look(self: Training, criterion: str) -> None:
-        look(self, criterion)
+        evaluate(self, criterion)
         self._save()
         raise Stopped("stopped", 15)
 
-    monkeypatch.setattr(Training, "_look", stop_after_first_look)
+    monkeypatch.setattr(Training, "_evaluate", stop_after_first_look)
     with pytest.raises(Stopped):
         learn(other, given, epochs=2, decoder="crf", mask_share=0.2)
     monkeypatch.undo()

@@ -263,14 +263,14 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights(
     }
     given = {**files, "epochs": 2, "empty_windows": 1}
     learn(tmp_path / "whole", tiny_bert, **given)
-    look = Training._look
+    evaluate = Training._evaluate
 
     def stop_after_first_look(self: Training, criterion: str) -> None:
-        look(self, criterion)
+        evaluate(self, criterion)
         self._save()
         raise Stopped("stopped", 15)
 
-    monkeypatch.setattr(Training, "_look", stop_after_first_look)
+    monkeypatch.setattr(Training, "_evaluate", stop_after_first_look)
     with pytest.raises(Stopped):
         learn(tmp_path / "cut", tiny_bert, **given)
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from transformers import AutoModel, BertForPreTraining
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.stage import StageContext
-from bertrelay.training.batches import share_of
+from bertrelay.training.batches import rank_batch
 from bertrelay.training.loop import Training
 from domain import pretraining
 from domain.pretraining.items import Text
@@ -231,7 +231,7 @@ def test_gradients_do_not_depend_on_processes(
     task = Notes(corpus).task(tmp_path, given)
     batch = np.arange(17)
     whole = gradient(task, [batch], epoch=1)
-    shared = gradient(task, [share_of(batch, rank, processes) for rank in range(processes)], epoch=1)
+    shared = gradient(task, [rank_batch(batch, rank, processes) for rank in range(processes)], epoch=1)
     assert whole.keys() == shared.keys()
     for name, expected in whole.items():
         torch.testing.assert_close(shared[name], expected, rtol=1e-9, atol=1e-12)
