@@ -1,4 +1,4 @@
-"""The ground floor: sentence encoder, batches, training loop, checkpoints, records. Knows no task."""
+"""The core: sentence encoder, data, training loop, checkpoints, evaluation. Knows no task."""
 
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,9 @@ __getattr__ = loader(
     __name__,
     {
         "SentenceEncoder": "encoder",
-        "Table": "tables",
-        "compare_all": "compare",
-        "compare_pairs": "compare",
+        "Table": "data.tables",
+        "compare_all": "evaluation.similarity",
+        "compare_pairs": "evaluation.similarity",
         "encode": "encoding",
         "encode_file": "vector_files",
         "write_heatmap": "heatmap",

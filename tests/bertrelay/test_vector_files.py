@@ -94,7 +94,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from bertrelay import encoding, vector_files
-    from bertrelay.data import vectors
+from bertrelay.data import vectors
 from bertrelay.encoder import SentenceEncoder
 
 encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = {block}
