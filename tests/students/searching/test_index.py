@@ -393,7 +393,7 @@ KILLED = """
 import os, signal, sys
 import faiss
 from bertrelay import encoding, vector_files
-    from bertrelay.data import vectors
+from bertrelay.data import vectors
 from students.searching import neighbours
 from students.searching.index import build_index
 
