@@ -19,7 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder
-from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json, write_tensors
@@ -28,16 +27,8 @@ from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
 from domain.biomedical.documents.tokens import Scheme
 from domain.biomedical.ner.decoding import Chain, LabelSet, legal_chain
-from domain.biomedical.networks import (
-    has_types,
-    load_base,
-    load_with_head,
-    put_under_head,
-    refuse_other_heads,
-    save_network,
-    window_size,
-)
 from domain.biomedical.windows import Integers, Windows, cut_windows, stretches
+from domain.heads import Head, HeadNetwork, has_types, save_network, window_shape
 from domain.pretraining.vocabulary import before_sentences, lowers_case, plain_rules
 
 ILLEGAL = -1e4
@@ -207,7 +198,14 @@ def owned_words(pieces: Pieces, windows: Windows) -> tuple[Integers, Integers]:
 
 DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
 MAX_TOKENS = 256
-KIND, HEADS = "token classifier", [{"dropout", "classifier"}]
+HEAD = Head(
+    AutoModelForTokenClassification,
+    "classifier",
+    "token classifier",
+    "tags entities",
+    "domain.ner",
+    layers=(frozenset({"dropout", "classifier"}),),
+)
 
 
 class _Description(Description):
@@ -221,23 +219,18 @@ class _Description(Description):
     capitals: bool = False
 
 
-class TokenClassifier(nn.Module):
-    """Pieces to a score for each tag of each word.
+class TokenClassifier(HeadNetwork):
+    """Subwords to a score for each tag of each word.
 
     network: one of transformers' for token classification.
-    crf: what is learnt of tags that follow one another; None for a softmax at each word.
-    rate_factors: how many times the learning rate a parameter learns at, by its name.
+    crf: learned scores of neighbouring tags; None for a softmax at each word.
+    rate_factors: by a parameter's name, the multiple of the learning rate that it is trained with.
     """
 
     def __init__(self, network: PreTrainedModel, crf: LinearChain | None = None) -> None:
-        super().__init__()
-        self.network, self.crf = network, crf
+        super().__init__(network, network.classifier)
+        self.crf = crf
         self.rate_factors: dict[str, float] = {}
-        use_cpu_kernels(network)
-
-    @property
-    def device(self) -> torch.device:
-        return self.network.device
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, places: Tensor, token_type_ids: Tensor | None = None
@@ -245,10 +238,9 @@ class TokenClassifier(nn.Module):
         """(windows, tokens) and places in the flattened batch, (words,), to emissions (words, tags), float32."""
         network: Any = self.network
         marks = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        hidden = network.base_model(input_ids=input_ids, attention_mask=attention_mask, **marks).last_hidden_state
+        hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **marks).last_hidden_state
         vectors = network.dropout(hidden.flatten(0, 1)[places])  # (words, dim)
-        with torch.autocast(hidden.device.type, enabled=False):  # bf16 would round the scores to three digits
-            return cast(Tensor, network.classifier(vectors.float()))
+        return cast(Tensor, network.classifier(vectors))
 
 
 @dataclass(frozen=True)
@@ -299,17 +291,20 @@ def start_model(
         the BERT has one; it begins as the first one is, whatever it was.
     Raises RequestError for a model that cannot tag, or has not the positions for such windows.
     """
-    backbone, tokenizer = load_base(source, cache_dir)
-    max_tokens, overlap = _window(backbone, max_tokens, overlap)
-    capitals = capitals and _can_mark_capitals(backbone, tokenizer)
-    if capitals:
-        token_types = backbone.get_parameter("embeddings.token_type_embeddings.weight").data  # (types, dim)
-        token_types[1] = token_types[0]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = _with_head(backbone, labels, dropout)
+    marks = False
+
+    def prepare(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+        nonlocal marks
+        marks = capitals and _can_mark_capitals(backbone, tokenizer)
+        if marks:
+            token_types = backbone.get_parameter("embeddings.token_type_embeddings.weight").data  # (types, dim)
+            token_types[1] = token_types[0]
+
+    tags = {"id2label": dict(enumerate(labels.tags)), "label2id": dict(labels.number)}
+    network, tokenizer = HEAD.start(source, tags, prepare=prepare, dropout=dropout, seed=seed, cache_dir=cache_dir)
+    window = _window(network, max_tokens, overlap)
     classifier = TokenClassifier(network, LinearChain(labels) if crf else None)
-    return EntityModel(classifier, tokenizer, labels, max_tokens, overlap, capitals=capitals)
+    return EntityModel(classifier, tokenizer, labels, *window, capitals=marks)
 
 
 def _can_mark_capitals(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
@@ -325,27 +320,12 @@ def _can_mark_capitals(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizer
 
 def _window(network: PreTrainedModel, max_tokens: int | None, overlap: int | None) -> tuple[int, int]:
     """The size and overlap of windows that `network` has positions for."""
-    size = window_size(network, max_tokens, MAX_TOKENS)
-    shared = size // 4 if overlap is None else overlap
-    if shared > size // 2:
-        raise RequestError(f"overlap: expected at most half of max_tokens, which is {size}, found {shared}; lower it")
-    return size, shared
-
-
-def _with_head(backbone: PreTrainedModel, labels: LabelSet, dropout: float | None) -> PreTrainedModel:
-    """`backbone` under a new linear map. Its pooler, which no word's tag uses, goes."""
-    config = backbone.config
-    config.id2label = dict(enumerate(labels.tags))
-    config.label2id = dict(labels.number)
-    network: Any = put_under_head(backbone, AutoModelForTokenClassification, HEADS, KIND)
-    if dropout is not None:
-        set_dropout(network, dropout)
-    return cast(PreTrainedModel, network)
+    return window_shape(network, max_tokens, overlap, largest=MAX_TOKENS, default=lambda size: size // 4, key="overlap")
 
 
 def save_model(model: EntityModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
-    save_network(model.network.network, model.tokenizer, folder)
+    save_network(model.network, model.tokenizer, folder)
     crf = model.network.crf
     if crf is not None:
         write_tensors(folder / CRF_WEIGHTS, crf.state_dict())
@@ -368,9 +348,7 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
     Raises RequestError for a folder that holds none, or one that is damaged.
     """
     folder = model_folder(source, cache_dir=cache_dir)
-    kind = AutoModelForTokenClassification
-    network, tokenizer = load_with_head(folder, kind, "classifier", "tags entities", "domain.ner")
-    refuse_other_heads(network, HEADS, KIND)
+    network, tokenizer = HEAD.load(folder)
     Cutter(tokenizer)  # raises for one without the special tokens
     told = _description(folder)
     if told is None:

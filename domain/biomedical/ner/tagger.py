@@ -109,7 +109,7 @@ def predict_blocks(
     cut = ((block, cutter(block)) for block in blocks(sentences, len, block_words))
     packed: Packed = {}
     for block, pieces in one_ahead(cut):
-        packed = packed or pack_for(len(pieces.ids), model.network.network.base_model, precision, batch_tokens)
+        packed = packed or pack_for(len(pieces.ids), model.network.backbone, precision, batch_tokens)
         yield block, emissions_of(model, pieces, cutter, precision, batch_tokens, packed)
         release_memory()
 

@@ -163,7 +163,7 @@ class Dev:
     def _decoded(self, model: EntityModel) -> Decoded:
         device = model.network.device
         precision, size = resolve_precision(self.precision, device), best_batch_tokens(device)
-        base = model.network.network.base_model
+        base = model.network.backbone
         packed = pack_for(len(self.pieces.ids), base, precision, size)  # anew, as the weights have changed
         emissions = emissions_of(model, self.pieces, self.cutter, precision, size, packed)
         return decode(model, emissions, self.pieces.words)

@@ -108,7 +108,7 @@ def predict_blocks(
         for asked, is_out in zip(block, is_too_long, strict=True):
             if is_out:
                 refused(asked)
-        packed = packed or pack_for(pieces.to_read, model.network.network.base_model, precision, batch_tokens)
+        packed = packed or pack_for(pieces.to_read, model.network.backbone, precision, batch_tokens)
         yield is_too_long, nbest_of(model, pieces, cutter, precision, batch_tokens, packed)
         release_memory()
 

@@ -13,57 +13,47 @@ from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder, read_network_config
-from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
-from bertrelay.errors import RequestError
+from bertrelay.cpu_kernels import set_dropout
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json
 from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
 from bertrelay.settings import Positive
-from domain.biomedical.networks import (
-    has_types,
-    load_base,
-    load_with_head,
-    put_under_head,
-    refuse_other_heads,
-    save_network,
-    window_size,
-)
 from domain.biomedical.qa.subwords import Cutter
+from domain.heads import Head, HeadNetwork, has_types, save_network, window_shape
 
 DESCRIPTION = "qa.json"
 MAX_TOKENS, MAX_ANSWER_TOKENS = 384, 30
-KIND, HEADS = "network for question answering", [{"qa_outputs"}, {"dropout", "qa_outputs"}]
+HEAD = Head(
+    AutoModelForQuestionAnswering,
+    "qa_outputs",
+    "network for question answering",
+    "answers questions",
+    "domain.qa",
+    layers=(frozenset({"qa_outputs"}), frozenset({"dropout", "qa_outputs"})),
+)
 
 
-class AnswerFinder(nn.Module):
-    """Pieces to their scores as an answer's first and last one.
+class AnswerFinder(HeadNetwork):
+    """Subwords to their scores as the first and the last one of an answer.
 
     network: one of transformers' for question answering.
     """
 
     def __init__(self, network: PreTrainedModel) -> None:
-        super().__init__()
-        self.network = network
+        super().__init__(network, network.qa_outputs)
         self.has_types = has_types(network)
-        use_cpu_kernels(network)
-
-    @property
-    def device(self) -> torch.device:
-        return self.network.device
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, choices: Tensor) -> Tensor:
-        """All (windows, tokens) to scores as first and last piece, (windows, tokens, 2), float32.
+        """All (windows, tokens) to scores as first and last subword, (windows, tokens, 2), float32.
 
         choices: where an answer may begin or end; elsewhere the scores are −inf.
         """
         network: Any = self.network
         types = {"token_type_ids": token_type_ids} if self.has_types else {}
-        hidden = network.base_model(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
+        hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
         dropped = getattr(network, "dropout", nn.Identity())(hidden)  # (windows, tokens, dim)
-        with torch.autocast(hidden.device.type, enabled=False):  # bf16 would round the scores to three digits
-            scores = cast(Tensor, network.qa_outputs(dropped.float()))
-        return scores.masked_fill(~choices[..., None], -torch.inf)
+        return cast(Tensor, network.qa_outputs(dropped)).masked_fill(~choices[..., None], -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -118,14 +108,11 @@ def start_model(
     """
     folder = model_folder(source, cache_dir=cache_dir)
     if _answers_already(folder):
-        network, tokenizer = _load(folder)
+        network, tokenizer = HEAD.load(folder)
+        if dropout is not None:
+            set_dropout(network, dropout)
     else:
-        backbone, tokenizer = load_base(folder)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = put_under_head(backbone, AutoModelForQuestionAnswering, HEADS, KIND)
-    if dropout is not None:
-        set_dropout(network, dropout)
+        network, tokenizer = HEAD.start(folder, dropout=dropout, seed=seed)
     window = _window(network, max_tokens, stride)
     return AnswerModel(AnswerFinder(network), tokenizer, *window, max_answer_tokens, whole_words=whole_words)
 
@@ -135,20 +122,9 @@ def _answers_already(folder: Path) -> bool:
     return any(name.endswith("ForQuestionAnswering") for name in (config and config.architectures) or ())
 
 
-def _load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    kind = AutoModelForQuestionAnswering
-    network, tokenizer = load_with_head(folder, kind, "qa_outputs", "answers questions", "domain.qa")
-    refuse_other_heads(network, HEADS, KIND)
-    return network, tokenizer
-
-
 def _window(network: PreTrainedModel, max_tokens: int | None, stride: int | None) -> tuple[int, int]:
     """The size and stride of windows that `network` has positions for."""
-    size = window_size(network, max_tokens, MAX_TOKENS)
-    step = stride or usual_stride(size)
-    if step > size // 2:
-        raise RequestError(f"stride: expected at most half of max_tokens, which is {size}, found {step}; lower it")
-    return size, step
+    return window_shape(network, max_tokens, stride, largest=MAX_TOKENS, default=usual_stride, key="stride")
 
 
 def usual_stride(max_tokens: int) -> int:
@@ -158,7 +134,7 @@ def usual_stride(max_tokens: int) -> int:
 
 def save_model(model: AnswerModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
-    save_network(model.network.network, model.tokenizer, folder)
+    save_network(model.network, model.tokenizer, folder)
     names = ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature", "whole_words")
     write_json(folder / DESCRIPTION, {name: getattr(model, name) for name in names})
 
@@ -169,7 +145,7 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel
     Raises RequestError for a folder that holds none, or one that is damaged.
     """
     folder = model_folder(source, cache_dir=cache_dir)
-    network, tokenizer = _load(folder)
+    network, tokenizer = HEAD.load(folder)
     Cutter(tokenizer)  # raises for one that cannot frame a pair of texts
     told = _description(folder / DESCRIPTION)
     window = _window(network, told.max_tokens, told.stride)

@@ -188,7 +188,7 @@ class Dev:
         return with_temperature(with_threshold(model, self.pools, nbest), self.pools, nbest)
 
     def _nbest(self, model: AnswerModel) -> NBest:
-        base, device = model.network.network.base_model, model.network.device
+        base, device = model.network.backbone, model.network.device
         precision, size = resolve_precision(self.precision, device), best_batch_tokens(device)
         packed = pack_for(self.pieces.to_read, base, precision, size)  # anew, as the weights have changed
         return self.pools.nbest(nbest_of(model, self.pieces, self.cutter, precision, size, packed))

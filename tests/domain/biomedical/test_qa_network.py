@@ -10,9 +10,8 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaCo
 from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_unigram
-from domain.biomedical.networks import refuse_other_heads
 from domain.biomedical.qa.answerer import Asked, find_answers
-from domain.biomedical.qa.model import HEADS, KIND, AnswerModel, load_model, save_model, start_model
+from domain.biomedical.qa.model import HEAD, AnswerModel, load_model, save_model, start_model
 from domain.biomedical.qa.subwords import Cutter
 
 QUESTION, CONTEXT = "mild", "the patient of gout and angina pectoris"
@@ -131,7 +130,7 @@ def test_other_heads_are_refused(tiny_bert: Path) -> None:
     network = start_model(tiny_bert).network.network
     network.start_logits = torch.nn.Linear(2, 1)
     with pytest.raises(RequestError, match=r"linear map on a BERT, found 'bert', which has qa_outputs, start_logits"):
-        refuse_other_heads(network, HEADS, KIND)
+        HEAD.check(network)
 
 
 def test_more_tokens_than_positions_are_refused(tiny_bert: Path) -> None:

@@ -1,0 +1,201 @@
+"""Models with a head: a BERT, a linear map for one task on it, and its tokenizer; started, saved, loaded and checked.
+
+On disk such a model is a plain transformers folder, which the auto class of its task loads, with a JSON file beside the
+weights for what transformers has no place for. Entity taggers, question answerers and outcome classifiers share this.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from bertrelay.backbone import (
+    load_backbone,
+    load_network,
+    load_tokenizer,
+    model_folder,
+    position_limit,
+    refuse_missing,
+    save_backbone,
+    save_tokenizer,
+)
+from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
+from bertrelay.errors import RequestError
+from bertrelay.layout import read_layout
+from domain.pretraining.vocabulary import check_vocabulary
+
+Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
+
+
+class FullPrecision(nn.Linear):
+    """A linear map that autocast leaves alone: bf16 would round scores to three digits and make ties."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+        with torch.autocast(input.device.type, enabled=False):
+            return linear(input.float(), self.weight, self.bias)
+
+
+class HeadNetwork(nn.Module):
+    """Base of the networks here.
+
+    network: one of transformers' with a head. last: the last linear map of the head, which then computes in float32.
+    """
+
+    def __init__(self, network: PreTrainedModel, last: Any) -> None:
+        super().__init__()
+        self.network = network
+        last.__class__ = FullPrecision  # in place, so that names in the weights' file stay
+        use_cpu_kernels(network)
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    @property
+    def backbone(self) -> Any:
+        """The BERT under the head."""
+        return self.network.base_model
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a task, as transformers builds it.
+
+    auto_class: transformers' for the task. weights: how the names of the head's weights begin.
+    noun, purpose, stage: what such a network is called and does, and which stage trains one; for errors.
+    layers: the modules that may be on the BERT, one set for each supported way; any when empty.
+    reads_pooler: whether the head reads the BERT's pooler, which is dropped otherwise.
+    """
+
+    auto_class: Any
+    weights: str
+    noun: str
+    purpose: str
+    stage: str
+    layers: tuple[frozenset[str], ...] = ()
+    reads_pooler: bool = False
+
+    def start(
+        self,
+        source: str | Path,
+        config: Mapping[str, object] | None = None,
+        *,
+        prepare: Callable[[PreTrainedModel, PreTrainedTokenizerFast], None] | None = None,
+        dropout: float | None = None,
+        seed: int = 0,
+        cache_dir: Path | None = None,
+    ) -> Loaded:
+        """The BERT of `source`, a sentence encoder's among them, under a new head drawn from `seed`, and its tokenizer.
+
+        config: values for the network's configuration. prepare: what is done to the BERT first.
+        dropout: in every layer and before the head; the BERT's own when None.
+        """
+        folder = model_folder(source, cache_dir=cache_dir)
+        layout = read_layout(folder)
+        folder = folder / layout.transformer_folder
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # for a pooler that the files lack
+            backbone = _with_pooler(folder) if self.reads_pooler else load_backbone(folder)
+            tokenizer = load_tokenizer(folder, layout.lower_case)
+            check_vocabulary(tokenizer, backbone.config.vocab_size)
+            if prepare is not None:
+                prepare(backbone, tokenizer)
+            for name, value in (config or {}).items():
+                setattr(backbone.config, name, value)
+            if not self.reads_pooler:
+                torch.manual_seed(seed)
+            network = self._put_on(backbone)
+        if dropout is not None:
+            set_dropout(network, dropout)
+        return network, tokenizer
+
+    def load(self, folder: Path) -> Loaded:
+        """The network of `folder` and its tokenizer. Raises RequestError for one without this head, or damaged."""
+        network, missing = load_network(folder, self.auto_class)
+        if any(name.startswith(self.weights) for name in missing):
+            raise RequestError(
+                f"model: expected one that {self.purpose}, found none in {folder}; train it with {self.stage}"
+            )
+        refuse_missing(folder, missing)
+        if self.reads_pooler and missing:
+            raise RequestError(f"model: the weights in {folder} lack a pooler, which the head reads; copy it again")
+        self.check(network)
+        tokenizer = load_tokenizer(folder)
+        check_vocabulary(tokenizer, network.config.vocab_size)
+        return network, tokenizer
+
+    def check(self, network: PreTrainedModel) -> None:
+        """Raises RequestError where something else is on the BERT than the layers of this head."""
+        found = {name for name, _ in network.named_children()} - {network.base_model_prefix}
+        if self.layers and found not in self.layers:
+            raise RequestError(
+                f"model: expected a {self.noun} that is dropout and a linear map on a BERT, found "
+                f"{network.config.model_type!r}, which has {', '.join(sorted(found))} there"
+            )
+
+    def _put_on(self, backbone: PreTrainedModel) -> PreTrainedModel:
+        try:
+            network = self.auto_class.from_config(backbone.config)
+        except ValueError as error:
+            raise RequestError(f"base: transformers has no {self.noun} for {backbone.config.model_type!r}") from error
+        self.check(network)
+        pooler = getattr(network.base_model, "pooler", None) if self.reads_pooler else None
+        own = getattr(backbone, "pooler", None)
+        if own is not None and (pooler is None or not any(weight.any() for weight in own.parameters())):
+            setattr(backbone, "pooler", pooler)  # noqa: B010 (zeros in a folder mean that there never was one)
+        setattr(network, network.base_model_prefix, backbone)
+        return cast(PreTrainedModel, network)
+
+
+def _with_pooler(folder: Path) -> PreTrainedModel:
+    """The network of `folder` with a pooler that is trained; one that the files lack is drawn."""
+    backbone, missing = load_network(folder)
+    refuse_missing(folder, missing)
+    return backbone
+
+
+def save_network(network: HeadNetwork, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Writes a plain folder of transformers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_backbone(network.network, folder)
+    limit = position_limit(network.network) or tokenizer.model_max_length
+    save_tokenizer(tokenizer, folder, limit, has_types(network.network))
+
+
+def has_types(network: PreTrainedModel) -> bool:
+    """Whether the network has a token type for a second text."""
+    return getattr(network.config, "type_vocab_size", 0) > 1
+
+
+def check_positions(network: PreTrainedModel, wanted: int | None, key: str = "max_tokens") -> int | None:
+    """The positions of `network`, if they are limited. Raises RequestError where `key` wants more."""
+    positions = position_limit(network)
+    if wanted is not None and positions is not None and wanted > positions:
+        raise RequestError(f"{key}: the base has {positions} positions, and {wanted} are asked for; lower it")
+    return positions
+
+
+def window_shape(
+    network: PreTrainedModel,
+    size: int | None,
+    step: int | None,
+    *,
+    largest: int,
+    default: Callable[[int], int],
+    key: str,
+) -> tuple[int, int]:
+    """The tokens of a window, at most `largest` where none are given, and the `key` (overlap or stride) of windows.
+
+    Raises RequestError for more tokens than the network has positions, and for a `step` of more than half a window.
+    """
+    positions = check_positions(network, size)
+    size = size or min(largest, positions or largest)
+    step = default(size) if step is None else step
+    if step > size // 2:
+        raise RequestError(f"{key}: expected at most half of max_tokens, which is {size}, found {step}; lower it")
+    return size, step
