@@ -50,7 +50,7 @@ from bertrelay.errors import BertRelayError, Stopped
 from bertrelay.fingerprint import Digests
 from domain.biomedical.ner.tagger import EntityTagger
 from domain.biomedical.qa.answerer import QuestionAnswerer
-from domain.clinical.outcomes.scorer import OutcomeScorer
+from domain.clinical.scorer import OutcomeScorer
 from domain.pretraining.network import start_network
 from domain.pretraining.settings import PretrainSettings
 from pipelines.plan import make_plan

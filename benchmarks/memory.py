@@ -51,7 +51,7 @@ from bertrelay.stage import StageContext
 from bertrelay.vector_files import encode_file
 from bertrelay.vocabulary import train_wordpiece
 from domain.pretraining.corpus import build_corpus as build_document_corpus
-from domain.pretraining.sources import DocumentSource
+from domain.pretraining.settings import DocumentSource
 from students import distill
 from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
 from students.settings import DistillSettings

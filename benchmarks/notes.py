@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.private import SECONDS_BETWEEN_LOOKS, private_memory_mb
 from bertrelay.stage import StageContext
-from domain.clinical.cohorts.mimic import BLOCK_BYTES
-from domain.clinical.notes import notes
-from domain.clinical.notes.note_rows import COLUMNS
-from domain.clinical.notes.notes_settings import NotesSettings
+from domain.clinical import notes
+from domain.clinical.mimic import BLOCK_BYTES
+from domain.clinical.note_filter import COLUMNS
+from domain.clinical.settings import NotesSettings
 
 STAYS, TEXTS, MEDIAN_LINES = 50_000, 3_000, 9
 BEGIN = datetime(2101, 1, 1)

@@ -34,13 +34,11 @@ from benchmarks.trainer import train_with_trainer
 from bertrelay.fingerprint import Digests
 from bertrelay.stage import Metrics, StageContext
 from domain.pretraining.corpus import Corpus, build_corpus
-from domain.pretraining.evaluation import SEED, HeldOut
 from domain.pretraining.items import Items, Text
-from domain.pretraining.network import save_network, start_network
-from domain.pretraining.objective import Pretraining
+from domain.pretraining.network import Pretraining, save_network, start_network
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import Objective, PretrainSettings
-from domain.pretraining.train import draw_items, run
+from domain.pretraining.train import SEED, HeldOut, draw_items, run
 
 TEXTS = ["text/pubmed-abstracts.jsonl.gz", "text/covid-articles.jsonl.gz"]
 SEEDS = [1, 2, 3]

@@ -39,10 +39,10 @@ from bertrelay.backbone import bert_config, save_backbone, save_tokenizer
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.hardware import private_memory_mb, resolve_precision
 from bertrelay.vocabulary import train_wordpiece
-from domain.clinical.outcomes.classifier import save_model, start_model
-from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
-from domain.clinical.outcomes.scorer import OutcomeScorer, ReadmissionScorer, joined
-from domain.clinical.outcomes.scoring import score_file
+from domain.clinical.classifier import save_model, start_model
+from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer, joined
+from domain.clinical.scoring import score_file
+from domain.clinical.settings import OutcomeModelSettings
 from pipelines.samples.hospital import HospitalSettings, write_hospital
 
 FASTER = 3.0

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertrelay.files import read_json
-from domain.clinical.outcomes.judgement_files import CONFUSION, CURVES, FLOW, SLICES
-from domain.clinical.outcomes.outcome import in_words
+from domain.clinical.settings import CONFUSION, CURVES, FLOW, SLICES, in_words
 from pipelines.curves import COLOURS, DASHES, INK, Curve, picture, plain
 from pipelines.scores import READERS, Figure, shown
 

@@ -25,10 +25,10 @@ from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.model import save_model as save_tags
 from domain.biomedical.ner.model import start_model as start_tags
 from domain.biomedical.ner.tagger import EntityTagger
-from domain.clinical.outcomes.classifier import save_model as save_outcome
-from domain.clinical.outcomes.classifier import start_model as start_outcome
-from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
-from domain.clinical.outcomes.scorer import OutcomeScorer
+from domain.clinical.classifier import save_model as save_outcome
+from domain.clinical.classifier import start_model as start_outcome
+from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.scorer import OutcomeScorer
 from domain.terms.vectors import term_vectors
 from students import shrink
 from teachers.baselines.cross_encoder import start_cross_encoder

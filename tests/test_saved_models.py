@@ -10,8 +10,8 @@ from bertrelay.encoder import Projection, SentenceEncoder
 from domain.biomedical.ner import model as entities
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.qa import model as answers
-from domain.clinical.outcomes import classifier
-from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+from domain.clinical import classifier
+from domain.clinical.settings import OutcomeModelSettings
 from teachers.baselines.bilstm import BiLstmEncoder
 from teachers.baselines.cross_encoder import start_cross_encoder
 from teachers.baselines.poly_encoder import PolyEncoder

@@ -1,21 +1,18 @@
-"""Clinics: the tables and notes of MIMIC made into a cohort, and what is learnt from it."""
+"""Clinical notes: MIMIC tables to a cohort with labels, notes to chunks, and outcome models such as readmission."""
 
 from typing import TYPE_CHECKING
 
 from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
-    from domain.clinical.cohorts.cohort import write_cohort
-    from domain.clinical.cohorts.cohort_settings import CohortSettings
-    from domain.clinical.leaks.audit import Finding, look_for_leaks
-    from domain.clinical.notes.chunk_settings import ChunkSettings
-    from domain.clinical.notes.chunks import Chunk, Chunker, Chunks
-    from domain.clinical.notes.cleaning import clean
-    from domain.clinical.notes.notes import write_notes
-    from domain.clinical.notes.notes_settings import NotesSettings
-    from domain.clinical.notes.sections import Section, find_sections
-    from domain.clinical.outcomes.scorer import OutcomeScorer, ReadmissionScorer
-    from domain.clinical.outcomes.scoring import score_file
+    from domain.clinical.audit import Finding, look_for_leaks
+    from domain.clinical.chunks import Chunk, Chunker, Chunks
+    from domain.clinical.cleaning import Section, clean, find_sections
+    from domain.clinical.cohort import write_cohort
+    from domain.clinical.notes import write_notes
+    from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
+    from domain.clinical.scoring import score_file
+    from domain.clinical.settings import ChunkSettings, CohortSettings, NotesSettings
 
 __all__ = [
     "Chunk",
@@ -39,21 +36,21 @@ __all__ = [
 __getattr__ = loader(
     __name__,
     {
-        "Chunk": "notes.chunks",
-        "ChunkSettings": "notes.chunk_settings",
-        "Chunker": "notes.chunks",
-        "Chunks": "notes.chunks",
-        "CohortSettings": "cohorts.cohort_settings",
-        "Finding": "leaks.audit",
-        "NotesSettings": "notes.notes_settings",
-        "OutcomeScorer": "outcomes.scorer",
-        "ReadmissionScorer": "outcomes.scorer",
-        "Section": "notes.sections",
-        "clean": "notes.cleaning",
-        "find_sections": "notes.sections",
-        "look_for_leaks": "leaks.audit",
-        "score_file": "outcomes.scoring",
-        "write_cohort": "cohorts.cohort",
-        "write_notes": "notes.notes",
+        "Chunk": "chunks",
+        "ChunkSettings": "settings",
+        "Chunker": "chunks",
+        "Chunks": "chunks",
+        "CohortSettings": "settings",
+        "Finding": "audit",
+        "NotesSettings": "settings",
+        "OutcomeScorer": "scorer",
+        "ReadmissionScorer": "scorer",
+        "Section": "cleaning",
+        "clean": "cleaning",
+        "find_sections": "cleaning",
+        "look_for_leaks": "audit",
+        "score_file": "scoring",
+        "write_cohort": "cohort",
+        "write_notes": "notes",
     },
 )

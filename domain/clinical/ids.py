@@ -5,6 +5,7 @@ from decimal import Decimal
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, SupportsInt, cast
 
+from bertrelay.data.readers import is_unicode
 from bertrelay.progress import log
 
 if TYPE_CHECKING:
@@ -59,3 +60,19 @@ def canonical_ids(column: "pa.Array | pa.ChunkedArray") -> "pa.Array | pa.Chunke
         column = pc.if_else(pc.is_nan(column), None, column).cast(pa.int64())
     text = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
     return pc.replace_substring_regex(text, r"^(\d+)\.0+$", r"\1")
+
+
+def given_note(identifier: object, text: object) -> tuple[str, str]:
+    """The admission, by its id in the one form, and the text, empty where it is missing.
+
+    Raises ValueError, which tells nothing of the row but why it cannot be used.
+    """
+    name = canonical_id(identifier)
+    if not name:
+        raise ValueError("no id of an admission")
+    if not isinstance(text, str) and not is_missing(text):
+        raise ValueError("a note that is something other than text")
+    given = text if isinstance(text, str) else ""
+    if not is_unicode((name, given)):
+        raise ValueError("text that is not valid Unicode (half of a surrogate pair)")
+    return name, given

@@ -7,8 +7,7 @@ from bertrelay.lazy import loader
 if TYPE_CHECKING:
     from domain.pretraining.corpus import Corpus, build_corpus
     from domain.pretraining.readers import read_documents
-    from domain.pretraining.settings import Masking, PretrainSettings
-    from domain.pretraining.sources import DocumentSource
+    from domain.pretraining.settings import DocumentSource, Masking, PretrainSettings
     from domain.pretraining.train import pretrain
 
 __all__ = ["Corpus", "DocumentSource", "Masking", "PretrainSettings", "build_corpus", "pretrain", "read_documents"]
@@ -17,7 +16,7 @@ __getattr__ = loader(
     __name__,
     {
         "Corpus": "corpus",
-        "DocumentSource": "sources",
+        "DocumentSource": "settings",
         "Masking": "settings",
         "PretrainSettings": "settings",
         "build_corpus": "corpus",

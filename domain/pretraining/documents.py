@@ -9,7 +9,7 @@ from bertrelay.data.readers import open_input
 from bertrelay.data.records import rows
 from bertrelay.data.tables import Column, Record, Table, Unusable
 from bertrelay.errors import RequestError
-from domain.pretraining.sources import DocumentSource
+from domain.pretraining.settings import DocumentSource
 
 SPLIT, TRAIN = "split", "train"
 PARQUET = b"PAR1"
@@ -46,7 +46,7 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
         if isinstance(row, Unusable):
             yield row
         else:
-            yield _document(dict(zip(columns, row.values, strict=True)), row)
+            yield _row_document(dict(zip(columns, row.values, strict=True)), row)
 
 
 def _columns(source: DocumentSource, table: Table) -> dict[str, Column]:
@@ -68,7 +68,7 @@ def _knows_splits(table: Table) -> bool:
         return False  # it does not, or reading it will say what is wrong
 
 
-def _document(values: dict[str, Any], row: Record) -> Item:
+def _row_document(values: dict[str, Any], row: Record) -> Item:
     text = values["text"]
     if any(values.get(column, TRAIN) != TRAIN for column in ("split", "own_split")):
         return LeftOut(NOT_TRAIN)
@@ -76,10 +76,10 @@ def _document(values: dict[str, Any], row: Record) -> Item:
         return Unusable(row.file, row.line, "not text")
     if not text or text.isspace():
         return LeftOut(NO_TEXT)
-    return Document(text, _name(values.get("id")), _name(values.get("group")))
+    return Document(text, _text_or_empty(values.get("id")), _text_or_empty(values.get("group")))
 
 
-def _name(value: object) -> str:
+def _text_or_empty(value: object) -> str:
     return "" if value is None else str(value)
 
 

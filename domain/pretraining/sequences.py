@@ -1,5 +1,8 @@
-"""Items to micro-batches: tokens are read from the corpus, special ones put around them, and words masked."""
+"""Which tokens are hidden from the model, and by what: a function of (seed, epoch, item, place) and of nothing else."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -11,10 +14,53 @@ from transformers import PreTrainedTokenizerFast
 from bertrelay.errors import RequestError
 from bertrelay.training import batches
 from bertrelay.training.loop import Batch
-from domain.pretraining.items import Integers, Items
-from domain.pretraining.masking import Masker, uniform_draws
-from domain.pretraining.settings import Objective, PretrainSettings
+from domain.draws import uniform_draws
+from domain.pretraining.items import Booleans, Integers, Items
+from domain.pretraining.settings import Masking, Objective, PretrainSettings
 from domain.pretraining.vocabulary import WordStarts
+
+Floats = NDArray[np.float64]
+
+DRAWS = 3  # whether a word is masked, the kind of replacement, the random token
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Chooses tokens and replaces them.
+
+    Every word is chosen with the same chance, whatever its length and whatever else is chosen.
+
+    maskable: which ids may be masked, and put in for others: all but special and protected ones, (vocabulary,).
+    word_starts: ids of neighbouring tokens -> which of them begin a word, as what is not maskable always does; None
+        makes each token a word.
+    """
+
+    settings: Masking
+    mask_id: int
+    maskable: Booleans
+    word_starts: Callable[[Integers], Booleans] | None = None
+
+    def __call__(self, ids: Integers, draws: Floats) -> tuple[Integers, Booleans]:
+        """`ids` of sequences, end to end, as the model shall see them, and which are masked, (tokens,) each.
+
+        draws: from 0 to 1, (tokens, DRAWS).
+        """
+        chosen = self.maskable[ids] & (draws[self._word_start(ids), 0] < self.settings.share)
+        random = self._replacements[(draws[:, 2] * len(self._replacements)).astype(np.int64)]
+        is_mask, is_random = (draws[:, 1] < bound for bound in np.cumsum([self.settings.mask, self.settings.random]))
+        changed = np.where(is_mask, self.mask_id, np.where(is_random, random, ids))
+        return np.where(chosen, changed, ids), chosen
+
+    @cached_property
+    def _replacements(self) -> Integers:
+        return np.flatnonzero(self.maskable)
+
+    def _word_start(self, ids: Integers) -> Integers:
+        """The place at which each token's word begins, (tokens,)."""
+        places = np.arange(len(ids))
+        if self.word_starts is None:
+            return places
+        return np.maximum.accumulate(np.where(self.word_starts(ids), places, 0))
 
 
 class Readable(Protocol):
@@ -48,7 +94,7 @@ class Sequences:
         places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         seen, masked = ids, np.zeros(len(ids), dtype=bool)
         if "mlm" in self.objectives:
-            seen, masked = self.masker(ids, uniform_draws(seed, epoch, chosen[rows], places))
+            seen, masked = self.masker(ids, uniform_draws(seed, epoch, chosen[rows], places, DRAWS))
         shape = (len(chosen), int(lengths.max()))
         inputs = {
             "input_ids": _padded(seen, rows, places, shape, self.pad),

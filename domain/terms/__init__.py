@@ -5,19 +5,18 @@ from typing import TYPE_CHECKING
 from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
-    from domain.terms.neighbours import nearest_terms
+    from domain.terms.settings import TermsSettings
     from domain.terms.terms import describe_terms
-    from domain.terms.terms_settings import TermsSettings
-    from domain.terms.vectors import term_vectors
+    from domain.terms.vectors import nearest_terms, term_vectors
 
 __all__ = ["TermsSettings", "describe_terms", "nearest_terms", "term_vectors"]
 
 __getattr__ = loader(
     __name__,
     {
-        "TermsSettings": "terms_settings",
+        "TermsSettings": "settings",
         "describe_terms": "terms",
-        "nearest_terms": "neighbours",
+        "nearest_terms": "vectors",
         "term_vectors": "vectors",
     },
 )

@@ -16,11 +16,19 @@ from bertrelay.evaluation.statistics import pearson, spearman, with_interval
 from bertrelay.files import atomic_write, write_error, write_json
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
-from domain.terms.neighbours import group_metrics, nearest_terms, neighbour_rows
 from domain.terms.picture import LEAST_TERMS, MOST_TERMS, Map, draw_terms, place_terms
-from domain.terms.term_lists import RatedPairs, Term, read_ratings, read_terms
-from domain.terms.terms_settings import TermsSettings, check_files
-from domain.terms.vectors import TermTokens, Vectors, layers_summed, load_encoder, term_tokens, vectors_of_tokens
+from domain.terms.settings import RatedPairs, Term, TermsSettings, check_files, read_ratings, read_terms
+from domain.terms.vectors import (
+    TermTokens,
+    Vectors,
+    group_metrics,
+    layers_summed,
+    load_encoder,
+    nearest_terms,
+    neighbour_rows,
+    term_tokens,
+    vectors_of_tokens,
+)
 
 METRICS, REJECTS, TERMS, NEIGHBOURS = "metrics.json", "rejects.jsonl", "terms.csv", "neighbours.csv"
 PICTURES = ("tsne.svg", "tsne.png")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from domain.clinical.leaks.audit_settings import LEAST_NEAR, NEAR
+from domain.clinical.settings import LEAST_NEAR, NEAR
 from pipelines.cli.echo import echo
 from pipelines.cli.options import JsonOption
 
@@ -33,7 +33,7 @@ def audit(
 
       bertrelay data audit runs/clinic/cohort/latest/cohort.parquet runs/clinic/notes/latest/notes.parquet
     """
-    from domain.clinical.leaks.audit import look_for_leaks
+    from domain.clinical.audit import look_for_leaks
     from pipelines.trouble import stopping_at_once
 
     with stopping_at_once():

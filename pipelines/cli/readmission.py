@@ -12,7 +12,7 @@ from pipelines.cli.models import check_model
 from pipelines.cli.options import BatchOption, JsonOption, ModelArgument, OverwriteOption, PrecisionOption
 
 if TYPE_CHECKING:
-    from domain.clinical.outcomes.scoring import ScoredFile
+    from domain.clinical.scoring import ScoredFile
 
 readmission = typer.Typer(no_args_is_help=True)
 outcome = typer.Typer(no_args_is_help=True)
@@ -100,7 +100,7 @@ def score(
 ) -> None:
     """Scores for the task that the command before it names, for any where it names none."""
     from bertrelay.files import check_output
-    from domain.clinical.outcomes.score_files import SUFFIXES, NotesTable, check_notes
+    from domain.clinical.score_files import SUFFIXES, NotesTable, check_notes
     from pipelines.trouble import stopping_at_once
 
     check_model(model)
@@ -113,7 +113,7 @@ def score(
         admission = _id_in(Path(admission[1:]))
     check_notes(NotesTable(notes, id_column, text_column))
     with stopping_at_once():
-        from domain.clinical.outcomes.scoring import score_file
+        from domain.clinical.scoring import score_file
 
         scored = score_file(
             model,

@@ -8,7 +8,7 @@ import typer
 
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
-from domain.terms.terms_settings import MAX_REJECTS, NEIGHBOURS, TERM, Layers, TermsSettings
+from domain.terms.settings import MAX_REJECTS, NEIGHBOURS, TERM, Layers, TermsSettings
 from pipelines.cli.echo import echo
 from pipelines.cli.models import check_model
 from pipelines.cli.options import (

@@ -19,7 +19,6 @@ from bertrelay.fonts import boxes_for_missing_letters, fonts_for
 from bertrelay.settings import ModelSource
 from bertrelay.stage import ProcessGroup, StageContext
 from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
-from domain.terms.neighbours import group_metrics
 from domain.terms.picture import (
     COLOURS,
     GREY,
@@ -32,9 +31,9 @@ from domain.terms.picture import (
     draw_terms,
     perplexity_for,
 )
-from domain.terms.term_lists import read_ratings, read_terms
+from domain.terms.settings import read_ratings, read_terms
 from domain.terms.terms import run
-from domain.terms.vectors import load_encoder, term_tokens
+from domain.terms.vectors import group_metrics, load_encoder, term_tokens
 
 TERMS = [
     "heart failure",
@@ -163,7 +162,7 @@ def test_pieces_are_counted_and_those_that_the_vocabulary_knows(encoder):
 
 @pytest.mark.parametrize("cells", [4_000_000, 100])
 def test_neighbours_are_those_of_brute_force(monkeypatch, cells):
-    monkeypatch.setattr("domain.terms.neighbours.BLOCK_CELLS", cells)
+    monkeypatch.setattr("domain.terms.vectors.BLOCK_CELLS", cells)
     vectors = np.random.default_rng(1).normal(size=(37, 6)).astype(np.float32)
     found = nearest_terms(vectors, 4)
     for row in range(37):
@@ -322,7 +321,7 @@ def test_no_label_covers_another_or_a_mark_or_leaves_the_frame(count):
 
 
 def test_a_label_without_room_is_left_out_and_counted():
-    from domain.terms.placement import place_labels
+    from domain.terms.picture import place_labels
 
     places = place_labels(np.full((9, 2), 50.0), np.full((9, 2), (60.0, 30.0)), 100, 100, 5)
     assert 0 < sum(place is None for place in places) < 9

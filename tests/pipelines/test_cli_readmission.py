@@ -17,7 +17,7 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
-from domain.clinical.outcomes.score_files import NotesTable, sorted_notes
+from domain.clinical.score_files import NotesTable, sorted_notes
 
 WORDS = ["the", "wound", "is", "dry", "heart", "failing", "again", "slept", "well", ".", ":", "plan", "qzx"]
 NOTES = [
@@ -37,8 +37,8 @@ def model(tmp_path_factory):
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     from bertrelay.backbone import save_backbone, save_tokenizer
-    from domain.clinical.outcomes.classifier import save_model, start_model
-    from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+    from domain.clinical.classifier import save_model, start_model
+    from domain.clinical.settings import OutcomeModelSettings
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -199,7 +199,7 @@ def test_of_alarms_nothing_is_told_where_none_is_defined(call, model, lengths, n
 
 
 def test_admissions_without_text_make_blocks_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("domain.clinical.outcomes.score_files.BLOCK_ADMISSIONS", 10)
+    monkeypatch.setattr("domain.clinical.score_files.BLOCK_ADMISSIONS", 10)
     pd.DataFrame({"hadm_id": range(25), "text": [""] * 25}).to_csv(tmp_path / "in.csv", index=False)
     with (
         Rejects(tmp_path / "rejects.jsonl", 0) as rejects,
@@ -277,9 +277,8 @@ def test_a_model_of_another_task_is_told(model, notes, tmp_path):
 @pytest.fixture
 def lengths(model, tmp_path):
     """The folder of a model of lengths of stay."""
-    from domain.clinical.outcomes.classifier import save_model, start_model
-    from domain.clinical.outcomes.outcome import LENGTH_OF_STAY
-    from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
+    from domain.clinical.classifier import save_model, start_model
+    from domain.clinical.settings import LENGTH_OF_STAY, OutcomeModelSettings
 
     given = {"task": "length-of-stay", "labels": list(LENGTH_OF_STAY.labels), "chunking": {"max_tokens": 8}}
     save_model(start_model(model, OutcomeModelSettings.model_validate(given)), tmp_path / "lengths")
@@ -311,7 +310,7 @@ def test_outcome_score_takes_any_model_and_readmission_score_its_own(call, model
 
 
 SMALL_BLOCKS = """
-import domain.clinical.outcomes.score_files as files, domain.clinical.outcomes.scoring as scoring
+import domain.clinical.score_files as files, domain.clinical.scoring as scoring
 files.BLOCK_CHARACTERS = scoring.BLOCK_CHARACTERS = 4_000
 from pipelines.cli import main
 main()
@@ -329,7 +328,7 @@ def test_killed_and_called_again_it_goes_on_to_the_same_bytes_and_leaves_no_text
     call, model, tmp_path, monkeypatch, capsys
 ):
     for room in ("scoring", "score_files"):
-        monkeypatch.setattr(f"domain.clinical.outcomes.{room}.BLOCK_CHARACTERS", 4_000)
+        monkeypatch.setattr(f"domain.clinical.{room}.BLOCK_CHARACTERS", 4_000)
     rows = [(str(n % 700), f"{NOTES[n % 5][1]} qzx {n}") for n in range(2_100)]
     pd.DataFrame(rows, columns=["hadm_id", "text"]).to_csv(tmp_path / "many.csv", index=False)
     killed = start(model, tmp_path, "out.jsonl")

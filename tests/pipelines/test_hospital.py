@@ -141,8 +141,8 @@ def test_stays_for_observation_may_be_left_out_and_no_label_changes(subjects):
 def test_the_cohort_returns_as_its_true_risk_says(form, request, tmp_path):
     import pandas as pd
 
-    from domain.clinical.cohorts.cohort import run as make_cohort
-    from domain.clinical.cohorts.cohort_settings import CohortSettings
+    from domain.clinical.cohort import run as make_cohort
+    from domain.clinical.settings import CohortSettings
 
     hospital = request.getfixturevalue(form)
     make_cohort(CohortSettings(mimic=str(hospital.folder / "mimic")), StageContext(tmp_path, tmp_path))

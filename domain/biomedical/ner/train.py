@@ -25,7 +25,7 @@ from domain.biomedical.ner.model import SPECIALS, Cutter, EntityModel, owned_wor
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import Decoded, decode, emissions_of
 from domain.biomedical.windows import stretches
-from domain.pretraining.masking import uniform_draws
+from domain.draws import uniform_draws
 
 CRITERION = "dev/f1"
 

@@ -16,7 +16,7 @@ from domain.biomedical.qa.jsonl import line_of
 from domain.biomedical.qa.question_files import once, question_items, usable
 from domain.biomedical.qa.questions import ALIGNMENTS, Alignment, Item, Question
 from domain.biomedical.qa.settings import SPLITS, QuestionsSettings, SplitShares
-from domain.places import place
+from domain.draws import place
 
 
 @dataclass

@@ -10,9 +10,9 @@ from transformers import BertModel
 from bertrelay.backbone import bert_config, save_backbone, save_tokenizer
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.vocabulary import train_wordpiece
-from domain.clinical.notes.notes import SCHEMA
-from domain.clinical.notes.sections import find_sections
-from domain.clinical.parquet import write_parquet
+from domain.clinical.cleaning import find_sections
+from domain.clinical.cohort import write_parquet
+from domain.clinical.notes import TEXT_SCHEMA
 
 HARMLESS = ["The wound is dry.", "Slept well.", "Ate all of the lunch.", "Walked with the nurse.", "Labs were drawn."]
 TELLING = "The failing heart came back again."
@@ -55,7 +55,7 @@ def write_stays(folder: Path, table: pd.DataFrame) -> Path:
 
     for name in ("notes", "cohort"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    notes = pa.Table.from_pandas(table[SCHEMA.names], schema=SCHEMA, preserve_index=False)
+    notes = pa.Table.from_pandas(table[TEXT_SCHEMA.names], schema=TEXT_SCHEMA, preserve_index=False)
     write_parquet(folder / "notes/notes.parquet", notes)
     write_parquet(folder / "cohort/cohort.parquet", table[["subject_id", "hadm_id", "readmitted", "split"]])
     known = pd.DataFrame(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertrelay.errors import RequestError
-from domain.clinical.outcomes.aggregation import CHOICES_OF_C, aggregate, choose_c, largest_chunks, shares
+from domain.clinical.prediction import CHOICES_OF_C, aggregate, choose_c, largest_chunks, shares
 
 AGGREGATIONS = ["max_and_mean", "max", "mean"]
 

@@ -9,9 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.leaks.audit import look_for_leaks, run
-from domain.clinical.leaks.audit_settings import AuditSettings
-from domain.clinical.leaks.near_duplicates import Shingler, band_keys, likeness, near_pairs
+from domain.clinical.audit import Shingler, band_keys, likeness, look_for_leaks, near_pairs, run
+from domain.clinical.settings import AuditSettings
 from pipelines.cli.app import app
 
 WORDS = [f"word{number}" for number in range(3_000)]

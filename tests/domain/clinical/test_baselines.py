@@ -8,8 +8,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 
-from domain.clinical.outcomes.baselines import PENALTIES, baselines
-from domain.clinical.outcomes.labelled_notes import read_labelled_notes
+from domain.clinical.baselines import PENALTIES, baselines
+from domain.clinical.labelled_notes import read_labelled_notes
 
 
 def names_of(folder, table) -> list[str]:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from domain.clinical.outcomes.bootstrap import of_distance, resampled, with_intervals
-from domain.clinical.outcomes.measures import Bins, Ranking, auroc
+from domain.clinical.bootstrap import of_distance, resampled, with_intervals
+from domain.clinical.metrics import Bins, Ranking, auroc
 from pipelines.samples.hospital import draw_risks
 
 SETS, STAYS, NOISE = 400, 500, 1.0

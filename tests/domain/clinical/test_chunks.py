@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_wordpiece
-from domain.clinical.notes.chunk_settings import ChunkSettings
-from domain.clinical.notes.chunks import Chunker
+from domain.clinical.chunks import Chunker
+from domain.clinical.settings import ChunkSettings
 from domain.sentences import sentence_spans
 
 SENTENCES = [

@@ -2,9 +2,8 @@ import re
 
 import pytest
 
-from domain.clinical.notes import marks
-from domain.clinical.notes.cleaning import clean
-from domain.clinical.notes.sections import find_sections
+from domain.clinical import cleaning
+from domain.clinical.cleaning import clean, find_sections
 
 OF_III = {
     "[**First Name8 (NamePattern2) 123**]": "[NAME]",
@@ -72,8 +71,8 @@ def test_a_mark_becomes_the_token_of_what_it_hides(mark, token):
 
 
 def test_every_token_is_one_of_those_that_pretraining_protects():
-    assert {*OF_III.values(), *OF_IV.values()} == set(marks.TOKENS)
-    assert len(set(marks.TOKENS)) == len(marks.TOKENS)
+    assert {*OF_III.values(), *OF_IV.values()} == set(cleaning.TOKENS)
+    assert len(set(cleaning.TOKENS)) == len(cleaning.TOKENS)
 
 
 @pytest.mark.parametrize(

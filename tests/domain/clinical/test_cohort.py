@@ -8,8 +8,8 @@ from hospital_tables import day, patient, stay, write_hospital
 from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.cohorts.cohort import run
-from domain.clinical.cohorts.cohort_settings import CohortSettings
+from domain.clinical.cohort import run
+from domain.clinical.settings import CohortSettings
 
 COLUMNS = [
     "subject_id",

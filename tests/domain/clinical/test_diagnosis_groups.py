@@ -2,7 +2,7 @@
 
 import pytest
 
-from domain.clinical.outcomes.diagnosis_groups import commonest, group_of, groups_of_stay, indicators
+from domain.clinical.labelled_notes import commonest, group_of, groups_of_stay, indicators
 
 
 @pytest.mark.parametrize(

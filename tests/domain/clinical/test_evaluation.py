@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
-from domain.clinical.outcomes.baselines import Baseline
-from domain.clinical.outcomes.bootstrap import resampled
-from domain.clinical.outcomes.evaluation import (
+from domain.clinical.baselines import Baseline
+from domain.clinical.bootstrap import resampled
+from domain.clinical.evaluation import (
     Judged,
     alarm_figures,
     best_figures,
@@ -18,8 +18,8 @@ from domain.clinical.outcomes.evaluation import (
     figures,
     permutation_figures,
 )
-from domain.clinical.outcomes.judgement import _judged_baselines
-from domain.clinical.outcomes.recalibration import calibrated, fit_recalibration
+from domain.clinical.model_evaluation import _judged_baselines
+from domain.clinical.recalibration import calibrated, fit_recalibration
 
 PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 OUTCOMES = np.array([True, False, True, True, True, False])

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from domain.clinical.outcomes.bootstrap import resampled
-from domain.clinical.outcomes.label_evaluation import JudgedLabels, confusion, label_figures
-from domain.clinical.outcomes.slices import label_slices
+from domain.clinical.bootstrap import resampled
+from domain.clinical.evaluation import JudgedLabels, confusion, label_figures, label_slices
 
 
 def classes(count=400, seed=0):

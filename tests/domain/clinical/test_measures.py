@@ -6,7 +6,7 @@ from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve as sklearn_curve
 from sklearn.metrics import average_precision_score, brier_score_loss, precision_recall_curve, roc_auc_score
 
-from domain.clinical.outcomes.measures import (
+from domain.clinical.metrics import (
     Bins,
     Ranking,
     alarm_threshold,

@@ -17,9 +17,8 @@ from bertrelay.fingerprint import Digests
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
 from bertrelay.vocabulary import train_wordpiece
-from domain.clinical.cohorts import mimic
-from domain.clinical.notes import marks, note_blocks, note_parts, notes
-from domain.clinical.notes.note_rows import (
+from domain.clinical import cleaning, mimic, notes
+from domain.clinical.note_filter import (
     AFTER_DISCHARGE,
     DISCHARGE,
     ENDED,
@@ -35,12 +34,12 @@ from domain.clinical.notes.note_rows import (
     STRANGER,
     UNKNOWN,
 )
-from domain.clinical.notes.notes_settings import NotesSettings
+from domain.clinical.settings import NotesSettings
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.documents import NOT_TRAIN, Document, LeftOut
-from domain.pretraining.new_tokens import read_words
 from domain.pretraining.readers import read_documents
-from domain.pretraining.sources import DocumentSource
+from domain.pretraining.settings import DocumentSource
+from domain.pretraining.vocabulary import read_words
 
 OF_III = ["ROW_ID", "SUBJECT_ID", "HADM_ID", "CHARTDATE", "CHARTTIME", "STORETIME", "CATEGORY", "DESCRIPTION"]
 OF_III += ["CGID", "ISERROR", "TEXT"]
@@ -512,7 +511,7 @@ def test_a_truncated_table_is_told(hospital, context, tmp_path):
 def many(hospital, monkeypatch):
     """Sixty stays with notes all over a table that is read in many blocks, and put together in many runs."""
     monkeypatch.setattr(mimic, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(note_parts, "PART_BYTES", 4096)
+    monkeypatch.setattr(notes, "PART_BYTES", 4096)
     stays = [stay(str(n), str(n % 40), split=("train", "validation", "test")[n % 3]) for n in range(60)]
     rows = [report(f"Report {n} of many words." * 9, hadm_id=n % 60, SUBJECT_ID=n % 60 % 40) for n in range(240)]
     rows += [report("Unusable.", day="no day", hadm_id=3), report("Outside.", hadm_id=77)] * 3
@@ -552,7 +551,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("after", [1, 3, 7])
 @pytest.mark.parametrize("killed", ["_write_block", "_write_part"])
 def test_killed_anywhere_it_goes_on_and_ends_the_same(many, context, monkeypatch, killed, after):
-    room = note_blocks if killed == "_write_block" else note_parts
+    room = notes
     work, calls = getattr(room, killed), []
 
     def dying(file, *arguments):
@@ -578,11 +577,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from domain.clinical import NotesSettings, write_notes
-from domain.clinical.cohorts import mimic
-from domain.clinical.notes import note_blocks, note_parts
+from domain.clinical import mimic
+from domain.clinical import notes
 
-mimic.BLOCK_BYTES = note_parts.PART_BYTES = 4096
-room = {"_write_block": note_blocks, "_write_part": note_parts}[sys.argv[2]]
+mimic.BLOCK_BYTES = notes.PART_BYTES = 4096
+room = notes
 write, calls = getattr(room, sys.argv[2]), []
 
 def dying(file, *arguments):
@@ -614,7 +613,7 @@ def test_after_a_kill_nobody_can_answer_it_goes_on_and_ends_the_same(many, conte
 
 def test_the_tokens_are_written_for_pretraining_to_protect(hospital, context):
     notes.run(hospital([report("Mr. [**Known lastname 1**] left.")]), context)
-    assert read_words(InputFile(context.output / "tokens.txt")) == list(marks.TOKENS)
+    assert read_words(InputFile(context.output / "tokens.txt")) == list(cleaning.TOKENS)
 
 
 @pytest.fixture

@@ -14,18 +14,13 @@ from sklearn.metrics import roc_auc_score
 
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
-from domain.clinical.notes.chunk_tokens import chunk_tokens
-from domain.clinical.notes.chunks import Chunker
-from domain.clinical.outcomes.aggregation import aggregate, aggregate_labels
-from domain.clinical.outcomes.classifier import load_model
-from domain.clinical.outcomes.labelled_notes import read_labelled_notes
-from domain.clinical.outcomes.labels import by_length
-from domain.clinical.outcomes.learning import run_outcome
-from domain.clinical.outcomes.outcome import DIAGNOSES, LENGTH_OF_STAY, MORTALITY
-from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings, OutcomeSettings
-from domain.clinical.outcomes.outcome_task import unlikeliness
-from domain.clinical.outcomes.prediction import against_the_rest, chunk_log_odds
-from domain.clinical.outcomes.scorer import OutcomeScorer, ReadmissionScorer
+from domain.clinical.chunks import Chunker, chunk_tokens
+from domain.clinical.classifier import load_model
+from domain.clinical.labelled_notes import by_length, read_labelled_notes
+from domain.clinical.prediction import against_the_rest, aggregate, aggregate_labels, chunk_log_odds
+from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
+from domain.clinical.settings import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, OutcomeModelSettings, OutcomeSettings
+from domain.clinical.training import run_outcome, unlikeliness
 
 TRAINING = {"epochs": 8, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 CLASSES = ["under_3_days", "3_to_7_days", "over_7_days"]
@@ -275,7 +270,7 @@ def test_a_word_loses_what_its_label_loses_when_it_is_masked(learnt, task):
 
 
 def test_the_page_of_several_labels_tells_the_likeliest(learnt):
-    from domain.clinical.outcomes.page import page
+    from domain.clinical.scorer import page
 
     scorer = OutcomeScorer.load(learnt("length-of-stay")[1] / "model")
     shown = page(scorer.explain(stays(1)["text"][0]), scorer.model.settings)

@@ -16,17 +16,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
-from domain.clinical.notes.chunk_tokens import chunk_tokens, stored_chunk_tokens
-from domain.clinical.notes.chunks import Chunker
-from domain.clinical.outcomes.aggregation import aggregate
-from domain.clinical.outcomes.classifier import load_model, start_model
-from domain.clinical.outcomes.evaluation import while_reading
-from domain.clinical.outcomes.judgement import of_baseline
-from domain.clinical.outcomes.learning import run
-from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings, ReadmissionSettings
-from domain.clinical.outcomes.outcome_task import chunk_weights
-from domain.clinical.outcomes.prediction import chunk_log_odds
-from domain.clinical.outcomes.recalibration import fit_recalibration
+from domain.clinical.chunks import Chunker, chunk_tokens, stored_chunk_tokens
+from domain.clinical.classifier import load_model, start_model
+from domain.clinical.evaluation import while_reading
+from domain.clinical.model_evaluation import of_baseline
+from domain.clinical.prediction import aggregate, chunk_log_odds
+from domain.clinical.recalibration import fit_recalibration
+from domain.clinical.settings import OutcomeModelSettings, ReadmissionSettings
+from domain.clinical.training import chunk_weights, run
 
 CHUNKING = {"max_tokens": 24}
 TRAINING = {"epochs": 6, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}

@@ -5,9 +5,8 @@ import pytest
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
-from domain.clinical.outcomes.measures import Bins
-from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
-from domain.clinical.outcomes.recalibration import (
+from domain.clinical.metrics import Bins
+from domain.clinical.recalibration import (
     Calibration,
     Recalibration,
     calibrated,
@@ -15,6 +14,7 @@ from domain.clinical.outcomes.recalibration import (
     fit_recalibration,
     logistic_regression,
 )
+from domain.clinical.settings import OutcomeModelSettings
 
 
 def drawn(count: int, prevalence: float = 0.3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from hospital_tables import patient, stay, write_hospital
 
-from domain.clinical.cohorts.cohort import run
-from domain.clinical.cohorts.cohort_settings import CohortSettings
+from domain.clinical.cohort import run
+from domain.clinical.settings import CohortSettings
 
 ADMISSIONS, SUBJECTS = 50_000, 17_000
 TYPES = ("EMERGENCY", "URGENT", "ELECTIVE", "NEWBORN")

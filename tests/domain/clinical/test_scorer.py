@@ -11,13 +11,11 @@ from noted_patients import HARMLESS, TELLING, stays, write_bert
 from scipy.special import expit
 
 from bertrelay.errors import RequestError
-from domain.clinical.notes.chunks import Chunker
-from domain.clinical.outcomes.aggregation import aggregate
-from domain.clinical.outcomes.classifier import load_model, save_model, start_model
-from domain.clinical.outcomes.outcome_settings import OutcomeModelSettings
-from domain.clinical.outcomes.page import page
-from domain.clinical.outcomes.prediction import chunk_log_odds
-from domain.clinical.outcomes.scorer import FLAT, OutcomeScorer, ReadmissionScorer, joined
+from domain.clinical.chunks import Chunker
+from domain.clinical.classifier import load_model, save_model, start_model
+from domain.clinical.prediction import aggregate, chunk_log_odds
+from domain.clinical.scorer import FLAT, OutcomeScorer, ReadmissionScorer, joined, page
+from domain.clinical.settings import OutcomeModelSettings
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
 
@@ -40,7 +38,7 @@ def scorer(model_folder):
 def by_hand(scorer: ReadmissionScorer, text: str) -> float:
     """Each chunk alone through the network, and the formula written out."""
     model, chunks = scorer.model, Chunker(scorer.model.tokenizer, scorer.model.settings.chunking)(text).kept
-    from domain.clinical.notes.chunk_tokens import chunk_tokens
+    from domain.clinical.chunks import chunk_tokens
 
     tokens = chunk_tokens([text], Chunker(model.tokenizer, model.settings.chunking))
     alone = [float(expit(chunk_log_odds(model, tokens, np.array([n]), "fp32")[0, 0])) for n in range(len(chunks))]
@@ -116,7 +114,7 @@ def test_a_text_of_unknown_tokens_only_has_no_probability_and_says_why(scorer, c
 
 
 def test_unknown_tokens_are_counted_over_all_chunks_of_an_admission(scorer):
-    from domain.clinical.notes.chunk_tokens import chunk_tokens, unknown_shares
+    from domain.clinical.chunks import chunk_tokens, unknown_shares
 
     texts = [" ".join([*HARMLESS * 4, "患者"]), "", "患者 " * 60, HARMLESS[0]]
     tokens = chunk_tokens(texts, scorer._chunker)

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from domain.clinical.outcomes.bootstrap import resampled
-from domain.clinical.outcomes.slices import groups_of, label_slices, slices
+from domain.clinical.bootstrap import resampled
+from domain.clinical.evaluation import groups_of, label_slices, slices
 
 MEASURES = {
     "auroc": roc_auc_score,

@@ -4,10 +4,9 @@ import pytest
 from hospital_tables import stay, write_hospital
 from pydantic import ValidationError
 
-from domain.clinical.cohorts.cohort import run
-from domain.clinical.cohorts.cohort_settings import CohortSettings
-from domain.clinical.cohorts.splits import balanced, split_of
-from domain.places import place
+from domain.clinical.cohort import balanced, run, split_of
+from domain.clinical.settings import CohortSettings
+from domain.draws import place
 
 
 def cohort_of(folder, subjects, context, **settings):

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, parts_of
 from bertrelay.settings import leaves, with_stage_paths
-from domain.clinical.cohorts.cohort_settings import CohortSettings
-from domain.clinical.cohorts.tables import HOSPITAL, NOTES, find_tables, note_version, tables_of
+from domain.clinical.mimic import HOSPITAL, NOTES, find_tables, note_version, tables_of
+from domain.clinical.settings import CohortSettings
 from pipelines.registry import REGISTRY
 
 COHORT = next(stage for stage in REGISTRY if stage.kind == "domain.cohort")

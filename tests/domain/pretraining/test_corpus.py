@@ -19,9 +19,9 @@ import domain.pretraining.corpus as corpus_room
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
 from bertrelay.vocabulary import train_unigram, train_wordpiece
-from domain.pretraining import readers, shards
+from domain.pretraining import readers
 from domain.pretraining.corpus import Corpus, build_corpus
-from domain.pretraining.sources import DocumentSource
+from domain.pretraining.settings import DocumentSource
 from domain.sentences import sentence_spans
 
 WORDS = ["heart", "lung", "liver", "kidney", "pain", "fever", "cough", "drug", "dose", "trial", "cell", "gene", "mouse"]
@@ -70,8 +70,8 @@ def expected(documents: list[str], tokenizer: Any = TOKENIZER) -> list[list[list
 def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(shards, "SHARD_SENTENCES", size)
-    monkeypatch.setattr(shards, "BATCH", 5)
+    monkeypatch.setattr(corpus_room, "SHARD_SENTENCES", size)
+    monkeypatch.setattr(corpus_room, "BATCH", 5)
     corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(40)), written(tmp_path / "b.jsonl", texts(20, 40)))
     assert sentences_of(corpus) == expected(texts(60))
     assert len(corpus) == len(corpus.lengths) == corpus.facts["sentences"] == corpus.document_starts[-1]
@@ -80,7 +80,7 @@ def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(
 
 
 def test_any_span_of_tokens_is_that_part_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "SHARD_SENTENCES", 10)
+    monkeypatch.setattr(corpus_room, "SHARD_SENTENCES", 10)
     corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(30)))
     ids = [token for document in expected(texts(30)) for sentence in document for token in sentence]
     generator = np.random.default_rng(0)
@@ -147,7 +147,7 @@ def test_no_hash_on_the_disk_tells_whose_a_document_is(tmp_path: Path) -> None:
     known = {
         blake2b(f"group\0patient {n}".encode(), digest_size=8, key=key).digest()
         for n in range(9)
-        for key in (b"", shards.HASH_KEY)
+        for key in (b"", corpus_room.HASH_KEY)
     }
     one, other = (build(tmp_path / run, file, group="p", share=0.4) for run in ("one", "other"))
     assert one.groups.tolist() == other.groups.tolist() == [n % 9 for n in range(60)]
@@ -245,7 +245,7 @@ def test_what_changes_the_corpus_makes_another(tmp_path: Path, change: str) -> N
 
 
 def test_memory_holds_one_shard_whatever_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "SHARD_SENTENCES", 500)
+    monkeypatch.setattr(corpus_room, "SHARD_SENTENCES", 500)
     peaks = []
     for count in (300, 300, 3000):  # what is made once is made by the first
         file = written(tmp_path / f"{len(peaks)}.jsonl", texts(count, count * len(peaks)))
@@ -268,7 +268,7 @@ def in_another_process(work: Callable[[], object]) -> int:
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "SHARD_SENTENCES", 40)
+    monkeypatch.setattr(corpus_room, "SHARD_SENTENCES", 40)
 
 
 @pytest.fixture

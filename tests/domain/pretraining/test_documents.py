@@ -14,7 +14,7 @@ from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.pretraining.documents import NO_TEXT, NOT_TRAIN, Document, Item, LeftOut
 from domain.pretraining.readers import files_of, read_documents
-from domain.pretraining.sources import DocumentSource
+from domain.pretraining.settings import DocumentSource
 
 
 def read(path: Path, **settings: Any) -> list[Item]:

@@ -6,12 +6,10 @@ import torch
 from torch import nn
 
 from bertrelay.vocabulary import train_wordpiece
-from domain.pretraining.evaluation import SEED, HeldOut
-from domain.pretraining.items import Text
-from domain.pretraining.packing import pack
-from domain.pretraining.pairs import draw_pairs
+from domain.pretraining.items import Text, draw_pairs, pack
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
+from domain.pretraining.train import SEED, HeldOut
 
 TOKENIZER = train_wordpiece(["the heart and the lung", "a fever, a cough and a rash"], 80, 40)
 WORDS = len(TOKENIZER)

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from domain.pretraining.masking import Masker, nth_number, uniform_draws
+from domain.draws import nth_number, uniform_draws
+from domain.pretraining.sequences import Masker
 from domain.pretraining.settings import Masking
 
 TOKENS, LENGTH, VOCABULARY = 1_000_000, 125, 2_000

@@ -24,8 +24,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_unigram, train_wordpiece
 from domain.pretraining.items import Text
-from domain.pretraining.network import save_network, start_network
-from domain.pretraining.objective import Pretraining, losses
+from domain.pretraining.network import Pretraining, losses, save_network, start_network
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import draw_items

@@ -19,7 +19,7 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from domain.pretraining.objective import Pretraining, losses
+from domain.pretraining.network import Pretraining, losses
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,

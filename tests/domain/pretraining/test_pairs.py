@@ -7,10 +7,7 @@ from sklearn.model_selection import cross_val_score
 
 from bertrelay.errors import RequestError
 from domain.pretraining import items as items_room
-from domain.pretraining import pairs
-from domain.pretraining.items import Items, Text
-from domain.pretraining.packing import pack
-from domain.pretraining.pairs import draw_pairs
+from domain.pretraining.items import Items, Text, draw_pairs, pack
 
 EVERY = 10**6  # longer than any document
 
@@ -188,7 +185,7 @@ def test_one_in_ten_is_short(corpus_of):
 def test_a_pair_is_cut_as_berts_loop_cuts_it():
     generator = np.random.default_rng(0)
     tokens = generator.integers(1, 200, (500, 2))
-    starts, kept = pairs._truncated(np.zeros_like(tokens), tokens, 100, generator)
+    starts, kept = items_room._truncated(np.zeros_like(tokens), tokens, 100, generator)
     for (first, second), row in zip(tokens.tolist(), kept.tolist(), strict=True):
         while first + second > 100:
             if first > second:

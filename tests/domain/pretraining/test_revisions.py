@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from domain.pretraining.documents import Document, Item, LeftOut
-from domain.pretraining.readers import files_of, read_all
-from domain.pretraining.revisions import DELETED, REVISED
-from domain.pretraining.sources import DocumentSource
+from domain.pretraining.readers import DELETED, REVISED, files_of, read_all
+from domain.pretraining.settings import DocumentSource
 
 
 def record(number: int, title: str, version: int = 1) -> str:

@@ -1,8 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from domain.pretraining.settings import PretrainSettings
-from domain.pretraining.sources import DocumentSource
+from domain.pretraining.settings import DocumentSource, PretrainSettings
 
 GIVEN = {"base": "./model", "documents": [{"path": "notes.jsonl"}]}
 

@@ -20,8 +20,7 @@ from bertrelay.training.batches import rank_batch
 from bertrelay.training.loop import Training
 from domain import pretraining
 from domain.pretraining.items import Text
-from domain.pretraining.network import start_network
-from domain.pretraining.objective import Pretraining
+from domain.pretraining.network import Pretraining, start_network
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import PretrainingTask, run

@@ -1,0 +1,335 @@
+"""Admissions of MIMIC-III and MIMIC-IV in one form, joined into stays, and the unplanned admission after each stay."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from bertrelay.data.records import Rejects
+from bertrelay.files import write_text
+from bertrelay.progress import log
+from domain.clinical.mimic import ROW, Version, columns_of, read_table, version_of
+from domain.clinical.settings import CohortSettings, Discharge
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FLOW_COLUMNS = ("step", "admissions", "subjects")
+
+
+@dataclass
+class Flow:
+    """Steps in their order, each with its counts; once stays are joined, an admission is such a stay."""
+
+    steps: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def count(self, step: str, stays: "pd.DataFrame") -> "pd.DataFrame":
+        """Notes what is left after `step`, and hands it on."""
+        self.steps.append((step, len(stays), stays["subject_id"].nunique()))
+        return stays
+
+    def keep(self, step: str, stays: "pd.DataFrame", kept: "pd.Series[bool]") -> "pd.DataFrame":
+        """Leaves out what is not `kept`, and notes what is left."""
+        return self.count(step, stays[kept])
+
+    def told(self) -> str:
+        """`629 with ids, times and a hadm_id of their own; 575 not newborn; …`"""
+        return "; ".join(f"{admissions:,} {step}" for step, admissions, _ in self.steps)
+
+    def write(self, path: Path) -> None:
+        """Writes the table as CSV."""
+        text = StringIO()
+        rows: Iterable[Iterable[object]] = [FLOW_COLUMNS, *self.steps]
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        write_text(path, text.getvalue())
+
+
+OLDEST, AFTER_OLDEST = 89, 91
+ADMISSION_COLUMNS = (
+    "subject_id",
+    "hadm_id",
+    "admittime",
+    "dischtime",
+    "deathtime",
+    "admission_type",
+    "discharge_location",
+    "insurance",
+    "hospital_expire_flag",
+)
+PATIENT_COLUMNS: dict[Version, tuple[str, ...]] = {
+    "III": ("subject_id", "gender", "dob", "dod"),
+    "IV": ("subject_id", "gender", "anchor_age", "anchor_year", "dod"),
+}
+ORDER = ["subject_id", "admitted_at", "discharged_at", "hadm_id"]
+
+
+def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) -> "pd.DataFrame":
+    """Every usable admission, by subject and time; what cannot be used is counted.
+
+    Columns: subject_id, hadm_id, admitted_at, discharged_at, died_at (in hospital, else null), died_in_hospital,
+    day_of_death (wherever), admission_type and discharge_location (upper case), insurance, race, sex, age (whole
+    years, 91 for all over 89, null where unknown).
+    """
+    admissions = _admissions(tables["admissions"], rejects, flow)
+    patients = _patients(tables["patients"], rejects)
+    found = admissions.merge(patients, on="subject_id", how="left", validate="many_to_one", indicator="listed")
+    strangers = int((found["listed"] == "left_only").sum())
+    if strangers:
+        log(
+            f"{strangers:,} of {len(found):,} admissions are of subjects that {tables['patients'].name} does not list, "
+            "and so without an age: see that both tables are whole and of one release"
+        )
+    found["age"] = _capped(_age(found))
+    return found.sort_values(ORDER, ignore_index=True)
+
+
+def _admissions(file: Path, rejects: Rejects, flow: Flow) -> "pd.DataFrame":
+    race = "race" if "race" in columns_of(file) else "ethnicity"
+    found = read_table(file, (*ADMISSION_COLUMNS, race), rejects).rename(
+        columns={"admittime": "admitted_at", "dischtime": "discharged_at", race: "race"}
+    )
+    flow.count("rows of the table of admissions that can be read", found)
+    for column in ("subject_id", "hadm_id"):
+        found = _without(found, found[column] == "", f"without {column}", file, rejects)
+    for column, name in (("admitted_at", "admittime"), ("discharged_at", "dischtime")):
+        found = _without(found, found[column].isna(), f"without {name}", file, rejects)
+    found = _without(found, found.duplicated("hadm_id"), "a hadm_id that an earlier row has", file, rejects)
+    flow.count("with ids, times and a hadm_id of their own", found)
+    for column in ("admission_type", "discharge_location"):
+        found[column] = found[column].str.strip().str.upper()
+    found["died_in_hospital"] = found["deathtime"].notna() | (found["hospital_expire_flag"] == "1")
+    death = found["deathtime"].fillna(found["discharged_at"])  # of a few who died, only the flag tells
+    found["died_at"] = death.where(found["died_in_hospital"])
+    return found.drop(columns=["hospital_expire_flag", ROW])
+
+
+def _patients(file: Path, rejects: Rejects) -> "pd.DataFrame":
+    found = read_table(file, PATIENT_COLUMNS[version_of(file)], rejects)
+    found = _without(found, found["subject_id"] == "", "without subject_id", file, rejects)
+    found = _without(found, found.duplicated("subject_id"), "a subject_id that an earlier row has", file, rejects)
+    return found.drop(columns=ROW).rename(columns={"gender": "sex", "dod": "day_of_death"})
+
+
+def _without(
+    table: "pd.DataFrame", wrong: "pd.Series[bool]", reason: str, file: Path, rejects: Rejects
+) -> "pd.DataFrame":
+    """The table without its `wrong` rows, which are counted."""
+    for row in table.loc[wrong, ROW].tolist():
+        rejects.add(str(file), row, reason)
+    return table[~wrong]
+
+
+def _age(found: "pd.DataFrame") -> "pd.Series[float]":
+    """Years at admission, as the table of patients has it; null where it does not tell."""
+    import pandas as pd
+
+    admitted = found["admitted_at"].dt
+    age: pd.Series[float]
+    if "dob" in found:
+        born = found["dob"].dt
+        before_birthday = (admitted.month < born.month) | ((admitted.month == born.month) & (admitted.day < born.day))
+        age = admitted.year - born.year - before_birthday.astype(int)
+    else:
+        anchor_age, anchor_year = (
+            pd.to_numeric(found[name], errors="coerce") for name in ("anchor_age", "anchor_year")
+        )
+        age = anchor_age + admitted.year - anchor_year
+    return age
+
+
+def _capped(age: "pd.Series[float]") -> "pd.Series[float]":
+    """Over 89 becomes 91, as MIMIC-IV has it; MIMIC-III sets such a birth 300 years before the first admission."""
+    return age.where(age >= 0).mask(age > OLDEST, AFTER_OLDEST)
+
+
+DISCHARGES: dict[Discharge, tuple[str, tuple[str, ...]]] = {
+    "acute-care-transfer": (
+        "transferred to another acute care facility",
+        ("SHORT TERM HOSPITAL", "DISC-TRAN CANCER/CHLDRN H", "ACUTE HOSPITAL"),
+    ),
+    "against-medical-advice": ("discharged against medical advice", ("LEFT AGAINST MEDICAL ADVI", "AGAINST ADVICE")),
+    "hospice": ("discharged to hospice", ("HOSPICE-HOME", "HOSPICE-MEDICAL FACILITY", "HOSPICE")),
+}
+"""What each is called in the flow table, and what `discharge_location` has for it in MIMIC-III and MIMIC-IV."""
+
+
+def count_discharges(stays: "pd.DataFrame", window_days: float, flow: Flow) -> None:
+    """Counts the index stays that ended so, and those whose subject died within the window."""
+    for name, locations in DISCHARGES.values():
+        flow.count(f"of these, {name}", stays[stays["discharge_location"].isin(locations)])
+    dead = flow.count(f"of these, died within {window_days:g} days", stays[died_within(stays, window_days)])
+    flow.count(f"of these, died within {window_days:g} days and not readmitted", dead[~dead["readmitted"]])
+
+
+def without_discharges(stays: "pd.DataFrame", excluded: Sequence[Discharge], flow: Flow) -> "pd.DataFrame":
+    """The stays without those that ended as `excluded` says."""
+    for discharge in excluded:
+        name, locations = DISCHARGES[discharge]
+        stays = flow.keep(f"not {name}", stays, ~stays["discharge_location"].isin(locations))
+    return stays
+
+
+def died_within(stays: "pd.DataFrame", window_days: float) -> "pd.Series[bool]":
+    """Whether the subject died, wherever, at most so many days after the discharge."""
+    import pandas as pd
+
+    return stays["day_of_death"] <= stays["discharged_at"] + pd.Timedelta(days=window_days)
+
+
+STAY = "stay_hadm_id"
+NEWBORN = "NEWBORN"
+PLANNED: dict[Version, tuple[str, ...]] = {"III": ("ELECTIVE",), "IV": ("ELECTIVE", "SURGICAL SAME DAY ADMISSION")}
+OBSERVATION = ("AMBULATORY OBSERVATION", "DIRECT OBSERVATION", "EU OBSERVATION")
+
+
+class FoundStays(NamedTuple):
+    """Stays, and the admissions that each is made of.
+
+    all: whatever their end, deaths in hospital among them, by subject and time.
+    cohort: those of them that a return can follow; both with `next_stay_at` (the subject's next, planned or not),
+        `next_admission_at` (the next unplanned one), `gap_days` and `readmitted`.
+    members: (hadm_id, stay_hadm_id) of the admissions.
+    """
+
+    all: "pd.DataFrame"
+    cohort: "pd.DataFrame"
+    members: "pd.DataFrame"
+
+
+def default_stays(admissions: "pd.DataFrame", settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
+    """The stays with what followed them.
+
+    What is no index stay is left out after the next admission was found: left out before, it would break the links.
+    """
+    living = flow.keep("not after the subject's death (organ donors)", admissions, ~_after_death(admissions))
+    numbered = _numbered(living, settings.transfer_hours if settings.overlapping_stays == "joined" else None)
+    members = numbered[["hadm_id", STAY]]
+    stays = _joined(numbered)
+    if settings.overlapping_stays == "joined":
+        flow.count("joined with those they overlap or touch", stays)
+    if settings.observation_stays == "excluded":
+        stays = flow.keep("not under observation alone", stays, ~stays["observation_alone"])
+    stays = with_return(stays, _planned_types(stays, settings.planned_types, version))
+    stays["readmitted"] = stays["gap_days"] <= settings.window_days
+    stays = _usable(stays, settings, flow)
+    return FoundStays(stays, _index_stays(stays, settings, flow), members)
+
+
+def _planned_types(stays: "pd.DataFrame", asked: Sequence[str] | None, version: Version) -> Sequence[str]:
+    """The types that are no return; those that are asked for and never occur are told, as they may be misspelt."""
+    if asked is None:
+        return PLANNED[version]
+    names = [name.strip().upper() for name in asked]
+    unmet = sorted(set(names).difference(stays["admission_type"]))
+    if unmet:
+        log(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
+    return names
+
+
+def next_begins(stays: "pd.DataFrame") -> "pd.Series[pd.Timestamp]":
+    """When the subject's next stay begins, planned or not, of stays in their order."""
+    return stays["admitted_at"].groupby(stays["subject_id"]).shift(-1)
+
+
+def with_return(stays: "pd.DataFrame", planned: Sequence[str]) -> "pd.DataFrame":
+    """The stays with `next_admission_at`, when the subject's next unplanned one begins, and `gap_days` until then."""
+    unplanned = stays["admitted_at"].mask(stays["admission_type"].isin(planned))
+    following = unplanned.groupby(stays["subject_id"]).shift(-1).groupby(stays["subject_id"]).bfill()
+    gap_days = (following - stays["discharged_at"]).dt.total_seconds() / 86_400
+    return stays.assign(next_admission_at=following, gap_days=gap_days)
+
+
+def _after_death(admissions: "pd.DataFrame") -> "pd.Series[bool]":
+    """Whether an admission begins when its subject has died in hospital already, as organ donors' accounts do.
+
+    Their deaths stand in the table twice. Who is dead on arrival has come back, and only earlier admissions count.
+    """
+    subjects = admissions["subject_id"]
+    earlier_death = admissions["died_at"].groupby(subjects).shift()
+    first_death = earlier_death.groupby(subjects).cummin().groupby(subjects).ffill()
+    return admissions["admitted_at"] >= first_death
+
+
+def _numbered(admissions: "pd.DataFrame", within_hours: float | None) -> "pd.DataFrame":
+    """The admissions with `stay_hadm_id`, the first admission of the stay they belong to; None joins nothing.
+
+    One that begins before the latest discharge so far, or at most `within_hours` after it, goes on with that stay.
+    """
+    import pandas as pd
+
+    if within_hours is None:
+        return admissions.assign(**{STAY: admissions["hadm_id"]})
+    ends = admissions[["admitted_at", "discharged_at"]].max(axis=1)  # a discharge before the admission ends nothing
+    latest_end = ends.groupby(admissions["subject_id"]).cummax().groupby(admissions["subject_id"]).shift()
+    begins = ~(admissions["admitted_at"] <= latest_end + pd.Timedelta(hours=within_hours))
+    return admissions.assign(**{STAY: admissions["hadm_id"].where(begins).ffill()})
+
+
+def _joined(numbered: "pd.DataFrame") -> "pd.DataFrame":
+    """One row for each stay: its first admission, with the last discharge, where that led, and what begins after it.
+
+    Death is that of any admission, and observation is what all of them are.
+
+    Rows stand by subject and time.
+    """
+    first = numbered.drop_duplicates(STAY).set_index(STAY)
+    stays = numbered.assign(is_observation=numbered["admission_type"].isin(OBSERVATION)).groupby(STAY, sort=False)
+    last = numbered.sort_values("discharged_at", kind="stable").drop_duplicates(STAY, keep="last").set_index(STAY)
+    joined = first.assign(
+        discharge_location=last["discharge_location"],
+        discharged_at=stays["discharged_at"].max(),
+        died_in_hospital=stays["died_in_hospital"].any(),
+        died_at=stays["died_at"].max(),
+        observation_alone=stays["is_observation"].all(),
+    )
+    joined = joined.sort_values(ORDER, ignore_index=True)
+    return joined.assign(next_stay_at=next_begins(joined))
+
+
+def _usable(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
+    """The stays that anything can be asked of."""
+    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
+    stays = flow.keep("not discharged before the admission", stays, stays["discharged_at"] >= stays["admitted_at"])
+    if settings.minimum_age:
+        old_enough = stays["age"] >= settings.minimum_age
+        stays = flow.keep(f"at least {settings.minimum_age} years old", stays, old_enough)
+    return stays
+
+
+def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
+    """Those of the stays that a return can follow."""
+    stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
+    count_discharges(stays, settings.window_days, flow)
+    stays = without_discharges(stays, settings.excluded_discharges, flow)
+    if settings.deaths_in_window == "excluded":
+        kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
+        stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, kept)
+    return stays
+
+
+HUANG_PLANNED = ("ELECTIVE",)
+HUANG_WINDOW_DAYS = 30
+
+
+def huang_stays(admissions: "pd.DataFrame", version: Version, flow: Flow) -> FoundStays:
+    """The stays as `default_stays` gives them.
+
+    The next admission's time is blanked when that is elective and filled back from later ones of the subject; fewer
+    than 30 days make a positive, negative ones too. Newborns, then rows with a time of death, are left out after that.
+    """
+    others = [kind for kind in PLANNED[version] if kind not in HUANG_PLANNED]
+    if others:
+        count = int(admissions["admission_type"].isin(others).sum())
+        log(
+            f"rules huang2019: planned types differ in MIMIC-{version}. As in the published code for MIMIC-III, only "
+            f"{' and '.join(HUANG_PLANNED)} is planned; {count:,} admissions as {' or '.join(others)}, planned by the "
+            "default rules, count as unplanned returns"
+        )
+    stays = with_return(admissions.assign(next_stay_at=next_begins(admissions)), HUANG_PLANNED)
+    stays["readmitted"] = stays["gap_days"] < HUANG_WINDOW_DAYS
+    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
+    cohort = flow.keep("without a time of death", stays, stays["deathtime"].isna())
+    count_discharges(cohort, HUANG_WINDOW_DAYS, flow)
+    return FoundStays(stays, cohort, stays[["hadm_id"]].assign(**{STAY: stays["hadm_id"]}))

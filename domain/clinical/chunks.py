@@ -1,0 +1,316 @@
+"""An admission's text cut into chunks that a model can read at once, ending with a sentence where possible.
+
+The text is tokenized once, as a whole. Chunks are spans of its characters and slices of its tokens, so nothing is
+lost or counted twice: without overlap the spans of an admission, one after the other, are its text.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from filelock import FileLock
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from bertrelay.errors import RequestError
+from bertrelay.files import read_json, sync_contents, write_json
+from bertrelay.inference import padded
+from bertrelay.progress import log, progress
+from domain.clinical.settings import ChunkSettings
+from domain.pretraining.vocabulary import before_sentences, plain_rules
+from domain.sentences import sentence_spans
+
+Integers = NDArray[np.int64]
+
+TEXTS_AT_ONCE = 32
+"""Tokenized side by side, which bounds the memory whatever the number of admissions."""
+
+
+class Chunk(NamedTuple):
+    """A piece of an admission's text.
+
+    start, end: in characters of the text; white space after a sentence belongs to it.
+    ids: of its tokens, special ones included, int32 (tokens,).
+    """
+
+    start: int
+    end: int
+    ids: NDArray[np.int32]
+
+
+class Chunks(NamedTuple):
+    """The chunks of an admission, and what `max_chunks` cost: chunks left out, and the characters only they have."""
+
+    kept: list[Chunk]
+    lost_chunks: int = 0
+    lost_characters: int = 0
+
+
+class Chunker:
+    """Cuts texts into chunks by one tokenizer; made once, called for as many texts as there are.
+
+    Raises RequestError for a `max_tokens` that special tokens alone would fill.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: ChunkSettings) -> None:
+        self.settings = settings
+        self._rules = plain_rules(tokenizer)
+        self._space = before_sentences(self._rules)
+        self.unknown_id = tokenizer.unk_token_id
+        self.is_word = _words(tokenizer)
+        self._before, self._after = _special_ids(self._rules)
+        self.specials = len(self._before) + len(self._after)
+        self.room = settings.max_tokens - self.specials
+        if self.room <= settings.overlap:
+            raise RequestError(
+                f"max_tokens: expected room for more than the overlap of {settings.overlap} beside the tokenizer's "
+                f"{settings.max_tokens - self.room} special tokens, found {settings.max_tokens}"
+            )
+
+    def __call__(self, text: str) -> Chunks:
+        """The chunks of one text; none of one that is empty, white space alone, or nothing to the tokenizer."""
+        return next(self.of_texts([text]))
+
+    def of_texts(self, texts: Iterable[str]) -> Iterator[Chunks]:
+        """The chunks of each text, in the order of the texts, which may be a stream."""
+        stream = iter(texts)
+        while block := list(islice(stream, TEXTS_AT_ONCE)):
+            encodings = self._rules.encode_batch([self._space + text for text in block], add_special_tokens=False)
+            for text, encoding in zip(block, encodings, strict=True):
+                yield self._limited([*self._chunks(text, encoding)])
+
+    def _chunks(self, text: str, encoding: Encoding) -> Iterator[Chunk]:
+        if not encoding.ids or not text.strip():
+            return
+        ids = np.array(encoding.ids, np.int32)  # (tokens,)
+        starts, can_begin = _token_starts(encoding, len(self._space))
+        borders = np.concatenate([[0], starts[1:], [len(text)]])  # what stands before the first token belongs to it
+        sentences = np.searchsorted(starts, [start for start, _ in sentence_spans(text)])
+        for first, end in token_spans(sentences, can_begin, self.room, self.settings.overlap):
+            yield Chunk(int(borders[first]), int(borders[end]), self._with_specials(ids[first:end]))
+
+    def words(self, chunk: str) -> tuple[Integers, Integers, Integers]:
+        """A chunk's ids, (tokens,), special ones included; the word of each, -1 of those; its characters, (tokens, 2).
+
+        Tokenized without the text around it, which at its borders may give other pieces.
+        """
+        encoding = self._rules.encode(self._space + chunk)
+        encoding.truncate(self.settings.max_tokens)
+        words = [-1 if word is None else word for word in encoding.word_ids]
+        spans = np.maximum(np.array(encoding.offsets, np.int64).reshape(-1, 2) - len(self._space), 0)
+        return np.array(encoding.ids, np.int64), np.array(words, np.int64), spans
+
+    def _with_specials(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        return np.concatenate([self._before, ids, self._after])
+
+    def _limited(self, chunks: list[Chunk]) -> Chunks:
+        kept = chunks[: self.settings.max_chunks]
+        if len(kept) == len(chunks):
+            return Chunks(kept)
+        return Chunks(kept, len(chunks) - len(kept), chunks[-1].end - kept[-1].end)
+
+
+def token_spans(
+    sentences: Integers, can_begin: NDArray[np.bool_], room: int, overlap: int
+) -> Iterator[tuple[int, int]]:
+    """(first, end) of each chunk, in tokens, of at most `room` of them.
+
+    sentences: the tokens that sentences begin with, rising.
+    can_begin: whether a chunk may begin with a token and tear no character apart, (tokens,).
+    A chunk has as many whole sentences as fit. A sentence longer than `room` is cut: at a token, and where a character
+    is several tokens, before it. What a chunk repeats never makes it too short for a sentence that would fit.
+    """
+    tokens = len(can_begin)
+    borders = np.append(sentences, tokens)
+    first, end = 0, 0
+    while end < tokens:
+        fitting = int(borders[np.searchsorted(borders, first + room, side="right") - 1])
+        end = fitting if fitting > end else _cut(can_begin, end, min(first + room, tokens))
+        yield first, end
+        sentence = int(borders[np.searchsorted(borders, end, side="right")]) - end if end < tokens else 0
+        repeated = min(overlap, room - sentence) if sentence <= room else overlap
+        first = _first_repeated(sentences, can_begin, max(end - repeated, first + 1), end)
+
+
+def _cut(can_begin: NDArray[np.bool_], after: int, longest: int) -> int:
+    """Where a sentence that does not fit is cut: up to `longest`, and after `after`."""
+    if longest == len(can_begin):
+        return longest
+    places = np.flatnonzero(can_begin[after + 1 : longest + 1])
+    return after + 1 + int(places[-1]) if len(places) else longest
+
+
+def _first_repeated(sentences: Integers, can_begin: NDArray[np.bool_], earliest: int, end: int) -> int:
+    """The token that the next chunk begins with: that of a sentence from `earliest` on, else the first that may be."""
+    sentence = sentences[np.searchsorted(sentences, earliest) :][:1]
+    if len(sentence) and sentence[0] < end:
+        return int(sentence[0])
+    places = np.flatnonzero(can_begin[earliest:end])
+    return earliest + int(places[0]) if len(places) else end
+
+
+def _token_starts(encoding: Encoding, shift: int) -> tuple[Integers, NDArray[np.bool_]]:
+    """The character that each token begins with, never falling, and whether it begins where all others have ended."""
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) - shift  # (tokens, 2)
+    starts, ends = np.maximum.accumulate(np.maximum(offsets, 0)).T
+    return starts, starts >= np.concatenate([[0], ends[:-1]])
+
+
+def _special_ids(rules: Tokenizer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What the tokenizer puts before a text and after it."""
+    encoding = rules.encode("a")
+    own = np.flatnonzero(np.array(encoding.special_tokens_mask) == 0)
+    ids = np.array(encoding.ids, np.int32)
+    return (ids[: own[0]], ids[own[-1] + 1 :]) if len(own) else (ids, ids[:0])
+
+
+def _words(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.bool_]:
+    """Whether each token is (part of) a word: it has a letter or a digit and is no mark such as [UNK] and [DATE]."""
+    vocabulary, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
+    found = np.zeros(max(vocabulary.values(), default=0) + 1, bool)
+    for token, number in vocabulary.items():
+        is_mark = token in special or (token.startswith("[") and token.endswith("]"))
+        found[number] = not is_mark and any(character.isalnum() for character in token)
+    return found
+
+
+DONE = "done.json"
+UNKNOWN_LIMIT = 0.1
+"""The share of unknown tokens above which an admission is warned of; BERT's vocabulary knows all but some 0.1 %."""
+COLUMNS = ("admissions", "spans_start", "spans_end", "lengths")
+
+
+@dataclass(frozen=True)
+class ChunkTokens:
+    """Chunks, those of an admission in order, and the admissions that they are of.
+
+    ids: of all tokens, end to end. starts, lengths: of each chunk in `ids`, (chunks,).
+    admissions: whose each chunk is, by its place among the texts. spans: the characters of it, (chunks, 2).
+    lost_chunks, lost_characters: what `max_chunks` cost.
+    """
+
+    ids: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    admissions: NDArray[np.int64]
+    spans: NDArray[np.int64]
+    lost_chunks: int = 0
+    lost_characters: int = 0
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def batch(self, chunks: NDArray[np.integer], width: int, pad_id: int) -> tuple[Tensor, Tensor]:
+        """Ids and attention mask of `chunks`, both (chunks, width), int64."""
+        ids, mask = padded(self.ids, self.starts[chunks], self.lengths[chunks], width, pad_id)
+        return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
+
+    def of(self, is_wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The chunks of those admissions that are wanted, (admissions,)."""
+        return np.flatnonzero(is_wanted[self.admissions])
+
+
+def unknown_shares(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.float64]:
+    """The share of unknown tokens in each of `count` texts, special ones left out, (count,); nan without tokens."""
+    unknown = _counts(tokens, count, tokens.ids == (-1 if chunker.unknown_id is None else chunker.unknown_id))
+    of_texts = np.bincount(tokens.admissions, tokens.lengths - chunker.specials, count)
+    found: NDArray[np.float64] = np.divide(unknown, of_texts, out=np.full(count, np.nan), where=of_texts > 0)
+    return found
+
+
+def unreadable(tokens: ChunkTokens, count: int, chunker: Chunker) -> NDArray[np.bool_]:
+    """Which of `count` texts the model cannot read, (count,): without tokens, or with unknown ones and no known word.
+
+    Punctuation and marks are no words: a text in another script has the former, too.
+    """
+    shares = unknown_shares(tokens, count, chunker)
+    words = _counts(tokens, count, chunker.is_word[tokens.ids])
+    found: NDArray[np.bool_] = np.isnan(shares) | (shares > 0) & (words == 0)
+    return found
+
+
+def _counts(tokens: ChunkTokens, count: int, is_counted: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """How many tokens of each text are counted, (count,); is_counted: of all tokens."""
+    of_chunks = np.add.reduceat(is_counted, tokens.starts, dtype=np.int64) if len(tokens) else np.zeros(0)
+    return np.bincount(tokens.admissions, of_chunks, count).astype(np.float64)
+
+
+def warn_of_unknown(shares: NDArray[np.float64]) -> None:
+    """Logs how many admissions have more than `UNKNOWN_LIMIT` of unknown tokens; (admissions,), nan without tokens."""
+    above = int((shares > UNKNOWN_LIMIT).sum())
+    if above:
+        log(
+            f"warning: more than {UNKNOWN_LIMIT:.0%} of the tokens are unknown to the model in {above:,} of "
+            f"{len(shares):,} admissions, whose probabilities mean little; check the language, encoding and column of "
+            "the notes"
+        )
+
+
+def chunk_tokens(texts: Iterable[str], chunker: Chunker) -> ChunkTokens:
+    """The chunks of some texts, in memory."""
+    ids, rows, lost = [np.zeros(0, np.int32)], list[tuple[int, int, int, int]](), [0, 0]
+    for admission, chunks in enumerate(chunker.of_texts(texts)):
+        ids += [chunk.ids for chunk in chunks.kept]
+        rows += _rows(admission, chunks.kept)
+        lost = _and(lost, chunks)
+    return _tokens(np.concatenate(ids), np.array(rows, np.int64).reshape(-1, len(COLUMNS)).T, *lost)
+
+
+def stored_chunk_tokens(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> ChunkTokens:
+    """The chunks of `count` texts, read from `folder` or written there first, by whoever comes first.
+
+    folder: named by the caller after everything the chunks depend on.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        facts = read_json(folder / DONE)
+        if facts is None:
+            facts = _write(texts, count, chunker, folder)
+    columns = [np.fromfile(folder / f"{name}.bin", np.int64) for name in COLUMNS]
+    size = int(columns[-1].sum())
+    ids: Any = np.memmap(folder / "ids.bin", np.int32, "r", shape=(size,)) if size else np.zeros(0, np.int32)
+    return _tokens(ids, columns, facts["lost_chunks"], facts["lost_characters"])
+
+
+def _write(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    lost = [0, 0]
+    with ExitStack() as stack:
+        bar = stack.enter_context(progress("cutting notes into chunks", count, "admissions"))
+        ids, *columns = (stack.enter_context((folder / f"{name}.bin").open("wb")) for name in ("ids", *COLUMNS))
+        for admission, chunks in enumerate(chunker.of_texts(texts)):
+            _append(ids, columns, admission, chunks.kept)
+            lost = _and(lost, chunks)
+            bar.advance()
+    sync_contents(folder)
+    facts = {"lost_chunks": lost[0], "lost_characters": lost[1]}
+    write_json(folder / DONE, facts)  # last: its presence means all is there
+    return facts
+
+
+def _append(ids: BinaryIO, columns: Sequence[BinaryIO], admission: int, chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        ids.write(chunk.ids.data)
+    for column, values in zip(columns, zip(*_rows(admission, chunks), strict=True), strict=False):
+        column.write(np.array(values, np.int64).data)
+
+
+def _rows(admission: int, chunks: list[Chunk]) -> list[tuple[int, int, int, int]]:
+    return [(admission, chunk.start, chunk.end, len(chunk.ids)) for chunk in chunks]
+
+
+def _and(lost: list[int], chunks: Chunks) -> list[int]:
+    return [lost[0] + chunks.lost_chunks, lost[1] + chunks.lost_characters]
+
+
+def _tokens(ids: NDArray[np.int32], columns: Any, lost_chunks: int, lost_characters: int) -> ChunkTokens:
+    admissions, starts, ends, lengths = columns
+    spans = np.stack([starts, ends], axis=1)
+    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans, lost_chunks, lost_characters)

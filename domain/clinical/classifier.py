@@ -1,0 +1,166 @@
+"""The network that reads a chunk and gives a logit for each label: a BERT and a head on [CLS] or on the mean token.
+
+On disk it is a plain transformers folder that `AutoModelForSequenceClassification` loads, whose head is then on [CLS],
+with `outcome.json` beside it for what an admission's probability needs: task, labels, pooling, chunking, aggregation,
+recalibration, threshold.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
+
+from bertrelay.backbone import model_folder, pad_id_of
+from bertrelay.errors import RequestError
+from bertrelay.files import write_json
+from bertrelay.model_files import read_model_file
+from bertrelay.pooling import Pooling
+from domain.clinical.settings import Kind, OutcomeModelSettings, OutcomeName, PoolingName
+from domain.heads import Head, HeadNetwork, check_positions, save_network
+
+DESCRIPTION = "outcome.json"
+LATER = {"input", "pooling", "alarm_precision", "alarms", "alarms_right"}
+"""Keys that folders of the first edition lack. In the place of slope and intercept they have a temperature."""
+PROBLEMS: dict[Kind, Literal["single_label_classification", "multi_label_classification"]] = {
+    "binary": "multi_label_classification",
+    "multi-class": "single_label_classification",
+    "multi-label": "multi_label_classification",
+}
+"""What transformers calls them; one label with a sigmoid is a single one of many that may be true."""
+HEAD = Head(
+    AutoModelForSequenceClassification,
+    "classifier",
+    "text classifier",
+    "predicts outcomes",
+    "domain.readmission or domain.outcome",
+    reads_pooler=True,
+)
+
+
+class ChunkClassifier(HeadNetwork):
+    """Chunks to a logit for each label of their admission.
+
+    pooling: whether the head of `network` reads the first token or the mean of all.
+    """
+
+    def __init__(self, network: PreTrainedModel, pooling: PoolingName = "cls") -> None:
+        super().__init__(network, _last_map(network))
+        self.pooling = None if pooling == "cls" else Pooling([pooling])
+        if (
+            self.pooling
+            and _last_map(network) is network.classifier
+            and getattr(network.base_model, "pooler", None) is None
+        ):
+            raise RequestError(
+                f"pooling: expected a base whose head reads one vector, as BERT's and RoBERTa's do, for {pooling!r}, "
+                f'found {network.config.model_type!r}; take "cls"'
+            )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Both (chunks, tokens) to logits (chunks, labels), float32."""
+        network: Any = self.network
+        if self.pooling is None:
+            return cast(Tensor, network(input_ids=input_ids, attention_mask=attention_mask).logits.float())
+        backbone = self.backbone
+        tokens = backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        pooled = self.pooling(tokens, attention_mask).unsqueeze(1)  # (chunks, 1, dim): heads read the first token
+        if getattr(backbone, "pooler", None) is not None:
+            pooled = network.dropout(backbone.pooler(pooled))  # (chunks, dim)
+        return cast(Tensor, network.classifier(pooled).float())
+
+
+@dataclass(frozen=True)
+class OutcomeModel:
+    """All that is needed to tell an outcome: a network, its tokenizer, and how its chunks are used."""
+
+    network: ChunkClassifier
+    tokenizer: PreTrainedTokenizerFast
+    settings: OutcomeModelSettings
+
+    @property
+    def pad_id(self) -> int:
+        return pad_id_of(self.network.network, self.tokenizer)
+
+
+def start_model(
+    source: str | Path,
+    settings: OutcomeModelSettings,
+    *,
+    dropout: float | None = None,
+    seed: int = 0,
+    cache_dir: Path | None = None,
+) -> OutcomeModel:
+    """A model before its first step: the BERT of `source`, a sentence encoder's among them, and a new head.
+
+    dropout: in every layer and before the head; the BERT's own when left out.
+    Raises RequestError for a model that cannot classify, or has not the positions for such chunks.
+    """
+    labels = settings.labels
+    config = {
+        "num_labels": len(labels),
+        "problem_type": PROBLEMS[settings.outcome.kind],
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: row for row, label in enumerate(labels)},
+    }
+    network, tokenizer = HEAD.start(source, config, dropout=dropout, seed=seed, cache_dir=cache_dir)
+    check_positions(network, settings.chunking.max_tokens, "chunking.max_tokens")
+    return OutcomeModel(ChunkClassifier(network, settings.pooling), tokenizer, settings)
+
+
+def _last_map(network: Any) -> nn.Linear:
+    """The linear map that gives the logits."""
+    head = getattr(network, "classifier", None)
+    found = getattr(head, "out_proj", head)
+    if not isinstance(found, nn.Linear):
+        raise RequestError(f"base: expected a head that ends in a linear map, found {network.config.model_type!r}")
+    return found
+
+
+def save_model(model: OutcomeModel, folder: Path) -> None:
+    """Writes the folder that `load_model` and transformers read."""
+    save_network(model.network, model.tokenizer, folder)
+    write_json(folder / DESCRIPTION, model.settings.model_dump())
+
+
+def load_model(source: str | Path, task: OutcomeName | None = None, cache_dir: Path | None = None) -> OutcomeModel:
+    """The model of a folder that a stage wrote. Raises RequestError for any other, a damaged one, or another task."""
+    folder = model_folder(source, cache_dir=cache_dir)
+    settings = read_description(folder, task)
+    network, tokenizer = HEAD.load(folder)
+    if network.config.num_labels != len(settings.labels):
+        raise RequestError(
+            f"model: expected the {len(settings.labels)} labels of {DESCRIPTION} in {folder / 'config.json'}, found "
+            f"{network.config.num_labels}; copy the folder again"
+        )
+    check_positions(network, settings.chunking.max_tokens, "chunking.max_tokens")
+    return OutcomeModel(ChunkClassifier(network, settings.pooling).eval(), tokenizer, settings)
+
+
+def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeModelSettings:
+    """What the folder says of how chunks are used. Raises RequestError for one of another task than `task`."""
+    found = read_model_file(folder / DESCRIPTION, OutcomeModelSettings)
+    if found is None:
+        raise RequestError(
+            f"model: expected one that tells {task or 'what becomes of patients'}, found no {DESCRIPTION} in "
+            f"{folder}; train it with domain.readmission or domain.outcome"
+        )
+    if lacking := sorted(_lacking(found)):
+        raise RequestError(
+            f"model: expected {', '.join(lacking)} in {folder / DESCRIPTION}, found none; copy the folder again"
+        )
+    if task not in (None, found.task):
+        raise RequestError(
+            f"model: expected one that tells {task}, found one that tells {found.task} in {folder}; take another, or "
+            "ask it what it tells with `bertrelay outcome score`"
+        )
+    return found
+
+
+def _lacking(found: OutcomeModelSettings) -> set[str]:
+    """The keys that every edition writes and this folder has not: their defaults would be those of another model."""
+    inner = found.chunking
+    chunking = {f"chunking.{name}" for name in type(inner).model_fields.keys() - inner.model_fields_set}
+    own = type(found).model_fields.keys() - found.model_fields_set - LATER
+    return own if "chunking" in own else own | chunking

@@ -1,0 +1,251 @@
+"""The text of a stay: typed tokens for what was removed, notes cleaned, joined in order, and split in sections.
+
+MIMIC-III says what it removed (`[**Hospital1 18**]`), MIMIC-IV does not (`___`); there the words around it decide.
+Pretraining keeps these tokens whole and never masks them (`protected_tokens`). Every word, number, decimal point and
+check box stays, and so do the lines that their writer ended.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from domain.sentences import line_ends
+
+NAME, DATE, AGE, HOSPITAL, PLACE = "[NAME]", "[DATE]", "[AGE]", "[HOSPITAL]", "[PLACE]"
+PHONE, ADDRESS, ID, REMOVED = "[PHONE]", "[ADDRESS]", "[ID]", "[REMOVED]"
+
+TOKENS = (NAME, DATE, AGE, HOSPITAL, PLACE, PHONE, ADDRESS, ID, REMOVED)
+"""All of them; `REMOVED` is what is not known to be one of the others, `ADDRESS` one of the web or of mail."""
+
+LONGEST_MARK = 200  # characters; a mark that never ends swallows no text
+MARK_OF_III = re.compile(rf"\[\*\*(.{{0,{LONGEST_MARK}}}?)\*\*\]", re.DOTALL)
+MARK_OF_IV = re.compile(r"(?<!_)___(?!_)")
+
+WORDS_OF_III = (
+    (PHONE, r"telephone|fax|pager|beeper|phone"),
+    (ADDRESS, r"e-?mail|url"),
+    (HOSPITAL, r"hospital|ward ?name|clinic"),
+    (ID, r"numeric identifier|number|job|serial|mrn|ssn"),
+    (AGE, r"age over|age"),
+    (DATE, r"date|month|year|day|holiday"),
+    (NAME, r"name|initials?|(?:attending|dictator|contact) info|known|doctor|cc contact"),
+    (PLACE, r"location|address|street|apartment|city|state|country|county|zip ?code|po box|university|company"),
+)
+"""In this order, as `Hospital Unit Name` is no name and `Telephone Number` no number."""
+KINDS_OF_III = [(token, re.compile(rf"\b(?:{words})", re.IGNORECASE)) for token, words in WORDS_OF_III]
+FULL_DATE = re.compile(r"\s*\d{0,4}(?:\s*[-/]\s*\d{0,4}){0,2}\s*")
+
+BEFORE_IV = (
+    (NAME, r"\b(?:mr|mrs|ms|miss|dr|drs|prof|attending|name|provider|pcp|wife|husband|daughter|son)\.?:?"),
+    (PHONE, r"\b(?:phone|telephone|tel|fax|pager|beeper|call)(?: (?:number|no|#|at))?[.:#]*"),
+    (ID, r"\b(?:unit no|mrn|record number|medical record|account)[.:#]*"),
+    (DATE, r"\b(?:date|date of birth|dob|dated|since|until|on|as of|dictated|transcribed)\.?:?"),
+    (AGE, r"\b(?:age|aged):?"),
+    (HOSPITAL, r"\b(?:facility|hospital|transferred (?:from|to)|admitted to)[.:]?"),
+    (PLACE, r"\b(?:lives in|resides in|moved (?:from|to)|born in|address|city)[.:]?"),
+)
+AFTER_IV = (
+    (AGE, r"[- ]*(?:year|yr|y/?o\b|yo[mf]\b)"),
+    (HOSPITAL, r" (?:hospital|medical center|clinic|rehab\w*|nursing home)\b"),
+    (DATE, r" \d\d:\d\d ?(?:[ap]m)?\b"),
+    (PHONE, r"[-. ]+(?:x|ext)\b"),
+    (NAME, r",? (?:m\.?d|r\.?n|ph\.?d|d\.?o|n\.?p)\b"),
+)
+KINDS_AFTER_IV = [(token, re.compile(rule, re.IGNORECASE)) for token, rule in AFTER_IV]
+KINDS_BEFORE_IV = [(token, re.compile(rule + r"\s{0,3}$", re.IGNORECASE)) for token, rule in BEFORE_IV]
+REACH = 40  # characters before a mark that are looked at
+
+
+def with_tokens(text: str) -> str:
+    """`text` with a typed token for each mark of either MIMIC; other brackets and other rows of `_` stay."""
+    text = MARK_OF_III.sub(lambda found: _token_of_iii(found[1]), text)
+    return MARK_OF_IV.sub(lambda found: _token_of_iv(text, found), text)
+
+
+def _token_of_iii(words: str) -> str:
+    """The token for what a mark of MIMIC-III says of itself."""
+    if any(each.isdigit() for each in words) and FULL_DATE.fullmatch(words):
+        return DATE
+    return next((token for token, kind in KINDS_OF_III if kind.search(words)), REMOVED)
+
+
+def _token_of_iv(text: str, found: re.Match[str]) -> str:
+    """The token for what the words after a mark of MIMIC-IV, else those before it, say of it."""
+    before = text[max(0, found.start() - REACH) : found.start()]
+    after = (token for token, kind in KINDS_AFTER_IV if kind.match(text, found.end()))
+    told = (token for token, kind in KINDS_BEFORE_IV if kind.search(before))
+    return next(after, None) or next(told, REMOVED)
+
+
+KNOWN = """
+    action | addendum | admission date | admission diagnosis | admission medications | allergies | assessment |
+    assessment and plan | assessment/plan | assessment & plan | attending | birth history | brief hospital course |
+    chief complaint | code status | comparison | comments | condition at discharge | condition on discharge | consults |
+    course in the emergency department | data | date of birth | diagnosis | diagnoses | diet | discharge condition |
+    discharge date | discharge diagnosis | discharge diagnoses | discharge disposition | discharge exam |
+    discharge instructions | discharge labs | discharge medications | discharge physical exam | discharge plan |
+    disposition | events | exam | examination | facility | family history | final diagnosis | final report | findings |
+    follow up | follow-up | followup instructions | follow-up instructions | follow up plans | history |
+    history of present illness | history of the present illness | hospital course | hospital course by problem |
+    hospital course by system | hpi | imaging | impression | indication | indications | interim history |
+    interpretation | lab results | laboratory data | labs | major surgical or invasive procedure | medication changes |
+    medications | medications at home | medications on admission | medications on discharge | medications on transfer |
+    microbiology | neurological exam | objective | other past medical history | past medical history |
+    past surgical history | pathology | pertinent results | physical exam | physical exam on admission |
+    physical exam on discharge | physical examination | plan | pmh | present illness | procedures | psh |
+    radiology | reason for admission | reason for this examination | reason for visit | response | review of systems |
+    secondary diagnoses | secondary diagnosis | service | sex | social history | studies | subjective | summary |
+    technique | transitional issues | underlying medical condition | vital signs | wet read
+"""
+NAMES = frozenset(name.strip() for name in KNOWN.split("|"))
+"""Headers that are told wherever a line begins with them, followed by a colon or alone."""
+
+HEADER = re.compile(
+    r"""^[ \t]*(?:[#*•]+[ ]?)?
+        (?P<name>[A-Za-z][A-Za-z0-9/&,'() \t-]{1,58}[A-Za-z0-9)])
+        [ \t]*(?:(?P<colon>:)|(?=[ \t]*$))""",
+    re.MULTILINE | re.VERBOSE,
+)
+MOST_WORDS = 8
+FEWEST_LETTERS = 4
+"""A shorter one in capitals before a colon ("BP:", "WBC:") is a figure's name."""
+
+
+class Section(NamedTuple):
+    """A section of a text: its header and what follows it, up to the next header.
+
+    start, end: in characters of the text; the header is in it.
+    name: the header's, in lower case.
+    """
+
+    start: int
+    end: int
+    name: str
+
+
+def find_sections(text: str) -> list[Section]:
+    """The sections of one note, in order; what stands before its first header is in none."""
+    headers = list(_headers(text))
+    starts = [*(start for start, _ in headers), len(text)]
+    return [Section(start, end, name) for (start, name), end in zip(headers, starts[1:], strict=True)]
+
+
+def begins_with_header(line: str) -> bool:
+    """Whether a section begins with this line."""
+    found = HEADER.match(line)
+    return found is not None and _is_header(found, line)
+
+
+def _headers(text: str) -> Iterator[tuple[int, str]]:
+    for found in HEADER.finditer(text):
+        if _is_header(found, text):
+            yield found.start("name"), _plain(found["name"])
+
+
+def _is_header(found: re.Match[str], text: str) -> bool:
+    """Known names; names that have a line to themselves before a colon; longer ones in capitals before a colon."""
+    name = found["name"]
+    if _plain(name) in NAMES:
+        return True
+    words = name.split()
+    if not found["colon"] or len(words) > MOST_WORDS or not words[0][0].isupper():
+        return False
+    if name.isupper():
+        return sum(map(str.isalpha, name)) >= FEWEST_LETTERS
+    line_end = text.find("\n", found.end())
+    return not text[found.end() : line_end if line_end >= 0 else None].strip()
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().split())
+
+
+LINE_BREAKS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
+RULE = re.compile(r"[-=_*~#+]{4,}(?: [-=_*~#+]{4,})*")
+TIMED = re.compile(r"(?:___|\[\*\*[^*\n]*\*\*\]) \d\d?:\d\d")
+"""How a line of laboratory values begins: with its date, which was removed, and its time."""
+EMPTY_LINES = re.compile(r"\n{3,}")
+
+
+def clean(text: str) -> str:
+    """`text` of a note, cleaned; empty when nothing but white space and rules stood there."""
+    text = CONTROLS.sub(" ", LINE_BREAKS.sub("\n", text))
+    lines = (" ".join(line.split()) for line in text.split("\n"))
+    text = "\n".join("" if RULE.fullmatch(line) else line for line in lines)
+    # Joined before marks are replaced: as they are, lines have the width that a program wrapped them at.
+    return EMPTY_LINES.sub("\n\n", with_tokens(_joined(text))).strip()
+
+
+def _joined(text: str) -> str:
+    """`text` with a space for each line break that a program has set: no sentence ends there, and nothing begins."""
+    places = [0, *line_ends(text), len(text)]
+    joined = []
+    for start, end in pairwise(places):
+        first, *others = text[start:end].removesuffix("\n").split("\n")
+        joined.append("".join([first, *(("\n" if _begins_anew(line) else " ") + line for line in others)]))
+    return "\n".join(joined)
+
+
+def _begins_anew(line: str) -> bool:
+    return TIMED.match(line) is not None or begins_with_header(line)
+
+
+REPORT, ADDENDUM, OTHER = 0, 1, 2
+"""Kinds of notes: a discharge summary, what was added to one later, and all else."""
+BETWEEN = "\n\n"
+
+
+class Note(NamedTuple):
+    """A note of a stay, as the blocks hold it. `order` is the place of its row in its table."""
+
+    hadm_id: str
+    kind: int
+    at: datetime | None
+    order: int
+    text: str
+
+    @property
+    def written(self) -> tuple[bool, Any, int]:
+        """Sorts notes by time; those without one come last, in the order of their rows."""
+        return self.at is None, self.at or 0, self.order
+
+
+def in_order(notes: Sequence[Note]) -> list[Note]:
+    """The notes of a stay: reports in time order, each followed by its addenda; before them all else, in time order.
+
+    An addendum belongs to the last report of its admission that was written before it, else to the first one; where
+    the admission has no report, to one of the stay. Without any report, addenda stand for themselves.
+    """
+    by_time = sorted(notes, key=lambda note: note.written)
+    reports = [note for note in by_time if note.kind == REPORT]
+    addenda: dict[int, list[Note]] = {place: [] for place in range(len(reports))}
+    alone = []
+    for addendum in (note for note in by_time if note.kind == ADDENDUM):
+        if reports:
+            addenda[_report_of(addendum, reports)].append(addendum)
+        else:
+            alone.append(addendum)
+    summaries = [note for place, report in enumerate(reports) for note in (report, *addenda[place])]
+    return [*(note for note in by_time if note.kind == OTHER), *summaries, *alone]
+
+
+def _report_of(addendum: Note, reports: Sequence[Note]) -> int:
+    """The place of the report that an addendum belongs to."""
+    places = range(len(reports))
+    own = [place for place in places if reports[place].hadm_id == addendum.hadm_id] or [*places]
+    before = [place for place in own if reports[place].written[:2] <= addendum.written[:2]]
+    return before[-1] if before else own[0]
+
+
+def text_of(notes: Sequence[Note]) -> dict[str, Any]:
+    """The cleaned notes of a stay as one text, in order, with its sections and the number of notes that are in it."""
+    texts = [text for note in in_order(notes) if (text := clean(note.text))]
+    sections, start = [], 0
+    for text in texts:
+        sections += [(start + section.start, start + section.end, section.name) for section in find_sections(text)]
+        start += len(text) + len(BETWEEN)
+    named = [dict(zip(("start", "end", "name"), section, strict=True)) for section in sections]
+    return {"text": BETWEEN.join(texts), "sections": named, "n_notes": len(texts)}

@@ -1,0 +1,241 @@
+"""The stage `domain.cohort`: stays with their readmission label and split, and the counts of every step.
+
+Writes `cohort.parquet`, a row for each stay that a readmission can follow; `stays.parquet`, those that end in death as
+well, for other outcomes, under the same splits; `members.parquet`, the admissions that a stay is made of;
+`characteristics.parquet`, demographics and diagnoses of the stays; `flow.csv`, the counts of every step.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertrelay.data.records import Rejects
+from bertrelay.errors import RequestError
+from bertrelay.files import atomic_write
+from bertrelay.progress import log
+from bertrelay.stage import Metrics, StageContext, run_alone
+from domain.clinical.admissions import STAY, Flow, FoundStays, default_stays, huang_stays, read_admissions
+from domain.clinical.mimic import HOSPITAL, ROW, Version, columns_of, read_blocks, tables_of, version_of
+from domain.clinical.settings import CohortSettings
+from domain.draws import place
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+
+def write_parquet(path: Path, table: "pd.DataFrame | pa.Table") -> None:
+    """Writes `table` to `path`, which is whole or not there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not isinstance(table, pa.Table):
+        table = pa.Table.from_pandas(table, preserve_index=False)
+    fields = [pa.field(field.name, _plain(field.type)) for field in table.schema]
+    with atomic_write(path) as building:
+        pq.write_table(table.cast(pa.schema(fields)), building)
+
+
+def _plain(kind: "pa.DataType") -> "pa.DataType":
+    """Strings as every reader knows them, and times in the largest unit that Parquet has."""
+    import pyarrow as pa
+
+    if pa.types.is_large_string(kind) or pa.types.is_string(kind):
+        return pa.string()
+    return pa.timestamp("ms") if pa.types.is_timestamp(kind) else kind
+
+
+SPLITS = ("train", "validation", "test")
+
+
+def split_of(subject: str, key: str, validation_share: float, test_share: float) -> str:
+    """`train`, `validation` or `test`."""
+    where = place(subject, key)
+    if where < test_share:
+        return "test"
+    return "validation" if where < test_share + validation_share else "train"
+
+
+def balanced(cohort: "pd.DataFrame", key: str) -> "pd.DataFrame":
+    """The cohort with as many stays of one label as of the other in train: those that the keyed hash places first."""
+    places = cohort["hadm_id"].map(lambda hadm_id: place(hadm_id, key))
+    train = cohort["split"] == "train"
+    fewest = int(cohort.loc[train, "readmitted"].value_counts().reindex([True, False], fill_value=0).min())
+    rank = places.groupby([cohort["split"], cohort["readmitted"]]).rank(method="first")
+    return cohort[~train | (rank <= fewest)]
+
+
+CHARACTERISTICS = "characteristics.parquet"
+CHARACTERISTIC_COLUMNS = [
+    "hadm_id",
+    "sex",
+    "age",
+    "insurance",
+    "race",
+    "admission_type",
+    "died_in_hospital",
+    "length_of_stay_days",
+]
+
+
+def write_characteristics(
+    folder: Path, stays: "pd.DataFrame", members: "pd.DataFrame", diagnoses: Path | None, rejects: Rejects
+) -> None:
+    """Writes `characteristics.parquet`, a row for each of the stays in their order.
+
+    Columns: hadm_id, sex, age (years, 91 for all over 89), insurance, race, admission_type, died_in_hospital,
+    length_of_stay_days, diagnoses (a list of {code, version}, most important first; null where there is no table).
+    """
+    import pyarrow as pa
+
+    known = pa.Table.from_pandas(stays[CHARACTERISTIC_COLUMNS], preserve_index=False)
+    if diagnoses is None:
+        log("there is no table diagnoses_icd: characteristics come without diagnoses")
+        codes = pa.nulls(len(stays), _list_type())
+    else:
+        codes = _by_stay(_read(diagnoses, members, rejects), stays["hadm_id"])
+    write_parquet(folder / CHARACTERISTICS, known.append_column("diagnoses", codes))
+
+
+def _list_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.list_(pa.struct([("code", pa.string()), ("version", pa.int8())]))
+
+
+def _read(file: Path, members: "pd.DataFrame", rejects: Rejects) -> "pd.DataFrame":
+    """The codes of the stays, each code of a stay once: by admission, and there by `seq_num`."""
+    import pandas as pd
+
+    columns = ["icd_code", "icd_version"] if "icd_version" in columns_of(file) else ["icd9_code"]
+    stays = members.assign(admission=range(len(members))).set_index("hadm_id")
+    blocks = read_blocks(file, ["hadm_id", "seq_num", *columns], rejects)
+    found = pd.concat(
+        [_codes(block.rows.to_pandas(), file, rejects).join(stays, "hadm_id", "inner") for block in blocks]
+    )
+    found = found.sort_values(["admission", "seq_num"], kind="stable")
+    return found.drop_duplicates([STAY, "code", "version"])
+
+
+def _codes(rows: "pd.DataFrame", file: Path, rejects: Rejects) -> "pd.DataFrame":
+    """Rows with `code` and `version`. Codes are text: `0389` is not `389`. MIMIC-III has ICD-9 alone, by its name."""
+    import pandas as pd
+
+    code = rows["icd_code" if "icd_code" in rows else "icd9_code"].str.strip()
+    version = pd.to_numeric(rows["icd_version"], errors="coerce") if "icd_version" in rows else 9
+    rows = rows.assign(code=code, version=version, seq_num=pd.to_numeric(rows["seq_num"], errors="coerce"))
+    wrong = (rows["code"] == "") | rows["version"].isna()
+    for row in rows.loc[wrong, ROW].tolist():
+        rejects.add(str(file), row, "without a code or its version")
+    return rows.loc[~wrong, ["hadm_id", "seq_num", "code", "version"]]
+
+
+def _by_stay(codes: "pd.DataFrame", hadm_ids: "pd.Series[str]") -> "pa.Array":
+    """The codes as a list for each of `hadm_ids`, empty where there is none."""
+    import numpy as np
+    import pyarrow as pa
+
+    place = codes[STAY].map({hadm_id: place for place, hadm_id in enumerate(hadm_ids)}).to_numpy(np.int64)
+    order = np.argsort(place, kind="stable")
+    counts = np.bincount(place, minlength=len(hadm_ids))
+    structs = pa.StructArray.from_arrays(
+        [
+            pa.array(codes["code"].to_numpy()[order], pa.string()),
+            pa.array(codes["version"].to_numpy()[order].astype(np.int8)),
+        ],
+        ["code", "version"],
+    )
+    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, structs)
+
+
+COHORT, STAYS, MEMBERS, FLOW = "cohort.parquet", "stays.parquet", "members.parquet", "flow.csv"
+COLUMNS = [
+    "subject_id",
+    "hadm_id",
+    "admitted_at",
+    "discharged_at",
+    "next_stay_at",
+    "next_admission_at",
+    "gap_days",
+    "readmitted",
+    "split",
+]
+STAY_COLUMNS = [
+    "subject_id",
+    "hadm_id",
+    "admitted_at",
+    "discharged_at",
+    "next_stay_at",
+    "died_at",
+    "died_in_hospital",
+    "length_of_stay_days",
+    "split",
+]
+
+
+def write_cohort(settings: CohortSettings, folder: Path) -> Metrics:
+    """The stage outside of a recipe: writes into `folder`."""
+    return run_alone(run, settings, folder, sensitive=True)
+
+
+def run(settings: CohortSettings, context: StageContext) -> Metrics:
+    """Makes the cohort of a folder of MIMIC's tables; counts of admissions and subjects, and the share that returned.
+
+    Raises RequestError for missing or damaged tables and for an empty cohort, WorkError for too many unusable rows.
+    """
+    if not context.process_group.is_main:
+        return {}
+    tables, flow = tables_of(settings.mimic, HOSPITAL), Flow()
+    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
+        admissions = read_admissions(tables, rejects, flow)
+        rejects.check()  # before an empty cohort is told, whose cause they may be
+        stays, cohort, members = make_cohort(admissions, settings, version_of(tables["patients"]), flow)
+        members = members[members[STAY].isin(stays["hadm_id"])]
+        write_characteristics(context.output, stays, members, tables.get("diagnoses_icd"), rejects)
+    write_parquet(context.output / COHORT, cohort[COLUMNS])
+    write_parquet(context.output / STAYS, stays[STAY_COLUMNS])
+    write_parquet(context.output / MEMBERS, members)
+    flow.write(context.output / FLOW)
+    return _metrics(cohort)
+
+
+def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: Version, flow: Flow) -> FoundStays:
+    """The stays and those of the cohort, with split and length, and (hadm_id, stay_hadm_id) of all admissions.
+
+    Raises RequestError when no stay is left in the cohort.
+    """
+    if settings.rules == "huang2019":
+        found = huang_stays(admissions, version, flow)
+    else:
+        found = default_stays(admissions, settings, version, flow)
+    if found.cohort.empty:
+        raise RequestError(
+            f"the cohort is empty. What was left after each step: {flow.told()}. "
+            "Look at the step that leaves nothing, and at the setting behind it; `minimum_age` needs the table of "
+            "patients to be of the same release."
+        )
+    stays, cohort = (_with_split_and_length(each, settings) for each in (found.all, found.cohort))
+    if settings.balance_train:
+        cohort = flow.count("with as many of either label in train", balanced(cohort, settings.split_key))
+    for split in SPLITS:
+        part = flow.count(split, cohort[cohort["split"] == split])
+        flow.count(f"{split}, readmitted", part[part["readmitted"]])
+    return FoundStays(stays, cohort, found.members)
+
+
+def _with_split_and_length(stays: "pd.DataFrame", settings: CohortSettings) -> "pd.DataFrame":
+    subjects, shares = stays["subject_id"], (settings.validation_share, settings.test_share)
+    splits = {subject: split_of(subject, settings.split_key, *shares) for subject in subjects.unique()}
+    days = (stays["discharged_at"] - stays["admitted_at"]).dt.total_seconds() / 86_400
+    return stays.assign(split=subjects.map(splits), length_of_stay_days=days)
+
+
+def _metrics(cohort: "pd.DataFrame") -> Metrics:
+    """Counts and shares by split; the share of a split without admissions is not known."""
+    found: Metrics = {"admissions": len(cohort), "subjects": cohort["subject_id"].nunique()}
+    for split in SPLITS:
+        part = cohort[cohort["split"] == split]
+        found[f"admissions/{split}"] = len(part)
+        found[f"subjects/{split}"] = part["subject_id"].nunique()
+        found[f"readmitted_share/{split}"] = float(part["readmitted"].mean()) if len(part) else None
+    return found

@@ -1,1 +1,0 @@
-"""What must not pass from one split to another: subjects, texts, near-duplicates."""

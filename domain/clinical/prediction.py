@@ -1,0 +1,123 @@
+"""Chunks to the log-odds of their labels, chunks of like length side by side, whosever they are."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from bertrelay.cpu_kernels import Packed, using
+from bertrelay.errors import RequestError
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
+from bertrelay.progress import Bar
+from domain.clinical.chunks import ChunkTokens
+from domain.clinical.classifier import OutcomeModel
+from domain.clinical.settings import PAPERS_C, AggregationName, OutcomeModelSettings
+
+Floats = NDArray[np.float64]
+
+
+def chunk_log_odds(
+    model: OutcomeModel,
+    tokens: ChunkTokens,
+    chunks: NDArray[np.integer],
+    precision: str,
+    batch_tokens: int | None = None,
+    packed: Packed | None = None,
+    bar: Bar | None = None,
+) -> Floats:
+    """The log-odds of each label of `chunks`, in their order, (chunks, labels).
+
+    precision: bf16 or fp32, settled. packed: weights laid out before (`pack_for`); found here when not given.
+    """
+    network, bar = model.network, bar or Bar()
+    size = best_batch_tokens(network.device, batch_tokens)
+    packed = pack_for(len(tokens.ids), network.network.base_model, precision, size) if packed is None else packed
+    labels, lengths = len(model.settings.labels), tokens.lengths[chunks]
+    found = np.empty((len(chunks), labels))
+    with computing(network, precision), using(packed):
+        for places, width, height in sorted_batches(lengths, size, model.settings.chunking.max_tokens):
+            rows = np.pad(chunks[places], (0, height - len(places)), mode="edge")
+            logits = network(*(each.to(network.device) for each in tokens.batch(rows, width, model.pad_id)))
+            found[places] = logits[: len(places)].float().cpu().numpy()
+            bar.advance(len(places))
+    return against_the_rest(found) if model.settings.outcome.kind == "multi-class" else found
+
+
+def against_the_rest(logits: Floats) -> Floats:
+    """The log-odds of each label where exactly one is true, (chunks, labels): their logistic is the softmax."""
+    others = [logsumexp(np.delete(logits, label, axis=1), axis=1) for label in range(logits.shape[1])]
+    found: Floats = logits - np.stack(others, axis=1)
+    return found
+
+
+Integers = NDArray[np.integer]
+
+CHOICES_OF_C = (PAPERS_C, 1.0, 4.0, 0.5, 8.0, 0.25, 16.0, 32.0)
+"""The paper's first: it stays where no other is better."""
+
+
+def aggregate(
+    probabilities: NDArray[np.floating],
+    admissions: Integers,
+    count: int,
+    aggregation: AggregationName = "max_and_mean",
+    c: float = PAPERS_C,
+) -> Floats:
+    """P of each of `count` admissions, (count,), from those of chunks, (chunks,); nan where there is no chunk."""
+    contributed = shares(probabilities, admissions, count, aggregation, c)
+    found = np.bincount(admissions, contributed, count)
+    return np.where(np.bincount(admissions, minlength=count) > 0, found, np.nan)
+
+
+def aggregate_labels(
+    probabilities: NDArray[np.floating], admissions: Integers, count: int, how: OutcomeModelSettings
+) -> Floats:
+    """P of each label, (count, labels), from those of chunks, (chunks, labels): the formula, label by label.
+
+    Where exactly one label is true, those of an admission are divided by their sum.
+    """
+    of_labels = [aggregate(each, admissions, count, how.aggregation, how.c) for each in probabilities.T]
+    found = np.stack(of_labels, axis=1)
+    return found / found.sum(axis=1, keepdims=True) if how.outcome.kind == "multi-class" else found
+
+
+def shares(
+    probabilities: NDArray[np.floating],
+    admissions: Integers,
+    count: int,
+    aggregation: AggregationName = "max_and_mean",
+    c: float = PAPERS_C,
+) -> Floats:
+    """What each chunk contributes to its admission's P, (chunks,): its weight times its probability.
+
+    Those of an admission add up to its P. Of equally large chunks the first one counts as the largest.
+    """
+    of_mean, of_largest = _weights(np.bincount(admissions, minlength=count)[admissions], aggregation, c)  # (chunks,)
+    weights = of_mean
+    largest = largest_chunks(probabilities, admissions)
+    weights[largest] += of_largest[largest]
+    return weights * probabilities
+
+
+def largest_chunks(probabilities: NDArray[np.floating], admissions: Integers) -> NDArray[np.int64]:
+    """Where each admission's largest chunk stands, the first of equals, by the number of the admission."""
+    order = np.lexsort((-probabilities, admissions))
+    return order[np.flatnonzero(np.diff(admissions[order], prepend=-1))]
+
+
+def _weights(n: Integers, aggregation: AggregationName, c: float) -> tuple[Floats, Floats]:
+    """For chunks of admissions with `n` of them: the weight of each, and what the largest has beside it."""
+    if aggregation == "max":
+        return np.zeros(len(n)), np.ones(len(n))
+    if aggregation == "mean":
+        return 1 / n, np.zeros(len(n))
+    if not c > 0:
+        raise RequestError(f"c: expected a number above 0, found {c}")
+    return (1 / c) / (1 + n / c), 1 / (1 + n / c)
+
+
+def choose_c(score: Callable[[float], float | None]) -> float:
+    """Of `CHOICES_OF_C` the one that scores highest; the first of equals, and where nothing can be scored."""
+    known = [-np.inf if (value := score(c)) is None else value for c in CHOICES_OF_C]
+    return CHOICES_OF_C[int(np.argmax(known))]

@@ -1,0 +1,224 @@
+"""The scores of all admissions of a file, in blocks that survive a kill, and the page of one of them."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bertrelay.backbone import model_folder
+from bertrelay.data.records import Rejects
+from bertrelay.errors import RequestError
+from bertrelay.files import check_output, output_lock, write_text
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.hardware import default_device, release_memory, resolve_precision
+from bertrelay.parts import Parts
+from bertrelay.privacy import sensitive_data
+from bertrelay.progress import log, progress
+from domain.clinical.chunks import warn_of_unknown
+from domain.clinical.classifier import read_description
+from domain.clinical.score_files import (
+    BLOCK_ADMISSIONS,
+    BLOCK_CHARACTERS,
+    SUFFIXES,
+    Admission,
+    Block,
+    NotesTable,
+    Row,
+    SortedNotes,
+    check_notes,
+    line_of,
+    scored_blocks,
+    sorted_notes,
+    write_scores,
+)
+from domain.clinical.scorer import (
+    NO_TEXT,
+    UNKNOWN_TEXT,
+    OutcomeScorer,
+    Score,
+    columns_of,
+    flat,
+    joined,
+)
+from domain.clinical.settings import OutcomeModelSettings, OutcomeName
+
+DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
+MAX_REJECTS = 0.01
+VERSION = 4
+
+
+class ScoredFile(NamedTuple):
+    """What `score_file` did.
+
+    without_text, unknown_text: admissions that have a row and no probability, without text or as the vocabulary knows
+        no word of it. rejected: rows that could not be used.
+    alarms: None where the model has no threshold, so that nothing is one.
+    chunks_per_second: of what was computed now; None where that is nothing.
+    """
+
+    admissions: int
+    without_text: int
+    unknown_text: int
+    chunks: int
+    alarms: int | None
+    rejected: int
+    chunks_per_second: float | None
+
+
+@sensitive_data()
+def score_file(
+    model: str | Path,
+    notes: str | Path,
+    output: str | Path,
+    *,
+    task: OutcomeName | None = None,
+    id_column: str = "hadm_id",
+    text_column: str = "text",
+    cleaned: bool = False,
+    with_text: bool = False,
+    page: str | Path | None = None,
+    admission: str | None = None,
+    max_rejects: float = MAX_REJECTS,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    cache: Path | None = None,
+) -> ScoredFile:
+    """Writes a row for each admission of `notes`, as `OutcomeScorer.score` gives them.
+
+    task: that the model must have been trained for; any when left out.
+    notes: CSV, TSV, JSONL or Parquet with a row for each note; those of an admission may stand anywhere.
+    output: `.csv`, `.jsonl` or `.parquet`; the last two have all chunks with their shares. Text is in it only
+        `with_text`, and offsets count characters of the notes as they are read, cleaned and joined.
+    cleaned: the notes are cleaned already, as the stage `domain.notes` writes them.
+    page: takes an HTML page of `admission`'s text, which is needed where there are several.
+    max_rejects: the share of rows that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
+
+    Killed and called again it goes on at the first block that is not done.
+    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
+    WorkError when too many rows are unusable.
+    """
+    source, output = NotesTable(Path(notes), id_column, text_column), Path(output)
+    check_output(output, SUFFIXES, source.path)
+    if page is not None:
+        check_output(Path(page), (".html",), option="page")
+    check_notes(source)
+    folder = model_folder(model, cache_dir=cache and cache / "hub")
+    how = read_description(folder, task)
+    precision = resolve_precision(precision, default_device())
+    with output_lock(output), ExitStack() as stack:
+        found, rejected = _read(source, output, max_rejects, stack)
+        shown = None if page is None else _admission(found, admission)
+        parts = Parts(output, found.blocks())
+        parts.begin(_holds(folder, found, precision, with_text=with_text, cleaned=cleaned))
+        scorer = OutcomeScorer.load(folder)
+        work = partial(_scored, scorer, with_text, cleaned, precision, batch_tokens)
+        rate = _score_blocks(found, parts, work)
+        if page is not None and shown is not None:
+            write_page(scorer, joined(found.one(shown), cleaned), Path(page), precision)
+        admissions, reasons, chunks, alarms = _written(parts, output, columns_of(how), with_text)
+    told = None if how.threshold is None else alarms
+    return ScoredFile(admissions, reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, told, rejected, rate)
+
+
+def _read(source: NotesTable, output: Path, max_rejects: float, stack: ExitStack) -> tuple[SortedNotes, int]:
+    """The notes by admission, for as long as `stack` is, and how many rows cannot be used; they are listed."""
+    listed = output.with_name(f"{output.name}.rejects.jsonl")
+    try:
+        with Rejects(listed, max_rejects) as rejects:
+            found = stack.enter_context(sorted_notes(source, output, rejects))
+    finally:
+        if listed.is_file() and not listed.stat().st_size:
+            listed.unlink()
+    return found, rejects.counts.total()
+
+
+def _holds(folder: Path, found: SortedNotes, precision: str, **options: bool) -> dict[str, object]:
+    """What decides the content of the blocks."""
+    key = fingerprint({"model": Digests().of_folder(folder), "notes": found.digest, "version": VERSION, **options})
+    return {"key": key, "precision": precision, "block": [BLOCK_CHARACTERS, BLOCK_ADMISSIONS]}
+
+
+def _score_blocks(
+    found: SortedNotes, parts: Parts[Block], work: Callable[[list[Admission]], list[Row]]
+) -> float | None:
+    """Scores the blocks that are not done; chunks per second, None where there were none."""
+    waiting, began, computed = parts.waiting(), time.monotonic(), 0
+    done = found.admissions - sum(parts.blocks[number].end - parts.blocks[number].first for number in waiting)
+    if done:
+        log(f"scoring: going on after {done:,} of {found.admissions:,} admissions")
+    with progress("scoring", found.admissions, "admissions", done) as bar:
+        for number in waiting:
+            scored = work(found.of(parts.blocks[number]))
+            parts.write(number, map(line_of, scored))
+            computed += sum(row["n_chunks"] for row in scored)
+            bar.advance(len(scored))
+            release_memory()
+    return computed / (time.monotonic() - began) if computed else None
+
+
+def _admission(found: SortedNotes, asked: str | None) -> str:
+    """The admission to be shown. Raises RequestError, without its id, for one that is not there or not named."""
+    name = found.only() if asked is None else asked
+    if name is None:
+        raise RequestError(
+            f"page: expected the admission to show, as the file has {found.admissions:,}; name it with --admission"
+        )
+    if not found.one(name):
+        raise RequestError("page: the file has no note of the admission asked for; check its id")
+    return name
+
+
+def _scored(
+    scorer: OutcomeScorer,
+    with_text: bool,
+    cleaned: bool,
+    precision: str,
+    batch_tokens: int | None,
+    admissions: list[Admission],
+) -> list[Row]:
+    names, texts = [name for name, _ in admissions], [joined(notes, cleaned) for _, notes in admissions]
+    scores = scorer.score_texts(texts, precision=precision, batch_tokens=batch_tokens)
+    how = scorer.model.settings
+    return [_row(*each, how, with_text) for each in zip(names, texts, scores, strict=True)]
+
+
+def _row(name: str, text: str, score: Score, how: OutcomeModelSettings, with_text: bool) -> Row:
+    row = flat(name, score, how) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
+    if with_text:
+        row["top_text"] = None if score.top is None else text[score.top.start : score.top.end]
+    for part in (row, *row["chunks"]):
+        part.update({key: round(value, DIGITS) for key, value in part.items() if isinstance(value, float)})
+    return row
+
+
+def _written(
+    parts: Parts[Block], output: Path, scores: list[str], with_text: bool
+) -> tuple[int, Counter[str | None], int, int]:
+    """Puts the parts together; how many admissions, those without a probability by reason, chunks, and alarms."""
+    columns = [*scores, *(["top_text"] if with_text else []), "chunks"]
+    write_scores(scored_blocks(parts), columns, output)
+    chunks = alarms = 0
+    shares, reasons = list[float | None](), Counter[str | None]()
+    for block in scored_blocks(parts):
+        shares += [row["unknown_share"] for row in block]
+        reasons.update(row["reason"] for row in block)
+        chunks += sum(row["n_chunks"] for row in block)
+        alarms += sum(row.get("alarm") is True for row in block)
+    parts.remove()
+    for reason in (NO_TEXT, UNKNOWN_TEXT):
+        if reasons[reason]:
+            log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
+    warn_of_unknown(np.array(shares, np.float64))
+    return len(shares), reasons, chunks, alarms
+
+
+def write_page(scorer: OutcomeScorer, text: str, path: Path, precision: str = "auto") -> None:
+    """Writes the page of one admission's `text`, with the share of each chunk and the words that count."""
+    from domain.clinical.scorer import page
+
+    write_text(path, page(scorer.explain(text, precision=precision), scorer.model.settings))

@@ -1,0 +1,345 @@
+"""Settings of the clinical stages, the outcomes that can be predicted, and the files that an evaluation writes.
+
+Imports neither torch nor pandas.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.settings import WHEN_SET, InputFile, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.training.settings import TrainingSettings
+from domain.clinical.mimic import HospitalTables, NoteTables, note_version
+
+Discharge = Literal["acute-care-transfer", "against-medical-advice", "hospice"]
+Share = Annotated[float, Field(ge=0, lt=1)]
+OUR_RULES = (
+    "window_days",
+    "planned_types",
+    "observation_stays",
+    "overlapping_stays",
+    "transfer_hours",
+    "deaths_in_window",
+    "excluded_discharges",
+    "minimum_age",
+)
+
+
+class CohortSettings(Settings):
+    """Which stays of a hospital are looked at, which of them an unplanned admission followed, and how they are split.
+
+    mimic: a folder with the tables of MIMIC-III or MIMIC-IV.
+    rules: `huang2019` gives the labels of the published code of Huang, Altosaar & Ranganath (2019), and takes none of
+        the settings from `window_days` to `minimum_age`.
+    window_days: a stay is positive when the next unplanned one begins at most so many days after its discharge.
+    planned_types: admission types that are no return. When not given: ELECTIVE, and in MIMIC-IV SURGICAL SAME DAY
+        ADMISSION as well.
+    observation_stays: those of MIMIC-IV under AMBULATORY, DIRECT and EU OBSERVATION; excluded, they are neither looked
+        at nor a return. OBSERVATION ADMIT is an admission.
+    overlapping_stays: joined, admissions that overlap or touch are one stay under the first one's hadm_id.
+    transfer_hours: how long after a discharge an admission still continues the same stay.
+    excluded_discharges: which index stays are left out by how they ended: transferred to another acute care facility,
+        against medical advice, to hospice. CMS's measure of unplanned readmission leaves out the first two.
+    deaths_in_window: whether stays are kept whose subject died at home within the window and did not return.
+    minimum_age: at admission, in years; 0 keeps those of unknown age as well.
+    split_key: another key gives another split. Subjects that are added later move nobody.
+    balance_train: leaves out stays of the more frequent label from train; validation and test stay as they are.
+    max_rejects: the share of rows that may be unusable.
+    """
+
+    mimic: HospitalTables
+    rules: Literal["default", "huang2019"] = "default"
+    window_days: Annotated[float, Field(gt=0)] = 30.0
+    planned_types: list[str] | None = None
+    observation_stays: Literal["kept", "excluded"] = "kept"
+    overlapping_stays: Literal["joined", "separate"] = "joined"
+    transfer_hours: Annotated[float, Field(ge=0)] = 0.0
+    deaths_in_window: Literal["kept", "excluded"] = "kept"
+    excluded_discharges: list[Discharge] = []
+    minimum_age: Annotated[int, Field(ge=0)] = 18
+    split_key: str = "bertrelay"
+    validation_share: Share = 0.1
+    test_share: Share = 0.1
+    balance_train: bool = False
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.validation_share + self.test_share >= 1:
+            raise ValueError(
+                "validation_share and test_share: expected less than 1 together, so that something is left to train "
+                f"on, found {self.validation_share} and {self.test_share}"
+            )
+        if self.rules == "huang2019":
+            refuse_idle(self, *OUR_RULES, because='the rules "huang2019" settle it')
+        if self.overlapping_stays == "separate":
+            refuse_idle(self, "transfer_hours", because="no stays are joined")
+        return self
+
+
+Input = Literal["discharge", "early"]
+
+NOT_IN_IV = (
+    'input: "early" asks for notes from the first hours of a stay, and MIMIC-IV has discharge summaries and radiology '
+    'reports only. Set input = "discharge", or give MIMIC-III.'
+)
+
+
+class NotesSettings(Settings):
+    """The notes of each stay of a cohort, as one text.
+
+    mimic: a folder with the notes of MIMIC-III or MIMIC-IV.
+    cohort: the folder that the cohort's stage wrote, as in `@cohort`.
+    input: `discharge`, the discharge summaries of a stay with their addenda; or `early`, all else that was written
+        before hour `hours` of it, for stays that were open then. MIMIC-IV has discharge summaries only.
+    stays: `cohort`, those that a return can follow; or `all`, deaths in hospital among them, as what else is asked of
+        early notes needs. Of who dies, notes are early only where death came after the cut-off.
+    hours: the cut-off of early notes, counted from the admission.
+    after_discharge_hours: how long after the discharge a summary or addendum still counts; 0 for a prediction at the
+        discharge. Of a note that is dated by its day alone, the last such day counts whole. What was written after
+        the subject's next admission began never counts.
+    radiology: whether radiology reports of the stay stand before its discharge summaries.
+    max_rejects: the share of rows that may be unusable.
+    """
+
+    mimic: NoteTables
+    cohort: InputFile
+    input: Input = "discharge"
+    stays: Literal["cohort", "all"] = "cohort"
+    hours: Positive = 48
+    after_discharge_hours: Annotated[float, Field(ge=0, le=1e9)] = 48.0
+    radiology: bool = False
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.input == "discharge":
+            refuse_idle(self, "hours", because="only early notes have a cut-off")
+            refuse_idle(self, "stays", because="a discharge summary tells who died; only early notes are of all stays")
+        else:
+            refuse_idle(self, "after_discharge_hours", because="early notes end before the discharge")
+            refuse_idle(self, "radiology", because="early notes have their radiology reports among them")
+            if isinstance(self.mimic, dict) and note_version(self.mimic) == "IV":
+                raise ValueError(NOT_IN_IV)
+        return self
+
+
+class ChunkSettings(Settings):
+    """Chunks of an admission's text.
+
+    max_tokens: of a chunk at most, special tokens included.
+    overlap: tokens at most that a chunk repeats of the one before it; it begins with a sentence where it can.
+    max_chunks: of an admission at most; those after them are left out and counted. None keeps all.
+    """
+
+    max_tokens: Annotated[int, Field(ge=8)] = 512
+    overlap: Annotated[int, Field(ge=0)] = 0
+    max_chunks: Positive | None = None
+
+    @model_validator(mode="after")
+    def _goes_on(self) -> Self:
+        if self.overlap > self.max_tokens // 2:
+            raise ValueError(
+                f"overlap: expected at most half of max_tokens, {self.max_tokens // 2}, found {self.overlap}"
+            )
+        return self
+
+
+NEAR = 0.8
+LEAST_NEAR = 0.7  # texts that are less alike are not surely found
+
+
+class AuditSettings(Settings):
+    """Which files are looked at for what their splits share; all of them together.
+
+    files: Parquet with a column `split`, and `subject_id`, `hadm_id` and `text` as far as they have them.
+    near: texts that share so much of their runs of five words are near-duplicates.
+    leaks: stop the run at a leak, or only tell it.
+    """
+
+    files: Annotated[list[InputFile], Field(min_length=1)]
+    near: Annotated[float, Field(ge=LEAST_NEAR, le=1)] = NEAR
+    leaks: Literal["stop", "tell"] = "stop"
+
+
+Kind = Literal["binary", "multi-class", "multi-label"]
+OutcomeName = Literal["readmission", "mortality", "length-of-stay", "diagnoses"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A task.
+
+    told: what its probabilities are of, for people.
+    kind: which figures it is judged by. A binary one has a label that is true or not, and is judged by AUROC, AUPRC,
+        recall at a precision and calibration; of a multi-class one exactly one label is true: macro AUROC, each label
+        against the rest, and accuracy; of a multi-label one any: macro and micro AUROC.
+    labels: their names; none where they are chosen on the train split.
+    early_only: whether it is asked of early notes alone, and of all stays, those that end in death among them, since a
+        discharge summary gives it away. Else it is asked of the stays of the cohort.
+    """
+
+    name: OutcomeName
+    told: str
+    kind: Kind
+    labels: tuple[str, ...]
+    early_only: bool = True
+
+
+READMISSION = Outcome(
+    "readmission",
+    "that an unplanned admission begins within 30 days of discharge",
+    "binary",
+    ("readmitted",),
+    early_only=False,
+)
+MORTALITY = Outcome("mortality", "that the patient dies in hospital", "binary", ("died_in_hospital",))
+LENGTH_OF_STAY = Outcome(
+    "length-of-stay", "of how long the stay lasts", "multi-class", ("under_3_days", "3_to_7_days", "over_7_days")
+)
+DIAGNOSES = Outcome("diagnoses", "of the diagnoses that the stay is coded with", "multi-label", ())
+
+OUTCOMES: dict[str, Outcome] = {
+    outcome.name: outcome for outcome in (READMISSION, MORTALITY, LENGTH_OF_STAY, DIAGNOSES)
+}
+
+
+def probability_column(label: str) -> str:
+    """What a table of scores calls the probability of one of several labels."""
+    return f"probability/{label}"
+
+
+def in_words(label: str) -> str:
+    """`died in hospital` for `died_in_hospital`."""
+    return label.replace("_", " ")
+
+
+SCORES = "scores.parquet"
+CURVES = "curves.json"
+SLICES = "slices.json"
+FLOW = "flow.csv"
+CONFUSION = "confusion.json"
+
+
+AggregationName = Literal["max_and_mean", "max", "mean"]
+PoolingName = Literal["cls", "mean"]
+GROUPS = 50
+OF_BINARY_TASKS = ("alarm_precision", "minimum_alarms", "permutations")
+PAPERS_C = 2.0
+"""Of Huang, Altosaar & Ranganath (2019)."""
+
+
+class LearningSettings(TrainingSettings):
+    """A BERT that learns from notes, chunk by chunk, and is judged admission by admission, whatever it is to tell.
+
+    base: any BERT: a model of the hub, a folder that a pretraining wrote, a sentence encoder.
+    notes, cohort: the folders that their stages wrote, as in `@notes` and `@cohort`.
+    chunking: how the text of an admission is cut.
+    aggregation: of the chunks' probabilities: `max_and_mean` is (P_max + P_mean · n/c) / (1 + n/c).
+    c: of `max_and_mean`; "chosen" takes the one with the highest validation AUROC.
+    share_weight: an admission weighs as much as any other in training, shared among its chunks; else each chunk does.
+    pooling: what of a chunk the head reads: the first token, as in BERT, or the mean of all tokens, from which a small
+        network learns sooner.
+    dropout: in every layer and before the head; that of the base when left out.
+    alarm_precision: of a binary task, the precision that alarms are to have with 95 % confidence.
+    minimum_alarms: of a binary task, how many validation alarms the threshold rests on at least.
+    permutations: of a binary task, how often the TF-IDF baseline is fitted to permuted labels of train.
+    control: `shuffled_labels` permutes the labels of train and of validation over subjects, once. The AUROC of a single
+        permutation varies around 0.5 by more than its interval over test subjects.
+    """
+
+    base: ModelSource
+    notes: InputFile
+    cohort: InputFile
+    chunking: ChunkSettings = ChunkSettings()
+    aggregation: AggregationName = "max_and_mean"
+    c: Annotated[float, Field(gt=0)] | Literal["chosen"] = PAPERS_C
+    share_weight: bool = True
+    pooling: Annotated[PoolingName, WHEN_SET] = "cls"
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    minimum_alarms: Positive = 20
+    permutations: Annotated[int, Field(ge=20)] = 20
+    control: Literal["none", "shuffled_labels"] = "none"
+    epochs: Positive = 3
+    batch_items: Positive | None = 32
+
+    @model_validator(mode="after")
+    def _nothing_idle(self) -> Self:
+        if self.aggregation != "max_and_mean":
+            refuse_idle(self, "c", because=f"the aggregation is {self.aggregation!r}")
+        return self
+
+
+class ReadmissionSettings(LearningSettings):
+    """Who comes back unplanned.
+
+    risk: a table with `hadm_id` and `true_risk`, which only a made-up hospital has; it gives `best_auroc`.
+    """
+
+    risk: InputFile | None = None
+
+
+class OutcomeSettings(LearningSettings):
+    """What becomes of a patient, told from the first hours' notes of a stay: discharge summaries give it away.
+
+    notes: of `input = "early"` and `stays = "all"`.
+    task: `mortality` in hospital; `length-of-stay`, under 3 days, 3 to 7, over 7, for which notes of the first 72 hours
+        are too late; `diagnoses`, by groups of ICD codes.
+    groups: of diagnoses, the commonest of the train split, at least ten stays each.
+    """
+
+    task: Literal["mortality", "length-of-stay", "diagnoses"]
+    groups: Positive = GROUPS
+
+    @model_validator(mode="after")
+    def _settings_are_of_the_task(self) -> Self:
+        if self.task != "diagnoses":
+            refuse_idle(self, "groups", because=f"the task is {self.task!r}")
+        if OUTCOMES[self.task].kind != "binary":
+            refuse_idle(self, *OF_BINARY_TASKS, because=f"the task is {self.task!r}")
+        return self
+
+
+class OutcomeModelSettings(Settings):
+    """What `outcome.json` in a model folder says: all that scoring needs beside the network.
+
+    labels: what the network's classes are called, in their order.
+    pooling: what of a chunk the head reads; the first token in older models.
+    input: the notes of a stay that it learnt from; None where they, or the older stage that wrote this, did not say.
+    slope, intercept: of a binary task, what turns the log-odds of P into those of `calibrated`. A `temperature`, which
+        older models have in their place, is read as a slope of 1 / temperature.
+    threshold: of a binary task, P from which on an alarm is raised; None where no threshold had the evidence asked for.
+    alarm_precision: what was asked of it. alarms, alarms_right: of the validation admissions, how many reached it, and
+        for how many of these the outcome was true; None where there is no threshold, and in older models.
+    """
+
+    task: OutcomeName = READMISSION.name
+    labels: list[str] = list(READMISSION.labels)
+    input: Input | None = None
+    pooling: PoolingName = "cls"
+    chunking: ChunkSettings = ChunkSettings()
+    aggregation: AggregationName = "max_and_mean"
+    c: Annotated[float, Field(gt=0)] = PAPERS_C
+    slope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    intercept: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    threshold: float | None = None
+    alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    alarms: Annotated[int, Field(ge=0)] | None = None
+    alarms_right: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_slope(cls, given: Any) -> Any:
+        """The slope of a temperature; what is no temperature stays, and is refused as an unknown key."""
+        temperature = given.get("temperature") if isinstance(given, dict) and "slope" not in given else None
+        if not isinstance(temperature, (int, float)) or not 0 < temperature < inf:
+            return given
+        others = {name: value for name, value in given.items() if name != "temperature"}
+        return {"slope": 1 / temperature, "intercept": 0.0, **others}
+
+    @property
+    def outcome(self) -> Outcome:
+        return OUTCOMES[self.task]

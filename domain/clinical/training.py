@@ -1,0 +1,217 @@
+"""Chunks and the labels of their admissions, as the training loop asks for them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from bertrelay.errors import RequestError
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.progress import Bar
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.training.batches import Items
+from bertrelay.training.loop import Batch, train
+from domain.clinical.chunks import (
+    Chunker,
+    ChunkTokens,
+    stored_chunk_tokens,
+    unknown_shares,
+    unreadable,
+    warn_of_unknown,
+)
+from domain.clinical.classifier import OutcomeModel, start_model
+from domain.clinical.ids import canonical_id
+from domain.clinical.labelled_notes import LabelledNotes, read_labelled_notes
+from domain.clinical.metrics import Flags, Floats, auprc_of, auroc_of, mean_of_known
+from domain.clinical.model_evaluation import judge
+from domain.clinical.prediction import aggregate_labels, chunk_log_odds
+from domain.clinical.settings import (
+    OUTCOMES,
+    PAPERS_C,
+    Kind,
+    LearningSettings,
+    OutcomeModelSettings,
+    OutcomeSettings,
+    ReadmissionSettings,
+)
+from domain.pretraining.vocabulary import plain_rules
+
+CRITERION = "dev/auroc"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The chunks of a split, whose they are by numbers from 0, and the labels of those admissions, (…, labels)."""
+
+    chunks: NDArray[np.int64]
+    admissions: NDArray[np.int64]
+    labels: Flags
+
+    @property
+    def count(self) -> int:
+        """Of admissions."""
+        return len(self.labels)
+
+
+class OutcomeTask:
+    """Labels of chunks, as the training loop asks for them; an item is a chunk of a train admission."""
+
+    criterion = CRITERION
+
+    def __init__(
+        self, model: OutcomeModel, settings: LearningSettings, notes: LabelledNotes, tokens: ChunkTokens
+    ) -> None:
+        self.model, self.outcome_model = model.network, model
+        self.notes, self.tokens = notes, tokens
+        self.precision = settings.precision
+        self.chunks = tokens.of(notes.is_in("train"))
+        self.weights = chunk_weights(tokens.admissions[self.chunks], settings.share_weight)
+        self.lengths = self.padded_lengths = tokens.lengths[self.chunks]
+
+    def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
+        """The chunks `items`, their labels and weights."""
+        chunks = self.chunks[items]
+        width = int(self.tokens.lengths[chunks].max())
+        ids, mask = self.tokens.batch(chunks, width, self.outcome_model.pad_id)
+        labels = self.notes.labels[self.tokens.admissions[chunks]].astype(np.float32)  # (chunks, labels)
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "labels": torch.from_numpy(labels),
+            "weights": torch.from_numpy(self.weights[items].astype(np.float32)),
+        }
+        return Batch(inputs, {self.notes.outcome.name: len(items)})
+
+    def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        """The negative log-likelihood of the labels, in nats, summed over chunks by their weights."""
+        inputs = batch.inputs
+        logits = model(inputs["input_ids"], inputs["attention_mask"])  # (chunks, labels)
+        of_chunks = unlikeliness(logits, inputs["labels"], self.notes.outcome.kind)  # (chunks,)
+        return {self.notes.outcome.name: (inputs["weights"] * of_chunks).sum()}
+
+    def evaluate(self) -> Metrics:
+        """AUROC and average precision of the validation admissions, of several labels their means."""
+        split, how = self.of_split("validation"), self.outcome_model.settings
+        found = aggregate_labels(self.probabilities(split), split.admissions, split.count, how)
+        measures = {CRITERION: auroc_of, "dev/auprc": auprc_of}
+        return {name: mean_of_known(measure, found, split.labels) for name, measure in measures.items()}
+
+    def of_split(self, split: str) -> Split:
+        """The chunks of a split and its labels."""
+        is_in = self.notes.is_in(split)
+        chunks = self.tokens.of(is_in)
+        numbers = (np.cumsum(is_in) - 1)[self.tokens.admissions[chunks]]
+        return Split(chunks, numbers, self.notes.labels[is_in])
+
+    def probabilities(self, split: Split, bar: Bar | None = None) -> Floats:
+        """The probability of each label of the chunks of `split`, (chunks, labels)."""
+        precision = resolve_precision(self.precision, self.outcome_model.network.device)
+        found: Floats = expit(chunk_log_odds(self.outcome_model, self.tokens, split.chunks, precision, bar=bar))
+        return found
+
+
+def unlikeliness(logits: Tensor, labels: Tensor, kind: Kind) -> Tensor:
+    """The negative log-likelihood of the labels of each chunk, in nats; both (chunks, labels) to (chunks,)."""
+    if kind == "multi-class":
+        return cross_entropy(logits, labels, reduction="none")
+    return binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1)
+
+
+def chunk_weights(admissions: NDArray[np.int64], shared: bool) -> Floats:
+    """What each chunk weighs in training, 1 on average: all alike, or the chunks of each admission 1 together."""
+    if not shared:
+        return np.ones(len(admissions))
+    _, numbers, counts = np.unique(admissions, return_inverse=True, return_counts=True)
+    return (len(admissions) / len(counts)) / counts[numbers]
+
+
+def run(settings: ReadmissionSettings, context: StageContext) -> Metrics:
+    """Who comes back: trains a model, settles c, recalibration and threshold on validation, and judges it.
+
+    Raises RequestError for notes and cohorts that cannot be learnt from, and for a base that cannot learn it.
+    """
+    notes = read_labelled_notes(Path(settings.notes), Path(settings.cohort))
+    risks = None if settings.risk is None else _true_risks(notes, Path(settings.risk))
+    return _learnt(notes, settings, context, risks)
+
+
+def run_outcome(settings: OutcomeSettings, context: StageContext) -> Metrics:
+    """The other tasks, from early notes: the same training, and the figures of their kind.
+
+    Raises RequestError as `run` does, and for notes that give the outcome away.
+    """
+    outcome = OUTCOMES[settings.task]
+    notes = read_labelled_notes(Path(settings.notes), Path(settings.cohort), outcome, settings.groups)
+    return _learnt(notes, settings, context)
+
+
+def _learnt(
+    notes: LabelledNotes, settings: LearningSettings, context: StageContext, risks: Floats | None = None
+) -> Metrics:
+    if settings.control == "shuffled_labels":
+        notes = notes.with_shuffled_labels(settings.seed)
+    task = _task(settings, notes, context)
+    metrics = train(task, settings, context.output, context.work)
+    if not context.process_group.is_main:
+        return {}
+    return metrics | judge(task, settings, context.output, risks)
+
+
+def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContext) -> OutcomeTask:
+    how = OutcomeModelSettings(
+        task=notes.outcome.name,
+        labels=list(notes.names),
+        input=notes.input,
+        pooling=settings.pooling,
+        chunking=settings.chunking,
+        aggregation=settings.aggregation,
+        c=PAPERS_C if settings.c == "chosen" else settings.c,
+    )
+    model = start_model(
+        settings.base, how, dropout=settings.dropout, seed=settings.seed, cache_dir=context.cache / "hub"
+    )
+    model.network.to(default_device())
+    rules = plain_rules(model.tokenizer).to_str()
+    parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
+    folder = context.cache / "chunks" / fingerprint(parts)[:32]
+    chunker = Chunker(model.tokenizer, settings.chunking)
+    tokens = stored_chunk_tokens(notes.texts(), len(notes), chunker, folder)
+    unknown = unknown_shares(tokens, len(notes), chunker)
+    unread = np.flatnonzero(unreadable(tokens, len(notes), chunker))
+    if len(unread):
+        raise RequestError(
+            "notes: expected a text that the base can read for every stay, found white space, what its tokenizer drops "
+            f"or no word of its vocabulary for {len(unread):,} of {len(notes):,} in {notes.file}, the first in row "
+            f"{unread[0] + 1:,}. Leave these notes out, or take a base that knows their language."
+        )
+    warn_of_unknown(unknown)
+    notes = replace(notes, table=notes.table.assign(unknown_share=unknown))
+    return OutcomeTask(model, settings, notes, tokens)
+
+
+def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
+    """The true risk of each stay, (stays,). Raises RequestError where the table lacks that of a test stay."""
+    try:
+        table = pd.read_csv(file, dtype={"hadm_id": str, "true_risk": float}, usecols=["hadm_id", "true_risk"])
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"risk: expected a CSV file with the columns hadm_id and true_risk, found something else in {file} "
+            f"({type(error).__name__})"
+        ) from None  # whose words tell the value of a cell
+    by_id = dict(zip(table["hadm_id"].map(canonical_id), table["true_risk"], strict=True))
+    risks = np.array(notes.table["hadm_id"].map(by_id), np.float64)
+    missing = int(np.isnan(risks[notes.is_in("test")]).sum())
+    if missing:
+        raise RequestError(
+            f"risk: expected the true risk of every test admission, found none of {missing:,} in {file}. "
+            "Give the one of the same hospital."
+        )
+    return risks

@@ -1,0 +1,42 @@
+"""Uniform numbers as functions of a name or of a place: the same wherever, and with whatever else, they are drawn."""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Numbers = NDArray[np.uint64]
+
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+
+
+def place(name: str, key: str) -> float:
+    """Where `name` falls between 0 and 1: a keyed hash, uniform over names and independent for every key."""
+    digest = hashlib.blake2b(name.encode(), key=hashlib.sha256(key.encode()).digest(), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
+
+
+def uniform_draws(seed: int, epoch: int, items: Integers, places: Integers, draws: int = 3) -> Floats:
+    """`draws` numbers from 0 to 1 for each token, (tokens, draws).
+
+    items, places: of each token, (tokens,). Each item has a SplitMix64 generator (Steele, Lea & Flood 2014) of its own,
+    whose nth number is known without those before it.
+    """
+    epoch_seed = np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64).astype(np.uint64)
+    item_seeds = nth_number(epoch_seed, items.astype(np.uint64))[:, None]
+    indices = places.astype(np.uint64)[:, None] * np.uint64(draws) + np.arange(draws).astype(np.uint64)
+    return (nth_number(item_seeds, indices) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def nth_number(seeds: Numbers, indices: Numbers) -> Numbers:
+    """The numbers that SplitMix64 generators of these seeds give at these places, counted from 0."""
+    return mixed(seeds + (indices + np.uint64(1)) * np.uint64(GOLDEN_GAMMA))
+
+
+def mixed(values: Numbers) -> Numbers:
+    """Every bit of a value spread over all 64 (the finalizer of SplitMix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,182 @@
+"""The settings of term vectors, and a first look at the files they name; free of torch."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from bertrelay.data.records import Record, Rejects, rows
+from bertrelay.data.tables import Column, Table
+from bertrelay.errors import RequestError
+from bertrelay.progress import log
+from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Seed, Settings
+
+Layers = Literal["last_four", "last"]
+
+NEIGHBOURS = 5
+MAX_REJECTS = 0.1
+TERM, GROUP = "term", "group"
+RATING: list[Column] = ["term1", "term2", "score"]
+
+
+class TermsSettings(Settings):
+    """Vectors of medical terms, the nearest neighbours of each, and a picture of all.
+
+    terms: `columns` are that of the term and that of its group; else they are `term`, or the line of plain lines, and
+        `group` where there is a column of that name.
+    ratings: how alike people find two terms, in three columns: `columns`, else `term1`, `term2` and `score`.
+    layers: `last_four` is the sum of the last four, as in Huang, Altosaar & Ranganath (2019); `last` the last alone.
+    k: so many neighbours are told of each term.
+    perplexity: of the t-SNE; 30 and less for few terms when absent.
+    seed: of the t-SNE and of the intervals.
+    output: what kind of file the vectors stand in; `parquet` has the terms beside them.
+    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
+    max_rejects: the share of terms and ratings that may be unusable; in a list of forty, 0.01 would allow none.
+    """
+
+    model: ModelSource
+    terms: Table
+    ratings: Table | None = None
+    layers: Layers = "last_four"
+    k: Positive = NEIGHBOURS
+    perplexity: Annotated[float, Field(ge=1)] | None = None
+    seed: Seed = 7
+    output: Literal["npy", "parquet"] = "npy"
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = MAX_REJECTS
+
+    @model_validator(mode="after")
+    def _as_many_columns_as_are_read(self) -> Self:
+        named = self.terms.columns or []
+        if len(named) > 2:
+            raise ValueError(f"terms: expected the columns of term and group, found {len(named)} columns")
+        if self.ratings and len(self.ratings.columns or RATING) != len(RATING):
+            raise ValueError(f"ratings: expected three columns (two terms, score), found {self.ratings.columns}")
+        return self
+
+
+def check_files(settings: TermsSettings, cache: Path | None = None) -> None:
+    """Reads a row of each file, which tells most of what can be wrong with a request. Raises RequestError."""
+    next(rows(settings.terms, term_columns(settings.terms, cache), cache))
+    if settings.ratings:
+        next(rows(settings.ratings, RATING, cache))
+
+
+def term_columns(table: Table, cache: Path | None = None) -> list[Column]:
+    """The columns of term and group: those that `table` names, else what it has."""
+    is_lines = table.path is not None and table.file_format == "lines"
+    named: list[Column] = table.columns or [0 if is_lines else TERM]
+    if is_lines or len(named) > 1:
+        return named
+    try:
+        next(rows(table.model_copy(update={"columns": [GROUP]}), [], cache))
+    except RequestError:  # no groups; or nothing at all, which reading the terms will tell
+        return named
+    return [*named, GROUP]
+
+
+LEAST_RATINGS = 3  # through two points there is always a line
+
+
+class Term(NamedTuple):
+    """A term, its group (empty: none), and where it stands."""
+
+    text: str
+    group: str
+    file: str
+    line: int
+
+
+class RatedPairs(NamedTuple):
+    """Rows of two terms with the score of the pair, and what became of the other ratings."""
+
+    pairs: list[tuple[int, int]]
+    scores: list[float]
+    missing: int
+    repeated: int
+
+
+def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> list[Term]:
+    """The terms of `table` without blanks around them, each where it first stands.
+
+    cache: where a data set of the hub is kept.
+    Raises RequestError for a table that is not there, is empty, or lacks a column.
+    """
+    found: dict[str, Term] = {}
+    columns = term_columns(table, cache)
+    named = table.model_copy(update={"columns": columns}) if table.columns else table
+    for row in rows(named, columns, cache):
+        values, fault = _usable(row, [0])
+        text, group = values[0], str(values[1] or "").strip() if len(values) > 1 else ""
+        if fault is None and text in found:
+            same = found[text].group == group
+            fault = "a term that stands there already" + ("" if same else ", in another group")
+        if fault is None:
+            found[text] = Term(text, group, row.file, row.line)
+        else:
+            rejects.add(row.file, row.line, fault)
+    return list(found.values())
+
+
+def read_ratings(table: Table, row_of: Mapping[str, int], rejects: Rejects, cache: Path | None = None) -> RatedPairs:
+    """The pairs of `table` whose terms both have a row; a pair that is rated more than once has the mean score.
+
+    Says how many pairs have a term without a row, and how many ratings were of a pair that had one.
+    Raises RequestError for fewer than three pairs, and as `read_terms` does.
+    """
+    scores: dict[tuple[int, int], list[float]] = {}
+    missing, absent = 0, set[str]()
+    for row in rows(table, RATING, cache):
+        values, fault = _usable(row, [0, 1])
+        score = _number(values[2]) if fault is None else None
+        if fault or score is None:
+            rejects.add(row.file, row.line, fault or "no score")
+        elif unknown := {text for text in values[:2] if text not in row_of}:
+            missing += 1
+            absent |= unknown
+        else:
+            first, second = sorted(row_of[text] for text in values[:2])
+            scores.setdefault((first, second), []).append(score)
+    used = sum(map(len, scores.values()))
+    rejects.used(used + missing)
+    if missing:
+        log(f"{table.name}: {missing:,} of {used + missing:,} ratings are of {len(absent):,} terms that are not listed")
+    _check_enough(table, len(scores), missing)
+    if repeated := used - len(scores):
+        log(f"{table.name}: {repeated:,} ratings are of a pair that is rated already; such a pair has the mean score")
+    means = [sum(each) / len(each) for each in scores.values()]
+    return RatedPairs(list(scores), means, missing, repeated)
+
+
+def _check_enough(table: Table, pairs: int, missing: int) -> None:
+    if pairs < LEAST_RATINGS:
+        raise RequestError(
+            f"ratings: expected at least {LEAST_RATINGS} pairs of terms that are listed, found {pairs:,} in "
+            f"{table.name}, and {missing:,} ratings of other terms. Terms must be spelt alike in both files, capitals "
+            "too; list the rated terms, or give the ratings of these"
+        )
+
+
+def _usable(row: Any, texts: list[int]) -> tuple[list[Any], str | None]:
+    """The values of a row, those at `texts` without blanks around them; and why it cannot be used, if it cannot."""
+    if not isinstance(row, Record):
+        return [""], row.reason
+    values = list(row.values)
+    for place in texts:
+        if not isinstance(values[place], str):
+            return values, "a term that is no text"
+        values[place] = values[place].strip()
+        if not values[place]:
+            return values, "an empty term"
+    return values, None
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
