@@ -73,7 +73,6 @@ MODELS = {
     "student": "encoder",
     "teacher": "encoder",
     "cross-encoder": "scorer",
-    "gated": "scorer",
     "poly-encoder": "scorer",
     "bilstm": "bilstm",
     "pretraining": "base",

@@ -32,7 +32,6 @@ from domain.clinical.scorer import OutcomeScorer
 from domain.terms.vectors import term_vectors
 from students import shrink
 from teachers.baselines.cross_encoder import start_cross_encoder
-from teachers.baselines.gated_encoder import GatedCrossEncoder
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.rerank import load_scorer
 
@@ -41,7 +40,6 @@ base, texts = folder / "base", ["A dog runs.", "Rain.", "The cat sleeps on the m
 pairs = [(texts[0], texts[1]), (texts[2], texts[0]), (texts[1], texts[1])]
 (folder / "lines.txt").write_text("\\n".join(texts) + "\\n")
 start_cross_encoder(base).save(folder / "cross")
-GatedCrossEncoder(SentenceEncoder.load(base, "cpu")).save(folder / "gated")
 PolyEncoder(SentenceEncoder.load(base, "cpu"), codes=3).save(folder / "poly")
 save_tags(start_tags(base, LabelSet.of_types(["Disease"]), crf=True), folder / "tags")
 save_answers(start_answers(base, max_tokens=24, stride=4), folder / "answers")
@@ -79,7 +77,7 @@ def outcome(device):
     explained = scorer.explain(texts[2], precision="fp32")
     return [*(each.probability for each in scorer.score_texts(texts, precision="fp32")), explained.score.probability]
 
-calls = [vectors, file, fewer_dimensions, terms, tags, answers, outcome, *map(scores, ("cross", "gated", "poly"))]
+calls = [vectors, file, fewer_dimensions, terms, tags, answers, outcome, *map(scores, ("cross", "poly"))]
 expected = [call("cpu") for call in calls]
 assert default_device() == torch.device("cpu")
 accelerator = simulated_device.install()

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 def rerank(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help=f"A cross-encoder, gated or not, or poly-encoder. {MODEL_HELP}")
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"A cross-encoder or poly-encoder. {MODEL_HELP}")],
     pairs: Annotated[
         str,
         typer.Argument(

@@ -6,17 +6,15 @@ from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
     from teachers.baselines.cross_encoder import CrossEncoder
-    from teachers.baselines.gated_encoder import GatedCrossEncoder
     from teachers.baselines.poly_encoder import PolyEncoder
     from teachers.baselines.rerank import RerankedFile, load_scorer, rerank_file
 
-__all__ = ["CrossEncoder", "GatedCrossEncoder", "PolyEncoder", "RerankedFile", "load_scorer", "rerank_file"]
+__all__ = ["CrossEncoder", "PolyEncoder", "RerankedFile", "load_scorer", "rerank_file"]
 
 __getattr__ = loader(
     __name__,
     {
         "CrossEncoder": "cross_encoder",
-        "GatedCrossEncoder": "gated_encoder",
         "PolyEncoder": "poly_encoder",
         "RerankedFile": "rerank",
         "load_scorer": "rerank",

@@ -4,7 +4,7 @@ On disk it is a plain transformers folder that `AutoModelForSequenceClassificati
 """
 
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,8 +30,7 @@ from bertrelay.data.texts import each_pair
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
 from bertrelay.layout import read_layout
-from teachers.baselines.gated_encoder import GatedCrossEncoder
-from teachers.baselines.pair_scores import LOGIT, Pairs, score_pairs
+from teachers.baselines.pair_scores import Pairs, score_pairs
 from teachers.baselines.pair_tokens import PairTokens, pair_rules, tokenize_pairs
 
 MAX_TOKENS = 256
@@ -45,8 +44,6 @@ class CrossEncoder(nn.Module):
     network: one of transformers' for sequence classification, with one figure.
     max_tokens: the longest pair, special tokens included; 256 at most when left out.
     """
-
-    output: ClassVar = LOGIT
 
     def __init__(
         self, network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, max_tokens: int | None = None
@@ -71,8 +68,6 @@ class CrossEncoder(nn.Module):
         """
         device = as_device(device)
         folder = model_folder(source, cache_dir=cache_dir)
-        if GatedCrossEncoder.stands_in(folder):
-            raise RequestError(f"model: the cross-encoder in {folder} is a gated one; GatedCrossEncoder.load loads it")
         network, missing = load_network(folder, AutoModelForSequenceClassification)
         if network.config.num_labels != 1 or any(name.startswith("classifier") for name in missing):
             raise RequestError(

@@ -14,7 +14,6 @@ from bertrelay.hardware import default_device
 from bertrelay.pooling import Pooling
 from teachers.baselines.bilstm import BiLstmEncoder
 from teachers.baselines.cross_encoder import holds_cross_encoder
-from teachers.baselines.gated_encoder import GatedCrossEncoder
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.word_vectors import vectors_for
 from teachers.evaluation.settings import EncoderSource
@@ -51,7 +50,7 @@ def encoder_at(
     Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
     """
     folder = model_folder(model, cache_dir=cache and cache / "hub")
-    if PolyEncoder.stands_in(folder) or GatedCrossEncoder.stands_in(folder) or holds_cross_encoder(folder):
+    if PolyEncoder.stands_in(folder) or holds_cross_encoder(folder):
         raise RequestError(
             f"model: expected a sentence encoder, found in {folder} a network that scores pairs of sentences. "
             "Use it by `bertrelay rerank`, in recipes by teachers.rerank."

@@ -1,8 +1,7 @@
 """What networks that score pairs of sentences share."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import ClassVar, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -19,29 +18,12 @@ from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_b
 Pairs = Sequence[tuple[str, str]]
 
 
-class Output(NamedTuple):
-    """What a network gives for a pair.
-
-    scores: of its outputs, from 0 to 1.
-    loss, error: its name, and its sum over outputs and gold scores from 0 to 1.
-    """
-
-    scores: Callable[[Tensor], Tensor]
-    loss: str
-    error: Callable[[Tensor, Tensor], Tensor]
+LOSS = "cross_entropy"
 
 
-# Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s
-LOGIT = Output(torch.sigmoid, "cross_entropy", partial(F.binary_cross_entropy_with_logits, reduction="sum"))
-
-
-def near_cosine(cosines: Tensor) -> Tensor:
-    """From 0 to 1, in the order of the cosines, those below 0 too, and at most 0.07 from any other."""
-    return torch.sigmoid(6 * cosines - 3)
-
-
-# As a bi-encoder learns scores.
-COSINE = Output(near_cosine, "squared_error", partial(F.mse_loss, reduction="sum"))
+def cross_entropy(logits: Tensor, scores: Tensor) -> Tensor:
+    """Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s from 0 to 1, both (pairs,)."""
+    return F.binary_cross_entropy_with_logits(logits, scores, reduction="sum")
 
 
 class PaddedPairs(Protocol):
@@ -62,9 +44,8 @@ class PaddedPairs(Protocol):
 
 
 class PairScorer(Protocol):
-    """A network from pairs of sentences to outputs (pairs,)."""
+    """A network from pairs of sentences to logits (pairs,), whose sigmoid is the score."""
 
-    output: ClassVar[Output]
     pad_id: int
     training: bool
 
@@ -99,8 +80,8 @@ def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: i
     with computing(model, precision), using(packed):
         for rows, width, height in sorted_batches(lengths, size, model.max_tokens):
             inputs = tokens.padded(np.pad(rows, (0, height - len(rows)), mode="edge"), model.pad_id, width)
-            outputs = model(**{name: each.to(model.device) for name, each in inputs.items()})  # (height,)
-            scores[rows] = model.output.scores(outputs[: len(rows)]).cpu().numpy()
+            logits = model(**{name: each.to(model.device) for name, each in inputs.items()})  # (height,)
+            scores[rows] = torch.sigmoid(logits[: len(rows)]).cpu().numpy()
     _check_finite(scores)
     return scores
 

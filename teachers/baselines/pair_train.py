@@ -16,8 +16,7 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from teachers.baselines.cross_encoder import CrossEncoder, start_cross_encoder
-from teachers.baselines.gated_encoder import start_gated
-from teachers.baselines.pair_scores import Pairs
+from teachers.baselines.pair_scores import LOSS, Pairs, cross_entropy
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings
 from teachers.baselines.side_scorer import SideScorer
@@ -34,8 +33,6 @@ def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
 
     def start() -> Scorer:
         cache, orders = context.cache / "hub", settings.both_orders
-        if settings.gated:
-            return start_gated(settings.base, cache)
         return start_cross_encoder(settings.base, settings.max_tokens, settings.seed, cache, both_orders=orders)
 
     return _run(start, settings, context, both_orders=settings.both_orders)
@@ -96,7 +93,7 @@ def _tested(name: str, model: Scorer, pairs: StsPairs, precision: str) -> Metric
 
 
 class PairTask:
-    """The error of a score, as the training loop asks for it: the one of the network's output."""
+    """Binary cross-entropy of the scores, as the training loop asks for it."""
 
     def __init__(self, model: Scorer, settings: PairSettings, examples: Examples, dev: Examples | None) -> None:
         self.model, self.settings, self.dev = model, settings, dev
@@ -108,12 +105,11 @@ class PairTask:
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         inputs = self.tokens.padded(items, self.model.pad_id)
-        return Batch({**inputs, "labels": self.labels[torch.from_numpy(items)]}, {self.model.output.loss: len(items)})
+        return Batch({**inputs, "labels": self.labels[torch.from_numpy(items)]}, {LOSS: len(items)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         inputs = {name: tensor for name, tensor in batch.inputs.items() if name != "labels"}
-        output = self.model.output
-        return {output.loss: output.error(model(**inputs), batch.inputs["labels"])}
+        return {LOSS: cross_entropy(model(**inputs), batch.inputs["labels"])}
 
     def evaluate(self) -> Metrics:
         dev = cast(Examples, self.dev)

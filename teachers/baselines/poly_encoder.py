@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from teachers.baselines.pair_scores import LOGIT
 from teachers.baselines.side_scorer import SideScorer
 
 WEIGHTS = "poly.safetensors"
@@ -30,7 +29,6 @@ def attend(queries: Tensor, values: Tensor, mask: Tensor | None = None) -> Tenso
 class PolyEncoder(SideScorer):
     """Pairs of sentences to how alike they are, by `codes` learnt queries to the tokens of the first."""
 
-    output = LOGIT
     file, own, title, stage = WEIGHTS, ("codes", "scale", "shift"), "a poly-encoder", "teachers.poly-encoder"
 
     def __init__(self, encoder: SentenceEncoder, codes: int, seed: int = 0) -> None:

@@ -20,7 +20,6 @@ from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from teachers.baselines.cross_encoder import CrossEncoder
-from teachers.baselines.gated_encoder import GatedCrossEncoder
 from teachers.baselines.pair_files import (
     BLOCK_PAIRS,
     SUFFIXES,
@@ -52,13 +51,12 @@ class RerankedFile(NamedTuple):
 
 
 def load_scorer(model: str | Path, cache: Path | None = None, device: str | torch.device | None = None) -> Scorer:
-    """The cross-encoder, gated or not, or poly-encoder of a folder or hub id. Raises RequestError for another.
+    """The cross-encoder or poly-encoder of a folder or hub id. Raises RequestError for another.
 
     device: as of `SentenceEncoder.load`.
     """
     folder = model_folder(model, cache_dir=cache and cache / "hub")
-    kind = next((kind for kind in (PolyEncoder, GatedCrossEncoder) if kind.stands_in(folder)), CrossEncoder)
-    return kind.load(folder, device=device)
+    return (PolyEncoder if PolyEncoder.stands_in(folder) else CrossEncoder).load(folder, device=device)
 
 
 def rerank_file(

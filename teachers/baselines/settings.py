@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from bertrelay.data.tables import Table
 from bertrelay.settings import RUN_ONLY, InputFile, ModelSource, Positive, Settings, refuse_idle
@@ -13,7 +13,7 @@ from teachers.settings import Concatenation, ScoreRange, StsTable
 class PairSettings(TrainingSettings):
     """A network that says how alike two sentences are, from 0 to 1.
 
-    base: the BERT it starts from; a sentence encoder's is taken out of it, but stays whole when gated.
+    base: the BERT it starts from; a sentence encoder's is taken out of it.
     train, dev: tables of sentence1, sentence2 and score, or with other columns that they name; dev chooses the best
         weights by Spearman.
     test: STS sets by name, scored after the training.
@@ -35,27 +35,27 @@ class PairSettings(TrainingSettings):
         return self
 
 
+def _not_gated(gated: bool) -> bool:
+    if gated:
+        raise ValueError(
+            "expected no gated cross-encoder, which is no longer supported: from the same start an ordinary one comes "
+            "level with the bi-encoder. Leave `gated` out"
+        )
+    return gated
+
+
 class CrossEncoderSettings(PairSettings):
     """A BERT that reads both sentences at once.
 
     max_tokens: the longest pair, special tokens included; as many as the base has positions, and 256 at most.
-    gated: it begins as the bi-encoder that the base is, and each sentence looks at the other through gates that learn
-        to open; a score knows no order, and each sentence is cut where the base cuts it. Otherwise both stand in one
-        row, and a new head learns to score it.
+    gated: no longer supported; false alone is accepted.
     both_orders: each pair is learnt from as (a, b) and as (b, a), and a score is the mean of both: for likeness, which
         knows no order. Training and scoring take twice as long.
     """
 
     max_tokens: Annotated[int, Field(ge=8, lt=2**31)] | None = None
-    gated: bool = False
+    gated: Annotated[bool, AfterValidator(_not_gated)] = False  # in the fingerprints of earlier runs
     both_orders: bool = False
-
-    @model_validator(mode="after")
-    def _nothing_idle_when_gated(self) -> Self:
-        if self.gated:
-            because = "with gated = true each sentence stands in a row of its own, and a score knows no order"
-            refuse_idle(self, "max_tokens", "both_orders", because=because)
-        return self
 
 
 class PolyEncoderSettings(PairSettings):
@@ -95,7 +95,7 @@ class BiLstmSettings(TrainingSettings):
 class RerankSettings(Settings):
     """Pairs of sentences scored from 0 to 1, in `scores.<output>`; candidates of queries ranked by their scores.
 
-    model: a cross-encoder, gated or not, or a poly-encoder.
+    model: a cross-encoder or a poly-encoder.
     pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search.
     top: ranks the candidates of each query, which stand one below the other, and keeps so many; answers of a search
         are ranked without it too.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
-from teachers.baselines.pair_scores import Output, Pairs, score_pairs
+from teachers.baselines.pair_scores import Pairs, score_pairs
 from teachers.baselines.weights import fill, read_weights
 
 
@@ -42,7 +42,6 @@ class SideScorer(nn.Module):
     title, stage: what it is, and what trains it, for who gives another folder.
     """
 
-    output: ClassVar[Output]
     file: ClassVar[str]
     own: ClassVar[tuple[str, ...]]
     title: ClassVar[str]
