@@ -63,11 +63,10 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import Metrics, StageContext
 from students.build import start_student
-from students.corpus import CorpusPlan, Translations, build_corpus
-from students.evaluation import read_translations
-from students.scores import translation_metrics
-from students.settings import TeacherCopy
-from students.sources import AlignedFiles
+from students.evaluate import read_translations
+from students.metrics import translation_metrics
+from students.parallel.corpus import CorpusPlan, Translations, build_corpus
+from students.settings import AlignedFiles, TeacherCopy
 from students.targets import fill_targets
 
 VOCABULARY, LEARNING_RATE = 4_000, 5e-4

@@ -14,11 +14,9 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import train
-from students.corpus import CorpusPlan, build_corpus
-from students.dev import dev_data
-from students.distill import DistillationTask
-from students.settings import DistillSettings
-from students.sources import AlignedFiles, Filters
+from students.distill import DistillationTask, dev_data
+from students.parallel.corpus import CorpusPlan, build_corpus
+from students.settings import AlignedFiles, DistillSettings, Filters
 from students.targets import fill_targets
 
 EVERY_PAIR = Filters(max_length_ratio=1000, max_characters=100_000, drop_copies=False, drop_duplicates=False)

@@ -57,9 +57,9 @@ from pipelines.plan import make_plan
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.runner import RunOptions, run
-from students.searching.opened import open_index
-from teachers.baselines.bilstm import BiLstmEncoder
-from teachers.baselines.rerank import load_scorer
+from students.index import open_index
+from teachers.baselines.word_vectors import BiLstmEncoder
+from teachers.rerank import load_scorer
 
 RECIPE = Path(__file__).with_name("fuzz.toml")
 HANG_SECONDS, STOP_SECONDS, MEMORY_BYTES = 120, 6, 10 << 30  # the second of a processor

@@ -53,9 +53,8 @@ from bertrelay.vocabulary import train_wordpiece
 from domain.pretraining.corpus import build_corpus as build_document_corpus
 from domain.pretraining.settings import DocumentSource
 from students import distill
-from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.settings import DistillSettings
-from students.sources import AlignedFiles, Filters
+from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.settings import AlignedFiles, DistillSettings, Filters
 from students.targets import fill_targets
 
 SIZES = [10_000, 100_000, 1_000_000]

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from benchmarks.machine import MINILM, add_data, machine, require
 from bertrelay.data.vectors import open_vectors
 from bertrelay.encoder import SentenceEncoder
-from students.mining.both_ways import neighbours_both_ways
-from students.mining.mine import VECTORS, mine_files
-from students.mining.settings import NEIGHBOURS, Method
-from students.parallel import clean
+from students.bitext import VECTORS, mine_files
+from students.neighbours import neighbours_both_ways
+from students.parallel.pairs import clean
+from students.settings import NEIGHBOURS, Method
 
 TATOEBA = Path("parallel", "tatoeba")
 PAIRED, SOURCE_ONLY = 700, 150

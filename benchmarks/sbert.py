@@ -36,8 +36,8 @@ from bertrelay.stage import StageContext
 from pipelines.folders import latest_name, read_done
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
+from teachers.data import Examples, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
-from teachers.examples import Examples, read_examples
 from teachers.settings import COLUMNS, EvaluateSettings, TrainSettings
 from teachers.train import run
 

@@ -21,8 +21,8 @@ from benchmarks.english import MULTI30K, STSB, draw
 from benchmarks.machine import MINILM, add_data, machine, require
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, unit
-from students.searching.index import build_index
-from students.searching.opened import SearchIndex
+from students.index import SearchIndex
+from students.index_build import build_index
 
 K, FOUND = 10, 0.95
 

@@ -54,15 +54,12 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from bertrelay.vocabulary import train_unigram
-from students.build import fitted_projection
-from students.corpus import CorpusPlan, ParallelCorpus, Translations, build_corpus
-from students.dev import DevData
-from students.distill import DistillationTask
-from students.evaluation import read_translations
-from students.layers import copy_of
-from students.scores import Encoded, mse_metrics, translation_metrics
-from students.settings import DistillSettings, TeacherCopy
-from students.sources import AlignedFiles
+from students.build import copy_of, fitted_projection
+from students.distill import DevData, DistillationTask
+from students.evaluate import read_translations
+from students.metrics import Encoded, mse_metrics, translation_metrics
+from students.parallel.corpus import CorpusPlan, ParallelCorpus, Translations, build_corpus
+from students.settings import AlignedFiles, DistillSettings, TeacherCopy
 from students.targets import Targets, fill_targets
 
 LANGUAGE, VOCABULARY, MAX_TOKENS, BATCH_TOKENS = "fr", 16_000, 128, 2_048

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bertrelay.stage import Metrics
-from teachers.evaluation.names import MAIN
+from teachers.evaluation.settings import MAIN
 
 SIMILARITY = "Semantic textual similarity"
 CLASSIFICATION = "Classification of sentences"

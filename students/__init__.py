@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
-    from students.comparing import similarity
-    from students.mining.mine import Mined, Mining, mine, mine_files
-    from students.searching.index import build_index
-    from students.searching.opened import Hit, SearchIndex, open_index
-    from students.searching.search import search
-    from students.searching.settings import Hnsw
-    from students.shrinking.shrink import Shrunk, shrink
-    from students.shrinking.trim import trim_vocabulary
+    from students.bitext import Mined, Mining, mine, mine_files
+    from students.evaluate import similarity
+    from students.index import Hit, SearchIndex, open_index
+    from students.index_build import build_index, search
+    from students.settings import Hnsw
+    from students.shrinking import Shrunk, shrink
+    from students.vocabulary import trim_vocabulary
 
 __all__ = [
     "Hit",
@@ -34,19 +33,19 @@ __all__ = [
 __getattr__ = loader(
     __name__,
     {
-        "Hit": "searching.opened",
-        "Hnsw": "searching.settings",
-        "Mined": "mining.mine",
-        "Mining": "mining.mine",
-        "SearchIndex": "searching.opened",
-        "Shrunk": "shrinking.shrink",
-        "build_index": "searching.index",
-        "mine": "mining.mine",
-        "mine_files": "mining.mine",
-        "open_index": "searching.opened",
-        "search": "searching.search",
-        "shrink": "shrinking.shrink",
-        "similarity": "comparing",
-        "trim_vocabulary": "shrinking.trim",
+        "Hit": "index",
+        "Hnsw": "settings",
+        "Mined": "bitext",
+        "Mining": "bitext",
+        "SearchIndex": "index",
+        "Shrunk": "shrinking",
+        "build_index": "index_build",
+        "mine": "bitext",
+        "mine_files": "bitext",
+        "open_index": "index",
+        "search": "index_build",
+        "shrink": "shrinking",
+        "similarity": "evaluate",
+        "trim_vocabulary": "vocabulary",
     },
 )

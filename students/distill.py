@@ -1,6 +1,7 @@
-"""The stage `students.distill`: a multilingual student learns the teacher's vector space (Reimers & Gurevych 2020)."""
+"""The dev score of a student: how much of the teacher's space it explains, and whether translations meet in it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from shutil import copyfile
 
 import numpy as np
@@ -16,10 +17,40 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from students.build import start_student
-from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.dev import CRITERION, DevData, dev_data, dev_figures
+from students.metrics import Encoded, english_of, parallel_metrics
+from students.parallel.corpus import CorpusPlan, ParallelCorpus, Translations, build_corpus
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, save_variance
+
+CRITERION = "dev/explained_variance"
+
+
+@dataclass(frozen=True)
+class DevData:
+    """Held-out pairs by language, and what the teacher says of their English sentences.
+
+    variance: of the training targets, the unit in which distances are told.
+    """
+
+    pairs: dict[str, Translations]
+    teacher: Encoded
+    variance: float
+
+
+def dev_data(corpus: ParallelCorpus, teacher: SentenceEncoder, targets: Targets, precision: str) -> DevData:
+    pairs = {language: sides for language, sides in corpus.dev.items() if sides.english}
+    return DevData(pairs, Encoded.of(teacher, english_of(pairs), precision), targets.variance)
+
+
+def dev_figures(student: SentenceEncoder, dev: DevData, precision: str) -> Metrics:
+    """Translation accuracy and distances by language; 1 − the mean relative distance is what chooses the weights."""
+    others = [sentence for sides in dev.pairs.values() for sentence in sides.other]
+    vectors = Encoded.of(student, [*dev.teacher.rows, *others], precision)
+    figures = parallel_metrics(dev.pairs, vectors, dev.teacher, dev.variance, intervals=False)
+    distances = [value for name, value in figures.items() if name.startswith("mse_relative/") and value is not None]
+    named = {f"dev/{name}": value for name, value in figures.items()}
+    return {**named, CRITERION: 1 - float(np.mean(distances))}
+
 
 CORPUS_VERSION = 1
 

@@ -1,14 +1,126 @@
-"""The settings of the students' stages; free of torch."""
+"""Where parallel sentences come from and which pairs are kept: settings alone, with nothing heavy to load."""
 
-from typing import Annotated, Any, Literal, Self
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from bertrelay.data.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header
 from bertrelay.encoder_settings import NewEncoder, VocabularySize
-from bertrelay.settings import MaxTokens, ModelSource, Positive, Settings, refuse_idle
+from bertrelay.settings import RUN_ONLY, DataSource, InputFile, MaxTokens, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
-from students.sources import Filters, ParallelSource
 from teachers.settings import StsTable
+
+ENGLISH = "en"
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
+
+
+def _language(value: str) -> str:
+    if not LANGUAGE.fullmatch(value):
+        raise ValueError(f"expected a language code such as de, ko or zh-Hant, found {value!r}")
+    if value == ENGLISH:
+        raise ValueError("the other side cannot be en as well; name a variety of English en-x-plain, for example")
+    return value
+
+
+Language = Annotated[str, AfterValidator(_language)]
+
+
+class AlignedFiles(DataSource):
+    """Two files in which row n of one translates row n of the other: plain lines, or the same table in two languages.
+
+    column: which column of both files holds the sentence.
+    format, header: as for any table.
+    """
+
+    english: InputFile
+    other: InputFile
+    language: Language
+    column: Column = 0
+    format: Format | None = None
+    header: bool = True
+
+    @model_validator(mode="after")
+    def _header_counts(self) -> Self:
+        refuse_idle_header(self, [self.format or format_of(path) for path in (self.english, self.other)])
+        return self
+
+    @property
+    def name(self) -> str:
+        """What accounts call it."""
+        return f"{self.english} + {self.other}"
+
+    @property
+    def languages(self) -> list[str]:
+        """The languages beside English."""
+        return [self.language]
+
+    def tables(self) -> tuple[Table, Table]:
+        """The English table and the other one."""
+        shape: dict[str, Any] = {"format": self.format, "columns": [self.column], "header": self.header}
+        return Table(path=self.english, **shape), Table(path=self.other, **shape)
+
+
+class TranslationColumns(TableSource):
+    """One table with a column of English and a column for each other language.
+
+    others: language to column, such as `{ de = "de", fr = "translation.fr" }`.
+    """
+
+    english: Column = ENGLISH
+    others: Annotated[dict[Language, Column], Field(min_length=1)]
+
+    @property
+    def languages(self) -> list[str]:
+        """The languages beside English, in the order of the columns."""
+        return list(self.others)
+
+    def table(self) -> Table:
+        """The table with its columns, English first."""
+        return Table(columns=[self.english, *self.others.values()], **self.model_dump(exclude={"english", "others"}))
+
+
+def _kind(value: Any) -> str | None:
+    """Which kind of source the keys of `value` speak of, so that mistakes are judged by that kind alone."""
+    keys = set(value) if isinstance(value, dict) else set(type(value).model_fields) if _is_source(value) else set()
+    if keys & {"others", "path", "hub"}:
+        return "columns"
+    if keys & {"other", "language", "english"}:
+        return "files"
+    return None
+
+
+def _is_source(value: Any) -> bool:
+    return isinstance(value, AlignedFiles | TranslationColumns)
+
+
+ParallelSource = Annotated[
+    Annotated[AlignedFiles, Tag("files")] | Annotated[TranslationColumns, Tag("columns")],
+    Discriminator(
+        _kind,
+        custom_error_type="parallel_source",
+        custom_error_message="expected either two aligned files, { english = FILE, other = FILE, language = 'de' }, "
+        "or a table, { path = FILE, english = 'en', others = { de = 'de' } } (hub = NAME in place of path)",
+    ),
+]
+
+
+class Filters(Settings):
+    """Which pairs are left out of training. Each one left out is counted with its reason.
+
+    max_characters: of either side; longer ones are seldom one sentence, and a student would see them cut.
+    max_length_ratio: of the longer side to the shorter, where the longer has at least 30 characters. East Asian wide
+    characters (Unicode TR 11) count as two, as one of them says about as much as two letters; short pairs are spared,
+    because "Yes." rightly becomes "Oui, bien sûr."
+    drop_copies: pairs whose two sides are the same but for case and spaces, which are mostly untranslated.
+    drop_duplicates: the same translation of the same English, given again.
+    """
+
+    max_characters: Annotated[int, Field(ge=1)] = 1000
+    max_length_ratio: Annotated[float, Field(ge=1)] = 3.0
+    drop_copies: bool = True
+    drop_duplicates: bool = True
 
 
 class TeacherCopy(Settings):
@@ -102,4 +214,120 @@ class EvaluateSettings(Settings):
             raise ValueError("expected `parallel` or `sts` (or both): without them there is nothing to score")
         if not self.parallel:
             refuse_idle(self, "teacher", "lookup", "picture_sentences", because="it needs the sentences of `parallel`")
+        return self
+
+
+IndexKind = Literal["auto", "exact", "hnsw"]
+
+EXACT_UP_TO = 100_000
+"""Sentences that `auto` searches exactly: some tens of milliseconds for a query."""
+
+
+def index_beside(corpus: str | Path) -> Path:
+    """The folder of a corpus's index, where none is named."""
+    return Path(f"{corpus}.index")
+
+
+class Hnsw(Settings):
+    """The graph of an approximate index (Malkov & Yashunin, 2016). Larger numbers find more and take longer.
+
+    links: of each vector on each level, twice as many on the lowest (their M); memory grows with it.
+    ef_construction: candidates kept while a vector is linked.
+    ef_search: candidates kept while a query is answered.
+    """
+
+    links: Annotated[int, Field(ge=2, le=1024)] = 32
+    ef_construction: Positive = 100
+    ef_search: Positive = 100
+
+
+class IndexSettings(Settings):
+    """An index of a corpus, written to `index/`, for `bertrelay search MODEL --index`.
+
+    corpus: one column of text: plain lines, `text` of a table, or the column it names.
+    kind: `exact` compares a query with every vector, `hnsw` walks a graph; `auto` is exact up to 100,000 sentences.
+    prompt: which of the model's prompts stands before each sentence; the model's default when absent.
+    batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
+    max_rejects: the share of records that may be unusable.
+    """
+
+    model: ModelSource
+    corpus: Table
+    kind: IndexKind = "auto"
+    hnsw: Hnsw = Hnsw()
+    prompt: str | None = None
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+
+Method = Literal["auto", "exact", "approximate"]
+MinedFormat = Literal["tsv", "csv", "jsonl", "parquet"]
+MINED_SUFFIXES = tuple(f".{each}" for each in get_args(MinedFormat))
+
+NEIGHBOURS = 4
+"""The k of Artetxe & Schwenk (2019)."""
+
+EXACT_PAIRS = 10**11
+"""Up to so many pairs all are compared: some minutes' work, and a graph would take longer. Memory sets no limit."""
+
+
+def work_beside(output: Path) -> Path:
+    """The folder of what is found until `output` is written."""
+    return output.with_name(output.name + ".work")
+
+
+class MineSettings(Settings):
+    """Sentences of two tables that translate one another.
+
+    source, target: a column of text each: `columns`, else `text`, or the whole line of plain lines.
+    k: so many nearest neighbours of a sentence say what is near for it.
+    threshold: pairs with a lower margin are left out; 1 is as near as to the neighbours.
+    gold: the true pairs, in columns `source_line` and `target_line`, from which precision, recall and F1 are told, and
+        the threshold of the highest F1 is taken when none is given. Lines count from 1, a header included.
+    method: exact compares all with all; approximate goes through a graph (HNSW); auto is exact up to 10¹¹ pairs.
+    output: what kind of file `mined` is.
+    max_rejects: the share of records that may be unusable.
+    """
+
+    model: ModelSource
+    source: Table
+    target: Table
+    k: Positive = NEIGHBOURS
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    gold: Table | None = None
+    method: Method = "auto"
+    output: MinedFormat = "tsv"
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+
+class ShrinkSettings(Settings):
+    """A smaller model, in `model/`, and size, speed and scores of both.
+
+    corpus: text in the languages the model is for; of a table all the columns that are named, else `text`.
+    trim_vocabulary: leave out the pieces that the corpus does not use. Changes no vector of the corpus.
+    layers: keep so many layers, evenly spread, the first and the last among them.
+    dimensions: so many dimensions of a vector, along which those of the corpus are longest.
+    sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
+    max_rejects: the share of records that may be unusable.
+
+    Fewer layers or dimensions give other vectors. `students.distill` can start from such a model, and teach it again.
+    """
+
+    model: ModelSource
+    corpus: Annotated[list[Table], Field(min_length=1)]
+    trim_vocabulary: bool = True
+    layers: Positive | None = None
+    dimensions: Positive | None = None
+    sts: dict[str, StsTable] = {}
+    parallel: list[ParallelSource] = []
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> Self:
+        if not (self.trim_vocabulary or self.layers or self.dimensions):
+            raise ValueError("expected trim_vocabulary, layers or dimensions: without any the model stays as it is")
         return self

@@ -17,7 +17,7 @@ from bertrelay.hardware import resolve_precision
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.vector_files import fill_vectors
-from students.corpus import ParallelCorpus, Sentences
+from students.parallel.corpus import ParallelCorpus, Sentences
 
 BLOCK = 8192
 VARIANCE = "distillation.json"

@@ -1,25 +1,130 @@
-"""The stage `teachers.train`: an English sentence encoder learns from labelled pairs or triplets."""
+"""The stage `teachers.train`: an English sentence encoder is trained on labelled pairs or triplets."""
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import BertModel
 
+from bertrelay.backbone import bert_config, start_positions
 from bertrelay.data.records import Rejects
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
+from bertrelay.distributed import wait_for_all
+from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import pairwise
+from bertrelay.evaluation.statistics import share, spearman
+from bertrelay.files import read_json, write_json
+from bertrelay.settings import AnySettings
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
-from teachers.build import start_encoder
-from teachers.dev import DevData, criterion, dev_figures, read_dev
-from teachers.examples import Examples, read_examples
-from teachers.model import Teacher, save_head, start_head
-from teachers.objectives import cosine_loss, softmax_loss, triplet_loss
+from bertrelay.training.settings import TrainingSettings
+from bertrelay.vocabulary import train_wordpiece
+from teachers.data import Examples, read_examples
+from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
+from teachers.objectives import Teacher, cosine_loss, save_head, softmax_loss, start_head, triplet_loss
 from teachers.settings import TrainSettings
+
+
+def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: StageContext) -> SentenceEncoder:
+    """The encoder before its first step."""
+    if isinstance(settings.base, NewEncoder):
+        encoder = new_bert(settings.base, sentences, settings.seed)
+    else:
+        encoder = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
+    return _as_set(encoder, settings)
+
+
+def new_bert(size: NewEncoder, sentences: Sequence[str], seed: int) -> SentenceEncoder:
+    """A BERT with random weights and a WordPiece vocabulary learnt from `sentences`."""
+    tokenizer = train_wordpiece(sentences, size.vocabulary, size.max_tokens, lowercase=not size.cased)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = BertModel(bert_config(size, tokenizer))
+    start_positions(network, size)
+    return SentenceEncoder(network, tokenizer)
+
+
+def _as_set(encoder: SentenceEncoder, settings: TrainSettings) -> SentenceEncoder:
+    """The encoder with the pooling, linear layer and length of the settings, where they say anything."""
+    pooling = encoder.pooling if settings.pooling is None else settings.pooling
+    changed = SentenceEncoder(
+        encoder.backbone,
+        encoder.tokenizer,
+        pooling=pooling,
+        projection=encoder.projection,
+        normalize=encoder.normalize,
+        max_tokens=settings.max_tokens or encoder.max_tokens,
+        prompts=encoder.prompts,
+        similarity=encoder.similarity,
+    )
+    if settings.linear and changed.projection is None:  # a base that has one goes on with it
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            changed.projection = Projection(changed.pooled_dim, changed.pooled_dim)
+    return changed
+
+
+STS_MEAN = "dev/sts/spearman_cosine"
+OWN = {"softmax": "dev/accuracy", "cosine": "dev/spearman_cosine", "triplet": "dev/triplet_accuracy"}
+
+
+@dataclass(frozen=True)
+class DevData:
+    """Held-out data that chooses the best weights; either part may be absent."""
+
+    examples: Examples | None
+    sts: dict[str, StsPairs]
+
+
+def read_dev(settings: TrainSettings, context: StageContext, rejects: Rejects) -> DevData:
+    sts = {name: read_sts(table, context, rejects) for name, table in settings.dev_sts.items()}
+    return DevData(read_examples(settings.dev, settings, context, rejects) if settings.dev else None, sts)
+
+
+def criterion(settings: TrainSettings) -> str | None:
+    """The figure that chooses: the mean over the STS sets if there are any, else the objective's own measure."""
+    if settings.dev_sts:
+        return STS_MEAN
+    return OWN[settings.objective] if settings.dev else None
+
+
+def dev_figures(model: Teacher, dev: DevData, classes: list[str], settings: TrainSettings) -> Metrics:
+    """Every dev figure of `model` as it stands."""
+    figures: Metrics = {}
+    if dev.examples is not None:
+        figures[OWN[settings.objective]] = _own_measure(model, dev.examples, classes, settings)
+    if dev.sts:
+        by_set = sts_metrics(dev.sts, lambda texts: _encode(model, texts, settings), intervals=False)
+        known = [value for value in by_set.values() if value is not None]
+        figures |= {f"dev/{name}": value for name, value in by_set.items()}
+        figures[STS_MEAN] = float(np.mean(known)) if known else None
+    return figures
+
+
+def _own_measure(model: Teacher, examples: Examples, classes: list[str], settings: TrainSettings) -> float | None:
+    sides = np.moveaxis(_encode(model, examples.sentences, settings)[examples.indices], 1, 0)  # (2 or 3, items, dim)
+    if settings.objective == "cosine":
+        return spearman(pairwise(sides[0], sides[1]), np.array(examples.labels))
+    if settings.objective == "triplet":
+        to_positive, to_negative = (np.linalg.norm(sides[0] - side, axis=1) for side in sides[1:])
+        return share(to_positive < to_negative)
+    u, v = (torch.from_numpy(side).to(model.encoder.device) for side in sides)
+    guesses = model.logits(u, v).argmax(dim=-1).tolist()
+    return share(np.array([classes[guess] == label for guess, label in zip(guesses, examples.labels, strict=True)]))
+
+
+def _encode(model: Teacher, sentences: Sequence[str], settings: TrainSettings) -> NDArray[np.float32]:
+    return model.encoder.encode(sentences, precision=settings.precision)
+
 
 MOST_CLASSES = 100
 
@@ -113,3 +218,30 @@ def _as_tensor(labels: list[Any], classes: list[str], objective: str) -> Tensor:
         number = {name: index for index, name in enumerate(classes)}
         return torch.tensor([number[label] for label in labels])
     return torch.zeros(len(labels)) if objective == "triplet" else torch.tensor(labels, dtype=torch.float32)
+
+
+DONE = "trained.json"
+
+
+def trained(
+    name: str, run: Callable[[AnySettings, StageContext], Metrics], settings: AnySettings, context: StageContext
+) -> tuple[Path, Metrics]:
+    """The model folder of the training `run` with `settings`, and its metrics; what was done before is not repeated.
+
+    name: of the folder, below the stage's `work`.
+    """
+    inner = StageContext(context.work / name, context.cache, context.process_group)
+    done = read_json(inner.output / DONE)
+    if done is None:
+        inner.output.mkdir(parents=True, exist_ok=True)
+        done = run(settings, inner)
+        if context.process_group.is_main:
+            write_json(inner.output / DONE, done)
+            shutil.rmtree(inner.work, ignore_errors=True)  # its checkpoints
+    wait_for_all(context.process_group)
+    return inner.output / "model", done
+
+
+def training_keys(settings: TrainingSettings) -> dict[str, Any]:
+    """What `settings` say of the training itself, to be handed on to a training inside the stage."""
+    return {key: getattr(settings, key) for key in TrainingSettings.model_fields}

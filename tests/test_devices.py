@@ -31,9 +31,9 @@ from domain.clinical.settings import OutcomeModelSettings
 from domain.clinical.scorer import OutcomeScorer
 from domain.terms.vectors import term_vectors
 from students import shrink
-from teachers.baselines.cross_encoder import start_cross_encoder
+from teachers.cross_encoder import start_cross_encoder
 from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.baselines.rerank import load_scorer
+from teachers.rerank import load_scorer
 
 folder = Path(sys.argv[1])
 base, texts = folder / "base", ["A dog runs.", "Rain.", "The cat sleeps on the mat and the dog does not."]

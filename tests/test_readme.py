@@ -27,7 +27,7 @@ from pipelines.samples import (
 )
 from pipelines.samples.hospital.terms import write_terms
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
-from teachers.baselines.cross_encoder import start_cross_encoder
+from teachers.cross_encoder import start_cross_encoder
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text("utf-8")
 STUDENT = "runs/quickstart/student/latest/model"

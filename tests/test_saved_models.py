@@ -12,9 +12,9 @@ from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.qa import model as answers
 from domain.clinical import classifier
 from domain.clinical.settings import OutcomeModelSettings
-from teachers.baselines.bilstm import BiLstmEncoder
-from teachers.baselines.cross_encoder import start_cross_encoder
 from teachers.baselines.poly_encoder import PolyEncoder
+from teachers.baselines.word_vectors import BiLstmEncoder
+from teachers.cross_encoder import start_cross_encoder
 
 TEXTS = ["The heart beats.", "Lungs breathe air."]
 OUTCOME = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})

@@ -8,7 +8,7 @@ from bertrelay.data.tables import on_one_line, write_csv, write_jsonl, write_tsv
 from bertrelay.files import atomic_write, write_error
 
 if TYPE_CHECKING:
-    from students.searching.opened import Hit
+    from students.index import Hit
 
 COLUMNS = ("query_line", "query", "rank", "similarity", "line", "text")
 

@@ -19,10 +19,10 @@ from pipelines.cli.options import (
     PrecisionOption,
     table_of,
 )
-from students.mining.settings import NEIGHBOURS, Method, work_beside
+from students.settings import MINED_SUFFIXES, NEIGHBOURS, Method, work_beside
 
 if TYPE_CHECKING:
-    from students.mining.mine import Mining
+    from students.bitext import Mining
 
 SIDE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
 
@@ -94,17 +94,16 @@ def mine(
     from bertrelay.files import check_output
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_process_group
-    from students.mining.output import WRITERS
 
     process_group = check_process_group(processes)
     sides = table_of(source, source_column, file_format, header), table_of(target, target_column, file_format, header)
     true_pairs = None if gold is None else table_of(gold, None, None, True)
     check_model(model)
-    check_output(output, tuple(WRITERS), *(table.path for table in (*sides, true_pairs) if table), overwrite=overwrite)
+    check_output(output, MINED_SUFFIXES, *(table.path for table in (*sides, true_pairs) if table), overwrite=overwrite)
     for side in sides:
         check_first(side)
     with shared(process_group, processes):
-        from students.mining.mine import mine_files
+        from students.bitext import mine_files
 
         mining = mine_files(
             model,

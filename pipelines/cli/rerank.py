@@ -20,7 +20,7 @@ from pipelines.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from teachers.baselines.rerank import RerankedFile
+    from teachers.rerank import RerankedFile
 
 
 def rerank(
@@ -76,7 +76,7 @@ def rerank(
     from bertrelay.files import check_output
     from pipelines.cli.sharing import shared
     from pipelines.launch import check_process_group
-    from teachers.baselines.pair_files import SUFFIXES, PairSource, check_ranking
+    from teachers.rerank_files import SUFFIXES, PairSource, check_ranking
 
     process_group = check_process_group(processes)
     table = table_of(pairs, column, file_format, header)
@@ -86,7 +86,7 @@ def rerank(
     check_ranking(source, output)
     next(source.questions())  # which tells most of what can be wrong
     with shared(process_group, processes):
-        from teachers.baselines.rerank import rerank_file
+        from teachers.rerank import rerank_file
 
         reranked = rerank_file(
             model, table, output, top=top, precision=precision, batch_tokens=batch_tokens, process_group=process_group

@@ -25,12 +25,12 @@ from pipelines.cli.options import (
     PromptOption,
     table_of,
 )
-from students.searching.settings import IndexKind, index_beside
+from students.settings import IndexKind, index_beside
 
 if TYPE_CHECKING:
     from bertrelay.data.tables import Table
     from pipelines.cli.answers import Answer
-    from students.searching.opened import Hit, SearchIndex
+    from students.index import Hit, SearchIndex
 
 QUERIES_AT_ONCE = 4096
 
@@ -124,8 +124,8 @@ def search(
     _check_files(table, asked, output, overwrite)
     folder = index or index_beside(corpus or "")
     with shared(process_group, None if table is None else processes):
-        from students.searching.index import build_index
-        from students.searching.opened import open_index
+        from students.index import open_index
+        from students.index_build import build_index
 
         if table is None:
             opened = open_index(model, folder, verify=verify)

@@ -136,8 +136,8 @@ def _shrunk(model: str, settings: dict[str, Any], output: Path) -> "Metrics":
     from bertrelay.stage import StageContext
     from pipelines.mistakes import told
     from pipelines.trouble import stopping_at_once
-    from students.shrinking.settings import ShrinkSettings
-    from students.shrinking.shrink import run
+    from students.settings import ShrinkSettings
+    from students.shrinking import run
 
     try:
         checked = ShrinkSettings.model_validate({**settings, "model": model})

@@ -12,7 +12,7 @@ from pipelines.samples.grammar import Meaning
 from pipelines.samples.lexicon import KINDS, VERBS
 from pipelines.samples.settings import SbertPaperSettings
 from pipelines.samples.tasks import Source, draw_labelled, draw_scored, draw_triplets
-from teachers.evaluation.names import ARGUMENT_COLUMNS, FOLDED, SPLIT, TOPICS, TRIPLET, YEARS
+from teachers.evaluation.settings import ARGUMENT_COLUMNS, FOLDED, SPLIT, TOPICS, TRIPLET, YEARS
 
 FOLDER = "sbert-paper"
 QUESTIONS = ("ABBR:exp", "DESC:manner", "ENTY:animal", "HUM:ind", "LOC:city", "NUM:date")

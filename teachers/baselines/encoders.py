@@ -1,4 +1,4 @@
-"""Everything that gives sentence vectors: an encoder, averaged word vectors, TF-IDF."""
+"""Everything that gives sentence vectors: an encoder, averaged word vectors, InferSent's BiLSTM, TF-IDF."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,10 +12,9 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.hardware import default_device
 from bertrelay.pooling import Pooling
-from teachers.baselines.bilstm import BiLstmEncoder
-from teachers.baselines.cross_encoder import holds_cross_encoder
 from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.baselines.word_vectors import vectors_for
+from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
+from teachers.cross_encoder import holds_cross_encoder
 from teachers.evaluation.settings import EncoderSource
 from teachers.evaluation.sts import Encode, Fit, at_once
 

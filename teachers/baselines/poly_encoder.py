@@ -1,19 +1,108 @@
-"""The poly-encoder (Humeau et al. 2020): between vectors and a cross-encoder, as a re-ranker.
-
-Each sentence is read alone. Of the first, m learnt codes each attend to its token vectors; the vector of the second
-attends to the m results, and their mix is compared with it.
-"""
+"""What scorers of pairs share whose sentence encoder has each sentence in a row of its own."""
 
 import math
 from collections.abc import Mapping
-from typing import cast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from teachers.baselines.side_scorer import SideScorer
+from bertrelay.files import write_tensors
+from teachers.cross_encoder import Pairs, score_pairs
+from teachers.objectives import fill, read_weights
+
+
+@dataclass(frozen=True)
+class SideTokens:
+    """The ids of the first sentences of pairs, then those of the second ones; tokens of each pair, (pairs,)."""
+
+    ids: list[list[int]]
+    lengths: NDArray[np.int64]
+    sides: ClassVar[int] = 2
+
+    def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
+        """First sentences, then second ones, padded together: both (2 · rows, width)."""
+        chosen = [self.ids[place] for place in [*rows.tolist(), *(rows + len(self.lengths)).tolist()]]
+        lengths = torch.tensor([len(each) for each in chosen])
+        mask = torch.arange(width or int(lengths.max())) < lengths[:, None]  # (2 · rows, width)
+        ids = torch.full(mask.shape, pad_id)
+        ids[mask] = torch.tensor([token for each in chosen for token in each])
+        return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+class SideScorer(nn.Module):
+    """Pairs of sentences to how alike they are; `forward` takes first sentences, then second ones.
+
+    file: where, in the encoder's folder, the parameters `own` stand, which that folder does not hold.
+    title, stage: what it is, and what trains it, for who gives another folder.
+    """
+
+    file: ClassVar[str]
+    own: ClassVar[tuple[str, ...]]
+    title: ClassVar[str]
+    stage: ClassVar[str]
+
+    def __init__(self, encoder: SentenceEncoder) -> None:
+        super().__init__()
+        self.encoder, self.pad_id = encoder, encoder.pad_id
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.device
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.encoder.backbone
+
+    @property
+    def max_tokens(self) -> int:
+        return self.encoder.max_tokens
+
+    def tokenize(self, pairs: Pairs) -> SideTokens:
+        """The tokens of both sentences of `pairs`, each alone."""
+        ids = self.encoder.tokenize([pair[side] for side in (0, 1) for pair in pairs])
+        lengths = np.array([len(each) for each in ids], np.int64).reshape(2, -1)
+        return SideTokens(ids, 2 * lengths.max(axis=0))
+
+    def score(self, pairs: Pairs, *, precision: str = "auto", batch_tokens: int | None = None) -> NDArray[np.float32]:
+        """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,)."""
+        return score_pairs(self, pairs, precision, batch_tokens)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the encoder's folder, and its own parameters in it."""
+        self.encoder.save(folder)
+        write_tensors(Path(folder) / self.file, {name: self.get_parameter(name) for name in self.own})
+
+    @classmethod
+    def of(cls, encoder: SentenceEncoder, weights: Mapping[str, Tensor]) -> Self:  # noqa: ARG003
+        """One of the sizes that `weights` have, which it does not take over; the encoder says them, if nobody else."""
+        return cls(encoder)
+
+    @classmethod
+    def stands_in(cls, folder: Path) -> bool:
+        """Whether a folder holds one."""
+        return (folder / cls.file).is_file()
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str | torch.device | None = None) -> Self:
+        """The one of a folder that was saved here, on `device`, which is as of `SentenceEncoder.load`.
+
+        Raises RequestError for a folder that holds none.
+        """
+        path = Path(folder) / cls.file
+        if not cls.stands_in(Path(folder)):
+            raise RequestError(f"model: expected {cls.title} with {cls.file} in {folder}; train it with {cls.stage}")
+        weights = read_weights(path)
+        model = cls.of(SentenceEncoder.load(folder, device), weights)
+        fill(model, weights, path, cls.own)
+        return model.eval().to(model.device)  # its own weights too
+
 
 WEIGHTS = "poly.safetensors"
 

@@ -1,17 +1,38 @@
-"""Averaged word vectors, such as GloVe (Pennington et al. 2014): a sentence is the mean of its words' vectors."""
+"""For comparison with the papers: averaged word vectors (GloVe), and InferSent's BiLSTM over them.
+
+InferSent (Conneau et al. 2017) reads word vectors in both directions and takes each dimension's maximum. It is trained
+by the softmax objective; the word vectors stay as they are. A model folder keeps those of the words in its train and
+dev data alone; any other word is unknown to it, where the paper looks it up in all of GloVe.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertrelay.data.readers import open_input, refuse_damaged
+from bertrelay.data.records import Rejects
+from bertrelay.data.tokens import tokenizer_of, tokens_of
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from teachers.examples import is_number
+from bertrelay.files import write_json, write_tensors
+from bertrelay.layout import Prompts
+from bertrelay.model_files import Description, Size, read_model_file
+from bertrelay.pooling import Pooling
+from bertrelay.settings import ModelSource
+from bertrelay.stage import Metrics, StageContext
+from bertrelay.training.loop import train
+from teachers.data import is_number, read_examples
+from teachers.objectives import Teacher, fill, read_weights, start_head
+from teachers.settings import BiLstmSettings, TrainSettings
+from teachers.train import TeacherTask, classes_of, read_dev, training_keys
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 HEADER_FIELDS = 2
@@ -96,3 +117,141 @@ def vectors_for(path: Path, sentences: Sequence[str]) -> WordVectors:
     if not vectors.rows:
         raise RequestError(f"{path}: knows no word of these sentences. Check that it is a file of word vectors.")
     return vectors
+
+
+DESCRIPTION, WEIGHTS = "bilstm.json", "bilstm.safetensors"
+UNKNOWN = 0
+MAX_WORDS = 128
+BATCH = 64
+
+
+class _Description(Description):
+    words: list[str]
+    word_dim: Size
+    hidden: Size
+
+
+class BiLstmEncoder(nn.Module):
+    """Sentences to vectors, (sentences, 2 · hidden).
+
+    words: what each row of the word vectors after the first, which is for unknown words, stands for.
+    """
+
+    def __init__(self, words: Sequence[str], word_dim: int, hidden: int) -> None:
+        super().__init__()
+        self.words = list(words)
+        self._rows = {word: row for row, word in enumerate(self.words, 1)}
+        self.embeddings = nn.Embedding(len(self.words) + 1, word_dim)
+        self.embeddings.requires_grad_(False)
+        self.lstm = nn.LSTM(word_dim, hidden, batch_first=True, bidirectional=True)
+        self.pooling = Pooling(["max"])
+        self.pad_id, self.prompts = UNKNOWN, Prompts()
+
+    @classmethod
+    def of(cls, vectors: WordVectors, hidden: int, seed: int) -> "BiLstmEncoder":
+        """A network before its first step, over `vectors`; an unknown word is zeros."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            encoder = cls(list(vectors.rows), vectors.matrix.shape[1], hidden)
+        zeros = np.zeros((1, vectors.matrix.shape[1]), np.float32)
+        encoder.embeddings.weight.data = torch.from_numpy(np.concatenate([zeros, vectors.matrix]))
+        return encoder
+
+    @property
+    def dim(self) -> int:
+        return 2 * self.lstm.hidden_size
+
+    @property
+    def device(self) -> torch.device:
+        return self.embeddings.weight.device
+
+    def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
+        """The rows of each sentence's words, as they are written or in lower case; at least one."""
+        return [
+            [self._rows.get(word, self._rows.get(word.lower(), UNKNOWN)) for word in words_of(sentence)[:MAX_WORDS]]
+            or [UNKNOWN]
+            for sentence in sentences
+        ]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(batch, words) ids and mask to (batch, 2 · hidden), float32."""
+        with torch.autocast(input_ids.device.type, enabled=False):
+            lengths = attention_mask.sum(dim=1).cpu()
+            packed = pack_padded_sequence(self.embeddings(input_ids), lengths, batch_first=True, enforce_sorted=False)
+            states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)  # (batch, words, 2 · hidden)
+            return cast(Tensor, self.pooling(states, attention_mask[:, : states.shape[1]]))
+
+    def encode(self, sentences: Sequence[str], *, precision: str = "fp32") -> NDArray[np.float32]:  # noqa: ARG002
+        """Vectors of `sentences`, float32 (sentences, dim); always computed in fp32."""
+        rows = self.tokenize(sentences)
+        vectors = np.empty((len(rows), self.dim), np.float32)
+        order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
+        with torch.inference_mode():
+            for start in range(0, len(order), BATCH):
+                places = order[start : start + BATCH]
+                ids = nn.utils.rnn.pad_sequence([torch.tensor(rows[place]) for place in places], batch_first=True)
+                lengths = torch.tensor([len(rows[place]) for place in places])
+                mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+                vectors[places] = self(ids.to(self.device), mask.to(self.device)).cpu().numpy()
+        return vectors
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the folder that `load` reads."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder / WEIGHTS, self.state_dict())
+        sizes = {"word_dim": self.embeddings.embedding_dim, "hidden": self.lstm.hidden_size}
+        write_json(folder / DESCRIPTION, {**sizes, "words": self.words}, compact=True)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "BiLstmEncoder":
+        """The encoder of a folder that was saved here. Raises RequestError for a folder that holds none."""
+        folder = Path(folder)
+        told = read_model_file(folder / DESCRIPTION, _Description)
+        if told is None or not (folder / WEIGHTS).is_file():
+            raise RequestError(
+                f"bilstm: expected {DESCRIPTION} and {WEIGHTS} in {folder}; train it with teachers.bilstm"
+            )
+        with torch.device("meta"):  # sizes take memory only when the weights have them
+            encoder = cls(told.words, told.word_dim, told.hidden)
+        fill(encoder, read_weights(folder / WEIGHTS), folder / WEIGHTS)
+        encoder.embeddings.requires_grad_(False)
+        return encoder.eval()
+
+
+def run(settings: BiLstmSettings, context: StageContext) -> Metrics:
+    """Trains the encoder and writes `model/`."""
+    teaching = _teaching(settings)
+    with Rejects(
+        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
+    ) as rejects:
+        examples = read_examples(settings.train, teaching, context, rejects)
+        dev = read_dev(teaching, context, rejects)
+    classes, sentences = classes_of(examples, dev), examples.sentences
+    known = sentences + (dev.examples.sentences if dev.examples else [])
+    vectors = WordVectors.load(Path(settings.glove), forms_of(known))
+    if not vectors.rows:
+        raise RequestError(f"glove: {settings.glove} knows no word of the training data; check the file")
+    encoder: Any = BiLstmEncoder.of(vectors, settings.hidden, settings.seed)
+    tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), tokenizer_of(encoder), context.work / "tokens")
+    head = start_head(teaching, encoder, classes)
+    model = Teacher(cast(SentenceEncoder, encoder), head, 0.0, teaching.concatenation)
+    metrics = train(
+        TeacherTask(model, teaching, examples, classes, tokens, dev), teaching, context.output, context.work
+    )
+    if context.process_group.is_main:
+        encoder.save(context.output / "model")
+    return {**metrics, "train_items": len(examples.indices)}
+
+
+def _teaching(settings: BiLstmSettings) -> TrainSettings:
+    """The softmax objective of the teachers, whose base is not looked at."""
+    return TrainSettings(
+        base=ModelSource("/"),
+        objective="softmax",
+        train=settings.train,
+        dev=settings.dev,
+        concatenation=settings.concatenation,
+        max_rejects=settings.max_rejects,
+        **training_keys(settings),
+    )

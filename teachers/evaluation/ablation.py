@@ -21,7 +21,7 @@ from teachers.evaluation.settings import AblationSettings
 from teachers.evaluation.sts import read_sts
 from teachers.evaluation.sts_sets import SCALES
 from teachers.settings import StsTable, TrainSettings
-from teachers.variants import trained, training_keys
+from teachers.train import trained, training_keys
 
 SICK = "SICK_train.txt"
 SICK_LABELS = ["sentence_A", "sentence_B", "entailment_judgment"]

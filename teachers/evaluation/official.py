@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertrelay.data.readers import open_input, refuse_damaged
 from bertrelay.errors import RequestError
-from teachers.examples import parse_score
+from teachers.data import parse_score
 
 Scale = tuple[float, float]
 """The lowest and the highest gold score."""

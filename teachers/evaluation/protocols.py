@@ -1,21 +1,72 @@
-"""The stage `teachers.protocols`: any encoder, as it is, scored by what Sentence-BERT was scored by."""
+"""Wikipedia sections (Ein Dor et al. 2018): of three sentences of an article, the two of one section are nearer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from bertrelay.data.records import Rejects
+import numpy as np
+from numpy.typing import NDArray
+
+from bertrelay.data.records import Rejects, read
+from bertrelay.data.tables import Table
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import Metric, pairwise
+from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.progress import log
+from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
-from teachers.evaluation import transfer
+from teachers.baselines.encoders import encoder_at
+from teachers.data import BLANK
+from teachers.evaluation import senteval
 from teachers.evaluation.facets import facet_metrics, read_topics
-from teachers.evaluation.names import SETS
 from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.sections import read_sections, section_metrics
-from teachers.evaluation.settings import ProtocolSettings
-from teachers.evaluation.sts import Fit, at_once
+from teachers.evaluation.settings import SETS, TRIPLET, ProtocolSettings
+from teachers.evaluation.sts import Encode, Fit, at_once, read_sts, sts_metrics
 from teachers.evaluation.sts_sets import read_sets, set_metrics, without_year
+from teachers.settings import EvaluateSettings
+
+FILE = "test.csv"
+WITHIN = r"wiki|sections"
+BLOCK = 1_024  # triplets: the official files' two hundred thousand would take gigabytes of vectors
+MEASURES: dict[str, Metric] = {"accuracy": "euclidean", "accuracy_cosine": "cosine"}
+
+Triplets = list[tuple[str, str, str]]
+"""Anchor, positive, negative."""
+
+
+def read_sections(files: OfficialFiles, context: StageContext, rejects: Rejects) -> Triplets | None:
+    """The triplets of `test.csv`, in a folder that is named after them; None when it is not there."""
+    path = files.find(FILE, within=WITHIN)
+    if path is None:
+        return None
+    triplets: Triplets = []
+    for record in read(Table(path=InputFile(path.resolve())), TRIPLET, context.cache, rejects):
+        if all(sentence.strip() for sentence in record.values):
+            rejects.used()
+            triplets.append(record.values)
+        else:
+            rejects.add(record.file, record.line, BLANK)
+    return triplets
+
+
+def section_metrics(triplets: Sequence[tuple[str, str, str]], fit: Fit) -> Metrics:
+    """`sections/accuracy`: how often the positive is nearer than the negative, by Euclidean distance and by cosine."""
+    encode = fit([sentence for triplet in triplets for sentence in triplet])
+    blocks = [_nearer(triplets[start : start + BLOCK], encode) for start in range(0, len(triplets), BLOCK)]
+    metrics: Metrics = {}
+    for name, nearer in zip(MEASURES, np.concatenate(blocks, axis=1), strict=True):
+        metrics |= with_interval(f"sections/{name}", share, nearer)
+    return metrics
+
+
+def _nearer(triplets: Sequence[tuple[str, str, str]], encode: Encode) -> NDArray[np.bool_]:
+    """Whether the positive is nearer, by each of `MEASURES`, (measures, triplets)."""
+    sides = zip(*triplets, strict=True)
+    anchors, positives, negatives = np.split(encode([sentence for side in sides for sentence in side]), 3)
+    return np.stack(
+        [pairwise(anchors, positives, each) > pairwise(anchors, negatives, each) for each in MEASURES.values()]
+    )
+
 
 Read = TypeVar("Read")
 Score = Callable[[Fit], Metrics]
@@ -58,8 +109,8 @@ def _read(
             pairs = _there(protocol, sets, settings, _hint(files, [name for name in names if sets[name] is None]))
             return lambda fit: set_metrics(pairs, at_once(fit))
         case "senteval":
-            labelled = _there(protocol, transfer.read_sets(files, names, settings.folds), settings)
-            return lambda fit: transfer.transfer_metrics(labelled, at_once(fit), settings.folds, settings.seed)
+            labelled = _there(protocol, senteval.read_sets(files, names, settings.folds), settings)
+            return lambda fit: senteval.transfer_metrics(labelled, at_once(fit), settings.folds, settings.seed)
         case "facets":
             topics = _there(protocol, {"AFS": read_topics(files)}, settings)["AFS"]
             return lambda fit: facet_metrics(topics, at_once(fit))
@@ -90,3 +141,12 @@ def _there(
         left_out = f"{protocol}: not below {settings.data} and left out: {', '.join(missing)}"
         log(f"{left_out}; there is no mean over all sets{hint}")
     return there
+
+
+def run_sts(settings: EvaluateSettings, context: StageContext) -> Metrics:
+    """Spearman of cosine on every set; the main process does it, as others have nothing to add."""
+    if not context.process_group.is_main:
+        return {}
+    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
+        pairs = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
+    return sts_metrics(pairs, encoder_at(settings.model, settings.precision, context.cache))

@@ -14,7 +14,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
-from teachers.examples import parse_score
+from teachers.data import parse_score
 from teachers.settings import COLUMNS, StsTable
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]

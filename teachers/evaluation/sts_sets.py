@@ -22,7 +22,7 @@ from bertrelay.evaluation.statistics import Floats, pearson, spearman, with_inte
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
-from teachers.evaluation.names import MAIN, SETS, YEARS
+from teachers.data import BLANK
 from teachers.evaluation.official import (
     OfficialFiles,
     Scale,
@@ -32,8 +32,8 @@ from teachers.evaluation.official import (
     read_lines,
     refuse_several,
 )
+from teachers.evaluation.settings import MAIN, SETS, YEARS
 from teachers.evaluation.sts import Encode, StsPairs
-from teachers.examples import BLANK
 
 SINGLE: dict[str, dict[str, dict[str, Any]]] = {
     "STSb": {

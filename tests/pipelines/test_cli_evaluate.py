@@ -19,9 +19,8 @@ from pipelines.published import with_published
 from pipelines.samples.sbert_paper import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 from pipelines.scores import score_tables
-from teachers.baselines.encoders import tfidf
-from teachers.baselines.word_vectors import vectors_for
-from teachers.evaluation.names import PROTOCOLS, SETS, YEARS
+from teachers.baselines.encoders import tfidf, vectors_for
+from teachers.evaluation.settings import PROTOCOLS, SETS, YEARS
 from teachers.evaluation.sts import at_once
 
 

@@ -102,7 +102,7 @@ def test_kept_vectors_and_neighbours_stand_beside_the_output(model, sides, tmp_p
     ],
 )
 def test_a_wrong_request_is_answered_before_torch_works(model, sides, tmp_path, changed, told, monkeypatch):
-    monkeypatch.setitem(sys.modules, "students.mining.mine", None)  # what would load the model
+    monkeypatch.setitem(sys.modules, "students.bitext", None)  # what would load the model
     monkeypatch.chdir(tmp_path)
     given = {"model": model, "source": sides[0], "output": tmp_path / "m.tsv"} | changed
     with pytest.raises(RequestError, match=told):

@@ -31,7 +31,7 @@ def spread(network):
 @pytest.fixture(scope="module")
 def scorer(model, tmp_path_factory):
     """The folder of a random cross-encoder."""
-    from teachers.baselines.cross_encoder import start_cross_encoder
+    from teachers.cross_encoder import start_cross_encoder
 
     started = start_cross_encoder(model)
     spread(started)
@@ -42,7 +42,7 @@ def scorer(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(scorer):
-    from teachers.baselines import load_scorer
+    from teachers import load_scorer
 
     found = load_scorer(scorer).score(PAIRS, precision="fp32").tolist()
     assert np.ptp(found) > 0.1
@@ -90,14 +90,14 @@ def test_every_output_has_the_pairs_beside_their_scores(call, scorer, expected, 
 
 
 def test_the_size_of_batches_changes_no_score(scorer, expected):
-    from teachers.baselines import load_scorer
+    from teachers import load_scorer
 
     found = load_scorer(scorer).score(PAIRS, precision="fp32", batch_tokens=20)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_candidates_of_a_query_are_ranked_and_the_best_kept(call, scorer, tmp_path):
-    from teachers.baselines import load_scorer
+    from teachers import load_scorer
 
     pairs = [(query, text) for query in ("a dog", "ein hund", "a dog") for text in TEXTS]
     table = write_table(tmp_path / "pairs.csv", pairs)
@@ -116,7 +116,7 @@ def test_candidates_of_a_query_are_ranked_and_the_best_kept(call, scorer, tmp_pa
 @pytest.mark.parametrize("kind", [".jsonl", ".csv", ".tsv"])
 @pytest.mark.parametrize("asked", ["file", "command line"])
 def test_answers_of_a_search_are_put_into_the_order_of_the_scores(call, model, scorer, tmp_path, kind, asked):
-    from teachers.baselines import load_scorer
+    from teachers import load_scorer
 
     (tmp_path / "corpus.txt").write_text("\n".join(TEXTS) + "\n")
     (tmp_path / "queries.txt").write_text("a dog\n\nein hund\n")
@@ -153,7 +153,7 @@ def test_answers_of_a_search_are_put_into_the_order_of_the_scores(call, model, s
 
 def test_a_poly_encoder_ranks_too(call, model, tmp_path):
     from bertrelay.encoder import SentenceEncoder
-    from teachers.baselines import PolyEncoder
+    from teachers.baselines.poly_encoder import PolyEncoder
 
     other = PolyEncoder(SentenceEncoder.load(model), codes=3).eval()
     spread(other)
@@ -210,7 +210,7 @@ def test_a_wrong_request_ends_with_2_and_loads_no_torch(refused, scorer, write_l
     ],
 )
 def test_a_broken_answer_is_told_with_its_line_and_without_its_text(scorer, write_lines, tmp_path, line, told):
-    from teachers.baselines import rerank_file
+    from teachers import rerank_file
 
     whole = json.dumps({"query": "a dog", "hits": [{"line": 1, "text": "barks", "similarity": 0.5}]})
     answers = write_lines("answers.jsonl", [whole, line])
@@ -221,7 +221,7 @@ def test_a_broken_answer_is_told_with_its_line_and_without_its_text(scorer, writ
 
 
 def test_a_model_that_scores_no_pairs_and_one_whose_scores_are_none_are_told(scorer, model, tmp_path):
-    from teachers.baselines import CrossEncoder, rerank_file
+    from teachers import CrossEncoder, rerank_file
 
     table = write_table(tmp_path / "pairs.csv")
     with pytest.raises(RequestError, match="model: expected a cross-encoder with one score, found none in"):
@@ -235,7 +235,7 @@ def test_a_model_that_scores_no_pairs_and_one_whose_scores_are_none_are_told(sco
 
 
 SMALL_BLOCKS = """
-import teachers.baselines.pair_files as files
+import teachers.rerank_files as files
 files.BLOCK_PAIRS = 200
 from pipelines.cli import main
 main()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.sources import TranslationColumns
+from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.settings import TranslationColumns
 
 SUBJECTS = ["dog/Hund/chien", "cat/Katze/chat", "bird/Vogel/oiseau", "fish/Fisch/poisson", "mouse/Maus/souris"]
 VERBS = ["runs/rennt/court", "sleeps/schläft/dort", "eats/frisst/mange", "waits/wartet/attend", "sings/singt/chante"]

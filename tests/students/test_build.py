@@ -12,7 +12,7 @@ from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.stage import StageContext
 from students import build as room
 from students.build import fitted_projection, start_student
-from students.corpus import ParallelCorpus
+from students.parallel.corpus import ParallelCorpus
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets
 

@@ -17,10 +17,10 @@ from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.errors import RequestError, WorkError
-from students import corpus as corpus_files
-from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.parallel import clean, drop_reason
-from students.sources import AlignedFiles, Filters, ParallelSource, TranslationColumns
+from students.parallel import corpus as corpus_files
+from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.parallel.pairs import clean, drop_reason
+from students.settings import AlignedFiles, Filters, ParallelSource, TranslationColumns
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -294,7 +294,8 @@ def test_given_dev_sources_stand_as_they_are_and_training_gives_up_their_english
 def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
     three_languages(tmp_path)
     code = (
-        "import sys; from pathlib import Path; from students.corpus import *; from students.sources import *; "
+        "import sys; from pathlib import Path; from students.parallel.corpus import *; "
+        "from students.settings import *; "
         "here = Path(sys.argv[1]); build_corpus(here / sys.argv[2], 'key', CorpusPlan([AlignedFiles("
         "english=str(here / f'train.{code}.en'), other=str(here / f'train.{code}.gz'), language=code) "
         "for code in ('de', 'fr', 'ko')], 1, dev_sentences=50))"
@@ -366,7 +367,7 @@ def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path: 
 def test_two_processes_that_want_one_corpus_build_it_once(tmp_path: Path) -> None:
     aligned(tmp_path, "de", numbered("de", range(20_000)))
     code = (
-        "import sys; from pathlib import Path; import students.corpus as c; from students.sources import *; "
+        "import sys; from pathlib import Path; import students.parallel.corpus as c; from students.settings import *; "
         "here = Path(sys.argv[1]); lay_down = c._lay_down; "
         "c._lay_down = lambda *a: (print('built', flush=True), lay_down(*a)); "
         "corpus = c.build_corpus(here / 'cache', 'key', c.CorpusPlan([AlignedFiles("
@@ -384,8 +385,8 @@ MEMORY = """
 import sys, threading
 from pathlib import Path
 from bertrelay.hardware import private_memory_mb
-from students.corpus import CorpusPlan, build_corpus
-from students.sources import AlignedFiles
+from students.parallel.corpus import CorpusPlan, build_corpus
+from students.settings import AlignedFiles
 
 here, ended, peak = Path(sys.argv[1]), threading.Event(), [0.0]
 files = lambda name: AlignedFiles(english=str(here / f"{name}.en"), other=str(here / f"{name}.de"), language="de")

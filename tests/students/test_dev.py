@@ -7,8 +7,8 @@ import pytest
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
-from students.corpus import ParallelCorpus
-from students.dev import CRITERION, DevData, dev_data, dev_figures
+from students.distill import CRITERION, DevData, dev_data, dev_figures
+from students.parallel.corpus import ParallelCorpus
 from students.targets import fill_targets
 
 MakeEncoder = Callable[..., SentenceEncoder]

@@ -17,12 +17,10 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import Stopped
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.loop import Training
-from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.dev import DevData
-from students.distill import DistillationTask, run
-from students.scores import Encoded
-from students.settings import DistillSettings
-from students.sources import TranslationColumns
+from students.distill import DevData, DistillationTask, run
+from students.metrics import Encoded
+from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.settings import DistillSettings, TranslationColumns
 from students.targets import Targets, read_variance
 
 MakeEncoder = Callable[..., SentenceEncoder]

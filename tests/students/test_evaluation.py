@@ -10,9 +10,8 @@ from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
-from students.evaluation import read_translations, run
-from students.settings import EvaluateSettings
-from students.sources import AlignedFiles
+from students.evaluate import read_translations, run
+from students.settings import AlignedFiles, EvaluateSettings
 from students.targets import save_variance
 
 MakeEncoder = Callable[..., SentenceEncoder]

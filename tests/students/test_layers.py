@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.errors import RequestError
-from students.layers import copy_of, keep_layers, set_dropout
+from students.build import copy_of, keep_layers, set_dropout
 
 MakeEncoder = Callable[..., SentenceEncoder]
 

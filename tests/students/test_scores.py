@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from students.scores import mse, mse_metrics, translation_metrics
+from students.metrics import mse, mse_metrics, translation_metrics
 
 
 def at(*degrees: float, length: float = 1.0) -> np.ndarray:

@@ -16,8 +16,8 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from students import targets as room
-from students.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.sources import TranslationColumns
+from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.settings import TranslationColumns
 from students.targets import Targets, fill_targets, read_variance, save_variance
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -148,7 +148,7 @@ from bertrelay import vector_files
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.ledger import Ledger
 from bertrelay.stage import StageContext
-from students.corpus import ParallelCorpus
+from students.parallel.corpus import ParallelCorpus
 from students.targets import fill_targets
 
 folder = Path(sys.argv[1])

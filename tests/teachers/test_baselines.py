@@ -1,8 +1,6 @@
 """Averaged word vectors by NumPy's own arithmetic, TF-IDF, other poolings, and vectors that are none."""
 
 import gzip
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,11 +10,10 @@ from numpy.typing import NDArray
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from teachers import baselines
-from teachers.baselines.cross_encoder import start_cross_encoder
 from teachers.baselines.encoders import encode_of, finite, tfidf
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.word_vectors import WordVectors
+from teachers.cross_encoder import start_cross_encoder
 from teachers.evaluation.settings import EncoderSource
 
 VECTORS = {
@@ -125,14 +122,6 @@ def test_vectors_that_are_no_figures_are_told_without_their_sentence() -> None:
 def test_exactly_one_source_of_vectors_is_taken(given: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"exactly one of model, glove, bilstm and tfidf|only a model has one"):
         EncoderSource.model_validate(given)
-
-
-def test_every_name_of_the_package_is_there_and_none_loads_before_it_is_asked_for() -> None:
-    assert {getattr(baselines, name).__name__ for name in baselines.__all__} == {*baselines.__all__}
-    with pytest.raises(AttributeError, match="no attribute 'CrosEncoder'"):
-        baselines.CrosEncoder  # noqa: B018
-    loaded = "import sys, teachers.baselines; print(sorted({'torch', 'numpy', 'pydantic'} & sys.modules.keys()))"
-    assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "[]\n"
 
 
 def test_a_packed_file_of_vectors_that_is_cut_off_is_told(tmp_path: Path) -> None:

@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
-from teachers.baselines.bilstm import BiLstmEncoder
-from teachers.baselines.bilstm_train import run
 from teachers.baselines.encoders import encode_of
-from teachers.baselines.settings import BiLstmSettings
-from teachers.baselines.word_vectors import WordVectors
+from teachers.baselines.word_vectors import BiLstmEncoder, WordVectors, run
 from teachers.evaluation.settings import EncoderSource
+from teachers.settings import BiLstmSettings
 
 WORDS = ["the", "dog", "cat", "bird", "runs", "sleeps", "sings", "."]
 VECTORS = np.random.default_rng(0).normal(size=(len(WORDS), 5)).astype(np.float32)

@@ -8,8 +8,8 @@ import torch
 
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.stage import StageContext
-from teachers.build import start_encoder
 from teachers.settings import TrainSettings
+from teachers.train import start_encoder
 
 MakeEncoder = Callable[..., SentenceEncoder]
 

@@ -14,10 +14,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
-from teachers.baselines.cross_encoder import CrossEncoder, start_cross_encoder
-from teachers.baselines.pair_train import PairTask, in_both_orders, pairs_of, run
-from teachers.baselines.settings import CrossEncoderSettings
-from teachers.examples import Examples
+from teachers.cross_encoder import CrossEncoder, start_cross_encoder
+from teachers.cross_encoder_train import PairTask, in_both_orders, pairs_of, run
+from teachers.data import Examples
+from teachers.settings import CrossEncoderSettings
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 SENTENCES = [f"the {animal} {verb} near the old station" for animal in ANIMALS for verb in ("runs", "sleeps")]

@@ -7,7 +7,7 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
-from teachers.examples import Examples, read_examples
+from teachers.data import Examples, read_examples
 from teachers.settings import TrainSettings
 
 

@@ -13,11 +13,11 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
 from teachers.baselines.encoders import tfidf
-from teachers.evaluation import sections as sections_room
+from teachers.evaluation import protocols as sections_room
 from teachers.evaluation.facets import facet_metrics, read_topics
-from teachers.evaluation.names import TOPICS
 from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.sections import Triplets, read_sections, section_metrics
+from teachers.evaluation.protocols import Triplets, read_sections, section_metrics
+from teachers.evaluation.settings import TOPICS
 from teachers.evaluation.sts import Encode
 
 PLACES = {"a": (0, 0), "b": (1, 0), "c": (0, 3), "d": (4, 4), "e": (1, 1)}

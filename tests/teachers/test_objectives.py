@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from teachers.model import Teacher
-from teachers.objectives import concatenate, cosine_loss, softmax_loss, triplet_loss
+from teachers.objectives import Teacher, concatenate, cosine_loss, softmax_loss, triplet_loss
 from teachers.settings import CONCATENATIONS
 
 Floats = NDArray[np.float64]

@@ -14,9 +14,9 @@ from scipy.stats import spearmanr
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
-from teachers.baselines.pair_train import run_poly
 from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
-from teachers.baselines.settings import PolyEncoderSettings
+from teachers.cross_encoder_train import run_poly
+from teachers.settings import PolyEncoderSettings
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 SENTENCES = [f"the {animal} runs near the old station" for animal in ANIMALS] + ["a bird"]

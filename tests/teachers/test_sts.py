@@ -11,7 +11,7 @@ from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
-from teachers.evaluation.stage import run
+from teachers.evaluation.protocols import run_sts
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.settings import EvaluateSettings, StsTable
 
@@ -128,7 +128,7 @@ def test_the_stage_scores_a_model_as_arithmetic_on_its_vectors_does(
     lengths = np.linalg.norm(vectors, axis=1)
     cosines = [vectors[i] @ vectors[j] / lengths[i] / lengths[j] for i in range(5) for j in range(i)]
     expected = np.corrcoef(rankdata(cosines), rankdata([score for *_, score in rows]))[0, 1]
-    assert run(settings, context)["sts/toy/spearman_cosine"] == pytest.approx(expected)
+    assert run_sts(settings, context)["sts/toy/spearman_cosine"] == pytest.approx(expected)
 
 
 def test_a_model_whose_vectors_are_none_is_told(
@@ -140,4 +140,4 @@ def test_a_model_whose_vectors_are_none_is_told(
     sts = table(tmp_path / "sts.tsv", [("a dog", "a cat", 1), ("a cat", "a", 2)])
     given = {"model": str(tmp_path / "model"), "sts": {"toy": {"path": sts.path}}}
     with pytest.raises(WorkError, match="expected finite vectors, found 4 of 4 with NaN"):
-        run(EvaluateSettings.model_validate(given), context)
+        run_sts(EvaluateSettings.model_validate(given), context)

@@ -14,10 +14,9 @@ from scipy.stats import pearsonr, spearmanr
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import Metrics, StageContext
-from teachers.evaluation.names import SETS, YEARS
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.protocols import read_protocols
-from teachers.evaluation.settings import ProtocolSettings
+from teachers.evaluation.settings import SETS, YEARS, ProtocolSettings
 from teachers.evaluation.sts_sets import MEASURES, StsSet, read_sets, set_metrics
 
 CORRELATIONS: dict[str, Any] = {"spearman": spearmanr, "pearson": pearsonr}

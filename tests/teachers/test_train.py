@@ -21,12 +21,10 @@ from bertrelay.errors import RequestError
 from bertrelay.layout import Prompts
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import micro_batches
-from teachers.build import start_encoder
-from teachers.dev import DevData, dev_figures, read_dev
-from teachers.examples import Examples, read_examples
-from teachers.model import Teacher, start_head
+from teachers.data import Examples, read_examples
+from teachers.objectives import Teacher, start_head
 from teachers.settings import TrainSettings
-from teachers.train import TeacherTask, run
+from teachers.train import DevData, TeacherTask, dev_figures, read_dev, run, start_encoder
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 VERBS = ["runs", "sleeps", "eats", "waits", "sings"]

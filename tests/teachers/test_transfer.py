@@ -14,9 +14,9 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 from bertrelay.errors import RequestError
-from teachers.evaluation.names import FOLDED
 from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.transfer import TransferSet, read_sets, transfer_metrics
+from teachers.evaluation.senteval import TransferSet, read_sets, transfer_metrics
+from teachers.evaluation.settings import FOLDED
 
 GOOD = ["fine", "lovely", "splendid", "warm"]
 BAD = ["dull", "tedious", "cold", "wrong"]

@@ -19,9 +19,9 @@ from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
 from pipelines.mistakes import told
 from teachers import train
-from teachers.evaluation import ablation, facet_training
-from teachers.evaluation.names import TOPICS
-from teachers.evaluation.settings import AblationSettings, FacetSettings
+from teachers.evaluation import ablation
+from teachers.evaluation import facets as facet_training
+from teachers.evaluation.settings import TOPICS, AblationSettings, FacetSettings
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 VERBS = ["runs", "sleeps", "eats", "waits"]

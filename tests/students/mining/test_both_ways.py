@@ -9,9 +9,9 @@ import pytest
 
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
-from students.mining import both_ways
-from students.mining.both_ways import neighbours_both_ways
-from students.mining.margin import Neighbours
+from students import neighbours as both_ways
+from students.bitext import Neighbours
+from students.neighbours import neighbours_both_ways
 
 
 def drawn(count: int, dim: int = 16, seed: int = 0) -> np.ndarray:
@@ -129,7 +129,7 @@ KILLED_WHILE_COMPARING = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from students.mining import both_ways
+from students import neighbours as both_ways
 
 both_ways.ASKED_AT_ONCE, both_ways.SECONDS_BETWEEN_SAVES = 19, 0.0
 folder, method, after = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

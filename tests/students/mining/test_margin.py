@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from students.mining.margin import Neighbours, Pairs, best_quality, one_to_one, quality_at, score_pairs
+from students.bitext import Neighbours, Pairs, best_quality, one_to_one, quality_at, score_pairs
 
 
 def neighbours(cosines: np.ndarray, k: int) -> Neighbours:
@@ -46,7 +46,7 @@ def test_pairs_stand_best_first_and_equal_ones_by_their_rows() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 def test_each_row_is_taken_once_by_its_best_pair_that_is_left(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("students.mining.margin.CHUNK", chunk)
+    monkeypatch.setattr("students.bitext.CHUNK", chunk)
     pairs = Pairs(np.array([5.0, 4, 3, 2, 1]), np.array([0, 0, 1, 2, 2]), np.array([1, 0, 1, 1, 0]))
     taken = one_to_one(pairs)
     assert list(zip(*(column.tolist() for column in taken), strict=True)) == [(5.0, 0, 1), (1.0, 2, 0)]

@@ -20,11 +20,11 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, RequestError, WorkError
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
-from students.mining import both_ways
-from students.mining import mine as mining
-from students.mining import output as mining_output
-from students.mining.mine import Mined, mine, mine_files, run
-from students.mining.settings import MineSettings
+from students import bitext as mining
+from students import bitext as mining_output
+from students import neighbours as both_ways
+from students.bitext import Mined, mine, mine_files, run
+from students.settings import MineSettings
 
 Sides = tuple[list[str], list[str]]
 WriteLines = Callable[[str, list[str]], Path]
@@ -405,8 +405,8 @@ from pathlib import Path
 from bertrelay.data import vectors
 from bertrelay.ledger import Ledger
 from bertrelay import vector_files
-from students.mining import both_ways
-from students.mining import mine as mining
+from students import neighbours as both_ways
+from students import bitext as mining
 
 folder, moment = Path(sys.argv[1]), sys.argv[2]
 both_ways.ASKED_AT_ONCE, both_ways.SECONDS_BETWEEN_SAVES = 20, 0.0
@@ -516,7 +516,7 @@ def test_a_wrong_request_costs_nothing_of_what_was_found(
 def test_a_second_process_on_the_same_output_is_refused(
     bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    with mining.held(tmp_path / "m.tsv"), pytest.raises(RequestError, match="another process is writing"):
+    with mining.output_lock(tmp_path / "m.tsv"), pytest.raises(RequestError, match="another process is writing"):
         mine_files(bilingual, *files, tmp_path / "m.tsv")
 
 

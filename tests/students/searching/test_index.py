@@ -20,11 +20,11 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
 from bertrelay.stage import StageContext
-from students.searching import index as building
-from students.searching import neighbours
-from students.searching.index import build_index, run
-from students.searching.opened import SearchIndex, open_index
-from students.searching.settings import Hnsw, IndexSettings
+from students import index_build as building
+from students import neighbours
+from students.index import SearchIndex, open_index
+from students.index_build import build_index, run
+from students.settings import Hnsw, IndexSettings
 
 MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8
@@ -294,7 +294,7 @@ def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(
     rebuild: bool, encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-        stopped.setattr("students.searching.index.fill_vectors", Mock(side_effect=KeyboardInterrupt))
+        stopped.setattr("students.index_build.fill_vectors", Mock(side_effect=KeyboardInterrupt))
         build(encoder, corpus, rebuild=rebuild)
     sentences = Path(f"{corpus}.index", "sentences.arrow")
     sentences.write_bytes(sentences.read_bytes()[:-20])
@@ -339,7 +339,7 @@ def test_an_untouched_corpus_is_not_read_again(
 def test_a_corpus_written_the_moment_before_is_read_again(
     encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("students.searching.folder.CLOCK_GRAIN_NS", 10**15)
+    monkeypatch.setattr("students.index_files.CLOCK_GRAIN_NS", 10**15)
     assert build(encoder, corpus).facts.origin.stamp == []
     assert build(encoder, corpus).facts.origin.stamp == []
 
@@ -394,8 +394,8 @@ import os, signal, sys
 import faiss
 from bertrelay import encoding, vector_files
 from bertrelay.data import vectors
-from students.searching import neighbours
-from students.searching.index import build_index
+from students import neighbours
+from students.index_build import build_index
 
 encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = neighbours.GRAPH_BLOCK = {block}
 neighbours.SECONDS_BETWEEN_CHECKPOINTS = 0.0

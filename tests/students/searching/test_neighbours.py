@@ -13,8 +13,8 @@ import pytest
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import unit
-from students.searching import neighbours
-from students.searching.neighbours import (
+from students import neighbours
+from students.neighbours import (
     approximate_neighbours,
     build_hnsw,
     exact_neighbours,
@@ -22,7 +22,7 @@ from students.searching.neighbours import (
     recall,
     write_index,
 )
-from students.searching.settings import Hnsw
+from students.settings import Hnsw
 
 BLOCK = 64
 SMALL = Hnsw(links=8, ef_construction=40, ef_search=32)
@@ -163,8 +163,8 @@ KILLED = """
 import os, signal, sys
 import faiss, numpy as np
 from pathlib import Path
-from students.searching import neighbours
-from students.searching.settings import Hnsw
+from students import neighbours
+from students.settings import Hnsw
 
 faiss.omp_set_num_threads(1)
 neighbours.GRAPH_BLOCK, neighbours.SECONDS_BETWEEN_CHECKPOINTS = {block}, 0.0

@@ -6,8 +6,8 @@ import pytest
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from students.searching.index import build_index
-from students.searching.opened import SearchIndex, open_index
+from students.index import SearchIndex, open_index
+from students.index_build import build_index
 
 MakeEncoder = Callable[..., SentenceEncoder]
 SUBJECTS, VERBS = ["the dog", "two cats", "ein Hund", "le chat", "une souris"], ["runs", "bellt", "dort", "singt"]
@@ -84,7 +84,7 @@ def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(
     def lost(*_: object) -> tuple[np.ndarray, np.ndarray]:
         return np.array([[0.5, -np.inf]], np.float32), np.array([[6, -1]])
 
-    monkeypatch.setattr("students.searching.opened.approximate_neighbours", lost)
+    monkeypatch.setattr("students.index.approximate_neighbours", lost)
     assert index.search(["a dog"], 2) == [[(0.5, 7, LINES[6])]]
 
 

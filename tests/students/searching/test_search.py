@@ -7,9 +7,8 @@ import pytest
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from students.searching.index import build_index
-from students.searching.opened import Hit, open_index
-from students.searching.search import search
+from students.index import Hit, open_index
+from students.index_build import build_index, search
 
 MakeEncoder = Callable[..., SentenceEncoder]
 LINES = ["the dog runs", "two cats sleep", "ein Hund bellt", "le chat dort"]

@@ -9,7 +9,7 @@ from torch import nn
 
 from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.errors import RequestError
-from students.shrinking.dimensions import principal_axes, projection_onto
+from students.shrinking import principal_axes, projection_onto
 
 MakeEncoder = Callable[..., SentenceEncoder]
 

@@ -12,10 +12,9 @@ from scipy.stats import spearmanr
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
-from students.shrinking import side_by_side as figures
-from students.shrinking.settings import ShrinkSettings
-from students.shrinking.shrink import run, sample_of, shrink
-from students.shrinking.side_by_side import moved, side_by_side, speeds
+from students import shrinking as figures
+from students.settings import ShrinkSettings
+from students.shrinking import moved, run, sample_of, shrink, side_by_side, speeds
 from students.targets import read_variance, save_variance
 
 MakeEncoder = Callable[..., SentenceEncoder]

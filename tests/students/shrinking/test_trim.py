@@ -15,11 +15,11 @@ from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.stage import StageContext
+from students import vocabulary as room
 from students.build import Start, start_student
 from students.settings import DistillSettings
-from students.shrinking import trim as room
-from students.shrinking.trim import trim_vocabulary
 from students.targets import fill_targets
+from students.vocabulary import trim_vocabulary
 
 MakeEncoder = Callable[..., SentenceEncoder]
 

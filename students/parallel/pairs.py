@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows, rows
 from bertrelay.errors import RequestError
-from students.sources import ENGLISH, AlignedFiles, Filters, ParallelSource
+from students.settings import ENGLISH, AlignedFiles, Filters, ParallelSource
 
 TRAIN, DEV = "train", "dev"
 

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from students.parallel import DEV, TRAIN, Pair
+from students.parallel.pairs import DEV, TRAIN, Pair
 
 DUPLICATE = "duplicate"
 IN_DEV = "in the dev split"

@@ -1,18 +1,20 @@
-"""The cross-encoder: a BERT that reads both sentences of a pair at once. Slower than vectors, and a good re-ranker.
+"""What networks that score pairs of sentences share."""
 
-On disk it is a plain transformers folder that `AutoModelForSequenceClassification` loads.
-"""
-
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (its usual name)
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import (
+    check_max_tokens,
     load_backbone,
     load_network,
     load_tokenizer,
@@ -25,13 +27,138 @@ from bertrelay.backbone import (
     save_tokenizer,
     warn_of_special_tokens,
 )
-from bertrelay.cpu_kernels import use_cpu_kernels
+from bertrelay.cpu_kernels import use_cpu_kernels, using
 from bertrelay.data.texts import each_pair
-from bertrelay.errors import RequestError
-from bertrelay.hardware import as_device
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.hardware import as_device, resolve_precision
+from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
 from bertrelay.layout import read_layout
-from teachers.baselines.pair_scores import Pairs, score_pairs
-from teachers.baselines.pair_tokens import PairTokens, pair_rules, tokenize_pairs
+
+Pairs = Sequence[tuple[str, str]]
+
+
+LOSS = "cross_entropy"
+
+
+def cross_entropy(logits: Tensor, scores: Tensor) -> Tensor:
+    """Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s from 0 to 1, both (pairs,)."""
+    return F.binary_cross_entropy_with_logits(logits, scores, reduction="sum")
+
+
+class PaddedPairs(Protocol):
+    """Tokens of pairs.
+
+    sides: rows of a batch that a pair takes.
+    lengths: padded tokens that a pair brings to a batch in which it is the longest, (pairs,).
+    """
+
+    sides: ClassVar[int]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]: ...
+
+    def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
+        """What the network is called with for these pairs; as wide as the longest of them when not told."""
+        ...
+
+
+class PairScorer(Protocol):
+    """A network from pairs of sentences to logits (pairs,), whose sigmoid is the score."""
+
+    pad_id: int
+    training: bool
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def backbone(self) -> nn.Module: ...
+
+    @property
+    def max_tokens(self) -> int: ...
+
+    def tokenize(self, pairs: Pairs) -> PaddedPairs: ...
+
+    def train(self, mode: bool = True) -> object: ...
+
+    def __call__(self, **inputs: Tensor) -> Tensor: ...
+
+
+def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: int | None) -> NDArray[np.float32]:
+    """The scores of `pairs` from 0 to 1, float32 (pairs,): longest first, in batches of `batch_tokens`.
+
+    Raises RequestError for what is no list of pairs, WorkError for scores that are no numbers.
+    """
+    pairs = list(each_pair(pairs, "score"))
+    if not pairs:
+        return np.zeros(0, np.float32)
+    precision, tokens = resolve_precision(precision, model.device), model.tokenize(pairs)
+    size = best_batch_tokens(model.device, batch_tokens) // tokens.sides
+    lengths, scores = tokens.lengths // tokens.sides, np.empty(len(pairs), np.float32)
+    packed = pack_for(int(lengths.sum()), model.backbone, precision, size)
+    with computing(model, precision), using(packed):
+        for rows, width, height in sorted_batches(lengths, size, model.max_tokens):
+            inputs = tokens.padded(np.pad(rows, (0, height - len(rows)), mode="edge"), model.pad_id, width)
+            logits = model(**{name: each.to(model.device) for name, each in inputs.items()})  # (height,)
+            scores[rows] = torch.sigmoid(logits[: len(rows)]).cpu().numpy()
+    _check_finite(scores)
+    return scores
+
+
+def _check_finite(scores: NDArray[np.float32]) -> None:
+    spoilt = np.flatnonzero(~np.isfinite(scores))
+    if len(spoilt):
+        raise WorkError(
+            f"expected scores from 0 to 1, found {len(spoilt):,} of {len(scores):,} that are no numbers, the first for "
+            f"pair {spoilt[0]:,} counted from 0. Check the model's weights, or ask for precision fp32."
+        )
+
+
+BLOCK = 8_192  # pairs tokenized at once
+
+
+@dataclass(frozen=True)
+class PairTokens:
+    """The ids of pairs and their token types, end to end, (all tokens,); lengths and starts of pairs, (pairs,)."""
+
+    ids: NDArray[np.int32]
+    types: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+    sides: ClassVar[int] = 1
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return np.cumsum(self.lengths) - self.lengths
+
+    def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
+        """What a network of transformers is called with, each (rows, width)."""
+        starts, lengths = self.starts[rows], self.lengths[rows]
+        width = width or int(lengths.max())
+        ids, mask = padded(self.ids, starts, lengths, width, pad_id)
+        types, _ = padded(self.types, starts, lengths, width, 0)
+        named = {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": types}
+        return {name: torch.from_numpy(values) for name, values in named.items()}
+
+
+def pair_rules(tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> Tokenizer:
+    """A copy of the tokenizer's rules that cuts the longer of two sentences until the pair has `max_tokens`."""
+    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    rules.no_padding()
+    check_max_tokens(rules, max_tokens, sentences=2)
+    rules.enable_truncation(max_tokens, strategy="longest_first")
+    return rules
+
+
+def tokenize_pairs(rules: Tokenizer, pairs: Pairs) -> PairTokens:
+    """The tokens of `pairs`, special ones among them."""
+    ids, types, lengths = [], [], []
+    for start in range(0, len(pairs), BLOCK):
+        for encoding in rules.encode_batch(list(pairs[start : start + BLOCK])):
+            ids.append(np.array(encoding.ids, np.int32))
+            types.append(np.array(encoding.type_ids, np.int32))
+            lengths.append(len(encoding.ids))
+    return PairTokens(np.concatenate(ids), np.concatenate(types), np.array(lengths, np.int64))
+
 
 MAX_TOKENS = 256
 HEADS = ({"dropout", "classifier"}, {"classifier"})

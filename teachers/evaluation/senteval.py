@@ -15,8 +15,8 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
-from teachers.evaluation.names import CLASSES, FOLDED, SETS, SPLIT
 from teachers.evaluation.official import OfficialFiles, fields_of, read_lines
+from teachers.evaluation.settings import CLASSES, FOLDED, SETS, SPLIT
 from teachers.evaluation.sts import Encode
 
 WITHIN = {"SST": "binary"}  # SentEval has SST with five classes under the same names

@@ -18,10 +18,9 @@ from bertrelay.data.sentences import sentence_records
 from bertrelay.errors import RequestError
 from bertrelay.files import write_error
 from bertrelay.progress import log
-from students.corpus import Sentences
-from students.holdout import DIGEST, DIGEST_BYTES, number_targets
-from students.mining.margin import Pairs
-from students.parallel import clean
+from students.parallel.corpus import Sentences
+from students.parallel.pairs import clean
+from students.parallel.split import DIGEST, DIGEST_BYTES, number_targets
 
 LINES = ("source_line", "target_line")
 AT_ONCE = 4096
@@ -161,8 +160,3 @@ def _row_at(value: Any, side: Side, record: Record) -> int:
             "where none stands. Lines count from 1, a header included; blank ones are no sentences"
         )
     return row
-
-
-def pair_keys(pairs: Pairs, targets: int) -> NDArray[np.int64]:
-    """One number for each pair, of `targets` that there are."""
-    return pairs.sources * targets + pairs.targets

@@ -15,14 +15,11 @@ from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
-from teachers.baselines.cross_encoder import CrossEncoder, start_cross_encoder
-from teachers.baselines.pair_scores import LOSS, Pairs, cross_entropy
-from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.baselines.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings
-from teachers.baselines.side_scorer import SideScorer
+from teachers.baselines.poly_encoder import PolyEncoder, SideScorer
+from teachers.cross_encoder import LOSS, CrossEncoder, Pairs, cross_entropy, start_cross_encoder
+from teachers.data import Examples, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts
-from teachers.examples import Examples, read_examples
-from teachers.settings import TrainSettings
+from teachers.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings, TrainSettings
 
 Scorer = CrossEncoder | SideScorer
 DEV = "dev/spearman_score"

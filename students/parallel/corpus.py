@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Rejects
 from bertrelay.files import sync_contents, write_json
 from bertrelay.progress import log
-from students.holdout import Mask, Seen, number_targets, split_off_drawn, split_off_given
-from students.parallel import DEV, TRAIN, Account, Pair, filtered, listed, read_pairs
-from students.sources import ENGLISH, Filters, ParallelSource
+from students.parallel.pairs import DEV, TRAIN, Account, Pair, filtered, listed, read_pairs
+from students.parallel.split import Mask, Seen, number_targets, split_off_drawn, split_off_given
+from students.settings import ENGLISH, Filters, ParallelSource
 
 BLOCK_PAIRS = 4096
 SPOOL = "pairs.arrow"

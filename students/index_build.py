@@ -4,7 +4,7 @@ Killed anywhere, the same call goes on: from the first block of vectors that is 
 the graph.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import islice
@@ -14,12 +14,13 @@ from typing import Any, get_args
 import pyarrow as pa
 from filelock import FileLock, Timeout
 
-from bertrelay.data.records import Rejects, Table
+from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table, sentence_records
+from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import check_shared, from_main, wait_for_all
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.errors import BertRelayError, RequestError, WorkError, check_choice
+from bertrelay.errors import BertRelayError, RequestError, WorkError, check_choice, check_count
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, sync_contents, write_error
 from bertrelay.hardware import resolve_precision
@@ -27,7 +28,8 @@ from bertrelay.ledger import forget
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from bertrelay.vector_files import encoder_digest, fill_vectors
-from students.searching.folder import (
+from students.index import Hit, SearchIndex, open_index, whole_index
+from students.index_files import (
     BUILDING,
     FACTS,
     GRAPH,
@@ -47,9 +49,8 @@ from students.searching.folder import (
     write_begun,
     write_facts,
 )
-from students.searching.neighbours import build_hnsw, load_faiss, open_hnsw, recall, write_index
-from students.searching.opened import SearchIndex, whole_index
-from students.searching.settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings
+from students.neighbours import build_hnsw, load_faiss, open_hnsw, recall, write_index
+from students.settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings, index_beside
 
 READ_AT_ONCE = 4096
 CHECKPOINT = "hnsw.checkpoint"
@@ -397,3 +398,74 @@ def _write_graph(folder: Path, facts: IndexFacts, graph: Any) -> IndexFacts:
         write_facts(folder, replace(facts, kind="exact", hnsw={}, recall={}, files=files))
     write_index(graph, folder / GRAPH)
     return replace(facts, files={**files, GRAPH: sealed(folder / GRAPH)})
+
+
+def search(
+    model: SentenceEncoder | str | Path,
+    corpus: Table | str | Path | None,
+    queries: Sequence[str],
+    k: int = 10,
+    *,
+    index: str | Path | None = None,
+    kind: IndexKind = "auto",
+    ef_search: int | None = None,
+    rebuild: bool = False,
+    prompt_name: str | None = None,
+    query_prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+) -> list[list[Hit]]:
+    """For each of `queries` the `k` nearest sentences of `corpus`, best first.
+
+    The first call builds an index and leaves it there; who asks often keeps what `build_index` or `open_index` gives.
+
+    corpus: as for `build_index`; None opens `index` as it is.
+    index: its folder, or where it comes to stand; beside the corpus when not given.
+    kind: as for `build_index`; `exact` compares with every sentence even where there is a graph, and without a corpus
+        `hnsw` expects one.
+    ef_search: as for `SearchIndex.search`.
+    rebuild: as for `build_index`, so there must be a corpus.
+    prompt_name, query_prompt_name: which of the model's prompts stands before each sentence, and before each query.
+    Raises RequestError as `build_index`, `open_index` and `SearchIndex.search` do.
+    """
+    check_choice("kind", kind, get_args(IndexKind))
+    check_count("ef_search", ef_search)
+    if corpus is None and rebuild:
+        raise RequestError("rebuild: expected a corpus, from which the index is built anew; found none")
+    table = None if corpus is None else as_table(corpus)
+    folder = _folder(corpus, index)
+    opened = (
+        open_index(model, folder)
+        if table is None
+        else build_index(
+            model,
+            table,
+            folder,
+            kind=kind,
+            prompt_name=prompt_name,
+            query_prompt_name=query_prompt_name,
+            precision=precision,
+            batch_tokens=batch_tokens,
+            rebuild=rebuild,
+        )
+    )
+    opened.check_graph(kind, ef_search)
+    opened.tell_precision(precision)
+    return opened.search(
+        queries,
+        k,
+        exact=kind == "exact",
+        ef_search=ef_search,
+        prompt_name=query_prompt_name,
+        precision=precision,
+        batch_tokens=batch_tokens,
+    )
+
+
+def _folder(corpus: Table | str | Path | None, index: str | Path | None) -> Path:
+    if index is not None:
+        return Path(index)
+    path = corpus.path if isinstance(corpus, Table) else corpus
+    if path is None:
+        raise RequestError("search: expected the folder of an index, as there is no corpus file for it to be beside")
+    return index_beside(path)

@@ -19,8 +19,9 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
-from teachers.baselines.cross_encoder import CrossEncoder
-from teachers.baselines.pair_files import (
+from teachers.baselines.poly_encoder import PolyEncoder, SideScorer
+from teachers.cross_encoder import CrossEncoder
+from teachers.rerank_files import (
     BLOCK_PAIRS,
     SUFFIXES,
     PairSource,
@@ -30,9 +31,7 @@ from teachers.baselines.pair_files import (
     put_together,
     survey,
 )
-from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.baselines.settings import RerankSettings
-from teachers.baselines.side_scorer import SideScorer
+from teachers.settings import RerankSettings
 
 ALONE = ProcessGroup()
 Scorer = CrossEncoder | SideScorer

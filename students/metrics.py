@@ -10,8 +10,8 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, nearest
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
-from students.corpus import Translations
-from students.sources import ENGLISH
+from students.parallel.corpus import Translations
+from students.settings import ENGLISH
 
 
 @dataclass(frozen=True)
@@ -87,3 +87,26 @@ def mse_metrics(language: str, student: Vectors, teacher: Vectors, variance: flo
     raw = mse(student, teacher)
     relative = {} if variance is None else {f"mse_relative/{language}": raw * teacher.shape[1] / variance}
     return {f"mse/{language}": raw, **relative}
+
+
+SIDES = ("before", "after")
+
+
+def side_by_side(before: Metrics, after: Metrics) -> Metrics:
+    """Both in one: `parameters` as `parameters/before` and `/after`, `sts/x/spearman_cosine` as `sts/x/before/…`."""
+    both = dict(zip(SIDES, (before, after), strict=True))
+    return {_sided(name, side): figures[name] for name in before for side, figures in both.items() if name in figures}
+
+
+def _sided(name: str, side: str) -> str:
+    head, _, last = name.rpartition("/")
+    return f"{head}/{side}/{last}" if head else f"{last}/{side}"
+
+
+def counts(encoder: SentenceEncoder) -> Metrics:
+    """What the encoder is made of."""
+    return {
+        "parameters": sum(weights.numel() for weights in encoder.parameters()),
+        "vocabulary": len(encoder.tokenizer),
+        "layers": encoder.backbone.config.num_hidden_layers,
+    }

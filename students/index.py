@@ -12,10 +12,10 @@ from bertrelay.data.vectors import open_vectors
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import check_finite
 from bertrelay.errors import RequestError, check_count
-from bertrelay.evaluation.similarity import unit
+from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.progress import log
 from bertrelay.vector_files import encoder_digest
-from students.searching.folder import (
+from students.index_files import (
     BUILDING,
     GRAPH,
     VECTORS,
@@ -26,8 +26,8 @@ from students.searching.folder import (
     open_sentences,
     read_facts,
 )
-from students.searching.neighbours import Rows, Vectors, approximate_neighbours, exact_neighbours, open_hnsw
-from students.searching.settings import IndexKind
+from students.neighbours import Rows, approximate_neighbours, exact_neighbours, open_hnsw
+from students.settings import IndexKind
 
 
 class Hit(NamedTuple):

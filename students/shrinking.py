@@ -1,29 +1,135 @@
-"""The stage `students.shrink`: a model with fewer pieces, layers or dimensions, and what that costs and brings."""
+"""Fewer dimensions: a model's vectors on their principal axes, as the last linear map of the model itself.
+
+The axes are those of the vectors as they are, without taking the mean away. That keeps dot products, and so cosines,
+as near as so many dimensions can (Eckart & Young, 1936), and turning before or after a normalisation is the same. With
+the mean taken away STS scores hardly change, and cosines move away from the model's own.
+"""
 
 import hashlib
+import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import text_column
 from bertrelay.data.tables import Table
 from bertrelay.data.texts import each_text
-from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.encoder import Projection, SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
+from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
-from students.corpus import Translations
-from students.evaluation import all_sentences, read_translations
-from students.layers import keep_layers
-from students.scores import Encoded, parallel_metrics
-from students.shrinking.dimensions import Axes, principal_axes, projection_onto
-from students.shrinking.settings import ShrinkSettings
-from students.shrinking.side_by_side import moved, side_by_side, size, size_saved, speeds
-from students.shrinking.trim import check_can_be_read_again, trim_vocabulary
+from students.build import keep_layers
+from students.evaluate import all_sentences, read_translations
+from students.metrics import Encoded, counts, parallel_metrics, side_by_side
+from students.parallel.corpus import Translations
+from students.settings import ShrinkSettings
 from students.targets import read_variance, save_variance
+from students.vocabulary import check_can_be_read_again, trim_vocabulary
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
+
+Axes = NDArray[np.float64]
+"""(dim, dimensions), orthonormal columns, the one along which vectors are longest first."""
+
+
+def principal_axes(vectors: Vectors, dimensions: int) -> Axes:
+    """The axes that keep most of the squared length of `vectors` (n, dim).
+
+    Raises RequestError for fewer vectors than axes, and unless there are fewer axes than dimensions.
+    """
+    count, dim = vectors.shape
+    if dimensions >= dim:
+        raise RequestError(f"dimensions: expected fewer than the model's {dim}, found {dimensions}")
+    if count < dimensions:
+        raise RequestError(
+            f"dimensions: expected at least as many sentences in the corpus as dimensions, found {count:,} for "
+            f"{dimensions}; give more text, or fewer dimensions"
+        )
+    exact = vectors.astype(np.float64)
+    _, axes = np.linalg.eigh(exact.T @ exact)  # (dim, dim), the shortest first
+    return np.ascontiguousarray(axes[:, ::-1][:, :dimensions])
+
+
+def projection_onto(axes: Axes, encoder: SentenceEncoder) -> Projection:
+    """The encoder's own projection, if it has one, and the axes after it, as one linear map.
+
+    Raises RequestError for a projection that bends what it projects, as one with a Tanh does.
+    """
+    turn = torch.from_numpy(axes.T)  # (dimensions, dim)
+    own = encoder.projection
+    if own is None:
+        return _linear(turn, None)
+    if not isinstance(own.activation, nn.Identity):
+        raise RequestError(
+            f"dimensions: expected a model that ends in a linear map, found {type(own.activation).__name__} after it; "
+            "leave its dimensions as they are"
+        )
+    weight, bias = own.linear.weight.detach().cpu().double(), own.linear.bias
+    return _linear(turn @ weight, None if bias is None else turn @ bias.detach().cpu().double())
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Projection:
+    """A projection of `weight` (out, in) and `bias` (out,)."""
+    projection = Projection(weight.shape[1], weight.shape[0], bias=bias is not None)
+    with torch.no_grad():
+        projection.linear.weight.copy_(weight)
+        if bias is not None:
+            projection.linear.bias.copy_(bias)
+    return projection
+
+
+ROUNDS = 5
+TIMED_SENTENCES = 512
+
+
+def size(encoder: SentenceEncoder, folder: Path) -> Metrics:
+    """What the encoder, saved in `folder`, consists of; megabytes are of 10⁶ bytes."""
+    bytes_on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {"size_mb": bytes_on_disk / 1e6, **counts(encoder), "dimensions": encoder.dim}
+
+
+def size_saved(encoder: SentenceEncoder, folder: Path) -> Metrics:
+    """The same of an encoder that is saved for this alone, so that both sides are files of one kind."""
+    try:
+        encoder.save(folder)
+        return size(encoder, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def speeds(encoders: Sequence[SentenceEncoder], sentences: Sequence[str], precision: str) -> list[float]:
+    """Sentences per second of each encoder, on the first few hundred: the median of rounds in turn.
+
+    In turn, so that a machine that is busy with other work is so for all of them.
+    """
+    sentences, seconds = sentences[:TIMED_SENTENCES], np.empty((ROUNDS, len(encoders)))
+    for taken in seconds:
+        for place, encoder in enumerate(encoders):
+            started = time.perf_counter()
+            encoder.encode(sentences, precision=precision)
+            taken[place] = time.perf_counter() - started
+    rates: list[float] = (len(sentences) / np.median(seconds, axis=0)).tolist()
+    return rates
+
+
+def moved(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
+    """Cosines of vectors (n, dim) to those they were, (n, dim before): their mean, and the lowest.
+
+    axes: where there are fewer dimensions, vectors are compared where these lead back to.
+    """
+    if axes is not None:
+        after = (after @ axes.T).astype(np.float32)  # (n, dim before)
+    cosines = np.minimum(pairwise(before, after), 1)  # (n,); rounding goes beyond
+    return {"cosine_mean": float(cosines.mean(dtype=np.float64)), "cosine_min": float(cosines.min())}
+
 
 SAMPLE = 2048  # sentences; with four times as many the axes give the same STS scores to ± 0.001
 

@@ -1,38 +1,124 @@
-"""Bitext mining: which sentences of two sides translate one another. In memory, in files, and as `students.mine`.
+"""Which sentences of two sides translate one another: pairs scored by the ratio margin, taken best first, one to one.
 
-Both sides are encoded by one model, each sentence finds its k nearest on the other side, pairs are scored by their
-ratio margin and taken best first, one to one. What is encoded and compared is kept in a work folder, so that the same
-call goes on after a kill.
+Artetxe & Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual Sentence Embeddings": a cosine says
+little alone, as some sentences are near to everything. The margin divides it by how near both are to their neighbours.
 """
 
 import copy
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import as_table
+from bertrelay.data.tables import write_csv, write_jsonl, write_tsv
 from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import from_main
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError
-from bertrelay.evaluation.similarity import Vectors, unit
-from bertrelay.files import check_output, output_lock, refuse_symlink, write_error
+from bertrelay.evaluation.similarity import DIGITS, Vectors, unit
+from bertrelay.files import atomic_write, check_output, output_lock, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
 from bertrelay.vector_files import encoder_digest, fill_vectors
-from students.mining.both_ways import check_how, neighbours_both_ways
-from students.mining.margin import Pairs, Quality, best_quality, one_to_one, quality_at, score_pairs
-from students.mining.output import WRITERS, write_pairs
-from students.mining.settings import NEIGHBOURS, Method, MineSettings, work_beside
-from students.mining.sides import Side, lay_down, pair_keys, read_gold
-from students.searching.neighbours import load_faiss
+from students.bitext_files import Side, lay_down, read_gold
+from students.neighbours import Neighbours, check_how, load_faiss, neighbours_both_ways
+from students.settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineSettings, work_beside
+
+CHUNK = 1_000_000  # pairs that are Python numbers at once
+
+Rows = NDArray[np.int64]
+Scores = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class Pairs(NamedTuple):
+    """Pairs of rows with their margins, best first; of a tie, the lower rows first. Each (pairs,)."""
+
+    scores: Scores
+    sources: Rows
+    targets: Rows
+
+    def where(self, chosen: Mask) -> "Pairs":
+        """Those that are `chosen`."""
+        return Pairs(self.scores[chosen], self.sources[chosen], self.targets[chosen])
+
+
+class Quality(NamedTuple):
+    """How well the pairs with a score of at least `threshold` meet the true ones."""
+
+    f1: float
+    precision: float | None
+    recall: float
+    threshold: float
+
+
+def score_pairs(forward: Neighbours, backward: Neighbours) -> Pairs:
+    """Every pair of a sentence and one of its k nearest, from both sides, with its ratio margin.
+
+    margin(x, y) = cos(x, y) / (the mean of cos(x, z) over NN_k(x) and of cos(y, z) over NN_k(y), averaged).
+
+    forward: of each source its nearest targets; backward: of each target its nearest sources.
+    """
+    (source_count, forward_k), (target_count, backward_k) = forward.rows.shape, backward.rows.shape
+    sources = np.concatenate([np.repeat(np.arange(source_count), forward_k), backward.rows.ravel()])
+    targets = np.concatenate([forward.rows.ravel(), np.repeat(np.arange(target_count), backward_k)])
+    _, once = np.unique(sources * target_count + targets, return_index=True)
+    sources, targets = sources[once], targets[once]
+    cosines = np.concatenate([forward.cosines.ravel(), backward.cosines.ravel()])[once]
+    nearness = (forward.cosines.mean(axis=1)[sources] + backward.cosines.mean(axis=1)[targets]) / 2
+    # Below zero the ratio would grow with the distance; a sentence that is near to nothing has no translation here.
+    scores = np.divide(cosines, nearness, out=np.zeros_like(cosines), where=nearness > 0).round(DIGITS)
+    order = np.lexsort((targets, sources, -scores))
+    return Pairs(scores[order], sources[order], targets[order])
+
+
+def one_to_one(pairs: Pairs) -> Pairs:
+    """The pairs taken best first, each source and each target at most once."""
+    taken = np.zeros(len(pairs.scores), bool)
+    free_source = bytearray(b"\1") * (int(pairs.sources.max(initial=-1)) + 1)
+    free_target = bytearray(b"\1") * (int(pairs.targets.max(initial=-1)) + 1)
+    for start in range(0, len(taken), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        both = zip(pairs.sources[chunk].tolist(), pairs.targets[chunk].tolist(), strict=True)
+        for place, (source, target) in enumerate(both, start):
+            if free_source[source] and free_target[target]:
+                free_source[source] = free_target[target] = 0
+                taken[place] = True
+    return pairs.where(taken)
+
+
+def best_quality(scores: Scores, right: Mask, true_pairs: int) -> Quality:
+    """The threshold with the highest F1 among all there are, and the figures at it; of a tie, the highest threshold.
+
+    It stands half way to the next lower score, so that printing it rounds no pair away.
+
+    scores: of the pairs, best first, at least one; right: which of them are true, of `true_pairs` that there are.
+    """
+    ends = np.flatnonzero(np.append(scores[1:] < scores[:-1], True))  # equal scores are taken together
+    f1 = 2 * np.cumsum(right)[ends] / (ends + 1 + true_pairs)
+    last = int(ends[np.argmax(f1)])
+    threshold = float(scores[last : last + 2].mean())
+    return quality_at(threshold, scores, right, true_pairs)
+
+
+def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -> Quality:
+    """The figures of the pairs with a score of at least `threshold`; precision is None where there are none."""
+    taken = scores >= threshold
+    found, count = int(right[taken].sum()), int(taken.sum())
+    precision = found / count if count else None
+    return Quality(2 * found / (count + true_pairs), precision, found / true_pairs, threshold)
+
 
 ALONE = ProcessGroup()
 VECTORS = ("source.npy", "target.npy")
@@ -109,7 +195,7 @@ def mine_files(
     load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
     true_pairs_table = None if gold is None else as_table(gold)
-    check_output(output, tuple(WRITERS), *(table.path for table in (*tables, true_pairs_table) if table))
+    check_output(output, MINED_SUFFIXES, *(table.path for table in (*tables, true_pairs_table) if table))
     folder = work or work_beside(output)
     refuse_symlink(folder)
     with output_lock(output) if process_group.is_main else nullcontext():
@@ -238,3 +324,55 @@ def _quality(
     if threshold is None:
         return best_quality(pairs.scores, right, len(true_pairs))
     return quality_at(threshold, pairs.scores, right, len(true_pairs))
+
+
+def pair_keys(pairs: Pairs, targets: int) -> NDArray[np.int64]:
+    """One number for each pair, of `targets` that there are."""
+    return pairs.sources * targets + pairs.targets
+
+
+ROWS_AT_ONCE = 4096
+
+
+DIGITS_SHOWN = 6  # of a score
+
+
+class Row(NamedTuple):
+    """A line of the output: lines count from 1, a header included."""
+
+    score: float
+    source_line: int
+    target_line: int
+    source: str
+    target: str
+
+
+def write_pairs(output: Path, pairs: Pairs, source: Side, target: Side) -> None:
+    """Writes the pairs with their lines and texts, best first; the file is whole or not there."""
+    try:
+        with atomic_write(output) as writing:
+            WRITERS[output.suffix](writing, _rows(pairs, source, target))
+    except OSError as error:
+        raise write_error(output, error) from error
+
+
+def _rows(pairs: Pairs, source: Side, target: Side) -> Iterator[Row]:
+    for score, s, t in zip(*(column.tolist() for column in pairs), strict=True):
+        yield Row(round(score, DIGITS_SHOWN), source.line(s), target.line(t), source.text(s), target.text(t))
+
+
+def _write_parquet(path: Path, rows: Iterator[Row]) -> None:
+    types = (pa.float64(), pa.int64(), pa.int64(), pa.string(), pa.string())
+    schema = pa.schema(list(zip(Row._fields, types, strict=True)))
+    with path.open("wb") as file, pq.ParquetWriter(file, schema) as writer:
+        while block := list(islice(rows, ROWS_AT_ONCE)):
+            columns = [pa.array(column, kind) for column, kind in zip(zip(*block, strict=True), types, strict=True)]
+            writer.write_table(pa.table(columns, schema=schema))
+
+
+WRITERS: dict[str, Callable[[Path, Iterator[Row]], None]] = {
+    ".tsv": lambda path, rows: write_tsv(path, Row._fields, rows),
+    ".csv": lambda path, rows: write_csv(path, Row._fields, rows),
+    ".jsonl": lambda path, rows: write_jsonl(path, (row._asdict() for row in rows)),
+    ".parquet": _write_parquet,
+}

@@ -1,1 +1,0 @@
-"""Bitext mining: which sentences of two sides translate one another."""

@@ -1,0 +1,1 @@
+"""Parallel corpora: read, filtered, split and kept as memory-mapped files."""

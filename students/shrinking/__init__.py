@@ -1,1 +1,0 @@
-"""Smaller models: fewer pieces, layers or dimensions."""
