@@ -1,30 +1,48 @@
-"""The sentence encoder: a BERT-like network, pooling, perhaps a projection, perhaps a normalisation to length 1."""
+"""The sentence encoder: a BERT-like network, pooling, an optional projection and an optional normalisation.
 
+Its methods and keywords are those of sentence-transformers, and so is its folder on disk.
+"""
+
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay import backbone as backbones
 from bertrelay.cpu_kernels import use_cpu_kernels
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, check_count
 from bertrelay.files import write_tensors
 from bertrelay.hardware import as_device
 from bertrelay.layout import Dense, Layout, Prompts, read_layout, write_layout
 from bertrelay.pooling import Pooling, in_folder_order
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from bertrelay.evaluation.similarity import Metric
 
-TOKENS_WITHOUT_ANY_LIMIT = 512
-ACTIVATIONS = ("torch.nn.modules.activation", "torch.nn.modules.linear")
-"""Where torch has its activations, and the map that changes nothing."""
-CHARACTERS_AT_ONCE = 1 << 20  # tokenized together; thousands of usual sentences
+DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
+ACTIVATIONS = ("torch.nn.modules.activation", "torch.nn.modules.linear")  # modules with the classes a folder may name
+TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
+QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
+
+
+class EncodeOptions(TypedDict, total=False):
+    """Keyword arguments of `SentenceEncoder.encode`, `encode_query` and `encode_document`."""
+
+    prompt_name: str | None
+    prompt: str | None
+    batch_size: int | None
+    show_progress_bar: bool | None
+    precision: str
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    batch_tokens: int | None
 
 
 class Projection(nn.Module):
@@ -44,38 +62,46 @@ class Projection(nn.Module):
 class SentenceEncoder(nn.Module):
     """Sentences to vectors.
 
+    backbone: the network, with its `tokenizer`; or, as in `load`, a folder or hub id that holds the whole encoder.
     pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
     """
 
     def __init__(
         self,
-        backbone: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
+        backbone: PreTrainedModel | str | Path,
+        tokenizer: PreTrainedTokenizerFast | None = None,
         *,
+        device: str | torch.device | None = None,
         pooling: Pooling | Sequence[str] = ("mean",),
         projection: Projection | None = None,
         normalize: bool = False,
         max_tokens: int | None = None,
         prompts: Prompts | None = None,
-        similarity: str | None = None,
+        similarity_fn_name: str | None = None,
     ) -> None:
         super().__init__()
+        if isinstance(backbone, str | os.PathLike):
+            vars(self).update(vars(SentenceEncoder.load(backbone, device)))
+            return
+        if tokenizer is None:
+            raise RequestError("model: expected a tokenizer with the network, found none")
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(in_folder_order(pooling))
         self.projection = projection
         self.normalize = normalize
-        self.max_tokens = _longest_input(backbone, max_tokens or tokenizer.model_max_length)
         self.prompts = prompts or Prompts()
-        self.similarity = similarity
+        self.similarity_fn_name = similarity_fn_name or "cosine"
         self.pad_id = backbones.pad_id_of(backbone, tokenizer)
-        self._rules = _cutting_rules(tokenizer, self.max_tokens)
+        self.max_seq_length = max_tokens or tokenizer.model_max_length
         backbones.freeze_pooler(backbone)
         use_cpu_kernels(backbone)
         # As its network: one that was loaded has no dropout, before, while and after it encodes.
         self.train(backbone.training)
         self._check_sizes()
+        if device is not None:
+            self.to(as_device(device))
 
     def _check_sizes(self) -> None:
         words, rows = len(self.tokenizer), self.backbone.config.vocab_size
@@ -100,8 +126,8 @@ class SentenceEncoder(nn.Module):
     ) -> "SentenceEncoder":
         """The encoder of a sentence-transformers folder, of a plain transformers folder (mean pooling), or of a hub id.
 
-        device: where it computes: by default the accelerator of this machine, of several the one of this process.
-        Raises RequestError when it is not there, not whole, or not of a kind that is known here.
+        device: by default the accelerator of this machine, of several the one of this process, else the CPU.
+        Raises RequestError when it is not found, incomplete, or of an unknown kind.
         """
         device = as_device(device)
         folder = backbones.model_folder(source, revision, cache_dir)
@@ -116,13 +142,14 @@ class SentenceEncoder(nn.Module):
         return cls(
             network,
             backbones.load_tokenizer(transformer, layout.lower_case),
+            device=device,
             pooling=Pooling(layout.pooling),
             projection=_load_projection(folder, layout.dense) if layout.dense else None,
             normalize=layout.normalize,
             max_tokens=layout.max_tokens,
             prompts=layout.prompts,
-            similarity=layout.similarity,
-        ).to(device)
+            similarity_fn_name=layout.similarity,
+        )
 
     def save(self, folder: str | Path) -> None:
         """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
@@ -138,7 +165,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def layout(self) -> Layout:
-        """What a folder says of this encoder, apart from weights, network and tokenizer."""
+        """What a folder states about this encoder, apart from weights, network and tokenizer."""
         dense = None
         if self.projection is not None:
             linear, activation = self.projection.linear, type(self.projection.activation)
@@ -151,7 +178,7 @@ class SentenceEncoder(nn.Module):
             normalize=self.normalize,
             max_tokens=self.max_tokens,
             prompts=self.prompts,
-            similarity=self.similarity,
+            similarity=self.similarity_fn_name,
         )
 
     @property
@@ -163,6 +190,21 @@ class SentenceEncoder(nn.Module):
     def dim(self) -> int:
         """Dimensions of a sentence vector."""
         return self.pooled_dim if self.projection is None else self.projection.linear.out_features
+
+    def get_embedding_dimension(self) -> int:
+        return self.dim
+
+    get_sentence_embedding_dimension = get_embedding_dimension  # its name in sentence-transformers up to 5
+
+    @property
+    def max_seq_length(self) -> int:
+        """`max_tokens`; setting it cuts longer inputs, or allows longer ones up to the size of the position table."""
+        return self.max_tokens
+
+    @max_seq_length.setter
+    def max_seq_length(self, tokens: int) -> None:
+        self.max_tokens = _longest_input(self.backbone, tokens)
+        self._rules = _truncating(self.tokenizer, self.max_tokens)
 
     @property
     def device(self) -> torch.device:
@@ -185,36 +227,124 @@ class SentenceEncoder(nn.Module):
             ids += [encoding.ids or [self.pad_id] for encoding in self._rules.encode_batch_fast(some)]
         return ids
 
+    @overload
+    def encode(self, sentences: str | Iterable[str], **options: Unpack[EncodeOptions]) -> NDArray[np.float32]: ...
+
+    @overload
+    def encode(
+        self, sentences: str | Iterable[str], *, convert_to_tensor: Literal[True], **options: Unpack[EncodeOptions]
+    ) -> Tensor: ...
+
+    @overload
     def encode(
         self,
         sentences: str | Iterable[str],
         *,
-        precision: str = "auto",
-        batch_tokens: int | None = None,
-        prompt_name: str | None = None,
-        progress: bool = False,
-    ) -> "NDArray[np.float32]":
-        """Vectors of `sentences`, float32 (n, dim), of one string (dim,); see `bertrelay.encoding.encode`."""
-        from bertrelay.encoding import encode
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        **options: Unpack[EncodeOptions],
+    ) -> Any: ...
 
-        return encode(
-            self, sentences, precision=precision, batch_tokens=batch_tokens, prompt_name=prompt_name, progress=progress
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        precision: str = "auto",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> NDArray[np.float32] | Tensor | list[Tensor]:
+        """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
+
+        sentences: any iterable of strings; equal ones are computed once.
+        prompt_name: which of the model's prompts precedes each sentence; by default the model's own choice.
+        prompt: a text that precedes each sentence, in place of a prompt by name.
+        batch_size, batch_tokens: the most sentences, and padded tokens, in a batch; the device decides by default.
+        precision: of the computation: `bf16`, `fp32`, or `auto`, which is bf16 where the device computes in it.
+        convert_to_numpy, convert_to_tensor: an array, a tensor on the encoder's device, or without both a list of
+            tensors.
+        normalize_embeddings: scale vectors to length 1.
+        truncate_dim: keep the first dimensions only, before the scaling.
+        Raises RequestError for what holds no sentences, such as a mapping or a data frame.
+        """
+        from bertrelay.encoding import encode
+        from bertrelay.evaluation.similarity import unit
+
+        check_count("truncate_dim", truncate_dim)
+        vectors = encode(
+            self,
+            sentences,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            precision=precision,
+            progress=bool(show_progress_bar),
         )
+        if truncate_dim is not None:
+            vectors = np.ascontiguousarray(vectors[..., :truncate_dim])
+        if normalize_embeddings:
+            vectors = unit(vectors)
+        if convert_to_tensor:
+            return torch.as_tensor(vectors, device=self.device)
+        return vectors if convert_to_numpy else list(torch.from_numpy(vectors))
+
+    def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:
+        """`encode` with the model's prompt for queries, or none where the model has none; `prompt` overrides it."""
+        return self.encode(sentences, **self._with_prompt(QUERY_PROMPTS, options))
+
+    def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:
+        """`encode` with the model's prompt for documents, or none where the model has none; `prompt` overrides it."""
+        return self.encode(sentences, **self._with_prompt(DOCUMENT_PROMPTS, options))
+
+    def _with_prompt(self, names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("prompt_name") is not None or options.get("prompt") is not None:
+            return options
+        texts = (self.prompts.texts[name] for name in names if name in self.prompts.texts)
+        return {**options, "prompt": next(texts, "")}
+
+    def similarity(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
+        """Similarity (n, m) by `similarity_fn_name` of all `embeddings1` (n, dim) with all `embeddings2` (m, dim)."""
+        from bertrelay.evaluation.similarity import matrix
+
+        return torch.from_numpy(matrix(_rows(embeddings1), _rows(embeddings2), cast("Metric", self.similarity_fn_name)))
+
+    def similarity_pairwise(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
+        """Similarity (n,) of row i of `embeddings1` (n, dim) with row i of `embeddings2` (n, dim)."""
+        from bertrelay.evaluation.similarity import pairwise
+
+        metric = cast("Metric", self.similarity_fn_name)
+        return torch.from_numpy(pairwise(_rows(embeddings1), _rows(embeddings2), metric))
 
 
 def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -> SentenceEncoder:
-    """`model` itself, or the encoder of that name; `cache` keeps one of the hub."""
+    """`model` itself, or the encoder of that folder or hub id; `cache` is where a download goes."""
     if isinstance(model, SentenceEncoder):
         return model
     return SentenceEncoder.load(model, cache_dir=cache and cache / "hub")
 
 
+def _rows(embeddings: Any) -> NDArray[np.float32]:
+    """Vectors (n, dim) of an array, a tensor, a list of either, or one vector (dim,)."""
+    if isinstance(embeddings, list | tuple) and embeddings and isinstance(embeddings[0], Tensor):
+        embeddings = torch.stack(list(embeddings))
+    if isinstance(embeddings, Tensor):
+        embeddings = embeddings.detach().float().cpu()
+    return np.atleast_2d(np.asarray(embeddings, dtype=np.float32))
+
+
 def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:
-    """`sentences`, so many at once that what the tokenizer keeps of them, cut off or not, stays small."""
+    """`sentences` in slices, so that what the tokenizer holds of them, truncated or not, stays small."""
     first = characters = 0
     for place, sentence in enumerate(sentences, 1):
         characters += len(sentence)
-        if characters >= CHARACTERS_AT_ONCE:
+        if characters >= TOKENIZED_CHARACTERS:
             yield list(sentences[first:place])
             first, characters = place, 0
     if first < len(sentences):
@@ -225,12 +355,12 @@ def _longest_input(backbone: nn.Module, max_tokens: int) -> int:
     """`max_tokens`, or what the position table holds if that is less."""
     limit = backbones.position_limit(backbone)
     if limit is None and max_tokens >= 2**31:
-        return TOKENS_WITHOUT_ANY_LIMIT
+        return DEFAULT_MAX_TOKENS
     return max_tokens if limit is None else min(max_tokens, limit)
 
 
-def _cutting_rules(tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> Tokenizer:
-    """A copy of the tokenizer's own rules that cuts at `max_tokens`: the caller's tokenizer stays as it is."""
+def _truncating(tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> Tokenizer:
+    """A copy of the tokenizer's rules that truncates at `max_tokens`; the caller's tokenizer stays as it is."""
     rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     rules.no_padding()
     backbones.check_max_tokens(rules, max_tokens)
@@ -242,7 +372,7 @@ def _load_projection(folder: Path, dense: Dense) -> Projection:
     kind: Any = getattr(nn, dense.activation.rpartition(".")[2], None)
     try:
         is_activation = dense.activation.startswith("torch.nn.") and kind.__module__ in ACTIVATIONS
-        with torch.device("meta"):  # a size takes memory only when the weights have it
+        with torch.device("meta"):  # no memory for sizes that the weights do not have
             projection = Projection(
                 dense.in_features, dense.out_features, dense.bias, kind() if is_activation else None
             )

@@ -18,7 +18,7 @@ from bertrelay.cpu_kernels import Packed, using
 from bertrelay.data.texts import texts_of
 from bertrelay.data.vectors import not_finite_row
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import WorkError
+from bertrelay.errors import WorkError, check_count
 from bertrelay.hardware import resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
 from bertrelay.progress import Bar, progress
@@ -34,19 +34,21 @@ def encode(
     precision: str = "auto",
     batch_tokens: int | None = None,
     prompt_name: str | None = None,
+    prompt: str | None = None,
+    batch_size: int | None = None,
     progress: bool = False,
 ) -> Vectors:
     """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
 
     sentences: a string, or any iterable of strings, which is read through; equal ones are computed once.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when not given.
-    prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
+    batch_size: the most sentences in a batch; as many as `batch_tokens` allow when not given.
+    prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
+    prompt: a text in place of one of these.
     Raises RequestError for what holds no sentences, a mapping or a data frame among them.
     """
     if isinstance(sentences, str):
-        one: Vectors = encode(
-            encoder, [sentences], precision=precision, batch_tokens=batch_tokens, prompt_name=prompt_name
-        )[0]
+        one: Vectors = encode(encoder, [sentences], precision=precision, prompt_name=prompt_name, prompt=prompt)[0]
         return one
     sentences = texts_of(sentences, "encode")
     distinct, row_of = _distinct(sentences)
@@ -54,7 +56,7 @@ def encode(
     blocks = (distinct[start : start + BLOCK_SENTENCES] for start in range(0, len(distinct), BLOCK_SENTENCES))
     with _bar("encoding", len(distinct), shown=progress) as bar:
         start = 0
-        for block in encode_blocks(encoder, blocks, precision, batch_tokens, prompt_name, bar):
+        for block in encode_blocks(encoder, blocks, precision, batch_tokens, prompt_name, bar, prompt, batch_size):
             vectors[start : start + len(block)] = block
             start += len(block)
     return vectors if len(distinct) == len(sentences) else vectors[row_of]
@@ -83,12 +85,16 @@ def encode_blocks(
     batch_tokens: int | None = None,
     prompt_name: str | None = None,
     bar: Bar | None = None,
+    prompt: str | None = None,
+    batch_size: int | None = None,
 ) -> Iterator[Vectors]:
     """For each block of sentences its vectors, float32 (n, dim); `blocks` is read from another thread, one ahead."""
     precision = resolve_precision(precision, encoder.device)
-    prompt, bar = encoder.prompts.text(prompt_name), bar or Bar()
+    check_count("batch_size", batch_size)
+    bar = bar or Bar()
+    text_before = encoder.prompts.text(prompt_name) if prompt is None else prompt
     batch_tokens = best_batch_tokens(encoder.device, batch_tokens)
-    tokenized = (_tokenize(encoder, prompt, sentences) for sentences in blocks)
+    tokenized = (_tokenize(encoder, text_before, sentences) for sentences in blocks)
     packed: Packed = {}
     with ThreadPoolExecutor(1, "tokenizer") as ahead:
         waiting = ahead.submit(next, tokenized, None)
@@ -96,7 +102,7 @@ def encode_blocks(
             waiting = ahead.submit(next, tokenized, None)
             packed = packed or pack_for(len(block.ids), encoder.backbone, precision, batch_tokens)
             with computing(encoder, precision), using(packed):
-                vectors = _compute(encoder, block, batch_tokens, bar)
+                vectors = _compute(encoder, block, batch_tokens, bar, batch_size)
             yield vectors
 
 
@@ -131,9 +137,9 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
     return _Tokens(flat, np.cumsum(lengths) - lengths, lengths, row_of)
 
 
-def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar) -> Vectors:
+def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar, batch_size: int | None) -> Vectors:
     parts, orders = list[torch.Tensor](), [np.zeros(0, np.int64)]
-    for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens):
+    for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens, batch_size):
         ids, mask = _padded(block, rows, width, height, encoder.pad_id)
         vectors = encoder(ids.to(encoder.device), mask.to(encoder.device))  # (height, dim)
         parts.append(vectors[: len(rows)])

@@ -27,7 +27,7 @@ def batch_shape(longest: int, rows: int, batch_tokens: int, max_tokens: int) -> 
 
 
 def sorted_batches(
-    lengths: NDArray[np.integer], batch_tokens: int, max_tokens: int
+    lengths: NDArray[np.integer], batch_tokens: int, max_tokens: int, most_rows: int | None = None
 ) -> Iterator[tuple[NDArray[np.int64], int, int]]:
     """(rows, width, height) of each batch of rows of `lengths`; longest first: if memory is short, it shows at once.
 
@@ -36,6 +36,7 @@ def sorted_batches(
     order, start = np.argsort(-lengths.astype(np.int64), kind="stable"), 0
     while start < len(order):
         width, height = batch_shape(int(lengths[order[start]]), len(order) - start, batch_tokens, max_tokens)
+        height = min(height, most_rows or height)
         yield order[start : start + height], width, height
         start += height
 

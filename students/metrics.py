@@ -24,7 +24,7 @@ class Encoded:
     @classmethod
     def of(cls, encoder: SentenceEncoder, sentences: Sequence[str], precision: str, progress: bool = False) -> Self:
         distinct = list(dict.fromkeys(sentences))
-        vectors = encoder.encode(distinct, precision=precision, progress=progress)
+        vectors = encoder.encode(distinct, precision=precision, show_progress_bar=progress)
         return cls({sentence: row for row, sentence in enumerate(distinct)}, vectors)
 
     def __call__(self, sentences: Sequence[str]) -> Vectors:

@@ -191,7 +191,7 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceE
         normalize=encoder.normalize,
         max_tokens=encoder.max_tokens,
         prompts=encoder.prompts,
-        similarity=encoder.similarity,
+        similarity_fn_name=encoder.similarity_fn_name,
     )
 
 

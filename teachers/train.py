@@ -64,7 +64,7 @@ def _as_set(encoder: SentenceEncoder, settings: TrainSettings) -> SentenceEncode
         normalize=encoder.normalize,
         max_tokens=settings.max_tokens or encoder.max_tokens,
         prompts=encoder.prompts,
-        similarity=encoder.similarity,
+        similarity_fn_name=encoder.similarity_fn_name,
     )
     if settings.linear and changed.projection is None:  # a base that has one goes on with it
         with torch.random.fork_rng(devices=[]):

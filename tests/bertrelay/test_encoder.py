@@ -175,7 +175,7 @@ def test_tokens_do_not_hang_on_how_many_texts_are_tokenized_together(
     together = encoder.tokenize(texts)
     assert len(together) == len(texts)
     for characters in (1, 40, 10_000):
-        monkeypatch.setattr("bertrelay.encoder.CHARACTERS_AT_ONCE", characters)
+        monkeypatch.setattr("bertrelay.encoder.TOKENIZED_CHARACTERS", characters)
         assert encoder.tokenize(texts) == together
     assert encoder.tokenize([]) == []
 

@@ -173,11 +173,11 @@ def test_prompts_stand_where_sentence_transformers_puts_them(
 ) -> None:
     peer = pytest.importorskip("sentence_transformers")
     prompts = Prompts({"query": "Two dogs: ", "passage": "Rain: "}, default="passage")
-    make_encoder(prompts=prompts, similarity="dot").save(tmp_path)
+    make_encoder(prompts=prompts, similarity_fn_name="dot").save(tmp_path)
     encoder = SentenceEncoder.load(tmp_path)
     theirs = peer.SentenceTransformer(str(tmp_path), device="cpu")
     assert encoder.prompts == prompts
-    assert encoder.similarity == "dot"
+    assert encoder.similarity_fn_name == "dot"
     np.testing.assert_allclose(encoder.encode(sentences, precision="fp32"), theirs.encode(sentences), atol=1e-5)
     by_name = encoder.encode(sentences, precision="fp32", prompt_name="query")
     np.testing.assert_allclose(by_name, theirs.encode(sentences, prompt_name="query"), atol=1e-5)

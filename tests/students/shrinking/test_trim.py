@@ -147,7 +147,7 @@ def test_special_tokens_keep_their_roles_and_padding_its_place(make: MakeEncoder
 
 def test_all_else_of_the_encoder_comes_along_and_the_encoder_itself_stays(make: MakeEncoder) -> None:
     parts = {"pooling": ["cls", "mean"], "projection": Projection(32, 8), "normalize": True, "max_tokens": 9}
-    encoder = make("xlm-roberta", **parts, prompts=Prompts({"query": "run "}, "query"), similarity="dot")
+    encoder = make("xlm-roberta", **parts, prompts=Prompts({"query": "run "}, "query"), similarity_fn_name="dot")
     weights = {name: weight.clone() for name, weight in encoder.state_dict().items()}
     config, ids = encoder.backbone.config.to_dict(), encoder.tokenize(ALL)
     small = trim_vocabulary(encoder, ENGLISH)

@@ -1,0 +1,154 @@
+"""Code written for sentence-transformers runs here with its import line changed, and gives the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError
+from bertrelay.layout import Prompts
+
+peer = pytest.importorskip("sentence_transformers")
+
+THEIRS = "from sentence_transformers import SentenceTransformer"
+OURS = "from bertrelay import SentenceEncoder as SentenceTransformer"
+
+EXAMPLES = {
+    "encode and compare": """
+        model = SentenceTransformer(path, device="cpu")
+        embeddings = model.encode(texts)
+        similarities = model.similarity(embeddings, embeddings)
+        print(embeddings.shape, similarities.shape)
+        found = embeddings, similarities, model.encode(texts[0]), model.similarity(embeddings[0], embeddings[1:])
+    """,
+    "queries and documents": """
+        model = SentenceTransformer(path, device="cpu")
+        queries = model.encode_query(texts[:2])
+        documents = model.encode_document(texts[2:], batch_size=2, show_progress_bar=False)
+        found = queries, documents, model.similarity(queries, documents), model.encode_query(texts[0], prompt="Rain. ")
+    """,
+    "prompts": """
+        model = SentenceTransformer(path, device="cpu")
+        found = (
+            model.encode(texts),
+            model.encode(texts, prompt_name="query"),
+            model.encode(texts, prompt="A dog runs. "),
+            model.encode(texts, prompt_name="query", prompt="A dog runs. "),
+            model.encode(texts, prompt=""),
+        )
+    """,
+    "semantic search": """
+        from sentence_transformers import util
+        model = SentenceTransformer(path, device="cpu")
+        corpus = model.encode(texts[2:], convert_to_tensor=True)
+        queries = model.encode(texts[:2], convert_to_tensor=True)
+        hits = util.semantic_search(queries, corpus, top_k=3)
+        scores, rows = torch.topk(model.similarity(queries[0], corpus)[0], k=3)
+        found = [(hit["corpus_id"], hit["score"]) for each in hits for hit in each], scores, rows
+    """,
+    "paraphrase mining": """
+        from sentence_transformers import util
+        model = SentenceTransformer(path, device="cpu")
+        found = util.paraphrase_mining(model, texts, top_k=2, max_pairs=5)
+    """,
+    "clusters": """
+        from sentence_transformers import util
+        model = SentenceTransformer(path, device="cpu")
+        embeddings = model.encode(texts, convert_to_tensor=True)
+        found = util.community_detection(embeddings, min_community_size=1, threshold=0.9)
+    """,
+    "shapes of the result": """
+        model = SentenceTransformer(path, device="cpu")
+        model.max_seq_length = 6
+        found = (
+            model.encode(texts, normalize_embeddings=True, truncate_dim=4),
+            model.encode(texts, convert_to_tensor=True, normalize_embeddings=True),
+            model.encode(texts, convert_to_numpy=False),
+            model.encode(texts[0], convert_to_tensor=True, truncate_dim=3),
+            model.max_seq_length,
+            model.get_embedding_dimension(),
+            str(model.device),
+        )
+    """,
+    "other similarities": """
+        model = SentenceTransformer(path, device="cpu")
+        found = [model.similarity_fn_name]
+        embeddings = model.encode(texts)
+        for name in ("cosine", "dot", "euclidean", "manhattan"):
+            model.similarity_fn_name = name
+            found += [model.similarity(embeddings, embeddings[:3])]
+            found += [model.similarity_pairwise(embeddings[1:], embeddings[:-1])]
+    """,
+}
+
+
+@pytest.fixture
+def path(make_encoder: Callable[..., SentenceEncoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model with prompts; both compute in float32, as sentence-transformers does by itself."""
+    monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda _: False)
+    prompts = Prompts({"query": "Two dogs: ", "document": "Rain: "}, default="document")
+    make_encoder(prompts=prompts, similarity_fn_name="dot").save(tmp_path)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_gives_the_same_with_its_import_line_changed(name: str, path: str, sentences: list[str]) -> None:
+    ours, theirs = ({"path": path, "texts": sentences, "torch": torch} for _ in range(2))
+    body = "\n".join(line.removeprefix(" " * 8) for line in EXAMPLES[name].splitlines())
+    exec(f"{OURS}\n{body}", ours)
+    exec(f"{THEIRS}\n{body}", theirs)
+    assert_same(ours["found"], theirs["found"])
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(ours, list | tuple):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_same(one, other)
+    elif isinstance(ours, str | int):
+        assert ours == theirs
+    else:
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype) if not isinstance(ours, float) else True
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_queries_and_documents_without_a_prompt_of_their_own(
+    path: str, make_encoder: Callable[..., SentenceEncoder], sentences: list[str]
+) -> None:
+    """None, not the default one; for documents a model may also call it `passage`, as E5 does."""
+    make_encoder(prompts=Prompts({"title": "Rain: "}, default="title")).save(path)
+    encoder, theirs = SentenceEncoder(path), peer.SentenceTransformer(path, device="cpu")
+    np.testing.assert_allclose(encoder.encode_query(sentences), theirs.encode_query(sentences), atol=2e-5)
+    encoder = make_encoder(prompts=Prompts({"passage": "Rain: "}))
+    found, expected = encoder.encode_document(sentences), encoder.encode(sentences, prompt_name="passage")
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_no_vector_depends_on_the_size_of_the_batch(path: str, sentences: list[str]) -> None:
+    encoder = SentenceEncoder(path, device="cpu")
+    shapes = list[tuple[int, ...]]()
+    encoder.backbone.register_forward_pre_hook(
+        lambda *given: shapes.append(given[2]["input_ids"].shape), with_kwargs=True
+    )
+    found = encoder.encode(sentences, batch_size=3)
+    assert {rows for rows, _ in shapes} <= {1, 2, 3}
+    np.testing.assert_allclose(found, encoder.encode(sentences), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size: expected 1 or more, found 0"),
+        ({"truncate_dim": -1}, "truncate_dim: expected 1 or more, found -1"),
+        ({"prompt_name": "title"}, r"document.*query.*'title'"),
+        ({"precision": "int8"}, "precision: expected auto, bf16 or fp32, found 'int8'"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(options: dict[str, Any], message: str, path: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        SentenceEncoder(path).encode(["Rain."], **options)
