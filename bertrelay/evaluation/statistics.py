@@ -1,6 +1,7 @@
-"""Figures with their uncertainty: correlations, shares, and 95 % bootstrap intervals."""
+"""Statistics with their uncertainty: correlations, proportions, and 95 % bootstrap intervals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,27 +11,47 @@ from scipy import stats
 from bertrelay.stage import Metrics
 
 Floats = NDArray[np.floating]
+Rows = NDArray[np.intp]
 Column = NDArray[Any]
+MetricsOfWeights = Callable[[NDArray[np.float64]], Mapping[str, NDArray[np.float64]]]
+"""Weights (…, rows) to metrics by name, each (…,); nan where not defined."""
 
 RESAMPLES = 1000
 INTERVAL = (2.5, 97.5)
 LEAST_SHARE = 0.5
-"""Of the resamples, how many must have a figure: the interval of the few that have one would tell of nothing else."""
+"""Of the resamples, how many must have a value: an interval of the few that have one would mislead."""
+WEIGHTS_AT_ONCE = 1_000_000
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
-    """Spearman's rank correlation, ties at their mean rank; None where one side is constant or shorter than two."""
+    """Spearman's rank correlation, ties at their mean rank; None where one column is constant or shorter than two."""
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
-    # scipy's own function computes a p-value besides, which costs a bootstrap most of its time.
+    # scipy's own function also computes a p-value, which takes most of the time of a bootstrap.
     return float(np.corrcoef(stats.rankdata(first), stats.rankdata(second))[0, 1])
 
 
 def pearson(first: Floats, second: Floats) -> float | None:
-    """Pearson's correlation; None where one side is constant or shorter than two."""
+    """Pearson's correlation; None where one column is constant or shorter than two."""
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
     return float(stats.pearsonr(first, second).statistic)
+
+
+def share(hits: Floats) -> float | None:
+    """The mean of zeros and ones; None of nothing."""
+    return float(np.mean(hits)) if len(hits) else None
+
+
+def ratio(parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`parts` / `wholes`, and nan where a whole is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(wholes > 0, parts / wholes, np.nan)
+
+
+def none_if_nan(value: NDArray[np.float64] | float) -> float | None:
+    """A single metric; None where it is not defined."""
+    return None if np.isnan(value) else float(value)
 
 
 def with_interval(
@@ -43,38 +64,79 @@ def with_interval(
 ) -> Metrics:
     """`statistic(*columns)` as `name`, with `name_low` and `name_high`: a 95 % bootstrap interval over the rows.
 
-    groups: what each row belongs to, (rows,); every resample then has as many rows of each group as there are.
-    Without a figure, with fewer than two rows, or when fewer than half of the resamples have a figure, there is no
-    interval.
+    groups: the stratum of each row, (rows,); every resample then has as many rows of each stratum as there are.
+    There is no interval without a value, with fewer than two rows, or when fewer than half of the resamples have one.
     """
-    figure = statistic(*columns)
-    if figure is None or len(columns[0]) < 2:
-        return {name: figure}
-    members = _members(np.zeros(len(columns[0])) if groups is None else groups)
+    value = statistic(*columns)
+    if value is None or len(columns[0]) < 2:
+        return {name: value}
+    strata = np.zeros(len(columns[0])) if groups is None else groups
+    members = [np.flatnonzero(strata == stratum) for stratum in np.unique(strata)]
+    drawn = [statistic(*(column[rows] for column in columns)) for rows in _resampled_rows(members, seed, resamples)]
+    return _with_bounds(name, value, np.array([np.nan if each is None else each for each in drawn]), resamples)
+
+
+def with_intervals(
+    metrics_of: MetricsOfWeights,
+    units: Column,
+    *,
+    distances: Collection[str] = (),
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Metrics:
+    """All metrics of `metrics_of` with 95 % bootstrap intervals over `units`, from the same resamples for all of them.
+
+    units: what is resampled as a whole, such as the subject of each row, whose rows are not independent, (rows,).
+    What is not defined is None and has no interval.
+    distances: metrics that are 0 at best and that noise makes larger; see `distance_interval`.
+    """
+    drawn = [metrics_of(weights) for weights in resampled_weights(units, seed, resamples)]
+    metrics: Metrics = {}
+    for name, found in metrics_of(np.ones(len(units))).items():
+        values = np.concatenate([np.zeros(0), *(each[name] for each in drawn)])
+        metrics |= _with_bounds(name, none_if_nan(found), values, resamples, name in distances)
+    return metrics
+
+
+def resampled_weights(units: Column, seed: int, resamples: int = RESAMPLES) -> Iterator[NDArray[np.float64]]:
+    """Blocks of resamples, each (resamples, rows): how often the unit of each row was drawn.
+
+    Nothing of fewer than two units, which do not show how much they differ.
+    """
+    names, numbers = np.unique(units, return_inverse=True)
+    if len(names) < 2:
+        return
+    draws = _resampled_rows([np.arange(len(names))], seed, resamples)
+    while block := list(islice(draws, max(1, WEIGHTS_AT_ONCE // len(units)))):
+        counts = np.stack([np.bincount(drawn, minlength=len(names)) for drawn in block])
+        yield counts[:, numbers].astype(np.float64)
+
+
+def distance_interval(value: float, low: float, high: float) -> tuple[float, float]:
+    """The interval of a distance, which is 0 at best and which noise makes larger, from percentiles of resamples.
+
+    A resample has the noise of the sample and as much again, so that its distance is too large twice over; of distance
+    and noise it is the squares that add up. So this is the basic interval of the square (Davison & Hinkley 1997,
+    section 5.2), cut off at 0; it always contains the value itself.
+    """
+    squares = 2 * value**2 - np.square([high, low])
+    lowest, highest = np.sqrt(np.clip(squares, 0, None))
+    return min(float(lowest), value), max(float(highest), value)
+
+
+def _resampled_rows(members: Sequence[Rows], seed: int, resamples: int) -> Iterator[Rows]:
+    """The rows of each resample; members: the rows of each stratum."""
     generator = np.random.default_rng(seed)
-    drawn = [_resampled(statistic, columns, members, generator) for _ in range(resamples)]
-    known = [value for value in drawn if value is not None]
-    if len(known) < LEAST_SHARE * resamples:
-        return {name: figure}
+    for _ in range(resamples):
+        yield np.concatenate([rows[generator.integers(0, len(rows), len(rows))] for rows in members])
+
+
+def _with_bounds(name: str, value: float | None, drawn: Floats, resamples: int, is_distance: bool = False) -> Metrics:
+    """The value, and the percentiles of those of the resamples, (resamples,), nan where there is none."""
+    known = drawn[~np.isnan(drawn)]
+    if value is None or not len(known) or len(known) < LEAST_SHARE * resamples:
+        return {name: value}
     low, high = np.percentile(known, INTERVAL)
-    return {name: figure, f"{name}_low": float(low), f"{name}_high": float(high)}
-
-
-def _members(groups: Column) -> list[NDArray[np.intp]]:
-    """The rows of each group."""
-    return [np.flatnonzero(groups == group) for group in np.unique(groups)]
-
-
-def _resampled(
-    statistic: Callable[..., float | None],
-    columns: tuple[Column, ...],
-    members: list[NDArray[np.intp]],
-    generator: np.random.Generator,
-) -> float | None:
-    rows = np.concatenate([rows[generator.integers(0, len(rows), len(rows))] for rows in members])
-    return statistic(*(column[rows] for column in columns))
-
-
-def share(hits: Floats) -> float | None:
-    """The mean of zeros and ones; None of nothing."""
-    return float(np.mean(hits)) if len(hits) else None
+    if is_distance:
+        low, high = distance_interval(value, low, high)
+    return {name: value, f"{name}_low": float(low), f"{name}_high": float(high)}

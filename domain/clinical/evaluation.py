@@ -7,22 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.evaluation.calibration import CALIBRATION_ERRORS, Bins, calibration_metrics
+from bertrelay.evaluation.statistics import ratio, with_intervals
 from bertrelay.stage import Metrics
-from domain.clinical.bootstrap import with_intervals
-from domain.clinical.metrics import (
-    Bins,
-    Flags,
-    Floats,
-    Ranking,
-    auroc,
-    auroc_of,
-    average_precision,
-    best_recall,
-    calibration_curve,
-    ratio,
-)
+from domain.clinical.metrics import Flags, Floats, Ranking, auroc, auroc_of, average_precision, best_recall
 from domain.clinical.prediction import aggregate
-from domain.clinical.recalibration import CALIBRATION_ERRORS, calibration_figures
 from domain.clinical.settings import Kind, OutcomeModelSettings
 
 if TYPE_CHECKING:
@@ -54,7 +43,7 @@ def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
     None too. `rp80_precision` is what it comes to here, `rp80_optimistic` what a threshold chosen here would reach.
     """
     ranking, outcomes = Ranking(judged.probability, judged.outcomes), judged.outcomes
-    calibrations = calibration_figures(judged.outcomes, judged.probability, judged.calibrated)
+    calibrations = calibration_metrics(judged.outcomes, judged.probability, judged.calibrated)
 
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
@@ -138,23 +127,19 @@ def curves(judged: Mapping[str, Judged]) -> dict[str, Any]:
 
 
 def _calibration(judged: Judged, probability: Floats) -> list[tuple[float | None, ...]]:
-    """The points of `calibration_curve`, each with low and high of its share; None where there is no interval.
+    """(mean probability, share of positives, admissions, low and high of that share) of each bin that is not empty.
 
-    The borders of the bins stay; who is in them is drawn anew.
+    None where there is no interval. The borders of the bins stay; who is in them is drawn anew.
     """
-    bins = Bins.by_size(probability, judged.outcomes)
-    there = np.unique(bins.of).tolist()
+    bins = Bins(probability, judged.outcomes)
 
     def of(weights: Floats) -> dict[str, Floats]:
-        shares = bins.shares(judged.outcomes, weights)
-        return {f"{number}": shares[..., number] for number in there}
+        shares = bins.shares(weights)
+        return {f"{number}": shares[..., number] for number in bins.numbers}
 
     found = with_intervals(of, judged.subjects)
-    points = calibration_curve(probability, judged.outcomes)
-    return [
-        (*point, found.get(f"{number}_low"), found.get(f"{number}_high"))
-        for point, number in zip(points, there, strict=True)
-    ]
+    bounds = [(found.get(f"{number}_low"), found.get(f"{number}_high")) for number in bins.numbers]
+    return [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
 
 
 def _thinned(across: Floats, up: Floats) -> Curve:
@@ -357,7 +342,7 @@ def _figures(
     """Of a group with its calibration, before the recalibration and after it; of a label, which has none, without."""
     ranking = Ranking(probability, outcomes)
     mean = {"mean_probability": probability} if calibrated is None else {"mean_calibrated": calibrated}
-    calibration = None if calibrated is None else calibration_figures(outcomes, probability, calibrated)
+    calibration = None if calibrated is None else calibration_metrics(outcomes, probability, calibrated)
 
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)

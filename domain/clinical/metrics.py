@@ -1,6 +1,6 @@
-"""How well probabilities foretell: AUROC, average precision, recall at a precision, Brier score, calibration.
+"""How well probabilities predict an outcome: AUROC, average precision, recall at a precision, alarm threshold.
 
-Every measure takes weights, (…, admissions), and gives a figure for each row of them. A resample of a bootstrap is such
+Every metric takes weights, (…, admissions), and gives a value for each row of them. A resample of a bootstrap is such
 a row, so that a thousand of them cost one sort of the probabilities.
 """
 
@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
+from bertrelay.evaluation.statistics import none_if_nan, ratio
+
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 PRECISION = 0.8
 """Of RP80: recall where at most one alarm in five is false."""
 CONFIDENCE = 0.95
-BINS = 10
 
 
 class Ranking:
@@ -115,58 +116,14 @@ def precise_enough(hits: Floats, misses: Floats) -> Flags:
     return reaching
 
 
-def brier(probabilities: Floats, outcomes: Flags, weights: Floats) -> Floats:
-    """The mean squared distance of probability and outcome."""
-    return ratio(weights @ (probabilities - outcomes) ** 2, weights.sum(-1))
-
-
-class Bins(NamedTuple):
-    """Admissions in groups of like probability: ten, as equal in size as ties allow.
-
-    of: the bin of each admission, (admissions,). gaps: probability minus outcome, (admissions,).
-    """
-
-    of: NDArray[np.int64]
-    gaps: Floats
-
-    @classmethod
-    def by_size(cls, probabilities: Floats, outcomes: Flags) -> "Bins":
-        """The bins that the quantiles of the probabilities border."""
-        if not len(probabilities):
-            return cls(np.zeros(0, np.int64), np.zeros(0))
-        borders = np.quantile(probabilities, np.linspace(0, 1, BINS + 1))
-        return cls(np.searchsorted(borders[1:-1], probabilities), probabilities - outcomes)
-
-    def error(self, weights: Floats) -> Floats:
-        """The mean distance of mean probability and share of positives, bins weighted by their sizes."""
-        return ratio(np.abs((weights * self.gaps) @ self._is_in).sum(-1), weights.sum(-1))
-
-    def shares(self, outcomes: Flags, weights: Floats) -> Floats:
-        """The share of positives in each bin, (…, bins); nan of an empty one."""
-        return ratio((weights * outcomes) @ self._is_in, weights @ self._is_in)
-
-    @property
-    def _is_in(self) -> Floats:
-        """Whether each admission is in each bin, as 0 and 1, (admissions, bins)."""
-        is_in: Flags = self.of[:, None] == np.arange(BINS)
-        return is_in.astype(np.float64)
-
-
-def calibration_curve(probabilities: Floats, outcomes: Flags) -> list[tuple[float, float, int]]:
-    """(mean probability, share of positives, admissions) of each bin that is not empty."""
-    bins = Bins.by_size(probabilities, outcomes).of
-    groups = [bins == number for number in range(BINS) if (bins == number).any()]
-    return [(float(probabilities[g].mean()), float(outcomes[g].mean()), int(g.sum())) for g in groups]
-
-
 def auroc_of(probabilities: Floats, outcomes: Flags) -> float | None:
     """The AUROC of admissions that count once each; None of one class."""
-    return known(auroc(*Ranking(probabilities, outcomes).counts(np.ones(len(probabilities)))))
+    return none_if_nan(auroc(*Ranking(probabilities, outcomes).counts(np.ones(len(probabilities)))))
 
 
 def auprc_of(probabilities: Floats, outcomes: Flags) -> float | None:
     """The average precision of admissions that count once each; None without positives."""
-    return known(average_precision(*Ranking(probabilities, outcomes).counts(np.ones(len(probabilities)))))
+    return none_if_nan(average_precision(*Ranking(probabilities, outcomes).counts(np.ones(len(probabilities)))))
 
 
 def mean_of_known(
@@ -176,17 +133,6 @@ def mean_of_known(
     figures = [measure(*each) for each in zip(probabilities.T, labels.T, strict=True)]
     found = [figure for figure in figures if figure is not None]
     return float(np.mean(found)) if found else None
-
-
-def known(figure: Floats) -> float | None:
-    """A single figure; None where it is not defined."""
-    return None if np.isnan(figure) else float(figure)
-
-
-def ratio(parts: Floats, wholes: Floats) -> Floats:
-    """`parts` / `wholes`, and nan of nothing."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(wholes > 0, parts / wholes, np.nan)
 
 
 def _all_of(counts: Floats) -> Floats:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from bertrelay.evaluation.calibration import calibrated, fit_recalibration
 from bertrelay.files import write_json
 from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics
@@ -33,7 +34,6 @@ from domain.clinical.evaluation import (
 )
 from domain.clinical.metrics import Floats, alarm_threshold, auroc_of, mean_of_known, threshold_at_precision
 from domain.clinical.prediction import aggregate_labels, choose_c
-from domain.clinical.recalibration import calibrated, fit_recalibration
 from domain.clinical.settings import (
     CONFUSION,
     CURVES,

@@ -14,6 +14,7 @@ from scipy.special import expit
 from bertrelay.cpu_kernels import Packed
 from bertrelay.data.texts import texts_of
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.calibration import calibrated
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.progress import Bar, log
@@ -22,7 +23,6 @@ from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
 from domain.clinical.ids import given_note, tell_mixed_ids
 from domain.clinical.prediction import aggregate, aggregate_labels, chunk_log_odds, shares
-from domain.clinical.recalibration import calibrated
 from domain.clinical.settings import READMISSION, OutcomeModelSettings, OutcomeName, in_words, probability_column
 
 if TYPE_CHECKING:

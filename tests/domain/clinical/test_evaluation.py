@@ -7,8 +7,9 @@ import pytest
 from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_score
 
+from bertrelay.evaluation.calibration import calibrated, fit_recalibration
+from bertrelay.evaluation.statistics import resampled_weights
 from domain.clinical.baselines import Baseline
-from domain.clinical.bootstrap import resampled
 from domain.clinical.evaluation import (
     Judged,
     alarm_figures,
@@ -19,7 +20,6 @@ from domain.clinical.evaluation import (
     permutation_figures,
 )
 from domain.clinical.model_evaluation import _judged_baselines
-from domain.clinical.recalibration import calibrated, fit_recalibration
 
 PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 OUTCOMES = np.array([True, False, True, True, True, False])
@@ -98,7 +98,7 @@ def test_points_of_the_calibration_curve_have_intervals_that_resample_subjects()
     probabilities, outcomes = drawn(300)
     one = judged(probabilities**2, outcomes, calibrated=probabilities)
     drawn_curves = curves({"model": one})["calibration"]
-    (weights,) = resampled(one.subjects, 0)
+    (weights,) = resampled_weights(one.subjects, 0)
     resamples = [np.repeat(np.arange(300), row.astype(int)) for row in weights]
     for name, probability in (("model", one.probability), ("model, calibrated", one.calibrated)):
         bins = np.argsort(np.argsort(probability)) // 30
@@ -153,7 +153,7 @@ def test_differences_are_paired_in_every_resample_of_subjects():
         above = rankdata(scores[rows])[positive].sum() - positive.sum() * (positive.sum() + 1) / 2
         return above / (positive.sum() * (~positive).sum())
 
-    (weights,) = resampled(first.subjects, 0)
+    (weights,) = resampled_weights(first.subjects, 0)
     resamples = [np.repeat(np.arange(300), row.astype(int)) for row in weights]
     both = np.array([[auroc_by_ranks(rows, each) for each in (probabilities, worse)] for rows in resamples])
     low, high = np.percentile(both[:, 0] - both[:, 1], [2.5, 97.5])

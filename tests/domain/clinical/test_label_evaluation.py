@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from domain.clinical.bootstrap import resampled
+from bertrelay.evaluation.statistics import resampled_weights
 from domain.clinical.evaluation import JudgedLabels, confusion, label_figures, label_slices
 
 
@@ -47,7 +47,7 @@ def test_intervals_are_those_of_subjects_drawn_with_all_their_admissions():
     judged = groups(120, 2)
     found = label_figures(judged, seed=4)
     macro, micro = [], []
-    for weights in np.concatenate(list(resampled(judged.subjects, 4))):
+    for weights in np.concatenate(list(resampled_weights(judged.subjects, 4))):
         rows = np.repeat(np.arange(120), weights.astype(int))
         macro.append(roc_auc_score(judged.labels[rows], judged.probabilities[rows], average="macro"))
         micro.append(roc_auc_score(judged.labels[rows], judged.probabilities[rows], average="micro"))

@@ -15,13 +15,13 @@ from sklearn.metrics import average_precision_score, brier_score_loss, precision
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.calibration import fit_recalibration
 from bertrelay.stage import StageContext
 from domain.clinical.chunks import Chunker, chunk_tokens, stored_chunk_tokens
 from domain.clinical.classifier import load_model, start_model
 from domain.clinical.evaluation import while_reading
 from domain.clinical.model_evaluation import of_baseline
 from domain.clinical.prediction import aggregate, chunk_log_odds
-from domain.clinical.recalibration import fit_recalibration
 from domain.clinical.settings import OutcomeModelSettings, ReadmissionSettings
 from domain.clinical.training import chunk_weights, run
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from domain.clinical.bootstrap import resampled
+from bertrelay.evaluation.statistics import resampled_weights
 from domain.clinical.evaluation import groups_of, label_slices, slices
 
 MEASURES = {
@@ -50,7 +50,9 @@ def test_the_intervals_of_a_group_resample_its_subjects_with_all_their_admission
     subjects = np.arange(150) // 3 + 1000
     for each in slices(groups, probabilities, calibrated, outcomes, subjects, seed=5):
         own = np.flatnonzero(groups["insurance"] == each["group"])
-        resamples = [np.repeat(own, weights.astype(int)) for weights in np.vstack([*resampled(subjects[own], 5)])]
+        resamples = [
+            np.repeat(own, weights.astype(int)) for weights in np.vstack([*resampled_weights(subjects[own], 5)])
+        ]
         for name, measure in MEASURES.items():
             values = [measure(outcomes[rows], probabilities[rows]) for rows in resamples]
             told = each["figures"][f"{name}_low"], each["figures"][f"{name}_high"]

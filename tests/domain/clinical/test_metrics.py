@@ -1,22 +1,18 @@
-"""Every measure against scikit-learn or sums by hand: ties, weights, one class, a single admission, none."""
+"""Every metric against scikit-learn or sums by hand: ties, weights, one class, a single admission, none."""
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
-from sklearn.calibration import calibration_curve as sklearn_curve
-from sklearn.metrics import average_precision_score, brier_score_loss, precision_recall_curve, roc_auc_score
+from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
 
+from bertrelay.evaluation.statistics import none_if_nan
 from domain.clinical.metrics import (
-    Bins,
     Ranking,
     alarm_threshold,
     auroc,
     auroc_of,
     average_precision,
     best_recall,
-    brier,
-    calibration_curve,
-    known,
     threshold_at_precision,
 )
 
@@ -32,7 +28,7 @@ def drawn(seed: int, count: int = 400, steps: int | None = None) -> tuple[np.nda
 
 @pytest.mark.parametrize("steps", [None, 10, 2])
 @pytest.mark.parametrize("seed", range(5))
-def test_ranked_measures_are_scikit_learns_with_ties_and_weights(seed, steps):
+def test_ranking_metrics_are_scikit_learns_with_ties_and_weights(seed, steps):
     probabilities, outcomes, weights = drawn(seed, steps=steps)
     rows = np.stack([np.ones(len(weights)), weights])
     hits, misses = Ranking(probabilities, outcomes).counts(rows)
@@ -40,9 +36,6 @@ def test_ranked_measures_are_scikit_learns_with_ties_and_weights(seed, steps):
         assert auroc(hits, misses)[row] == pytest.approx(roc_auc_score(outcomes, probabilities, sample_weight=weight))
         expected = average_precision_score(outcomes, probabilities, sample_weight=weight)
         assert average_precision(hits, misses)[row] == pytest.approx(expected)
-        assert brier(probabilities, outcomes, rows)[row] == pytest.approx(
-            brier_score_loss(outcomes, probabilities, sample_weight=weight)
-        )
 
 
 def test_a_weight_is_so_many_rows():
@@ -51,8 +44,8 @@ def test_a_weight_is_so_many_rows():
     again, outcomes_again = np.repeat(probabilities, times), np.repeat(outcomes, times)
     counts = Ranking(probabilities, outcomes).counts(weights)
     counts_again = Ranking(again, outcomes_again).counts(np.ones(times.sum()))
-    for measure in (auroc, average_precision, best_recall):
-        assert measure(*counts) == pytest.approx(measure(*counts_again))
+    for metric in (auroc, average_precision, best_recall):
+        assert metric(*counts) == pytest.approx(metric(*counts_again))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -60,7 +53,7 @@ def test_recall_at_precision_is_that_of_scikit_learns_curve(seed):
     probabilities, outcomes, _ = drawn(seed, count=60, steps=15)
     precisions, recalls, thresholds = precision_recall_curve(outcomes, probabilities)
     reaching = (precisions[:-1] >= 0.8) & (recalls[:-1] > 0)
-    found = known(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(60))))
+    found = none_if_nan(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(60))))
     threshold = threshold_at_precision(probabilities, outcomes)
     if not reaching.any():
         assert found is None and threshold is None
@@ -74,7 +67,7 @@ def test_four_of_five_is_a_precision_of_eighty_per_cent():
     probabilities = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
     outcomes = np.array([True, False, True, True, True, False])
     assert threshold_at_precision(probabilities, outcomes) == 0.5
-    assert known(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(6)))) == 1
+    assert none_if_nan(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(6)))) == 1
 
 
 def test_an_alarm_threshold_does_not_rest_on_a_few_alarms():
@@ -105,7 +98,7 @@ def test_the_alarm_threshold_is_the_lowest_whose_exact_bound_reaches_the_precisi
 def test_a_precision_that_nobody_reaches_has_no_recall():
     probabilities, outcomes = np.array([0.9, 0.8, 0.1]), np.array([False, True, False])
     assert threshold_at_precision(probabilities, outcomes) is None
-    assert known(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(3)))) is None
+    assert none_if_nan(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(3)))) is None
 
 
 def test_all_tied_is_a_toss_of_a_coin():
@@ -119,42 +112,12 @@ def test_of_one_class_there_is_no_auroc(outcome):
     probabilities, outcomes = np.array([0.1, 0.7]), np.full(2, outcome)
     counts = Ranking(probabilities, outcomes).counts(np.ones(2))
     assert auroc_of(probabilities, outcomes) is None
-    assert known(average_precision(*counts)) == (1.0 if outcome else None)
+    assert none_if_nan(average_precision(*counts)) == (1.0 if outcome else None)
 
 
 def test_one_admission_and_none():
     one = np.array([0.7]), np.array([True])
     assert auroc_of(*one) is None
-    assert float(brier(*one, np.ones(1))) == pytest.approx(0.09)
-    assert float(Bins.by_size(*one).error(np.ones(1))) == pytest.approx(0.3)
     none = np.zeros(0), np.zeros(0, bool)
     assert auroc_of(*none) is None
     assert threshold_at_precision(*none) is None and alarm_threshold(*none, 0.8, 20) is None
-    assert known(Bins.by_size(*none).error(np.ones(0))) is None
-    assert calibration_curve(*none) == []
-
-
-@pytest.mark.parametrize("steps", [None, 7])
-def test_the_calibration_curve_is_scikit_learns_and_its_error_the_sum_by_hand(steps):
-    probabilities, outcomes, weights = drawn(11, steps=steps)
-    shares, means = sklearn_curve(outcomes, probabilities, n_bins=10, strategy="quantile")
-    curve = calibration_curve(probabilities, outcomes)
-    assert [mean for mean, _, _ in curve] == pytest.approx(means)
-    assert [share for _, share, _ in curve] == pytest.approx(shares)
-    assert sum(count for _, _, count in curve) == 400
-    by_hand = sum(count / 400 * abs(mean - share) for mean, share, count in curve)
-    bins = Bins.by_size(probabilities, outcomes)
-    assert float(bins.error(np.ones(400))) == pytest.approx(by_hand)
-    weighted = 0.0
-    for number in range(10):
-        is_in = bins.of == number
-        if weights[is_in].sum():
-            gap = np.average(probabilities[is_in] - outcomes[is_in], weights=weights[is_in])
-            weighted += weights[is_in].sum() / weights.sum() * abs(gap)
-    assert float(bins.error(weights)) == pytest.approx(weighted)
-
-
-def test_perfect_probabilities_are_calibrated_and_their_opposites_are_not():
-    outcomes = np.arange(40) % 2 == 0
-    for probabilities, error in ((outcomes.astype(float), 0.0), (1.0 - outcomes, 1.0)):
-        assert float(Bins.by_size(probabilities, outcomes).error(np.ones(40))) == error
