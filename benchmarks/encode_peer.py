@@ -1,9 +1,7 @@
-"""The side of sentence-transformers in benchmarks.encode; its ONNX ways run in an environment of their own."""
+"""sentence-transformers as a contender of `encode` and `peers`; its other versions run in environments of their own."""
 
 import json
 import shutil
-import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,82 +12,57 @@ import torch
 import transformers
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.contenders import Work, serve
+from benchmarks.harness import Work, timed
 
 VERSIONS = f"sentence-transformers {sentence_transformers.__version__}, transformers {transformers.__version__}"
 CPU = {"provider": "CPUExecutionProvider"}
 
 
-def prepare(device: str, threads: int, model: str, scratch: str, way: str) -> Work:
+def prepare(device: str, threads: int, model: str, scratch: str, variant: str) -> Work:
     torch.set_num_threads(threads)
-    loaded = WAYS[way](model, device, Path(scratch, way), threads)
-    sentences = json.loads(Path(scratch, "sentences.json").read_text(encoding="utf-8"))
+    loaded = load(variant, model, device, Path(scratch, variant), threads)
 
-    def work(batch_size: int, count: int | None = None, keep: bool = False) -> dict[str, Any]:
-        precision = torch.autocast(device, dtype=torch.bfloat16) if way == "bf16 autocast" else nullcontext()
-        began = time.perf_counter()
+    def work(
+        batch_size: int, count: int | None = None, keep: str | None = None, ids: bool = False, file: str = "sentences"
+    ) -> dict[str, Any]:
+        sentences = json.loads(Path(scratch, f"{file}.json").read_text(encoding="utf-8"))[:count]
+        precision = torch.autocast(device, dtype=torch.bfloat16) if variant == "autocast" else nullcontext()
         with precision:
-            vectors = loaded.encode(sentences[:count], batch_size=batch_size, show_progress_bar=False)
-        seconds = time.perf_counter() - began
+            vectors, seconds = timed(lambda: loaded.encode(sentences, batch_size=batch_size, show_progress_bar=False))
         if keep:
-            np.save(Path(scratch, "vectors.npy"), vectors)
-        return {"seconds": seconds, "versions": VERSIONS}
+            np.save(Path(scratch, keep), vectors)
+        tokens = [loaded.tokenize([sentence])["input_ids"][0].tolist() for sentence in sentences] if ids else None
+        return {"seconds": seconds, "versions": VERSIONS, "ids": tokens}
 
     return work
 
 
-def in_fp32(model: str, device: str, scratch: Path, threads: int) -> SentenceTransformer:  # noqa: ARG001
-    return SentenceTransformer(model, device=device)
+def load(variant: str, model: str, device: str, scratch: Path, threads: int) -> SentenceTransformer:
+    """`default` and `autocast` are the model as it comes, `bf16` has its weights in bf16, the others are ONNX."""
+    if not variant.startswith("onnx"):
+        loaded = SentenceTransformer(model, device=device)
+        return loaded.bfloat16() if variant == "bf16" else loaded
+    shutil.copytree(model, scratch)  # the export writes beside what it reads
+    SentenceTransformer(str(scratch), backend="onnx", device=device, model_kwargs=CPU).save_pretrained(
+        str(scratch), create_model_card=False
+    )
+    file = "model.onnx"
+    if variant == "onnx-o3":
+        exported = open_onnx(scratch, file, device, threads)
+        sentence_transformers.export_optimized_onnx_model(exported, "O3", str(scratch))
+        file = "model_O3.onnx"
+    elif variant == "onnx-int8":
+        exported = open_onnx(scratch, file, device, threads)
+        kind = "avx512_vnni" if "avx512_vnni" in Path("/proc/cpuinfo").read_text() else "avx2"
+        sentence_transformers.export_dynamic_quantized_onnx_model(exported, kind, str(scratch))
+        file = next((scratch / "onnx").glob("*int8*")).name
+    return open_onnx(scratch, file, device, threads)
 
 
-def in_bf16(model: str, device: str, scratch: Path, threads: int) -> SentenceTransformer:  # noqa: ARG001
-    return SentenceTransformer(model, device=device).bfloat16()
-
-
-def onnx(model: str, device: str, scratch: Path, threads: int) -> SentenceTransformer:
-    return _opened(_exported(model, device, scratch), "model.onnx", device, threads)
-
-
-def onnx_optimized(model: str, device: str, scratch: Path, threads: int) -> SentenceTransformer:
-    folder = _exported(model, device, scratch)
-    exported = _opened(folder, "model.onnx", device, threads)
-    sentence_transformers.export_optimized_onnx_model(exported, "O3", str(folder))
-    return _opened(folder, "model_O3.onnx", device, threads)
-
-
-def onnx_int8(model: str, device: str, scratch: Path, threads: int) -> SentenceTransformer:
-    folder = _exported(model, device, scratch)
-    exported = _opened(folder, "model.onnx", device, threads)
-    kind = "avx512_vnni" if "avx512_vnni" in Path("/proc/cpuinfo").read_text() else "avx2"
-    sentence_transformers.export_dynamic_quantized_onnx_model(exported, kind, str(folder))
-    return _opened(folder, next((folder / "onnx").glob("*int8*")).name, device, threads)
-
-
-def _exported(model: str, device: str, scratch: Path) -> Path:
-    """A copy of the model's folder with its network as ONNX, since the export writes beside what it reads."""
-    shutil.copytree(model, scratch)
-    exported = SentenceTransformer(str(scratch), backend="onnx", device=device, model_kwargs=CPU)
-    exported.save_pretrained(str(scratch), create_model_card=False)
-    return scratch
-
-
-def _opened(folder: Path, file: str, device: str, threads: int) -> SentenceTransformer:
+def open_onnx(folder: Path, file: str, device: str, threads: int) -> SentenceTransformer:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     arguments = {**CPU, "file_name": f"onnx/{file}", "session_options": options}
     return SentenceTransformer(str(folder), backend="onnx", device=device, model_kwargs=arguments)
-
-
-WAYS: dict[str, Callable[[str, str, Path, int], SentenceTransformer]] = {
-    "default": in_fp32,
-    "bf16 weights": in_bf16,
-    "bf16 autocast": in_fp32,
-    "ONNX fp32": onnx,
-    "ONNX fp32, O3": onnx_optimized,
-    "ONNX int8": onnx_int8,
-}
-
-if __name__ == "__main__":
-    serve(prepare)

@@ -2,21 +2,20 @@
 
     python -m benchmarks.fuzz --cases 2400 --workers 2
 
-First the recipe beside this file is run, in which every stage stands in small. Then each case changes one thing in a
-copy of a model that a stage wrote (a key of a JSON file, a file, a tensor), in the table of a stage in the recipe, or
-in the bytes of a file that a stage reads; the model is loaded and used, the recipe planned and run. The same seed gives
-the same cases. Each is one of these:
+First `fuzz.toml` is run, which holds every stage in small. Each case then changes one thing in a copy of a model that a
+stage wrote (a JSON value, a file, a tensor), in a stage's table, or in the bytes of a file that a stage reads, and
+loads and uses the model, or plans and runs the recipe. The same seed gives the same cases. A case is one of these:
 
 clear error   RequestError or WorkError; for a model it must be raised while loading, else the case is a loss
-stopped       a recipe that was stopped after some seconds of work, as one that asks for 100 million epochs is
-harmless      the output is that of the unchanged model, the change was reported in the log, or it made another valid
-              model: a value of the same type, in whose place another may stand; a recipe that runs to its end
+stopped       a recipe that was stopped after some seconds of work, as one with 100 million epochs is
+harmless      the output is that of the unchanged model, the change was logged, or made another valid model (a value of
+              the same type); a recipe that runs to its end
 unforeseen    any other exception, and a process that died: of a signal, or of more memory than 10 GiB
 hang          no end after two minutes
-loss          another output without a word, though a value has another type or a file is gone or damaged; an input or
-              a finished result that was changed
+loss          another output without a warning, though a value has another type or a file is gone or damaged; an input
+              or a finished result that was changed
 
-The last three are to be 0; their cases are listed, and `--only NUMBER` repeats one.
+The last three must be 0; their cases are listed, and `--only NUMBER` repeats one.
 """
 
 import json
@@ -26,14 +25,13 @@ import re
 import resource
 import shutil
 import signal
-import sys
 import tempfile
 import traceback
-from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
+from functools import partial
 from importlib import import_module
 from io import StringIO
 from multiprocessing import get_context
@@ -45,6 +43,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.harness import Claim, finish, parser_of, start
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, Stopped
 from bertrelay.fingerprint import Digests
@@ -61,37 +60,32 @@ from students.index import open_index
 from teachers.baselines.word_vectors import BiLstmEncoder
 from teachers.rerank import load_scorer
 
-RECIPE = Path(__file__).with_name("fuzz.toml")
-HANG_SECONDS, STOP_SECONDS, MEMORY_BYTES = 120, 6, 10 << 30  # the second of a processor
+RECIPE = Path(__file__).with_suffix(".toml")
+HANG_SECONDS, STOP_SECONDS, MEMORY_BYTES = 120, 6, 10 << 30  # the second of processor time
 SLOW_IMPORTS = ("sklearn.manifold", "sklearn.model_selection", "sklearn.linear_model", "matplotlib.pyplot", "faiss")
-KINDS = ("clear error", "harmless", "stopped", "unforeseen", "hang", "loss")
-BAD = KINDS[3:]
-COUNTED = ("clear errors", "harmless", "stopped", "unforeseen", "hangs", "losses")
+BAD = {"unforeseen": "unforeseen", "hang": "hangs", "loss": "losses"}
+COUNTED = {"clear error": "clear errors", "harmless": "harmless", "stopped": "stopped", **BAD}
 TEXTS = ["A dog runs in the park.", "Two children play with a red ball.", "Nobody knows."]
 PAIRS = [(TEXTS[0], TEXTS[1]), (TEXTS[1], TEXTS[2])]
-MODELS = {
-    "student": "encoder",
-    "teacher": "encoder",
-    "cross-encoder": "scorer",
-    "poly-encoder": "scorer",
-    "bilstm": "bilstm",
-    "pretraining": "base",
-    "ner": "tagger",
-    "qa": "answerer",
-    "readmission": "outcome",
-    "index": "index",
-}
 VALUES: list[Any] = [None, True, False, 0, -1, 1, 3, 10**8, 10**12, 10**30, -(2**63), 2**70, 0.5, -0.5, 1e300, 1e-300]
 VALUES += ["", "x", "../..", "/etc", "x" * 300, "\x1b[31m", "\x00", "é\u202e", [], [1], ["x"], [[]], {}, {"x": 1}]
 VALUES += [[None] * 3, math.nan, math.inf]
+INSERTED = [b"\0", b"\xff\xfe", b'"', b"\n", b"\r", b"[" * 100_000, b"\xef\xbb\xbf", b"9" * 5_000, b"\t" * 99]
+TABLES = {
+    "vectors": "samples/sts.dev.tsv",
+    "qa-test": "articles/questions.test.json",
+    "ner-test": "entities/entities.test.tsv",
+    "tagged": "entities/entities.test.jsonl",
+    "terms": "hospital/terms.csv",
+}
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 class Verdict(NamedTuple):
-    """What became of a case, and what to say of it."""
+    """The kind of a case, and a message."""
 
     kind: str
-    word: str = ""
+    message: str = ""
 
 
 # Changes
@@ -99,14 +93,12 @@ class Verdict(NamedTuple):
 
 def change_value(value: Any, random: Random) -> tuple[Any, bool]:
     """`value` with one thing in it changed, at any depth, and whether it is a valid value of the same type."""
-    inner: list[Any] = (
-        list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
-    )
-    if not inner or random.random() < 0.05:
+    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    if not keys or random.random() < 0.05:
         new = random.choice(VALUES)
         is_number = isinstance(value, float) and type(new) in (int, float) and math.isfinite(new)  # JSON has one kind
         return new, is_number or (not isinstance(value, float) and type(new) is type(value))
-    key, copy = random.choice(inner), (dict(value) if isinstance(value, dict) else list(value))
+    key, copy = random.choice(keys), (dict(value) if isinstance(value, dict) else list(value))
     if random.random() < 0.15:
         del copy[key]
         return copy, False
@@ -115,18 +107,14 @@ def change_value(value: Any, random: Random) -> tuple[Any, bool]:
 
 
 def change_bytes(content: bytes, random: Random) -> bytes:
-    """`content` damaged: cut, emptied, bytes of it changed, something put in."""
-    place = random.randrange(len(content) + 1)
-    put_in = random.choice(
-        [b"\0", b"\xff\xfe", b'"', b"\n", b"\r", b"[" * 100_000, b"\xef\xbb\xbf", b"9" * 5_000, b"\t" * 99]
-    )
-    return random.choice(
-        [b"", content[:place], content[:place] + put_in + content[place:], put_in + content, content[place:], b"null"]
-    )
+    """`content` cut, emptied, or with something inserted."""
+    place, new = random.randrange(len(content) + 1), random.choice(INSERTED)
+    inserted = [content[:place] + new + content[place:], new + content]
+    return random.choice([b"", content[:place], *inserted, content[place:], b"null"])
 
 
 def change_json(file: Path, random: Random) -> bool:
-    """Changes one value in a JSON file, or its bytes; whether the new value may stand there."""
+    """Changes one value in a JSON file, or its bytes; whether the new value is valid."""
     if random.random() < 0.2:
         file.write_bytes(change_bytes(file.read_bytes(), random))
         return False
@@ -135,105 +123,91 @@ def change_json(file: Path, random: Random) -> bool:
     return is_alike
 
 
-def change_weights(file: Path, random: Random) -> bool:
-    """Changes the bytes of a file of weights, or what tensors are in it."""
+def change_weights(file: Path, random: Random) -> None:
+    """Changes the bytes of a file of weights, or its tensors."""
     if random.random() < 0.3:
         content = bytearray(file.read_bytes())
-        place = random.randrange(8 + int.from_bytes(content[:8], "little"))  # of the header, which a reader can judge
+        place = random.randrange(8 + int.from_bytes(content[:8], "little"))  # of the header, which a reader can check
         content[place] ^= 1 << random.randrange(8)
         file.write_bytes(bytes(content) if random.random() < 0.5 else bytes(content[: random.randrange(len(content))]))
-        return False
+        return
     weights = load_file(file)
     name = random.choice(sorted(weights))
     tensor = weights.pop(name)
-    match random.randrange(5):
-        case 0:
-            pass
-        case 1:
-            weights[f"{name}x"] = tensor
-        case 2:
-            weights |= {name: tensor, f"{name}.copy": tensor.clone()}
-        case 3:
-            weights[name] = tensor.new_zeros((*tensor.shape, 2))
-        case 4:
-            weights |= {name: tensor, name.replace(".0.", ".7.") + ("" if ".0." in name else "_7"): tensor.clone()}
-    save_file(weights, file)
-    return False
+    other_layer = name.replace(".0.", ".7.") + ("" if ".0." in name else "_7")
+    changes: list[dict[str, torch.Tensor]] = [
+        {},
+        {f"{name}x": tensor},
+        {name: tensor, f"{name}.copy": tensor.clone()},
+        {name: tensor.new_zeros((*tensor.shape, 2))},
+        {name: tensor, other_layer: tensor.clone()},
+    ]
+    save_file(weights | random.choice(changes), file)
 
 
 def change_folder(folder: Path, random: Random) -> bool:
-    """Changes one thing in a model's folder; whether what stands there now is valid."""
-    files = sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name not in ("README.md", "distillation.json")
-    )
-    file, chance = random.choice(files), random.random()
-    if chance < 0.08:
+    """Changes one thing in a model's folder; whether it is still valid."""
+    ignored = ("README.md", "distillation.json")
+    file = random.choice(sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in ignored))
+    modules, chance = [path for path in folder.iterdir() if path.is_dir()], random.random()
+    if chance < 0.11:
         file.unlink()
-    elif chance < 0.11:
-        file.unlink()
-        file.mkdir()
+        if chance > 0.08:
+            file.mkdir()
     elif chance < 0.14:
-        inner = random.choice([path for path in folder.iterdir() if path.is_dir()] or [folder])
-        shutil.copytree(inner, folder / random.choice(["4_Dense", "2_Normalize", "0_Transformer"]))
-    elif chance < 0.17:
-        modules = [path for path in folder.iterdir() if path.is_dir()]
-        if modules:
-            random.choice(modules).rename(folder / "9_Other")
+        shutil.copytree(random.choice(modules or [folder]), folder / random.choice(["4_Dense", "0_Transformer"]))
+    elif chance < 0.17 and modules:
+        random.choice(modules).rename(folder / "9_Other")
     elif file.suffix == ".json":
         return change_json(file, random)
     elif file.suffix == ".safetensors":
-        return change_weights(file, random)
+        change_weights(file, random)
     else:
         file.write_bytes(change_bytes(file.read_bytes(), random))
     return False
 
 
-# Use
+# Models
 
 
-def loaded(kind: str, folder: Path, results: Path) -> Callable[[], Any]:
-    """The model of `folder`, loaded, as a function to what it gives."""
-    match kind:
-        case "encoder":
-            encoder = SentenceEncoder.load(folder)
-            return lambda: encoder.encode(TEXTS, precision="fp32").tolist()
-        case "scorer":
-            scorer = load_scorer(folder)
-            return lambda: scorer.score(PAIRS, precision="fp32").tolist()
-        case "bilstm":
-            bilstm = BiLstmEncoder.load(folder)
-            return lambda: bilstm.encode(TEXTS).tolist()
-        case "base":
-            settings = {"base": str(folder), "documents": [{"path": "/none"}], "max_tokens": 8}
-            network, tokenizer = start_network(PretrainSettings.model_validate(settings), folder)
-            ids = torch.tensor([tokenizer(TEXTS[0])["input_ids"]])
-            return lambda: network.eval()(ids).prediction_logits.tolist()
-        case "tagger":
-            tagger = EntityTagger.load(folder)
-            return lambda: tagger.tag(TEXTS, precision="fp32")
-        case "answerer":
-            answerer = QuestionAnswerer.load(folder)
-            return lambda: answerer.answer(*PAIRS[0], precision="fp32")
-        case "outcome":
-            outcome = OutcomeScorer.load(folder)
-            return lambda: outcome.score_texts(TEXTS, precision="fp32")
-        case "index":
-            index = open_index(str(results / "student" / "latest" / "model"), folder)
-            return lambda: index.search(TEXTS[:1], 3, precision="fp32")
-    raise ValueError(kind)
+def pretrained(folder: Path) -> Callable[[], Any]:
+    settings = {"base": str(folder), "documents": [{"path": "/none"}], "max_tokens": 8}
+    network, tokenizer = start_network(PretrainSettings.model_validate(settings), folder)
+    ids = torch.tensor([tokenizer(TEXTS[0])["input_ids"]])
+    return lambda: network.eval()(ids).prediction_logits.tolist()
+
+
+def use_of(method: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    return lambda: method(*arguments, precision="fp32")
+
+
+MODELS: dict[str, Callable[[Path], Callable[[], Any]]] = {
+    "student": lambda folder: use_of(SentenceEncoder.load(folder).encode, TEXTS),
+    "teacher": lambda folder: use_of(SentenceEncoder.load(folder).encode, TEXTS),
+    "cross-encoder": lambda folder: use_of(load_scorer(folder).score, PAIRS),
+    "poly-encoder": lambda folder: use_of(load_scorer(folder).score, PAIRS),
+    "bilstm": lambda folder: partial(BiLstmEncoder.load(folder).encode, TEXTS),
+    "pretraining": pretrained,
+    "ner": lambda folder: use_of(EntityTagger.load(folder).tag, TEXTS),
+    "qa": lambda folder: use_of(QuestionAnswerer.load(folder).answer, *PAIRS[0]),
+    "readmission": lambda folder: use_of(OutcomeScorer.load(folder).score_texts, TEXTS),
+}
+"""By stage of the recipe: a model of a folder, loaded, as a function to its output."""
+
+
+def shown(output: Any) -> str:
+    return repr(output.tolist() if hasattr(output, "tolist") else output)
 
 
 class Bench:
     """The models, tables and results that the recipe wrote, and cases of them."""
 
     def __init__(self, results: Path, scratch: Path) -> None:
-        self.results, self.registry, self.outputs = results, REGISTRY, dict[str, Any]()
+        self.results, self.outputs = results, dict[str, Any]()
         self.scratch = scratch / "outer" / "inner"  # where "../.." leads to nothing of others
-        self.recipe = read_recipe(str(RECIPE), REGISTRY)
-        self.tables = {step.name: step.settings.model_dump(exclude_unset=True) for step in self.recipe.steps}
+        self.steps = {step.name: step for step in read_recipe(str(RECIPE), REGISTRY).steps}
 
     def judge(self, number: int, seed: int) -> Verdict:
-        """What becomes of a case."""
         random, log = Random(f"{seed}/{number}"), StringIO()
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
@@ -245,74 +219,63 @@ class Bench:
                 return Verdict("stopped" if isinstance(error, Stopped) else "clear error", str(error))
             except BaseException as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
-                return Verdict(
-                    "unforeseen", f"{type(error).__name__}: {str(error)[:150]} ({where.filename}:{where.lineno})"
-                )
+                place = f"{where.filename}:{where.lineno}"
+                return Verdict("unforeseen", f"{type(error).__name__}: {str(error)[:150]} ({place})")
 
     def _model(self, random: Random, log: StringIO) -> Verdict:
-        name = random.choice([name for name in MODELS if (self.results / name).is_dir()])
-        kind, folder = MODELS[name], self.scratch / "model"
-        original = self.results / name / "latest" / ("index" if kind == "index" else "model")
+        loaders = {**MODELS, "index": self._index}
+        name = random.choice([name for name in loaders if (self.results / name).is_dir()])
+        original = self.results / name / "latest" / ("index" if name == "index" else "model")
         if name not in self.outputs:
-            self.outputs[name] = repr(loaded(kind, original, self.results)())
+            self.outputs[name] = shown(loaders[name](original)())
+        folder = self.scratch / "model"
         shutil.copytree(original, folder)
         log.truncate(0)
         is_valid = change_folder(folder, random)
-        use = loaded(kind, folder, self.results)
+        use = loaders[name](folder)
         try:
-            found = repr(use())
+            found = shown(use())
         except BertRelayError as error:
             return Verdict("loss", f"{name}: an error not while loading: {error}")
         if is_alike(found, self.outputs[name]) or is_valid or "warning" in log.getvalue():
             return Verdict("harmless")
-        return Verdict("loss", f"{name}: another output, and nothing was said")
+        return Verdict("loss", f"{name}: another output, and no warning")
+
+    def _index(self, folder: Path) -> Callable[[], Any]:
+        index = open_index(str(self.results / "student" / "latest" / "model"), folder)
+        return lambda: index.search(TEXTS[:1], 3, precision="fp32")
 
     def _recipe(self, random: Random, _: StringIO) -> Verdict:
-        name = random.choice(list(self.tables))
-        table = change_value(self._placed(self.tables[name]), random)[0]
-        kind = next(step.stage.kind for step in self.recipe.steps if step.name == name)
+        name = random.choice(list(self.steps))
+        table = change_value(self._settings(name), random)[0]
         head = {"name": "fuzz", **({"seed": random.choice(VALUES)} if random.random() < 0.1 else {})}
+        kind = self.steps[name].stage.kind
         tables = {**head, name: {"uses": kind, **table} if isinstance(table, dict) else table}
         if random.random() < 0.1:
             tables = change_value(tables, random)[0]
-        text = (
-            "".join(f"{toml(key)} = {toml(value)}\n" for key, value in tables.items())
-            if isinstance(tables, dict)
-            else "x"
-        )
-        return self._run(
-            text if random.random() < 0.95 else change_bytes(text.encode(), random).decode("utf-8", "replace")
-        )
+        items = tables.items() if isinstance(tables, dict) else [("x", 1)]
+        text = "".join(f"{toml(key)} = {toml(value)}\n" for key, value in items)
+        if random.random() < 0.05:
+            text = change_bytes(text.encode(), random).decode("utf-8", "replace")
+        return self._run(text)
 
     def _table(self, random: Random, _: StringIO) -> Verdict:
-        files = {
-            "vectors": "samples/sts.dev.tsv",
-            "qa-test": "articles/questions.test.json",
-            "ner-test": "entities/entities.test.tsv",
-            "tagged": "entities/entities.test.jsonl",
-            "terms": "hospital/terms.csv",
-        }
-        name, path = random.choice(list(files.items()))
-        kind = next(step.stage.kind for step in self.recipe.steps if step.name == name)
+        name, path = random.choice(list(TABLES.items()))
         original = self.results / path.replace("/", "/latest/")
         changed = self.scratch / original.name
         changed.write_bytes(change_bytes(original.read_bytes(), random))
-        settings = toml(self._placed(self.tables[name])).replace(str(original), str(changed))
-        return self._run(f'name = "fuzz"\n"{name}" = {{uses = "{kind}", {settings[1:]}\n')
+        settings = toml(self._settings(name)).replace(str(original), str(changed))
+        return self._run(f'name = "fuzz"\n"{name}" = {{uses = "{self.steps[name].stage.kind}", {settings[1:]}\n')
 
-    def _placed(self, value: Any) -> Any:
-        """`value` with the outputs of other stages as paths."""
-        if isinstance(value, dict | list):
-            pairs = value.items() if isinstance(value, dict) else enumerate(value)
-            placed = {key: self._placed(item) for key, item in pairs}
-            return placed if isinstance(value, dict) else list(placed.values())
-        stage, _, inner = str(value).partition("/")
-        return str(self.results / stage[1:] / "latest" / inner) if str(value).startswith("@") else value
+    def _settings(self, name: str) -> Any:
+        """A stage's settings with the outputs of other stages as paths."""
+        text = json.dumps(self.steps[name].settings.model_dump(exclude_unset=True), default=str)
+        return json.loads(re.sub(r'"@([\w-]+)/?', lambda stage: f'"{self.results / stage[1] / "latest"}/', text))
 
     def _run(self, text: str) -> Verdict:
         recipe_file, runs = self.scratch / "fuzz.toml", self.scratch / "runs"
         recipe_file.write_text(text, encoding="utf-8", errors="replace")
-        recipe = read_recipe(str(recipe_file), self.registry)
+        recipe = read_recipe(str(recipe_file), REGISTRY)
         make_plan(recipe, runs, Digests(), {})
         before = stamps(self.results)
         signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
@@ -330,7 +293,7 @@ def toml(value: Any) -> str:
     """`value` as TOML; null, which it does not have, as a text."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{toml(str(key))} = {toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -360,7 +323,7 @@ def work(connection: Connection, results: Path, seed: int, scratch: Path) -> Non
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(1, 2)
     bench = Bench(results, scratch)
-    for name in (*(stage.run.partition(":")[0] for stage in bench.registry), *SLOW_IMPORTS):  # a stop in one breaks it
+    for name in (*(stage.run.partition(":")[0] for stage in REGISTRY), *SLOW_IMPORTS):  # a stop in one breaks it
         import_module(name)
     connection.send("ready")
     while (number := connection.recv()) is not None:
@@ -376,7 +339,7 @@ def verdicts(numbers: list[int], results: Path, seed: int, scratch: Path) -> Ite
             worker = context.Process(target=work, args=(theirs, results, seed, scratch), daemon=True)
             worker.start()
             theirs.close()
-            connection.recv()  # ready: what is slow to start is no hang
+            connection.recv()  # ready: a slow start is no hang
         assert connection is not None
         try:
             connection.send(number)
@@ -384,7 +347,7 @@ def verdicts(numbers: list[int], results: Path, seed: int, scratch: Path) -> Ite
         except (EOFError, ConnectionError):
             verdict = Verdict("unforeseen", "the process died")
         yield number, verdict
-        if verdict.kind == "hang" or verdict.word == "the process died":
+        if verdict.kind == "hang" or verdict.message == "the process died":
             worker.kill()
             worker = None
     if worker is not None:
@@ -392,39 +355,32 @@ def verdicts(numbers: list[int], results: Path, seed: int, scratch: Path) -> Ite
 
 
 def main() -> None:
-    """Runs the recipe and the cases, and prints what became of them; ends with 1 unless all went well."""
-    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__, "fuzz", data=False)
     parser.add_argument("--cases", type=int, default=2_400)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of one case")
     parser.add_argument("--folder", type=Path, help="where the recipe is run; a temporary folder when left out")
-    options = parser.parse_args()
+    options = start(parser)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = (options.folder or Path(temporary)).resolve()
-        write_models(folder)
+        runs = (options.folder or Path(temporary)).resolve() / "runs"
+        with redirect_stderr(StringIO()):
+            run(read_recipe(str(RECIPE), REGISTRY), RunOptions(runs))
         numbers = [options.only] if options.only is not None else list(range(options.cases))
         shares = [numbers[first :: options.workers] for first in range(options.workers)]
         with ThreadPoolExecutor(options.workers) as pool:
-            results, scratch = folder / "runs/fuzz", [Path(temporary, str(place)) for place in range(options.workers)]
-            judged = pool.map(lambda share, own: list(verdicts(share, results, options.seed, own)), shares, scratch)
-            found = dict(pair for share in judged for pair in share)
-    counts = Counter(verdict.kind for verdict in found.values())
-    for number, verdict in sorted(found.items()):
+            scratch = [Path(temporary, str(place)) for place in range(options.workers)]
+            judged = pool.map(
+                lambda share, own: list(verdicts(share, runs / "fuzz", options.seed, own)), shares, scratch
+            )
+            found = dict(sorted(pair for share in judged for pair in share))
+    for number, verdict in found.items():
         if verdict.kind in BAD or options.only is not None:
-            print(f"case {number}: {verdict.kind}: {verdict.word}")
-    print(
-        f"cases {len(found):,}",
-        *(f"{word} {counts[kind]:,}" for kind, word in zip(KINDS, COUNTED, strict=True)),
-        sep=", ",
-    )
-    sys.exit(any(counts[kind] for kind in BAD))
-
-
-def write_models(folder: Path) -> None:
-    """Runs the recipe, whose results the cases change."""
-    with redirect_stderr(StringIO()):
-        run(read_recipe(str(RECIPE), REGISTRY), RunOptions(folder / "runs"))
+            print(f"case {number}: {verdict.kind}: {verdict.message}")
+    counts = Counter(verdict.kind for verdict in found.values())
+    print(f"cases {len(found):,}", *(f"{word} {counts[kind]:,}" for kind, word in COUNTED.items()), sep=", ")
+    claims = [Claim(f"no {word}", f"{counts[kind]:,}", not counts[kind]) for kind, word in BAD.items()]
+    finish(options, claims, counts=counts)
 
 
 if __name__ == "__main__":

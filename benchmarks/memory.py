@@ -1,47 +1,29 @@
-"""Private memory of work on many sentences: writing vectors, a student's targets, its distillation, documents.
+"""Private memory of work on many sentences: encoding a file, a student's targets, documents, a distillation.
 
 Claim: from 10,000 to 1,000,000 sentences it grows by at most 50 MB; that of a distillation by at most 300 MB.
 
     python -m benchmarks.memory                                                    about half an hour
     python -m benchmarks.memory --works "distil a student" --sizes 10000 1000000   half of it
 
-The network is a stand-in (a BERT of one layer, 32 dimensions and a tiny vocabulary), because what is claimed is about
-the way of the sentences and vectors, not about the weights. Sentences are drawn with a seed: words by Zipf's law,
-lengths log-normal around 11 words with a tail up to 80.
-
-Each figure is `RssAnon` of a fresh process, read from /proc every 50 ms by another one: what the process has for
-itself. It counts Python's and torch's own objects, the libraries' working memory and what the allocator keeps for
-later. It does not count memory-mapped files (the corpus and the vectors, which the system takes back at will) nor the
-code of the libraries, and it may miss a peak shorter than 50 ms. Needs Linux.
-
-`loaded` is with all libraries and the model; `ready` is after a warm-up of 50,000 sentences through the same blocks;
-`peak` is the highest while the work itself is done. The warm-up is there because the first blocks of a process fill
-what stays full ever after: oneDNN keeps some of the kernels that it compiles for each shape of batch, and the
-allocator keeps what the threads of tokenizer and network gave back. That is some 40 MB, whatever the corpus; without
-the warm-up (`--warm-up 0`) a corpus of 10,000 sentences ends before it is reached, and one of 100,000 does not.
-Documents are prepared in shards of 65,536 sentences, one in memory at a time; 10,000 sentences do not fill one.
-A distillation is the whole stage with its defaults: corpus, targets, tokens and one epoch of training, whose kernels
-for each shape of batch need some 300 steps, as many as there are for 10,000 pairs, until all are there.
+The network is a stand-in (one layer of 32 dimensions); sentences are drawn with a seed, words by Zipf's law, lengths
+log-normal around 11 words. A figure is `RssAnon` of a fresh process, every 50 ms: what it has for itself, memory-mapped
+files and code not counted. `loaded` is with libraries and model, `ready` after a warm-up of 50,000 sentences, which
+fills the caches of compiled kernels and of the allocator (some 40 MB, whatever the corpus), `peak` the highest while
+the work is done. Documents are prepared in shards of 65,536 sentences. A distillation is the whole stage, one epoch.
 """
 
-import multiprocessing
-import sys
 import tempfile
-import time
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from transformers import BertConfig, BertModel
 
-from benchmarks.contenders import Claim, judge
-from benchmarks.machine import machine
-from benchmarks.private import SECONDS_BETWEEN_LOOKS, private_memory_mb
+from benchmarks.harness import Claim, finish, in_fresh_process, parser_of, start, timed
+from benchmarks.machine import memory_samples, private_memory_mb
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
@@ -57,21 +39,15 @@ from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
 from students.settings import AlignedFiles, DistillSettings, Filters
 from students.targets import fill_targets
 
-SIZES = [10_000, 100_000, 1_000_000]
-WARM_UP = 50_000
+SIZES, WARM_UP = [10_000, 100_000, 1_000_000], 50_000
 DISTILLING, DISTILLING_GROWS_BY, GROWS_BY = "distil a student", 300, 50
-LOADING, WARMING_UP, WORKING = range(3)
 WORDS, SYLLABLES = 3_000, [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
-MEDIAN_WORDS, SPREAD, MOST_WORDS = 11, 0.5, 80
-DRAWN_AT_ONCE = 10_000
-FILTERS = Filters(max_length_ratio=100)
-ENGLISH, OTHER, DOCUMENTS, MODEL = "en.txt", "xx.txt", "documents.txt", "model"
-DOCUMENT_SENTENCES = 12
+MEDIAN_WORDS, DEVIATION, MOST_WORDS, DRAWN_AT_ONCE = 11, 0.5, 80, 10_000
+FILTERS, DOCUMENT_SENTENCES = Filters(max_length_ratio=100), 12
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Private memory of one process in MB, and how long it worked."""
+class Memory(NamedTuple):
+    """Private memory of one process in MB, and the seconds of its work."""
 
     loaded: float
     ready: float
@@ -82,53 +58,40 @@ class Seen:
 def sentences(count: int, seed: int) -> Iterator[str]:
     """`count` sentences of made-up words."""
     generator = np.random.default_rng(seed)
-    words = np.array([_word(generator) for _ in range(WORDS)])
+    words = np.array(["".join(generator.choice(SYLLABLES, generator.integers(1, 5))) for _ in range(WORDS)])
     share = 1 / np.arange(1, WORDS + 1)
-    for start in range(0, count, DRAWN_AT_ONCE):
-        block = min(DRAWN_AT_ONCE, count - start)
-        lengths = generator.lognormal(np.log(MEDIAN_WORDS), SPREAD, block).round().astype(int).clip(3, MOST_WORDS)
+    for begin in range(0, count, DRAWN_AT_ONCE):
+        block = min(DRAWN_AT_ONCE, count - begin)
+        lengths = generator.lognormal(np.log(MEDIAN_WORDS), DEVIATION, block).round().astype(int).clip(3, MOST_WORDS)
         drawn = words[generator.choice(WORDS, lengths.sum(), p=share / share.sum())]
-        yield from (" ".join(piece) + "." for piece in np.split(drawn, np.cumsum(lengths)[:-1]))
-
-
-def _word(generator: np.random.Generator) -> str:
-    return "".join(generator.choice(SYLLABLES, generator.integers(1, 5)))
+        yield from (" ".join(sentence) + "." for sentence in np.split(drawn, np.cumsum(lengths)[:-1]))
 
 
 def save_stand_in(folder: Path) -> None:
     tokenizer = train_wordpiece(sentences(2_000, seed=0), 600, max_tokens=128)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=128,
-    )
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **sizes)
     torch.manual_seed(0)
     SentenceEncoder(BertModel(config), tokenizer).save(folder)
 
 
-def write_corpus(folder: Path, count: int) -> None:
-    """The English lines, and the corpus in which each has a translation."""
-    for seed, name in enumerate((ENGLISH, OTHER), start=1):
+def write_inputs(folder: Path, count: int) -> None:
+    """English lines, the corpus in which each has a translation, and documents."""
+    for seed, name in enumerate(("en.txt", "xx.txt"), start=1):
         with (folder / name).open("w") as file:
             file.writelines(f"{sentence}\n" for sentence in sentences(count, seed))
+    with (folder / "documents.txt").open("w") as file:
+        for number, sentence in enumerate(sentences(count, seed=1)):
+            file.write("\n" * (number % DOCUMENT_SENTENCES == 0) + f"{sentence.capitalize()}\n")
     build_corpus(folder, "corpus", CorpusPlan([translations(folder)], seed=0, filters=FILTERS))
 
 
 def translations(folder: Path) -> AlignedFiles:
-    return AlignedFiles(english=InputFile(folder / ENGLISH), other=InputFile(folder / OTHER), language="xx")
+    return AlignedFiles(english=InputFile(folder / "en.txt"), other=InputFile(folder / "xx.txt"), language="xx")
 
 
-def write_documents(folder: Path, count: int) -> None:
-    with (folder / DOCUMENTS).open("w") as file:
-        for number, sentence in enumerate(sentences(count, seed=1)):
-            file.write("\n" * (number % DOCUMENT_SENTENCES == 0) + f"{sentence.capitalize()}\n")
-
-
-def write_vectors(encoder: SentenceEncoder, folder: Path) -> None:
-    encode_file(encoder, Table(path=InputFile(folder / ENGLISH)), folder / "vectors.npy")
+def encode_english(encoder: SentenceEncoder, folder: Path) -> None:
+    encode_file(encoder, Table(path=InputFile(folder / "en.txt")), folder / "vectors.npy")
 
 
 def write_targets(encoder: SentenceEncoder, folder: Path) -> None:
@@ -137,81 +100,35 @@ def write_targets(encoder: SentenceEncoder, folder: Path) -> None:
 
 
 def prepare_documents(encoder: SentenceEncoder, folder: Path) -> None:
-    documents = DocumentSource(path=InputFile(folder / DOCUMENTS))
+    documents = DocumentSource(path=InputFile(folder / "documents.txt"))
     build_document_corpus([documents], encoder.tokenizer, folder / "cache", Digests(), held_out_share=0.1)
 
 
-def distil(encoder: SentenceEncoder, folder: Path) -> None:  # noqa: ARG001 (the stage loads it itself)
-    """The whole stage, from text to the trained student, the stand-in being its own teacher."""
-    model = ModelSource.parse(str(folder.parent / MODEL))
+def distill_student(encoder: SentenceEncoder, folder: Path) -> None:  # noqa: ARG001 (the stage loads it itself)
+    """The whole stage, the stand-in being its own teacher."""
+    model = ModelSource.parse(str(folder.parent / "model"))
     settings = DistillSettings(teacher=model, base=model, parallel=[translations(folder)], filters=FILTERS)
     distill.run(settings, StageContext(folder / "student", folder / "cache"))
 
 
 WORKS: dict[str, Callable[[SentenceEncoder, Path], None]] = {
-    "encode to a file": write_vectors,
+    "encode to a file": encode_english,
     "fill the targets": write_targets,
     "prepare documents": prepare_documents,
-    DISTILLING: distil,
+    DISTILLING: distill_student,
 }
-INPUTS = dict.fromkeys(WORKS, write_corpus) | {"prepare documents": write_documents}
 
 
-def work(name: str, folder: Path, model: Path, warm_up: int, phase: Any) -> None:
-    """What the watched process does; `phase` tells the watcher how far it is."""
-    encoder = SentenceEncoder.load(model)
-    phase.value = WARMING_UP
-    time.sleep(2 * SECONDS_BETWEEN_LOOKS)  # so that the watcher sees it resting
+def work(name: str, folder: Path, warm_up: int) -> Memory:
+    """In a fresh process."""
+    encoder = SentenceEncoder.load(folder.parent / "model")
+    loaded = private_memory_mb() or 0.0
     drawn = sentences(warm_up, seed=3)
-    blocks = iter(lambda: list(islice(drawn, BLOCK_SENTENCES)), [])
-    for _ in encode_blocks(encoder, blocks):
+    for _ in encode_blocks(encoder, iter(lambda: list(islice(drawn, BLOCK_SENTENCES)), [])):
         pass
-    phase.value = WORKING
-    time.sleep(2 * SECONDS_BETWEEN_LOOKS)
-    WORKS[name](encoder, folder)
-
-
-def watch(name: str, folder: Path, model: Path, warm_up: int) -> Seen:
-    """Runs a work in a process of its own and looks at its memory until it ends."""
-    fresh = multiprocessing.get_context("spawn")
-    phase = fresh.Value("i", LOADING)
-    process = fresh.Process(target=work, args=(name, folder, model, warm_up, phase))
-    process.start()
-    looks: list[list[float]] = [[], [], []]
-    began = time.monotonic()
-    while process.is_alive():
-        if phase.value != WORKING:
-            began = time.monotonic()
-        looks[phase.value] += private_memory_mb(process.pid)
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    if process.exitcode != 0:
-        sys.exit(f"{name}: the process ended with {process.exitcode}; its own words stand above")
-    return Seen(looks[WARMING_UP][0], looks[WORKING][0], max(looks[WORKING]), time.monotonic() - began)
-
-
-def main() -> None:
-    parser = ArgumentParser(prog="python -m benchmarks.memory", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="SENTENCES")
-    parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS), metavar="WORK")
-    parser.add_argument("--warm-up", type=int, default=WARM_UP, metavar="SENTENCES")
-    options = parser.parse_args()
-    sizes = options.sizes
-    print(machine())
-    print(f"{'work':18} {'sentences':>10} {'loaded MB':>10} {'ready MB':>9} {'peak MB':>8} {'seconds':>8}", flush=True)
-    seen: dict[tuple[str, int], Seen] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        save_stand_in(Path(scratch, MODEL))
-        for size in sizes:
-            folder = Path(scratch, str(size))
-            folder.mkdir()
-            for write_input in {INPUTS[name] for name in options.works}:
-                write_input(folder, size)
-            for name in options.works:
-                seen[name, size] = now = watch(name, folder, Path(scratch, MODEL), options.warm_up)
-                memory = f"{now.loaded:>10.0f} {now.ready:>9.0f} {now.peak:>8.0f}"
-                print(f"{name:18} {size:>10,} {memory} {now.seconds:>8.1f}", flush=True)
-    growth = {name: seen[name, sizes[-1]].peak - seen[name, sizes[0]].peak for name in options.works}
-    sys.exit(0 if judge(claims(growth)) else 1)
+    with memory_samples() as samples:
+        _, seconds = timed(WORKS[name], encoder, folder)
+    return Memory(loaded, samples[0], max(samples), seconds)
 
 
 def claims(growth: dict[str, float]) -> list[Claim]:
@@ -220,6 +137,29 @@ def claims(growth: dict[str, float]) -> list[Claim]:
     return [
         Claim(f"{name}: {most[name]} MB more at most", f"{mb:+.0f} MB", mb <= most[name]) for name, mb in growth.items()
     ]
+
+
+def main() -> None:
+    parser = parser_of(__doc__, "memory", data=False)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="SENTENCES")
+    parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS), metavar="WORK")
+    parser.add_argument("--warm-up", type=int, default=WARM_UP, metavar="SENTENCES")
+    options = start(parser)
+    print(f"{'work':18} {'sentences':>10} {'loaded MB':>10} {'ready MB':>9} {'peak MB':>8} {'seconds':>8}", flush=True)
+    measured: dict[str, list[Memory]] = {name: [] for name in options.works}
+    with tempfile.TemporaryDirectory() as scratch:
+        save_stand_in(Path(scratch, "model"))
+        for size in options.sizes:
+            folder = Path(scratch, str(size))
+            folder.mkdir()
+            write_inputs(folder, size)
+            for name in options.works:
+                now = in_fresh_process(work, name, folder, options.warm_up)
+                measured[name].append(now)
+                memory = f"{now.loaded:>10.0f} {now.ready:>9.0f} {now.peak:>8.0f}"
+                print(f"{name:18} {size:>10,} {memory} {now.seconds:>8.1f}", flush=True)
+    growth = {name: found[-1].peak - found[0].peak for name, found in measured.items()}
+    finish(options, claims(growth), memory={name: [now._asdict() for now in measured[name]] for name in measured})
 
 
 if __name__ == "__main__":

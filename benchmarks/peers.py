@@ -6,29 +6,21 @@ published; and all-MiniLM-L6-v2 scores 0.8203 ± 0.0005 on the STSb English test
     bertrelay run quickstart
     python -m benchmarks.peers --model runs/quickstart/student/latest/model --data DIR
 
---model may be given several times. Each version lives in an environment of its own below --environments (`.peers`);
-what is missing there is installed first, which takes some minutes and a network. All of them get the torch that runs
-here, so that a difference is the library's. The sentences are in six languages, with accents, ligatures, odd spaces,
-an empty one, and one that is longer than any model takes. None begins or ends with a space: versions 3 and 5 cut those
-off, 6 leaves them to the tokenizer as we do.
+--model may be given several times. Each version runs in an environment of its own below --environments (`.peers`), with
+the torch of this one; what is missing is installed first, which takes minutes and a network. The sentences are in six
+languages, with accents, ligatures, odd spaces, an empty one, and one longer than any model takes. None begins or ends
+with a space: versions 3 and 5 cut those off, 6 leaves them to the tokenizer as we do.
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
-from argparse import ArgumentParser
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.environments import environment
-from benchmarks.machine import MINILM, add_data, machine, require
+from benchmarks.harness import Claim, Contender, finish, parser_of, start
+from benchmarks.machine import MINILM, environment
 from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.settings import InputFile, ModelSource
@@ -55,56 +47,23 @@ SENTENCES = [
 ]
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """What a library makes of the sentences: token ids, and vectors (sentences, dim)."""
-
-    name: str
-    ids: list[list[int]]
-    vectors: NDArray[np.float32]
-
-
-def encoded_here(model: str) -> Encoded:
+def compare(title: str, model: str, python: Path, scratch: Path) -> Claim:
     encoder = SentenceEncoder.load(model)
-    return Encoded("BertRelay", encoder.tokenize(SENTENCES), encoder.encode(SENTENCES, precision="fp32"))
-
-
-def encoded_there(python: Path, model: str, scratch: Path) -> Encoded:
-    """The same by sentence-transformers, in a process of its environment; it may not use the network."""
-    script = Path(__file__).with_name("peer_encode.py")
-    asked, vectors, ids = (scratch / name for name in ("sentences.json", "vectors.npy", "ids.json"))
-    asked.write_text(json.dumps(SENTENCES), encoding="utf-8")
-    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    subprocess.run([python, script, model, asked, vectors, ids], check=True, env=offline)
-    told = json.loads(ids.read_text())
-    return Encoded(told["versions"], told["ids"], np.load(vectors))
-
-
-def compare(title: str, ours: Encoded, theirs: Encoded) -> bool:
-    """Prints one line, and tells whether the two agree."""
-    others = sum(mine != other for mine, other in zip(ours.ids, theirs.ids, strict=True))
-    tokens = "token ids equal" if others == 0 else f"token ids differ in {others} of {len(SENTENCES)} sentences"
-    if ours.vectors.shape != theirs.vectors.shape:
-        print(f"{title}  {theirs.name}: vectors {theirs.vectors.shape}, ours {ours.vectors.shape}")
-        return False
-    by_sentence = np.abs(ours.vectors - theirs.vectors).max(axis=1)  # (sentences,)
-    worst = int(by_sentence.argmax())
-    print(
-        f"{title}  {theirs.name}: {tokens}; largest difference {by_sentence[worst]:.1e} (sentence {worst + 1})",
-        flush=True,
+    ids, vectors = encoder.tokenize(SENTENCES), encoder.encode(SENTENCES, precision="fp32")
+    settings = {"model": model, "scratch": str(scratch), "variant": "default"}
+    peer = Contender("benchmarks.encode_peer:prepare", "cpu", 1, python, **settings)
+    answer = peer.ask(batch_size=32, keep="peer.npy", ids=True)
+    peer.end()
+    text, theirs = (
+        f"{title}, {answer['versions']}: ids equal, differences below {DIFFERENCE:g}",
+        np.load(scratch / "peer.npy"),
     )
-    return others == 0 and bool(by_sentence[worst] < DIFFERENCE)
-
-
-def compare_all(models: dict[str, str], environments: Path, versions: Sequence[str], scratch: Path) -> bool:
-    """Every model with every version; each prints its line, also after one that disagrees."""
-    pythons = [environment(environments, version) for version in versions]
-    agree = True
-    for title, model in models.items():
-        ours = encoded_here(model)
-        for python in pythons:
-            agree &= compare(title, ours, encoded_there(python, model, scratch))
-    return agree
+    if theirs.shape != vectors.shape:
+        return Claim(text, f"vectors {theirs.shape}, ours {vectors.shape}", False)
+    others = sum(mine != other for mine, other in zip(ids, answer["ids"], strict=True))
+    largest = float(np.abs(vectors - theirs).max())
+    found = f"largest difference {largest:.1e}, other ids in {others} sentences"
+    return Claim(text, found, others == 0 and largest < DIFFERENCE)
 
 
 def stsb_spearman(encoder: SentenceEncoder, data: Path, scratch: Path) -> float:
@@ -116,27 +75,24 @@ def stsb_spearman(encoder: SentenceEncoder, data: Path, scratch: Path) -> float:
 
 
 def main() -> None:
-    parser = ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").partition("\n")[0])
-    add_data(parser)
+    parser = parser_of(__doc__, "peers")
     parser.add_argument("--model", action="append", default=[], metavar="DIR", help="a folder written by BertRelay")
     parser.add_argument("--environments", type=Path, default=Path(".peers"), metavar="DIR")
     parser.add_argument("--versions", nargs="+", default=PEERS, choices=PEERS)
-    options = parser.parse_args()
-    require(parser, options.data, STSB)
+    options = start(parser, STSB)
     minilm = SentenceEncoder.load(MINILM)
-    print(machine())
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
+        (scratch / "sentences.json").write_text(json.dumps(SENTENCES), encoding="utf-8")
         minilm.save(scratch / "saved")
-        published = str(ModelSource.parse(MINILM))
         models = {model: str(Path(model).resolve()) for model in options.model}
-        models |= {"all-MiniLM-L6-v2": published, "all-MiniLM-L6-v2 saved by BertRelay": str(scratch / "saved")}
-        agree = compare_all(models, options.environments, options.versions, scratch)
+        models |= {"all-MiniLM-L6-v2": str(ModelSource.parse(MINILM)), "saved by BertRelay": str(scratch / "saved")}
+        pythons = [environment(options.environments, version) for version in options.versions]
+        claims = [compare(title, model, python, scratch) for title, model in models.items() for python in pythons]
         spearman = stsb_spearman(minilm, options.data, scratch)
-    print(f"all-MiniLM-L6-v2, Spearman on the STSb English test set: {spearman:.4f}, expected {SPEARMAN} ± {TOLERANCE}")
-    holds = agree and abs(spearman - SPEARMAN) <= TOLERANCE
-    print(f"every difference below {DIFFERENCE:g}, equal ids, and the score as expected: {'yes' if holds else 'no'}")
-    sys.exit(0 if holds else 1)
+    holds = abs(spearman - SPEARMAN) <= TOLERANCE
+    text = f"all-MiniLM-L6-v2, Spearman on the STSb English test set {SPEARMAN} ± {TOLERANCE}"
+    finish(options, [*claims, Claim(text, f"{spearman:.4f}", holds)])
 
 
 if __name__ == "__main__":

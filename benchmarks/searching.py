@@ -1,75 +1,60 @@
-"""Exact search beside a graph: seconds for a query, the share of the nearest ten that the graph finds, and its linking.
+"""Exact search beside a graph: seconds for a query, the share of the nearest ten that the graph finds, and its build.
 
-Claim: through a graph as it is linked without settings at least 0.95 of the nearest ten are found.
+Claim: through a graph as it is built by default at least 0.95 of the nearest ten are found.
 
     python -m benchmarks.searching --data DIR
 
 The vectors are all-MiniLM-L6-v2's, of distinct English sentences of Multi30K and the STS benchmark. Queries are other
-such sentences' vectors, one in a call as a user's come; both ways take turns. A time is a query's, its encoding not in.
+such sentences' vectors, one in a call; both kinds take turns. A time is a query's, without its encoding.
 """
 
-import sys
 import tempfile
-import time
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contenders import Answer, Claim, Spread, in_turns, judge
-from benchmarks.english import MULTI30K, STSB, draw
-from benchmarks.machine import MINILM, add_data, machine, require
+from benchmarks.harness import Answer, Claim, Spread, finish, in_turns, parser_of, start, timed
+from benchmarks.machine import MINILM, MULTI30K, STSB, sentences_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, unit
 from students.index import SearchIndex
 from students.index_build import build_index
 
 K, FOUND = 10, 0.95
+SOURCES = {**MULTI30K, **STSB}
 
 
 def ask(index: SearchIndex, queries: Vectors, *, exact: bool) -> Answer:
     """Milliseconds of a query, and the rows that were found, (queries, K)."""
-    begin = time.perf_counter()
-    rows = [index.neighbours(query[None], K, exact)[1][0] for query in queries]
-    return {"milliseconds": 1e3 * (time.perf_counter() - begin) / len(queries), "rows": np.stack(rows)}
+    rows, seconds = timed(lambda: [index.neighbours(query[None], K, exact)[1][0] for query in queries])
+    return {"milliseconds": 1e3 * seconds / len(queries), "rows": np.stack(rows).tolist()}
 
 
 def main() -> None:
-    parser = ArgumentParser(prog="python -m benchmarks.searching", description=(__doc__ or "").partition("\n")[0])
-    add_data(parser)
+    parser = parser_of(__doc__, "searching")
     parser.add_argument("--sentences", type=int, default=38_000)
     parser.add_argument("--queries", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    sources = {**MULTI30K, **STSB}
-    require(parser, options.data, *sources)
-    print(machine())
-    drawn = draw(options.data, sources, options.sentences + options.queries, options.seed)
+    options = start(parser, *SOURCES)
+    drawn = sentences_of(options.data, SOURCES, options.sentences + options.queries, options.seed)
     encoder = SentenceEncoder.load(MINILM)
     with tempfile.TemporaryDirectory() as scratch:
-        corpus = Path(scratch, "corpus.txt")
+        corpus, folder = Path(scratch, "corpus.txt"), Path(scratch, "index")
         corpus.write_text("\n".join(drawn[options.queries :]) + "\n", encoding="utf-8")
-        folder = Path(scratch, "index")
-        build_index(encoder, corpus, folder, kind="exact")
-        begin = time.perf_counter()
-        index = build_index(encoder, corpus, folder, kind="hnsw")
-        linking = time.perf_counter() - begin
+        build_index(encoder, corpus, folder, kind="exact")  # encodes
+        index, linking = timed(lambda: build_index(encoder, corpus, folder, kind="hnsw"))
         queries = unit(encoder.encode(drawn[: options.queries]))
-        answers = in_turns(
-            {
-                "exact": lambda _: ask(index, queries, exact=True),
-                "graph": lambda _: ask(index, queries, exact=False),
-            },
-            options.rounds,
-        )
-    for name, told in answers.items():
-        print(f"{name}: {Spread.of(each['milliseconds'] for each in told)} ms a query")
-    exact, graph = answers["exact"][0]["rows"], answers["graph"][0]["rows"]
-    found = float(np.mean([len(set(a) & set(b)) / K for a, b in zip(exact.tolist(), graph.tolist(), strict=True)]))
-    print(f"linked in {linking:.1f} s, its recall measured on sentences of its own among that")
-    holds = judge([Claim(f"at least {FOUND} of the nearest {K} found by the graph", f"{found:.4f}", found >= FOUND)])
-    sys.exit(0 if holds else 1)
+        works = {name: lambda _, name=name: ask(index, queries, exact=name == "exact") for name in ("exact", "graph")}
+        answers = in_turns(works, options.rounds)
+    spreads = {name: Spread.of(each["milliseconds"] for each in found) for name, found in answers.items()}
+    for name, spread in spreads.items():
+        print(f"{name}: {spread} ms a query")
+    print(f"built in {linking:.1f} s, with its recall on queries of its own")
+    exact, graph = (answers[name][0]["rows"] for name in ("exact", "graph"))
+    found = float(np.mean([len(set(a) & set(b)) / K for a, b in zip(exact, graph, strict=True)]))
+    claim = Claim(f"at least {FOUND} of the nearest {K} found by the graph", f"{found:.4f}", found >= FOUND)
+    finish(options, [claim], milliseconds={name: each._asdict() for name, each in spreads.items()}, built=linking)
 
 
 if __name__ == "__main__":

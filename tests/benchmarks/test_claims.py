@@ -1,0 +1,108 @@
+"""Claims hold for metrics that meet them and fail for others."""
+
+import gzip
+from argparse import Namespace
+
+import numpy as np
+import pytest
+from transformers import BertConfig
+
+from benchmarks import clinic, distill, encode, tagging
+from benchmarks.harness import Spread
+
+
+def test_operations_are_those_of_every_matrix_product():
+    network = BertConfig(hidden_size=4, intermediate_size=6, num_hidden_layers=3, num_attention_heads=2)
+    expected = 0
+    for tokens in (2, 5):
+        maps = 4 * tokens * 4 * 4 + 2 * tokens * 4 * 6  # query, key, value, output; up and down
+        attention = 2 * tokens * tokens * 4  # scores and mixture
+        expected += 3 * 2 * (maps + attention)
+    assert encode.operations(np.array([2, 5]), network) == expected
+
+
+def test_encoding_is_compared_with_the_default_and_with_the_fastest_peer():
+    vectors = np.eye(3, dtype=np.float32)
+    seconds = {"default": 10.0, "int8": 4.0, "auto": 2.0, "fp32": 5.0}
+    results = {name: encode.Result(name, 1, "", vectors, [value]) for name, value in seconds.items()}
+    judged = encode.claims(results, Spread(0.6, 0.6, 0.6))
+    assert [claim.found.split()[0] for claim in judged] == ["5.00", "2.00", "1.000000", "0.60", "2.00"]
+    assert "(int8)" in judged[1].text
+    assert all(claim.holds for claim in judged)
+    results["auto"].vectors[:] = vectors + np.float32(0.1)
+    results["default"] = encode.Result("default", 1, "", np.eye(3, dtype=np.float32), [10.0])
+    assert [claim.holds for claim in encode.claims(results, Spread(0.5, 0.5, 0.5))] == [True, True, False, False, True]
+
+
+def distillations(of_64: float, of_48: float) -> dict[str, distill.Result]:
+    found = {
+        "default": (64, 60.0, 0.7),
+        "bf16": (32, 33.0, 0.9),
+        "weights": (32, 30.0, 0.8),
+        "auto-64": (64, 9.0, of_64),
+        "auto-48": (48, 10.0, of_48),
+        "auto-32": (32, 12.0, 0.85),
+        "fp32": (32, 20.0, 0.9),
+    }
+    return {name: distill.Result("", pairs, [sec], [accuracy]) for name, (pairs, sec, accuracy) in found.items()}
+
+
+def test_each_distillation_is_compared_with_the_fastest_of_ours_that_is_as_accurate():
+    found = distillations(of_64=0.75, of_48=0.8)
+    ours = [found[name] for name in distill.AUTO]
+    assert distill.as_accurate(found["default"], ours) is found["auto-64"]
+    assert distill.as_accurate(found["weights"], ours) is found["auto-48"]
+    assert distill.as_accurate(found["bf16"], ours) is None
+    assert [claim.found.split()[0] for claim in distill.claims(found)] == ["6.67", "3.00", "3.00"]
+    assert all(claim.holds for claim in distill.claims(found))
+
+
+def test_a_fast_but_less_accurate_distillation_carries_no_claim():
+    found = distillations(of_64=0.75, of_48=0.79)
+    assert [claim.holds for claim in distill.claims(found)] == [True, False, True]
+    found = distillations(of_64=0.1, of_48=0.1) | {"weights": distill.Result("", 32, [30.0], [0.86])}
+    assert [claim.found for claim in distill.claims(found)][1] == "none of ours is as accurate"
+    slow = {"fp32": distill.Result("", 32, [20.0], [0.6])}
+    assert not distill.claims(found | slow)[2].holds, "fast, but less accurate than the default"
+
+
+def test_every_drawn_sentence_is_paired_with_each_of_its_translations(tmp_path, monkeypatch):
+    monkeypatch.setattr(distill, "TRIED_ON", 2)
+    folder = tmp_path / "parallel" / "multi30k"
+    folder.mkdir(parents=True)
+    for code in ("en", "de", "fr"):
+        with gzip.open(folder / f"train.{code}.gz", "wt") as file:
+            file.writelines(f"{code} {number}\n" for number in range(9))
+    distill.write_rows(Namespace(data=tmp_path, scratch=tmp_path, languages=["de", "fr"], rows=7, seed=3))
+    for name, count in (("rows", 6), ("few", 2)):
+        english, other = ((tmp_path / name / file).read_text().split("\n")[:-1] for file in ("en.txt", "other.txt"))
+        both = {(line.split()[1], found.split()[0]) for line, found in zip(english, other, strict=True)}
+        assert [line.split()[1] for line in english] == [line.split()[1] for line in other]
+        assert len(english) == len(both) == count
+        if name == "rows":
+            assert both == {(line.split()[1], code) for line in english for code in ("de", "fr")}
+
+
+def test_one_bad_seed_fails_whatever_the_mean():
+    assert [claim.holds for claim in clinic.seed_claims([0.82, 0.86, 0.84, 0.88])] == [True, True]
+    assert [claim.holds for claim in clinic.seed_claims([0.752, 0.86, 0.89])] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("growth", "beyond", "held"),
+    [
+        (0.0, 100.0, [True, True, True]),
+        (tagging.SLACK_MB + 1, 100.0, [True, False, True]),
+        (0.0, tagging.MOST_MB + 1, [True, True, False]),
+    ],
+)
+def test_memory_of_a_long_document_may_grow_by_the_slack_alone(growth, beyond, held):
+    rates = {tagging.DEFAULT: [1.0], tagging.AUTO: [4.0]}
+    ten = tagging.Memory(1_000_000, 10, 500.0, 500.0 + beyond - growth, 0)
+    one = tagging.Memory(1_000_000, 1, 500.0, 500.0 + beyond, 0)
+    assert [claim.holds for claim in tagging.claims(rates, [ten, ten, one])] == held
+
+
+def test_documents_are_texts_until_they_have_enough_words():
+    texts = ["one two three", "four", "five six"]
+    assert tagging.long_documents(texts, 4, 2) == ["one two three\n\nfour", "five six\n\none two three"]
