@@ -1,7 +1,7 @@
 """Where sentences begin and end in clinical and scientific English.
 
 Rules, in one pass: a mark (. ! ? …) before white space, or a line break, may be an end; what stands around it decides.
-`python -m benchmarks.sentences` compares them with the libraries that need no model, on samples marked by hand.
+Tests score them on samples marked by hand.
 """
 
 import math
