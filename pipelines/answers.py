@@ -98,7 +98,7 @@ def _plot(axes: "Axes", listed: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _example(told: Mapping[str, Any], is_right: bool) -> Example:
-    from domain.biomedical.qa.page import marked, percent
+    from domain.biomedical.page import marked, percent
 
     passages = [marked(passage["text"], _marks(passage["marks"], is_right)) for passage in told["passages"]]
     golds = " / ".join(dict.fromkeys(gold for gold in told["golds"] if gold))
@@ -107,7 +107,7 @@ def _example(told: Mapping[str, Any], is_right: bool) -> Example:
 
 def _marks(listed: Sequence[Mapping[str, Any]], is_right: bool) -> list[Any]:
     """The answer, and the right ones that stand elsewhere or are longer or shorter."""
-    from domain.biomedical.qa.page import Mark
+    from domain.biomedical.page import Mark
 
     answers = [(each["start"], each["end"]) for each in listed if each["kind"] == "answer"]
     golds = _joined((each["start"], each["end"]) for each in listed if each["kind"] == "gold")

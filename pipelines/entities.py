@@ -46,7 +46,7 @@ def entity_pictures(folder: Path, with_text: bool = True) -> EntityPictures | No
         return None
     if not with_text:
         confusions, examples = {**confusions, "mentions": []}, NO_EXAMPLES
-    from domain.biomedical.ner.page import compared, hues_of, legend, marked
+    from domain.biomedical.page import compared, hues_of, legend, marked_entities
 
     pairs = {
         name: [
@@ -64,8 +64,8 @@ def entity_pictures(folder: Path, with_text: bool = True) -> EntityPictures | No
         _rows(confusions["types"]),
         _rows(confusions["mentions"]),
         legend(judged, hues),
-        [(marked(text, gold, hues), marked(text, found, hues)) for text, gold, found in wrong],
-        [marked(found.text, compared(gold, found)[1], hues) for gold, found in pairs["right"]],
+        [(marked_entities(text, gold, hues), marked_entities(text, found, hues)) for text, gold, found in wrong],
+        [marked_entities(found.text, compared(gold, found)[1], hues) for gold, found in pairs["right"]],
     )
 
 

@@ -120,7 +120,7 @@ def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[st
 
 
 def _mark_style() -> str:
-    from domain.biomedical.qa.page import style
+    from domain.biomedical.page import style
 
     return style()
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
-    from domain.clinical.audit import Finding, look_for_leaks
+    from domain.clinical.audit import look_for_leaks
     from domain.clinical.chunks import Chunk, Chunker, Chunks
     from domain.clinical.cleaning import Section, clean, find_sections
     from domain.clinical.cohort import write_cohort
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
     from domain.clinical.scoring import score_file
     from domain.clinical.settings import ChunkSettings, CohortSettings, NotesSettings
+    from domain.findings import Finding
 
 __all__ = [
     "Chunk",

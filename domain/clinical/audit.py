@@ -9,10 +9,10 @@ import hashlib
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from bertrelay.stage import Metrics, StageContext
 from domain.clinical.ids import canonical_ids
 from domain.clinical.settings import NEAR, AuditSettings
 from domain.draws import mixed
+from domain.findings import EXAMPLES, Finding
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -123,23 +124,6 @@ IDS = ("subject_id", "hadm_id")
 COLUMNS = (*IDS, "text")
 FEWEST_WORDS = 20
 ROWS_OF_BATCH = 512
-EXAMPLES = 5
-
-Level = Literal["good", "warn", "fail"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one look at the files has shown.
-
-    count: of what is wrong; rows: some of the places, as `notes.parquet row 12`, from 1.
-    """
-
-    level: Level
-    name: str
-    told: str
-    count: int
-    rows: list[list[str]] = field(default_factory=list)
 
 
 class _Row(NamedTuple):
@@ -171,16 +155,22 @@ def run(settings: AuditSettings, context: StageContext) -> Metrics:
     if not context.process_group.is_main:
         return {}
     findings = look_for_leaks([Path(file) for file in settings.files], settings.near)
-    write_json(context.output / "audit.json", {"findings": [asdict(finding) for finding in findings]})
+    write_json(context.output / "audit.json", {"findings": [finding_json(finding) for finding in findings]})
     for finding in findings:
-        log(f"{finding.level}  {finding.told}")
-    leaks = [finding.told for finding in findings if finding.level == "fail"]
+        log(f"{finding.severity}  {finding.summary}")
+    leaks = [finding.summary for finding in findings if finding.severity == "fail"]
     if leaks and settings.leaks == "stop":
         raise WorkError(
             f"the splits share what they should not: {'; '.join(leaks)}. Split by subject with the stage "
             'domain.cohort, or give leaks = "tell" to go on'
         )
-    return {finding.name: finding.count for finding in findings}
+    return {finding.check: finding.total for finding in findings}
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """A finding as `audit.json` and the command line have it."""
+    told, rows = finding.summary, list(finding.examples)
+    return {"level": finding.severity, "name": finding.check, "told": told, "count": finding.total, "rows": rows}
 
 
 @sensitive_data()
@@ -294,9 +284,9 @@ def _shared(name: str, met: Iterable[dict[str, _Row]]) -> Finding:
     leaks = [splits for splits in met if len(splits) > 1]
     examples = [[str(row) for row in splits.values()] for splits in leaks[:EXAMPLES]]
     if not leaks:
-        return Finding("good", f"shared_{name}", f"no {name} in two splits", 0)
-    told = f"{name} in two splits or more: {len(leaks):,}, such as {' and '.join(examples[0])}"
-    return Finding("fail", f"shared_{name}", told, len(leaks), examples)
+        return Finding(f"shared_{name}", "good", f"no {name} in two splits", {"count": 0})
+    summary = f"{name} in two splits or more: {len(leaks):,}, such as {' and '.join(examples[0])}"
+    return Finding(f"shared_{name}", "fail", summary, {"count": len(leaks)}, examples)
 
 
 def _near(files: Sequence[Path], least: float, shingler: Shingler, seen: _Seen) -> Finding:
@@ -318,7 +308,9 @@ def _near(files: Sequence[Path], least: float, shingler: Shingler, seen: _Seen) 
     texts = {place for pair in alike for place in pair[:2]}
     short = f" ({seen.short:,} texts of fewer than {FEWEST_WORDS} words were not compared)" if seen.short else ""
     if not alike:
-        return Finding("good", "near_duplicates", f"no near-duplicate texts in two splits{short}", 0)
+        return Finding("near_duplicates", "good", f"no near-duplicate texts in two splits{short}", {"count": 0})
     examples = [[str(seen.rows[place]) for place in pair[:2]] for pair in alike[:EXAMPLES]]
-    told = f"texts with a near-duplicate in another split: {len(texts):,}, such as {' and '.join(examples[0])}{short}"
-    return Finding("warn", "near_duplicates", told, len(texts), examples)
+    summary = (
+        f"texts with a near-duplicate in another split: {len(texts):,}, such as {' and '.join(examples[0])}{short}"
+    )
+    return Finding("near_duplicates", "warn", summary, {"count": len(texts)}, examples)

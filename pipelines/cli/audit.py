@@ -1,7 +1,6 @@
 """`bertrelay data audit`: what the splits of a cohort or of its notes share and should not."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -33,15 +32,15 @@ def audit(
 
       bertrelay data audit runs/clinic/cohort/latest/cohort.parquet runs/clinic/notes/latest/notes.parquet
     """
-    from domain.clinical.audit import look_for_leaks
+    from domain.clinical.audit import finding_json, look_for_leaks
+    from domain.findings import exit_code
     from pipelines.trouble import stopping_at_once
 
     with stopping_at_once():
         findings = look_for_leaks(files, near)
     if as_json:
-        echo(json.dumps({"findings": [asdict(finding) for finding in findings]}))
+        echo(json.dumps({"findings": [finding_json(finding) for finding in findings]}))
     else:
         for finding in findings:
-            echo(f"{finding.level}  {finding.told}", coloured=True)
-    if any(finding.level == "fail" for finding in findings):
-        raise typer.Exit(1)
+            echo(f"{finding.severity}  {finding.summary}", coloured=True)
+    raise typer.Exit(exit_code(findings))

@@ -1,7 +1,6 @@
 """`bertrelay data`: a look at data before something is learnt from it."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,13 +18,11 @@ from pipelines.cli.models import MODEL_HELP, check_model
 from pipelines.cli.options import JsonOption, WithTextOption
 
 if TYPE_CHECKING:
-    from domain.biomedical.documents.checking import Finding
+    from domain.findings import Finding
 
 data = typer.Typer(help="Look at data before learning from it.", no_args_is_help=True)
 
 CheckedFormat = Literal[FormatName, QuestionFormat]
-
-VERDICTS = ("good", "warn", "fail")
 
 SplitOption = Annotated[Path | None, typer.Option(metavar="FILE", help="The file of this split, whatever its name.")]
 
@@ -71,7 +68,7 @@ def check(
 
       bertrelay data check train-v2.0.json dev-v2.0.json
     """
-    from domain.biomedical.documents.checking import worst
+    from domain.findings import exit_code
 
     named = {"train": train, "dev": dev, "test": test}
     splits = _splits(files or [], {split: path for split, path in named.items() if path is not None})
@@ -79,12 +76,11 @@ def check(
         check_model(model)
     with identifiers_shown() if with_text else nullcontext():
         findings = _findings(splits, file_format, model, columns)
-    verdict = worst(findings)
     if as_json:
-        echo(json.dumps(_document(splits, verdict, findings), ensure_ascii=False))
+        echo(json.dumps(_document(splits, findings), ensure_ascii=False))
     else:
-        _print(splits, verdict, findings)
-    raise typer.Exit(int(verdict == "fail"))
+        _print(splits, findings)
+    raise typer.Exit(exit_code(findings))
 
 
 def _findings(
@@ -109,27 +105,31 @@ def _findings(
 
 def _splits(files: Sequence[Path], named: dict[Any, Path]) -> dict[Any, Path]:
     """The file of each split. Raises RequestError for files that are given both ways, or not at all."""
-    from domain.biomedical.documents.checking import splits_of
+    from domain.findings import splits_of
 
     if files and named:
         raise RequestError("give either files in order, or --train, --dev and --test, not both")
     return named or splits_of(files)
 
 
-def _document(splits: dict[Any, Path], verdict: str, findings: "Sequence[Finding]") -> dict[str, Any]:
+def _document(splits: dict[Any, Path], findings: "Sequence[Finding]") -> dict[str, Any]:
+    from domain.findings import overall
+
+    checks = [
+        {"check": each.check, "verdict": each.severity, "told": each.summary, "figures": each.counts}
+        for each in findings
+    ]
     files = {split: str(path) for split, path in splits.items()}
-    return {"files": files, "verdict": verdict, "checks": [finding._asdict() for finding in findings]}
+    return {"files": files, "verdict": overall(findings), "checks": checks}
 
 
-def _print(splits: dict[Any, Path], verdict: str, findings: "Sequence[Finding]") -> None:
+def _print(splits: dict[Any, Path], findings: "Sequence[Finding]") -> None:
+    from domain.findings import report
+
     for split, path in splits.items():
         echo(f"{split:5}  {path}")
-    width = max(len(finding.check) for finding in findings)
-    for finding in findings:
-        echo(f"{finding.verdict:4}  {finding.check:{width}}  {finding.told}", coloured=True)
-    counts = Counter[str](finding.verdict for finding in findings)
-    told = ", ".join(f"{counts[each]} {each}" for each in VERDICTS)
-    echo(f"{verdict:4}  {'all of it':{width}}  {told}", coloured=True)
+    for line in report(findings):
+        echo(line, coloured=True)
 
 
 data.command()(audit)

@@ -151,7 +151,7 @@ def test_what_is_read_over_is_told_once(answerer, tmp_path, capsys):
     factoid = {"id": "b", "body": ASKED[0][0], "type": "factoid", "snippets": [{"text": SHORT}]}
     (tmp_path / "b.json").write_text(json.dumps({"questions": [factoid, {**factoid, "id": "c", "type": "list"}]}))
     answer_file(answerer, tmp_path / "b.json", tmp_path / "b.jsonl", page=tmp_path / "b.html")
-    assert capsys.readouterr().err.count("read over: 1 × a question of the type list") == 1
+    assert capsys.readouterr().err.count("left out: 1 × a question of the type list") == 1
 
 
 def test_a_page_marks_every_answer_and_shows_markup_as_text(call, answerer, questions, expected, tmp_path):

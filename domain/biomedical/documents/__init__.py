@@ -4,29 +4,29 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
-from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import write_error
 from bertrelay.privacy import is_sensitive
-from bertrelay.progress import log
-from domain.biomedical.documents import bioc, brat, conll, jsonl, pages, pubtator, texts
+from domain.biomedical import page
+from domain.biomedical.documents import bioc, brat, conll, jsonl, pubtator
 from domain.biomedical.documents.conll import Columns, read_sentences, write_sentences
 from domain.biomedical.documents.document import (
     Document,
-    Format,
     Item,
     Unfit,
+    Write,
     check_document,
-    numbered,
-    refuse,
-    told_id,
+    log_left_out,
+    shown_id,
+    usable,
+    with_distinct_ids,
 )
 
 __all__ = [
@@ -48,6 +48,18 @@ __all__ = [
 WrittenName = Literal["conll", "conll-iobes", "pubtator", "bioc", "brat", "jsonl", "html"]
 FormatName = Literal[WrittenName, "text", "lines"]
 
+
+class Format(NamedTuple):
+    """How documents of a format are read, and how its files are written; None where they are not.
+
+    check: raises Unfit for a document that the format cannot hold, before there is a file.
+    """
+
+    read: Callable[[Path], Iterator[Item]] | None
+    writing: Callable[[Path], AbstractContextManager[Write]] | None = None
+    check: Callable[[Document], object] = check_document
+
+
 FORMATS: dict[FormatName, Format] = {
     "conll": Format(conll.read, conll.writing, conll.rendered),
     "conll-iobes": Format(
@@ -57,9 +69,9 @@ FORMATS: dict[FormatName, Format] = {
     "bioc": Format(bioc.read, bioc.writing, bioc.rendered),
     "brat": Format(brat.read, brat.writing, brat.rendered),
     "jsonl": Format(jsonl.read, jsonl.writing),
-    "text": Format(texts.read_files),
-    "lines": Format(texts.read_lines),
-    "html": Format(None, pages.writing, pages.check),
+    "text": Format(jsonl.read_text_files),
+    "lines": Format(jsonl.read_text_lines),
+    "html": Format(None, page.writing, page.check),
 }
 
 SUFFIXES: dict[str, FormatName] = {
@@ -94,7 +106,7 @@ def format_of(path: Path | str) -> FormatName:
     path = Path(path)
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if path.is_dir() or (not suffixes and not path.exists()):
-        is_text = path.is_dir() and bool(texts.text_files(path)) and not any(path.glob("*.ann"))
+        is_text = path.is_dir() and bool(jsonl.text_files(path)) and not any(path.glob("*.ann"))
         return "text" if is_text else "brat"
     if suffixes[-2:] == [".pubtator", ".txt"] or (suffixes[-1:] == [".txt"] and _begins_as_pubtator(path)):
         return "pubtator"
@@ -126,25 +138,15 @@ def read_documents(
 
     rejects: counts documents, used and not; without it the first one that cannot be used raises RequestError. Without
     a `with` block around it, it is closed at the end of the file.
-    unique: whether a second document with one id cannot be used; this remembers the ids, 100 bytes each.
+    unique: whether a second document with one id is unusable; this keeps 150 bytes of each.
     Raises RequestError for what concerns the whole file: not there, damaged, of another format.
     """
     left_out: Counter[str] = Counter()
     items = document_items(path, format_name)
-    for item in numbered(once(items)) if unique else items:
-        if isinstance(item, Document):
-            if rejects is not None:
-                rejects.used()
-            yield item
-        elif isinstance(item, Unusable):
-            refuse(item, rejects)
-        else:
-            left_out[item.reason] += 1
+    yield from usable(once(items) if unique else items, rejects, left_out)
     if rejects is not None:
         rejects.close()
-    if left_out:
-        told = ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common())
-        log(f"{path}: only entities are read; read over: {told}")
+    log_left_out(f"{path}: only entities are read; left out", left_out)
 
 
 def document_items(path: Path | str, format_name: FormatName | None = None) -> Iterator[Item]:
@@ -164,16 +166,8 @@ def _readable() -> list[str]:
 
 
 def once(items: Iterable[Item]) -> Iterator[Item]:
-    """The items; a document with the id of one before it becomes unusable."""
-    seen: set[int] = set()
-    for item in items:
-        if isinstance(item, Document):
-            key = hash(item.id)
-            if key in seen:
-                yield Unusable(item.file, item.line, DUPLICATE, "give each document one of its own", told_id(item.id))
-                continue
-            seen.add(key)
-        yield item
+    """The items; a document with the id of an earlier one becomes unusable."""
+    return with_distinct_ids(items, DUPLICATE)
 
 
 @contextmanager
@@ -226,12 +220,12 @@ def _put(document: Document, write: Callable[[Document], object], name: str, rej
         if rejects is None:
             detail = f" ({fault.detail})" if fault.detail else ""
             raise RequestError(
-                f"{place}: {name} cannot hold document {told_id(document.id)!r}: {fault.reason}{detail}. "
+                f"{place}: {name} cannot hold document {shown_id(document.id)!r}: {fault.reason}{detail}. "
                 "Write it in a format that can, JSONL for example."
             ) from None
         detail = "; ".join(filter(None, [fault.detail, f"{name} cannot hold it; JSONL, for example, can"]))
         if document.file:
-            rejects.add(document.file, document.line, fault.reason, told_id(document.id), detail)
+            rejects.add(document.file, document.line, fault.reason, shown_id(document.id), detail)
         else:
             shown = f"number {rejects.records + 1:,}" if is_sensitive() else document.id
             rejects.add(f"document {shown}", 0, fault.reason, detail=detail)

@@ -4,9 +4,7 @@ Offsets of passages and entities count characters from the beginning of the docu
 is filled with spaces. Entities of sentences are entities of their document. Relations are read over.
 """
 
-import io
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import (
@@ -27,12 +24,10 @@ from domain.biomedical.documents.document import (
     Write,
     check_entities,
     joined,
-    mention,
-    pieces,
+    shown_id,
     text_file,
-    told_id,
 )
-from domain.biomedical.documents.json_stream import JsonWindow, Shape, parsed
+from domain.biomedical.documents.json_stream import JsonWindow, Shape, json_window, parsed
 
 COLLECTIONS = ("documents", "PubTator3")
 MOST_FILLER = 100_000  # characters between two passages
@@ -52,7 +47,7 @@ class _Annotation(Shape):
     locations: Annotated[tuple[_Location, ...], Field(min_length=1)]
 
 
-class _Sentence(Shape):
+class _BiocSentence(Shape):
     offset: int
     text: str = ""
     annotations: tuple[_Annotation, ...] = ()
@@ -63,7 +58,7 @@ class _Passage(Shape):
     offset: int
     infons: dict[str, Any] = Field(default_factory=dict)
     text: str | None = None
-    sentences: tuple[_Sentence, ...] = ()
+    sentences: tuple[_BiocSentence, ...] = ()
     annotations: tuple[_Annotation, ...] = ()
     relations: tuple[Any, ...] = ()
 
@@ -74,7 +69,7 @@ class _Passage(Shape):
         return _put_together(self.offset, self.sentences)
 
 
-class _Document(Shape):
+class _BiocDocument(Shape):
     id: str | int
     passages: tuple[_Passage, ...]
     annotations: tuple[_Annotation, ...] = ()
@@ -89,16 +84,9 @@ def read(path: Path) -> Iterator[Item]:
 
     Raises RequestError for a file that is cut off, or is no BioC JSON.
     """
-    with open_input(str(path)) as stream:
-        window = JsonWindow(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), str(path))
-        try:
-            for line, text in _documents(window):
-                yield from _items(text, str(path), line)
-        except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
-            raise RequestError(
-                f"{path}, after line {window.line:,}: cut off, damaged or not UTF-8 ({type(error).__name__}). "
-                "Fetch or write it again."
-            ) from None
+    with json_window(path) as window:
+        for line, text in _documents(window):
+            yield from _items(text, str(path), line)
 
 
 def _documents(window: JsonWindow) -> Iterator[tuple[int, str]]:
@@ -134,9 +122,9 @@ def _no_collection(window: JsonWindow) -> RequestError:
 def _items(text: str, file: str, line: int) -> Iterator[Item]:
     """The document in a JSON text, and what is read over in it."""
     try:
-        found = parsed(_Document, text)
+        found = parsed(_BiocDocument, text)
         sentences = [sentence for passage in found.passages for sentence in passage.sentences]
-        parts: list[_Passage | _Sentence | _Document] = [*found.passages, *sentences, found]
+        parts: list[_Passage | _BiocSentence | _BiocDocument] = [*found.passages, *sentences, found]
         yield from [LeftOut(RELATION)] * sum(len(part.relations) for part in parts)
         yield _document(found, [annotation for part in parts for annotation in part.annotations], file, line)
     except Unfit as fault:
@@ -146,10 +134,10 @@ def _items(text: str, file: str, line: int) -> Iterator[Item]:
 def _id_in(text: str) -> str:
     """The id of a document of any shape: in a collection that is written on one line, lines tell nothing."""
     value = json.loads(text)
-    return told_id(value.get("id")) if isinstance(value, dict) else ""
+    return shown_id(value.get("id")) if isinstance(value, dict) else ""
 
 
-def _document(found: _Document, annotations: Sequence[_Annotation], file: str, line: int) -> Document:
+def _document(found: _BiocDocument, annotations: Sequence[_Annotation], file: str, line: int) -> Document:
     contents = [passage.content() for passage in found.passages]
     passages = tuple(
         Passage(passage.offset, passage.offset + len(content), str(passage.infons.get("type", "")))
@@ -162,7 +150,7 @@ def _document(found: _Document, annotations: Sequence[_Annotation], file: str, l
     return Document(str(found.id), text, entities, () if is_plain else passages, file=file, line=line)
 
 
-def _put_together(offset: int, parts: Sequence[_Passage | _Sentence]) -> str:
+def _put_together(offset: int, parts: Sequence[_Passage | _BiocSentence]) -> str:
     """The texts of `parts`, each at its own offset, in a text that begins at `offset`."""
     text = ""
     for part in parts:
@@ -206,7 +194,7 @@ def rendered(document: Document) -> str:
     numbered = [(number, entity) for number, entity in enumerate(document.entities, 1)]
     passages = []
     for passage in _passages_of(document):
-        here = [_annotation(document.text, *each) for each in numbered if _stands_in(each[1], passage)]
+        here = [_annotation(*each) for each in numbered if _stands_in(each[1], passage)]
         value = {"offset": passage.start, "infons": {"type": passage.kind} if passage.kind else {}}
         text = document.text[passage.start : passage.end]
         passages.append({**value, "text": text, "sentences": [], "annotations": here, "relations": []})
@@ -230,11 +218,11 @@ def _stands_in(entity: Entity, passage: Passage) -> bool:
     return passage.start <= entity.start and entity.end <= passage.end
 
 
-def _annotation(text: str, number: int, entity: Entity) -> dict[str, Any]:
+def _annotation(number: int, entity: Entity) -> dict[str, Any]:
     infons = {"type": entity.type}
     if entity.identifier:
         infons["identifier"] = entity.identifier
     if entity.confidence is not None:
         infons["confidence"] = repr(entity.confidence)
-    locations = [{"offset": start, "length": end - start} for start, end in pieces(entity)]
-    return {"id": str(number), "infons": infons, "text": mention(text, entity), "locations": locations}
+    locations = [{"offset": start, "length": end - start} for start, end in entity.spans]
+    return {"id": str(number), "infons": infons, "text": entity.text, "locations": locations}

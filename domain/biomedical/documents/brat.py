@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bertrelay.data.tables import Unusable
@@ -23,8 +23,6 @@ from domain.biomedical.documents.document import (
     Write,
     check_entities,
     joined,
-    mention,
-    pieces,
     whole_text,
 )
 
@@ -69,7 +67,7 @@ class _Annotations:
 
     def all(self) -> tuple[Entity, ...]:
         return tuple(
-            entity._replace(confidence=self.confidences.get(name), identifier=self.identifiers.get(name))
+            replace(entity, confidence=self.confidences.get(name), identifier=self.identifiers.get(name))
             for name, entity in self.entities.items()
         )
 
@@ -155,10 +153,10 @@ def rendered(document: Document) -> str:
         raise Unfit("an id that is no file name", "an empty or long one, or one with a slash in it")
     lines = []
     for number, entity in enumerate(document.entities, 1):
-        told = mention(document.text, entity)
+        told = entity.text
         if not entity.type or re.search(r"\s", entity.type) or NO_FIELD.search(told + (entity.identifier or "")):
             raise Unfit("an entity that no line can hold", "without a type, or with a tab or a line break in it")
-        spans = ";".join(f"{start} {end}" for start, end in pieces(entity))
+        spans = ";".join(f"{start} {end}" for start, end in entity.spans)
         lines.append(f"T{number}\t{entity.type} {spans}\t{told}")
         if entity.identifier:
             lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{told}")

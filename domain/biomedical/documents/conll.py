@@ -26,7 +26,7 @@ from domain.biomedical.documents.document import (
     TaggedSentence,
     Unfit,
     Write,
-    in_one_piece,
+    check_contiguous,
     numbered_lines,
     refuse,
     text_file,
@@ -291,7 +291,7 @@ def writing(path: Path, scheme: Scheme = "IOB2") -> AbstractContextManager[Write
 
 def rendered(document: Document, scheme: Scheme = "IOB2") -> str:
     """The lines of a document, `-DOCSTART-` first. Raises Unfit for what tags and lines cannot hold."""
-    in_one_piece(document, "a tag")
+    check_contiguous(document, "a tag")
     sentences = document.sentences or sentences_of(document)
     spans = _token_spans(document, sentences)
     lines = [START_LINES]

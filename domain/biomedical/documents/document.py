@@ -1,36 +1,39 @@
-"""What is read, tagged and written: documents with entities, and sentences of tokens with tags.
+"""Documents with entities: the records that all formats, checks and tasks share, what makes them sound, and reading.
 
-Offsets count Python characters (Unicode code points) from 0; `end` stands after the last one, so that
+Offsets count Python characters (Unicode code points) from 0; `end` is after the last one, so that
 `document.text[entity.start : entity.end]` is the entity. No offset ever shifts: the text stays as it was read.
 """
 
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from itertools import chain
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bertrelay.data.readers import line_rows, open_input
-from bertrelay.data.records import TakesRejects
+from bertrelay.data.records import Rejects, TakesRejects
 from bertrelay.data.tables import Record, Table, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
 from bertrelay.privacy import WITHHELD, is_sensitive
+from bertrelay.progress import log
 from bertrelay.settings import InputFile
 
 Span = tuple[int, int]
-"""The start and the end of a piece of text."""
+"""Start and end, in characters."""
 
 
-class Entity(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Entity:
     """A mention in a text.
 
-    confidence: the probability that a model gives to this span and type; None in data that people annotated.
+    confidence: the probability that a model gives to this span and type; None in annotated data.
     identifier: of the concept in a terminology, `MESH:D003643` for example.
-    fragments: the spans of a discontinuous entity, in order, from `start` to `end`; empty for one in one piece.
+    fragments: the spans of a discontinuous entity, in order, from `start` to `end`; empty for a contiguous one.
+    text: what it says, which its document fills in; fragments are joined by a space.
     """
 
     start: int
@@ -39,6 +42,17 @@ class Entity(NamedTuple):
     confidence: float | None = None
     identifier: str | None = None
     fragments: tuple[Span, ...] = ()
+    text: str = field(default="", compare=False)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """One span, or its fragments."""
+        return self.fragments or ((self.start, self.end),)
+
+    def in_text(self, text: str) -> "Entity":
+        """The entity with the characters of `text` that it covers."""
+        own = " ".join(text[start:end] for start, end in self.spans)
+        return self if own == self.text else replace(self, text=own)
 
 
 class Passage(NamedTuple):
@@ -65,11 +79,14 @@ class Document:
     file: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entities", tuple(entity.in_text(self.text) for entity in self.entities))
+
 
 class TaggedSentence(NamedTuple):
-    """The tokens of a sentence and a tag for each: token i stands in line `line + i` of `file`.
+    """The tokens of a sentence and a tag for each: token i is in line `line + i` of `file`.
 
-    document: how many `-DOCSTART-` lines stand before it; 0 all through a file without them.
+    document: how many `-DOCSTART-` lines come before it; 0 throughout a file without them.
     """
 
     tokens: tuple[str, ...]
@@ -91,7 +108,8 @@ IMPOSSIBLE = "an entity with offsets that cannot be"
 MISALIGNED = "an entity whose text is not what stands at its offsets"
 UNSOUND_TOKENS = "tokens with offsets that cannot be"
 UNSOUND_PASSAGES = "passages with offsets that cannot be"
-LONGEST_ID = 80  # characters that are told of an id
+MAX_LINES = 1 << 40  # of a file
+LONGEST_ID = 80  # characters of an id that are shown
 
 
 class LeftOut(NamedTuple):
@@ -100,11 +118,114 @@ class LeftOut(NamedTuple):
     reason: str
 
 
+class Located(Protocol):
+    """A record that was read: a document or a question."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def line(self) -> int: ...
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Located)
 Item = Document | Unusable | LeftOut
-"""What a format's reader gives: documents, those that cannot be used, and what it reads over."""
+"""What a format's reader yields: documents, unusable ones, and what it leaves out."""
 
 Write = Callable[[Document], None]
 """Appends a document to an open file or folder, or raises Unfit."""
+
+
+# Reading, of documents and questions alike
+
+
+def usable(
+    items: Iterable[AnyRecord | Unusable | LeftOut],
+    rejects: Rejects | None = None,
+    left_out: Counter[str] | None = None,
+) -> Iterator[AnyRecord]:
+    """The records among the items; `rejects` counts the used and the unusable ones, `left_out` the rest.
+
+    Without `rejects` the first unusable record raises RequestError.
+    """
+    for item in numbered(items):
+        if isinstance(item, Unusable):
+            refuse(item, rejects)
+        elif isinstance(item, LeftOut):
+            if left_out is not None:
+                left_out[item.reason] += 1
+        else:
+            if rejects is not None:
+                rejects.used()
+            yield item
+
+
+def with_distinct_ids(
+    items: Iterable[AnyRecord | Unusable | LeftOut], reason: str
+) -> Iterator[AnyRecord | Unusable | LeftOut]:
+    """The items; a record with the id of an earlier one becomes unusable. 150 bytes are kept of each."""
+    seen: dict[int, int] = {}  # hash of an id to the file's number and the line
+    files: dict[str, int] = {}
+    for item in items:
+        if not isinstance(item, Unusable | LeftOut):
+            key = hash(item.id)
+            if key in seen:
+                number, line = divmod(seen[key], MAX_LINES)
+                detail = f"the first with it is in {list(files)[number]}, line {line:,}; give each one of its own"
+                yield Unusable(item.file, item.line, reason, detail, shown_id(item.id))
+                continue
+            seen[key] = files.setdefault(item.file, len(files)) * MAX_LINES + item.line
+        yield item
+
+
+def numbered(items: Iterable[Any]) -> Iterator[Any]:
+    """The items of files; unusable ones go by their number in their file where ids are withheld."""
+    numbers = Counter[str]()
+    for item in items:
+        if not isinstance(item, LeftOut):
+            numbers[item.file] += 1
+        is_unnamed = isinstance(item, Unusable) and item.record == WITHHELD
+        yield item._replace(record=f"{numbers[item.file]:,}") if is_unnamed else item
+
+
+def refuse(fault: Unusable, rejects: TakesRejects | None) -> None:
+    """Counts an unusable record, or raises RequestError where nobody counts."""
+    if rejects is None:
+        raise RequestError(f"{place_of(fault)}: {_why(fault)}. Fix or remove this record.")
+    rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
+
+
+def place_of(fault: Unusable) -> str:
+    """File and line, and the id of the record where a line does not say which one it is."""
+    return f"{fault.file}, line {fault.line:,}" + (f", record {fault.record}" if fault.record else "")
+
+
+def reasons(rows: Sequence[Unusable]) -> str:
+    """How many unusable records there are of each reason, and the first of them."""
+    first = {row.reason: row for row in reversed(rows)}
+    counts = Counter(row.reason for row in rows).most_common()
+    details = {reason: f" ({row.detail})" if row.detail else "" for reason, row in first.items()}
+    return "; ".join(
+        f"{count:,} × {reason}; the first is {place_of(first[reason])}{details[reason]}" for reason, count in counts
+    )
+
+
+def log_left_out(what: str, left_out: Counter[str]) -> None:
+    """Logs what was not read, by kind."""
+    if left_out:
+        log(f"{what}: " + ", ".join(f"{count:,} × {reason}" for reason, count in left_out.most_common()))
+
+
+def shown_id(value: object) -> str:
+    """An id as errors and rejects, which are UTF-8, show it; empty for what is no id, withheld in sensitive data."""
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        return ""
+    return WITHHELD if is_sensitive() else str(value)[:LONGEST_ID].encode(errors="replace").decode()
+
+
+def _why(fault: Unusable) -> str:
+    return fault.reason + (f" ({fault.detail})" if fault.detail else "")
 
 
 def numbered_lines(path: Path) -> Iterator[Record | Unusable]:
@@ -140,48 +261,11 @@ def text_file(
         file.write(tail)
 
 
-def refuse(fault: Unusable, rejects: TakesRejects | None) -> None:
-    """Counts what cannot be used, or raises RequestError where nobody counts."""
-    if rejects is None:
-        detail = f" ({fault.detail})" if fault.detail else ""
-        raise RequestError(f"{place_of(fault)}: {fault.reason}{detail}. Mend or remove this record.")
-    rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
-
-
-def place_of(fault: Unusable) -> str:
-    """File and line, and the id of the record where a line does not tell which one it is."""
-    return f"{fault.file}, line {fault.line:,}" + (f", record {fault.record}" if fault.record else "")
-
-
-def told_id(value: object) -> str:
-    """An id as errors and rejects, which are UTF-8, name it; empty for what is no id, withheld in sensitive data."""
-    if not isinstance(value, str | int) or isinstance(value, bool):
-        return ""
-    return WITHHELD if is_sensitive() else str(value)[:LONGEST_ID].encode(errors="replace").decode()
-
-
-def numbered(items: Iterable[Any]) -> Iterator[Any]:
-    """The items of files; those that cannot be used go by their number in their file where ids are withheld."""
-    numbers = Counter[str]()
-    for item in items:
-        if not isinstance(item, LeftOut):
-            numbers[item.file] += 1
-        is_unnamed = isinstance(item, Unusable) and item.record == WITHHELD
-        yield item._replace(record=f"{numbers[item.file]:,}") if is_unnamed else item
-
-
-def pieces(entity: Entity) -> tuple[Span, ...]:
-    """The spans of an entity: one, or its fragments."""
-    return entity.fragments or ((entity.start, entity.end),)
-
-
-def mention(text: str, entity: Entity) -> str:
-    """The text of an entity; fragments are joined by a space, as brat does it."""
-    return " ".join(text[start:end] for start, end in pieces(entity))
+# What makes a document sound
 
 
 def check_document(document: Document) -> None:
-    """Raises Unfit for offsets that cannot be and for characters that no file can hold."""
+    """Raises Unfit for impossible offsets and for characters that no file can hold."""
     check_entities(document.text, document.entities)
     check_parts(document)
     try:
@@ -190,24 +274,13 @@ def check_document(document: Document) -> None:
         raise Unfit("half of a surrogate pair", "not valid Unicode") from None
 
 
-class Format(NamedTuple):
-    """How documents of a format are read, and how its files are written; None where it cannot be.
-
-    check: raises Unfit for a document that the format cannot hold, before there is a file.
-    """
-
-    read: Callable[[Path], Iterator[Item]] | None
-    writing: Callable[[Path], AbstractContextManager[Write]] | None = None
-    check: Callable[[Document], object] = check_document
-
-
 def check_entities(text: str, entities: Sequence[Entity], mentions: Sequence[str | None] = ()) -> None:
-    """Raises Unfit for spans that are empty, outside of `text` or out of order, and for mentions that are not there."""
+    """Raises Unfit for spans that are empty, outside of `text` or out of order, and for mentions that do not match."""
     outside = [place for place, entity in enumerate(entities) if not _is_inside(entity, len(text))]
     if outside:
         raise Unfit(IMPOSSIBLE, _which(outside, entities))
     pairs = enumerate(zip(entities, mentions, strict=False))
-    wrong = [place for place, (entity, told) in pairs if told is not None and not _stands_there(text, entity, told)]
+    wrong = [place for place, (entity, said) in pairs if said is not None and not _matches(text, entity, said)]
     if wrong:
         raise Unfit(MISALIGNED, _which(wrong, entities))
 
@@ -225,8 +298,22 @@ def check_parts(document: Document) -> None:
         end = token[1]
 
 
+def check_contiguous(document: Document, kept_by: str) -> None:
+    """Raises Unfit for discontinuous entities, which `kept_by` cannot hold."""
+    broken = [place for place, entity in enumerate(document.entities) if entity.fragments]
+    if broken:
+        raise Unfit("a discontinuous entity", f"{_which(broken, document.entities)}; {kept_by} holds spans")
+
+
+def check_disjoint(entities: Sequence[Entity]) -> None:
+    """Raises Unfit for entities that overlap."""
+    spans = sorted((entity.start, entity.end) for entity in entities)
+    if any(following[0] < before[1] for before, following in pairwise(spans)):
+        raise Unfit("nested or overlapping entities", "on a page a character has one colour")
+
+
 def joined(spans: Iterable[Span]) -> tuple[int, int, tuple[Span, ...]]:
-    """Start, end and fragments of an entity that stands at `spans`; those that touch become one."""
+    """Start, end and fragments of an entity that covers `spans`; those that touch become one."""
     merged: list[Span] = []
     for start, end in spans:
         if merged and start == merged[-1][1]:
@@ -235,25 +322,17 @@ def joined(spans: Iterable[Span]) -> tuple[int, int, tuple[Span, ...]]:
     return merged[0][0], merged[-1][1], tuple(merged) if len(merged) > 1 else ()
 
 
-def in_one_piece(document: Document, kept_by: str) -> None:
-    """Raises Unfit for discontinuous entities, which `kept_by` cannot hold."""
-    broken = [place for place, entity in enumerate(document.entities) if entity.fragments]
-    if broken:
-        raise Unfit("a discontinuous entity", f"{_which(broken, document.entities)}; {kept_by} holds spans")
-
-
 def _is_inside(entity: Entity, length: int) -> bool:
-    spans = pieces(entity)
-    borders = [border for span in spans for border in span]
-    is_rising = all(start < end for start, end in spans) and borders == sorted(borders)
+    borders = [border for span in entity.spans for border in span]
+    is_rising = all(start < end for start, end in entity.spans) and borders == sorted(borders)
     is_whole = (entity.start, entity.end) == (borders[0], borders[-1])
     return is_rising and is_whole and entity.start >= 0 and entity.end <= length
 
 
-def _stands_there(text: str, entity: Entity, told: str) -> bool:
-    """Whether `told` is the text of the entity; line breaks may have become spaces, as in formats of lines."""
-    found = {mention(text, entity), text[entity.start : entity.end]}
-    return told in found or _on_a_line(told) in map(_on_a_line, found)
+def _matches(text: str, entity: Entity, said: str) -> bool:
+    """Whether `said` is the text of the entity; line breaks may have become spaces, as in formats of lines."""
+    found = {entity.in_text(text).text, text[entity.start : entity.end]}
+    return said in found or _on_a_line(said) in map(_on_a_line, found)
 
 
 def _on_a_line(text: str) -> str:

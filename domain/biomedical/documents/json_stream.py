@@ -1,13 +1,18 @@
 """JSON values read one after the other from a file of any size, of which only the one at hand stands in memory."""
 
+import io
 import json
 import re
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from json import JSONDecodeError, JSONDecoder
+from pathlib import Path
 from typing import TextIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from bertrelay.data.readers import open_input
 from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import Unfit
 
@@ -155,3 +160,17 @@ def _unfit(error: ValidationError) -> Unfit:
         return Unfit(NOT_JSON, "is the file cut off here?")
     told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
     return Unfit("JSON of another shape", "; ".join([*told, *["…"][: len(faults) - SHOWN]]))
+
+
+@contextmanager
+def json_window(path: Path) -> Iterator[JsonWindow]:
+    """A JSON file, unpacked where it is gzip. Raises RequestError for one that is cut off, damaged or not UTF-8."""
+    with open_input(str(path)) as stream:
+        window = JsonWindow(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), str(path))
+        try:
+            yield window
+        except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
+            raise RequestError(
+                f"{path}, after line {window.line:,}: cut off, damaged or not UTF-8 ({type(error).__name__}). "
+                "Fetch or write it again."
+            ) from None

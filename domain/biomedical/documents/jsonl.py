@@ -1,10 +1,13 @@
 """JSONL: a document in each line, `{"id", "text", "entities": [{"start", "end", "type", "text", "confidence"}]}`.
 
-It holds all that a document is: `identifier`, `fragments` (of a discontinuous entity), `passages` and `sentences`
-stand where there are any. Other keys are read over. A document without `id` is named by its line.
+It holds everything of a document; `identifier`, `fragments` (of a discontinuous entity), `passages` and `sentences`
+are written where there are any. Other keys are ignored. A document without `id` is named by its line.
+
+Raw text is read here too: a file or a folder of `.txt` files, each a document; or a document in each line.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,14 +24,14 @@ from domain.biomedical.documents.document import (
     Write,
     check_entities,
     check_parts,
-    mention,
     numbered_lines,
     text_file,
+    whole_text,
 )
 from domain.biomedical.documents.json_stream import Shape, parsed
 
 
-class _Entity(Shape):
+class _JsonEntity(Shape):
     start: int
     end: int
     type: str
@@ -41,10 +44,10 @@ class _Entity(Shape):
         return Entity(self.start, self.end, self.type, self.confidence, self.identifier, self.fragments)
 
 
-class _Document(Shape):
+class _JsonDocument(Shape):
     id: str | int | None = None
     text: str
-    entities: tuple[_Entity, ...] | None = None
+    entities: tuple[_JsonEntity, ...] | None = None
     passages: tuple[Passage, ...] = ()
     sentences: tuple[tuple[Span, ...], ...] = ()
 
@@ -63,7 +66,7 @@ def read(path: Path) -> Iterator[Item]:
 
 def document_of(line: str, file: str = "", number: int = 0) -> Document:
     """The document of a line. Raises Unfit for a line that holds none."""
-    found = parsed(_Document, line)
+    found = parsed(_JsonDocument, line)
     entities = tuple(value.entity() for value in found.entities or ())
     check_entities(found.text, entities, [value.text for value in found.entities or ()])
     name = str(number if found.id is None else found.id)
@@ -80,7 +83,7 @@ def writing(path: Path) -> AbstractContextManager[Write]:
 def line_of(document: Document) -> str:
     """The line of a document, its end included."""
     value: dict[str, Any] = {"id": document.id, "text": document.text}
-    value["entities"] = [_entity_value(document.text, entity) for entity in document.entities]
+    value["entities"] = [_entity_value(entity) for entity in document.entities]
     if document.passages:
         value["passages"] = [passage._asdict() for passage in document.passages]
     if document.sentences:
@@ -88,8 +91,33 @@ def line_of(document: Document) -> str:
     return json.dumps(value, ensure_ascii=False) + "\n"
 
 
-def _entity_value(text: str, entity: Entity) -> dict[str, Any]:
-    value = {**entity._asdict(), "text": mention(text, entity)}
-    keys = ["start", "end", "type", "text", "confidence", "identifier", "fragments"]
-    always = ("start", "end", "type", "text")
-    return {key: value[key] for key in keys if key in always or value[key] not in (None, ())}
+def _entity_value(entity: Entity) -> dict[str, Any]:
+    keys = ("start", "end", "type", "text", "confidence", "identifier", "fragments")
+    value = {key: getattr(entity, key) for key in keys}
+    return {key: each for key, each in value.items() if each not in (None, ())}
+
+
+SUFFIX = re.compile(r"(\.txt)?(\.gz)?\Z", re.IGNORECASE)
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The files of raw text in a folder, packed with gzip or not, in the order of their names."""
+    return sorted(path for path in folder.iterdir() if path.name.lower().endswith((".txt", ".txt.gz")))
+
+
+def read_text_files(path: Path) -> Iterator[Item]:
+    """A document for each file, named after it; to the character, line ends included."""
+    for file in text_files(path) if path.is_dir() else [path]:
+        try:
+            yield Document(SUFFIX.sub("", file.name, count=1), whole_text(file), file=str(file), line=1)
+        except Unfit as fault:
+            yield Unusable(str(file), 1, fault.reason, fault.detail)
+
+
+def read_text_lines(path: Path) -> Iterator[Item]:
+    """A document for each line that is not blank, named by its number."""
+    for row in numbered_lines(path):
+        if isinstance(row, Unusable):
+            yield row
+        elif row.values[0].strip():
+            yield Document(str(row.line), row.values[0], file=row.file, line=row.line)

@@ -22,8 +22,8 @@ from domain.biomedical.documents.document import (
     Passage,
     Unfit,
     Write,
+    check_contiguous,
     check_entities,
-    in_one_piece,
     numbered_lines,
     text_file,
 )
@@ -153,7 +153,7 @@ def writing(path: Path) -> Iterator[Write]:
 
 def rendered(document: Document) -> str:
     """The lines of a document, its line breaks as spaces of the same length. Raises Unfit for what they cannot hold."""
-    in_one_piece(document, "a line")
+    check_contiguous(document, "a line")
     if not SOUND_ID.fullmatch(document.id):
         raise Unfit("an id that no line can hold", "an empty one, or one with |, a tab or a line break in it")
     if "\0" in document.text:

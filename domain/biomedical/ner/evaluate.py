@@ -119,19 +119,19 @@ def _figures(examples: Sequence[Example], gold: Sequence[Sequence[TokenSpan]], f
     """Strict figures with intervals over documents, or over sentences where no documents are known; lenient ones."""
     types = sorted({*types_in(examples), *(span.type for span in chain.from_iterable(found.spans))})
     units = np.unique([example.document for example in examples], return_inverse=True)[1]
-    beyond = [example.beyond for example in examples]
-    strict = entity_figures(count_entities(gold, beyond, found.spans, units, types), types)
+    untaggable = [example.untaggable for example in examples]
+    strict = entity_figures(count_entities(gold, untaggable, found.spans, units, types), types)
     leniently = [lenient_spans(example.tags) for example in examples]
-    lenient = entity_figures(count_entities(leniently, beyond, found.spans, units, types), [], intervals=False)
+    lenient = entity_figures(count_entities(leniently, untaggable, found.spans, units, types), [], intervals=False)
     return {**strict, **{f"{name}_lenient": value for name, value in lenient.items()}}
 
 
 def _kinds(examples: Sequence[Example], pairs: Sequence[Sequence[Pairing]]) -> Metrics:
     """How many gold and predicted entities there are, and how many of each kind of success and failure."""
     kinds = [pair.kind for pair in chain.from_iterable(pairs)]
-    beyond = sum(len(example.beyond) for example in examples)
+    untaggable = sum(len(example.untaggable) for example in examples)
     counts = {kind: kinds.count(kind) for kind in KINDS}
-    counts["missed"] += beyond
+    counts["missed"] += untaggable
     told = {"gold_entities": sum(counts.values()) - counts["spurious"], **counts, "sentences": len(examples)}
     return dict(told)
 

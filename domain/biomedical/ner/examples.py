@@ -29,14 +29,14 @@ class Example(NamedTuple):
     """A sentence's tokens and their IOB2 tags.
 
     document: the sentences of a document have the same; a number for each sentence where a file knows no documents.
-    beyond: the types of gold entities that no tags can say: nested, discontinuous, of white space, or ending inside a
-        word. A score counts them, for they are gold, and a training cannot learn them.
+    untaggable: the types of gold entities that tags cannot represent: nested, discontinuous, of white space, or ending
+        inside a word. A score counts them as missed, and training cannot use them.
     """
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
     document: str
-    beyond: tuple[str, ...] = ()
+    untaggable: tuple[str, ...] = ()
 
 
 def read_examples(
@@ -67,7 +67,7 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> It
     unsaid: Counter[str] = Counter()
     for document in read_documents(source.path, name, rejects):
         for example in of_document(document):
-            unsaid.update(example.beyond)
+            unsaid.update(example.untaggable)
             yield example._replace(document=f"{source.path} {document.id}")
     if unsaid:
         told = ", ".join(f"{count:,} × {name}" for name, count in unsaid.most_common())
@@ -111,7 +111,7 @@ def of_document(document: Document) -> Iterator[Example]:
 def _example(document: Document, words: Sequence[Span], entities: Sequence[Entity]) -> Example:
     """A sentence with its entities, which come in the order of their starts, the longer one first."""
     spans: list[TokenSpan] = []
-    beyond: list[str] = []
+    untaggable: list[str] = []
     starts = {word[0]: place for place, word in enumerate(words)}
     ends = {word[1]: place + 1 for place, word in enumerate(words)}
     for entity in entities:
@@ -120,14 +120,14 @@ def _example(document: Document, words: Sequence[Span], entities: Sequence[Entit
         if start is not None and end is not None and is_free and not entity.fragments:
             spans.append(TokenSpan(start, end, entity.type))
         else:
-            beyond.append(entity.type)
+            untaggable.append(entity.type)
     tokens = tuple(document.text[start:end] for start, end in words)
-    return Example(tokens, tuple(tags_of(spans, len(words))), document.id, tuple(beyond))
+    return Example(tokens, tuple(tags_of(spans, len(words))), document.id, tuple(untaggable))
 
 
 def types_in(examples: Sequence[Example]) -> list[str]:
     """The types of entities that occur, sorted."""
-    return sorted({kind for each in examples for kind in (*types_of(each.tags), *each.beyond)})
+    return sorted({kind for each in examples for kind in (*types_of(each.tags), *each.untaggable)})
 
 
 def of_types(examples: Sequence[Example], types: Sequence[str]) -> list[Example]:
@@ -137,7 +137,7 @@ def of_types(examples: Sequence[Example], types: Sequence[str]) -> list[Example]
     return [
         each._replace(
             tags=tuple(tag if split_tag(tag)[1] in types else OUTSIDE for tag in each.tags),
-            beyond=tuple(kind for kind in each.beyond if kind in types),
+            untaggable=tuple(kind for kind in each.untaggable if kind in types),
         )
         for each in examples
     ]

@@ -42,18 +42,18 @@ class EntityCounts(NamedTuple):
 
 def count_entities(
     gold: Sequence[Sequence[TokenSpan]],
-    beyond: Sequence[Sequence[str]],
+    untaggable: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[TokenSpan]],
     units: Counts,
     types: Sequence[str],
 ) -> EntityCounts:
     """What was found of the entities of each sentence.
 
-    beyond: the types of gold entities of a sentence that no tags can say. units: which one each sentence belongs to.
+    untaggable: the types of gold entities of a sentence that tags cannot represent. units: each sentence's unit.
     """
     place = {name: number for number, name in enumerate(types)}
     counts = EntityCounts(*(np.zeros((int(units.max(initial=-1)) + 1, len(types)), np.int64) for _ in range(3)))
-    for unit, wanted, more, found in zip(units.tolist(), gold, beyond, predicted, strict=True):
+    for unit, wanted, more, found in zip(units.tolist(), gold, untaggable, predicted, strict=True):
         right = [span.type for span in set(wanted) & set(found)]
         told = (right, [*(span.type for span in wanted), *more], [span.type for span in found])
         for total, kinds in zip(counts, told, strict=True):

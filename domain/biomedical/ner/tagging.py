@@ -294,7 +294,7 @@ def _lines(
 
 def _rounded(document: Document) -> Document:
     """The document with confidences as they are written."""
-    rounded = (entity._replace(confidence=round(entity.confidence or 0.0, DIGITS)) for entity in document.entities)
+    rounded = (replace(entity, confidence=round(entity.confidence or 0.0, DIGITS)) for entity in document.entities)
     return replace(document, entities=tuple(rounded))
 
 

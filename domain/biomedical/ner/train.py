@@ -145,12 +145,12 @@ class Dev:
         self.cutter, self.precision = cutter, precision
         self.pieces = cutter([example.tokens for example in examples])
         self.gold = [strict_spans(example.tags) for example in examples]
-        self.beyond = [example.beyond for example in examples]
+        self.untaggable = [example.untaggable for example in examples]
 
     def figures(self, model: EntityModel) -> Metrics:
         """Strict precision, recall and F1, and of several types each one's F1."""
         found, types = self._decoded(model).token_spans(), model.labels.types
-        counts = count_entities(self.gold, self.beyond, found, np.arange(len(self.gold)), types)
+        counts = count_entities(self.gold, self.untaggable, found, np.arange(len(self.gold)), types)
         figures = entity_figures(counts, types, intervals=False)
         shown = ["precision", "recall", "f1", *([f"f1/{name}" for name in types] if types[1:] else [])]
         return {f"dev/{name}": figures[name] for name in shown if name in figures}

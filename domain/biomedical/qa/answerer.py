@@ -16,7 +16,7 @@ from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device, release_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.progress import log
-from domain.biomedical.documents.document import Span, told_id
+from domain.biomedical.documents.document import Span, shown_id
 from domain.biomedical.qa.decoding import NBest, Spans, n_best, null_scores, spans_in_windows, with_no_answer
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.settings import CANDIDATES
@@ -120,7 +120,7 @@ def _cut(cutter: Cutter, questions: Iterable[Asked], block_characters: int) -> I
 
 def refuse_too_long(model: AnswerModel, asked: Asked) -> None:
     """Raises RequestError for a question that leaves its text no room."""
-    name = told_id(asked.id)
+    name = shown_id(asked.id)
     raise RequestError(f"question {name!r}: {too_long(model)}" if name else f"a question: {too_long(model)}")
 
 
@@ -135,7 +135,7 @@ def too_long(model: AnswerModel) -> str:
 def tell_refused(model: AnswerModel, ids: Sequence[str], where: str = "") -> None:
     """Says how many questions are too long for the model, where there are any, and what becomes of them."""
     if ids:
-        said = f"{where}{len(ids):,} questions count as not answered, {told_id(ids[0])!r} the first"
+        said = f"{where}{len(ids):,} questions count as not answered, {shown_id(ids[0])!r} the first"
         log(f"{said}: {too_long(model)}")
 
 

@@ -23,8 +23,8 @@ from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.privacy import check_page
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
-from domain.biomedical.documents.document import Unfit, told_id
-from domain.biomedical.qa.question_files import question_format_of, question_items, usable
+from domain.biomedical.documents.document import Unfit, shown_id
+from domain.biomedical.qa.question_files import question_format_of, question_items, usable_questions
 from domain.biomedical.qa.questions import Item, Question, checked
 from domain.biomedical.qa.settings import AnswerSettings, InputFormat
 
@@ -54,9 +54,9 @@ class Source(NamedTuple):
     question_column: str = "question"
     context_column: str = "context"
 
-    def questions(self, rejects: Rejects | None = None, tell: bool = False) -> Iterator[Question]:
-        """Streams the questions; each id stands for one. tell: whether to say what was read over."""
-        return usable(self._items(), rejects, tell)
+    def questions(self, rejects: Rejects | None = None, quiet: bool = True) -> Iterator[Question]:
+        """Streams the questions; each id stands for one. quiet: whether not to log what is left out."""
+        return usable_questions(self._items(), rejects, quiet)
 
     def _items(self) -> Iterator[Item]:
         if not self.path.is_file():
@@ -102,7 +102,7 @@ def _question(row: Record) -> Question | Unusable:
     """A row, (question, context) or (question, context, id), as a question."""
     question, context, *named = row.values
     identifier = named[0] if named else row.line
-    name = told_id(identifier)
+    name = shown_id(identifier)
     try:
         if not name:
             raise Unfit("a row without an id", "give each question one of its own")
@@ -150,8 +150,7 @@ def read_through(source: Source, listed: Path, max_rejects: float) -> ReadThroug
 
 def _blocks(source: Source, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[Stretch]:
     first = end = characters = 0
-    for question in source.questions(rejects, tell=True):
-        rejects.used()
+    for question in source.questions(rejects, quiet=False):
         digest.update(json.dumps([question.id, question.question, question.context]).encode())
         end, characters = end + 1, characters + len(question.question) + len(question.context)
         if characters >= BLOCK_CHARACTERS:
@@ -300,7 +299,7 @@ def answer_file(
             parts.remove()
         wait_for_all(process_group)
     if refused:
-        told = f"{len(refused):,} questions are left without an answer, {told_id(refused[0])!r} the first"
+        told = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
         log(f"{told}: {too_long(answerer.model)}")
     rate = computed / seconds if computed else None
     return AnsweredFile(read.questions, without_answer, len(refused), read.rejected, rate)
@@ -384,10 +383,10 @@ def _count(parts: Parts[Stretch]) -> tuple[int, list[str]]:
 
 def write_page(source: Source, parts: Parts[Stretch], path: Path) -> None:
     """Writes the page of all contexts with the answers to their questions."""
-    from domain.biomedical.qa.page import page
+    from domain.biomedical.page import answer_page
 
     asked = zip(source.questions(Rejects(None, limit=1)), answered_rows(parts), strict=True)
     try:
-        write_text(path, page(asked, f"Answers from {source.path.name}"))
+        write_text(path, answer_page(asked, f"Answers from {source.path.name}"))
     except OSError as error:
         raise write_error(path, error) from error

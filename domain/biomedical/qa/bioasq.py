@@ -16,9 +16,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from bertrelay.data.tables import Unusable
-from domain.biomedical.documents.document import LeftOut, Unfit, told_id
-from domain.biomedical.documents.json_stream import Shape, fitted
-from domain.biomedical.qa.questions import DUPLICATE, Item, Question, Synonyms, aligned, checked, json_window, name_of
+from domain.biomedical.documents.document import LeftOut, Unfit, shown_id
+from domain.biomedical.documents.json_stream import Shape, fitted, json_window
+from domain.biomedical.qa.questions import DUPLICATE, Item, Question, Synonyms, aligned, checked, name_of
 
 QUESTIONS = "questions"
 NO_SNIPPETS = "a question without snippets"
@@ -67,7 +67,7 @@ def _values(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _items(value: Any, file: str, line: int, lines: dict[str, int]) -> Iterator[Item]:
-    name = told_id(value.get("id")) if isinstance(value, dict) else ""
+    name = shown_id(value.get("id")) if isinstance(value, dict) else ""
     try:
         asked = fitted(_Asked, value)
         if asked.type != "factoid":
@@ -110,4 +110,4 @@ def _question(
     try:
         return checked(replace(read, file=file, line=line, notes=tuple(how for _, how in found)))
     except Unfit as fault:
-        return Unusable(file, line, fault.reason, fault.detail, told_id(name))
+        return Unusable(file, line, fault.reason, fault.detail, shown_id(name))

@@ -124,10 +124,10 @@ def _answers_already(folder: Path) -> bool:
 
 def _window(network: PreTrainedModel, max_tokens: int | None, stride: int | None) -> tuple[int, int]:
     """The size and stride of windows that `network` has positions for."""
-    return window_shape(network, max_tokens, stride, largest=MAX_TOKENS, default=usual_stride, key="stride")
+    return window_shape(network, max_tokens, stride, largest=MAX_TOKENS, default=default_stride, key="stride")
 
 
-def usual_stride(max_tokens: int) -> int:
+def default_stride(max_tokens: int) -> int:
     """The stride of windows of a size when none is given."""
     return max(1, max_tokens // 3)
 

@@ -5,20 +5,13 @@ from `answer.start` on: what the readers could not place is no answer here.
 """
 
 import hashlib
-import io
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Unusable
-from bertrelay.errors import RequestError
 from domain.biomedical.documents.document import LeftOut, Unfit
-from domain.biomedical.documents.json_stream import JsonWindow
 
 Synonyms = tuple[str, ...]
 """One right answer in all its wordings."""
@@ -145,20 +138,6 @@ CONTRADICTION = "an impossible question with an answer"
 DUPLICATE = "an id that another question has"
 
 
-@contextmanager
-def json_window(path: Path) -> Iterator[JsonWindow]:
-    """A JSON file, unpacked where it is gzip. Raises RequestError for one that is cut off, damaged or not UTF-8."""
-    with open_input(str(path)) as stream:
-        window = JsonWindow(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""), str(path))
-        try:
-            yield window
-        except (UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
-            raise RequestError(
-                f"{path}, after line {window.line:,}: cut off, damaged or not UTF-8 ({type(error).__name__}). "
-                "Fetch or write it again."
-            ) from None
-
-
 def name_of(contexts: Iterable[str]) -> str:
     """A name for an article that has none, made of its text."""
     digest = hashlib.blake2b("\0".join(contexts).encode(errors="surrogatepass"), digest_size=8)
@@ -177,7 +156,7 @@ def placed_answers(context: str, told: Sequence[Answer]) -> tuple[tuple[Answer, 
     lost = tuple(gold.text for gold, (answer, _) in zip(told, found, strict=True) if answer is None)
     if told and not answers:
         starts = ", ".join(f"{answer.start:,}" for answer in told[:3])
-        raise Unfit(NOWHERE, f"expected it at {starts} of {len(context):,} characters; mend the text or the offset")
+        raise Unfit(NOWHERE, f"expected it at {starts} of {len(context):,} characters; correct the text or the offset")
     return answers, lost, tuple(note for _, note in found)
 
 

@@ -12,8 +12,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_json
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext, run_alone
-from domain.biomedical.qa.jsonl import line_of
-from domain.biomedical.qa.question_files import once, question_items, usable
+from domain.biomedical.qa.question_files import line_of, once, question_items, usable_questions
 from domain.biomedical.qa.questions import ALIGNMENTS, Alignment, Item, Question
 from domain.biomedical.qa.settings import SPLITS, QuestionsSettings, SplitShares
 from domain.draws import place
@@ -142,9 +141,8 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
         return {}
     groups = Groups()
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        for question in usable(_items(settings), rejects):
+        for question in usable_questions(_items(settings), rejects):
             groups.join(question)
-            rejects.used()
     account = _write(settings, groups, context.output)
     _check_splits(account, settings, len(groups))
     if account.aligned:

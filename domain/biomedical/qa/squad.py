@@ -18,15 +18,14 @@ from typing import Any
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
-from domain.biomedical.documents.document import Unfit, told_id
-from domain.biomedical.documents.json_stream import Shape, fitted
+from domain.biomedical.documents.document import Unfit, shown_id
+from domain.biomedical.documents.json_stream import Shape, fitted, json_window
 from domain.biomedical.qa.questions import (
     NO_CONTEXT,
     Answer,
     Item,
     Question,
     checked,
-    json_window,
     name_of,
     placed_answers,
 )
@@ -111,7 +110,7 @@ def _question(
         read = Question(str(asked.id), asked.question, context, answers, golds, impossible, document)
         return checked(replace(read, file=file, line=line, notes=notes))
     except Unfit as fault:
-        name = told_id(value.get("id")) if isinstance(value, dict) else ""
+        name = shown_id(value.get("id")) if isinstance(value, dict) else ""
         return Unusable(file, line, fault.reason, fault.detail, name)
 
 
@@ -139,7 +138,7 @@ def write(path: Path, questions: Iterable[Question]) -> None:
 def _qas(question: Question) -> dict[str, Any]:
     if question.golds or question.pool or question.synonyms:
         raise RequestError(
-            f"question {told_id(question.id)!r}: SQuAD's JSON holds neither answers that stand nowhere in the "
+            f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that stand nowhere in the "
             "context nor snippets that are pooled. Write JSONL."
         )
     answers = [{"text": answer.text, "answer_start": answer.start} for answer in question.answers]

@@ -23,8 +23,8 @@ from transformers import PreTrainedTokenizerFast
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.biomedical.documents.document import told_id
-from domain.biomedical.qa.question_files import question_items, usable
+from domain.biomedical.documents.document import shown_id
+from domain.biomedical.qa.question_files import question_items, usable_questions
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QuestionSource
 from domain.biomedical.qa.split import tell_notes
@@ -247,24 +247,18 @@ TEXT = 1 << 40
 
 TOO_LONG = "a question so long that it leaves its text no room in a window; raise max_tokens or lower stride"
 NOT_HELD = "an answer that no window holds whole; raise max_tokens or lower stride"
-NO_PIECES = "an answer of which the tokenizer leaves nothing"
+NO_SUBWORDS = "an answer of which the tokenizer leaves nothing"
 
 
 def read_all(sources: Sequence[QuestionSource], rejects: Rejects) -> list[Question]:
     """The questions of all `sources`; what was mended in reading is told. Raises RequestError where there are none."""
     items = (question_items(source.path, source.format) for source in sources)
-    found = list(_counted(usable(chain.from_iterable(items), rejects), rejects))
+    found = list(usable_questions(chain.from_iterable(items), rejects))
     if not found:
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected questions, found none that can be used")
     tell_notes(Counter(note for question in found for note in question.notes))
     return found
-
-
-def _counted(questions: Iterator[Question], rejects: Rejects) -> Iterator[Question]:
-    for question in questions:
-        rejects.used()
-        yield question
 
 
 class Golds(NamedTuple):
@@ -337,7 +331,7 @@ class Held(NamedTuple):
         return there, columns[0], columns[1]
 
 
-def faults_in_learning(
+def training_faults(
     questions: Sequence[Question], pieces: Pieces, golds: Golds, max_tokens: int, stride: int
 ) -> dict[str, Flags]:
     """Which questions with a known answer cannot be learnt from in such windows, by reason, all (questions,)."""
@@ -349,7 +343,7 @@ def faults_in_learning(
     needs_window = has_answer & ~is_too_long
     return {
         TOO_LONG: is_too_long & is_known(questions),
-        NO_PIECES: needs_window & ~has_pieces,
+        NO_SUBWORDS: needs_window & ~has_pieces,
         NOT_HELD: needs_window & has_pieces & ~is_held,
     }
 
@@ -362,15 +356,15 @@ def is_known(questions: Sequence[Question]) -> Flags:
 def can_be_learnt(questions: Sequence[Question], faults: Mapping[str, Flags], rejects: Rejects) -> Flags:
     """Which questions there is something to learn from, (questions,); the others are counted or told of.
 
-    faults: see `faults_in_learning`. These questions were counted as used when they were read, and become rejects.
+    faults: see `training_faults`. These questions were counted as used when they were read, and become rejects.
     """
     known, is_faulty = is_known(questions), np.any(list(faults.values()), axis=0)
     rejects.used(-int(is_faulty.sum()))
     for reason, has_fault in faults.items():
         for question in compress(questions, has_fault):
-            rejects.add(question.file, question.line, reason, told_id(question.id))
+            rejects.add(question.file, question.line, reason, shown_id(question.id))
     if not known.all():
-        first = told_id(questions[int(np.argmin(known))].id)
+        first = shown_id(questions[int(np.argmin(known))].id)
         log(
             f"nothing to learn from in {np.sum(~known):,} of {len(questions):,} questions, {first} the first: no "
             "answer stands in their text. Mark those impossible that it should not answer."
@@ -383,7 +377,7 @@ def count_long_answers(questions: Sequence[Question], golds: Golds, max_answer_t
     """How many questions have right answers of more pieces alone, which no model gives; they are told of."""
     beyond = golds.only_longer_than(max_answer_tokens)
     if len(beyond):
-        first = told_id(questions[beyond[0]].id)
+        first = shown_id(questions[beyond[0]].id)
         log(
             f"no right answer to {len(beyond):,} of {len(questions):,} questions, {first} the first, "
             f"has {max_answer_tokens} pieces or fewer, and no longer one is given: train with a larger "

@@ -30,8 +30,8 @@ from domain.biomedical.qa.subwords import (
     Held,
     can_be_learnt,
     count_long_answers,
-    faults_in_learning,
     read_all,
+    training_faults,
 )
 
 CRITERION = "dev/f1"
@@ -90,7 +90,7 @@ class QaTask:
         self.pieces = self.cutter([each.question for each in questions], [each.context for each in questions])
         windows = self.pieces.windows(model.max_tokens, model.stride)
         golds = Golds.of(questions, self.pieces)
-        faults = faults_in_learning(questions, self.pieces, golds, model.max_tokens, model.stride)
+        faults = training_faults(questions, self.pieces, golds, model.max_tokens, model.stride)
         can_be = can_be_learnt(questions, faults, rejects)
         count_long_answers(questions, golds, model.max_answer_tokens)
         self.questions = int(can_be.sum())

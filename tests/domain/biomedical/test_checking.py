@@ -5,8 +5,9 @@ from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
 from domain.biomedical.documents import Columns, write_documents
-from domain.biomedical.documents.checking import check, splits_of, worst
+from domain.biomedical.documents.checking import check
 from domain.biomedical.documents.document import Document, Entity
+from domain.findings import overall, splits_of
 
 NCBI = NER / "ncbi-disease"
 
@@ -28,35 +29,35 @@ def test_good_data_is_good(tmp_path):
     train = conll(tmp_path / "train.tsv", *(f"word{number} aspirin/B-C" for number in range(60)))
     test = conll(tmp_path / "test.tsv", "other aspirin/B-C")
     findings = check({"train": train, "test": test})
-    assert {each.check: each.verdict for each in findings if each.verdict != "good"} == {}
-    assert worst(findings) == "good"
-    assert "C 60" in finding(findings, "types").told
+    assert {each.check: each.severity for each in findings if each.severity != "good"} == {}
+    assert overall(findings) == "good"
+    assert "C 60" in finding(findings, "types").summary
 
 
 def test_each_illegal_tag_is_told_with_its_line(tmp_path):
     path = conll(tmp_path / "a.tsv", "a b/I-X c/I-X", "d", "e/B-X f/I-Y")
     found = finding(check({"train": path}), "tags")
-    assert (found.verdict, found.figures["illegal"]) == ("fail", 2)
-    assert "a.tsv, line 2; " in found.told
-    assert "a.tsv, line 8" in found.told
+    assert (found.severity, found.counts["illegal"]) == ("fail", 2)
+    assert "a.tsv, line 2; " in found.summary
+    assert "a.tsv, line 8" in found.summary
 
 
 def test_shared_sentences_and_repeated_ones_are_counted(tmp_path):
     train = conll(tmp_path / "a", "a b/B-X", "a b/B-X", "c", *(f"t{number}" for number in range(300)))
     dev = conll(tmp_path / "b", "c", "a b", *(f"d{number}" for number in range(300)))
     findings = check({"train": train, "dev": dev}, "conll")
-    assert finding(findings, "duplicates").figures == {"train": 1, "dev": 0}
+    assert finding(findings, "duplicates").counts == {"train": 1, "dev": 0}
     leak = finding(findings, "leaks train/dev")
-    assert (leak.verdict, leak.figures["sentences"]) == ("warn", 2)
+    assert (leak.severity, leak.counts["sentences"]) == ("warn", 2)
     short = conll(tmp_path / "c", "c", "d")
-    assert finding(check({"train": train, "test": short}, "conll"), "leaks train/test").verdict == "fail"
+    assert finding(check({"train": train, "test": short}, "conll"), "leaks train/test").severity == "fail"
 
 
 def test_a_document_in_two_splits_fails(tmp_path):
     write_documents(tmp_path / "a.jsonl", [Document("1", "One text."), Document("2", "Two.")])
     write_documents(tmp_path / "b.jsonl", [Document("9", "One text.")])
     leak = finding(check({"train": tmp_path / "a.jsonl", "test": tmp_path / "b.jsonl"}), "leaks train/test")
-    assert (leak.verdict, leak.figures) == ("fail", {"sentences": 1, "documents": 1})
+    assert (leak.severity, leak.counts) == ("fail", {"sentences": 1, "documents": 1})
 
 
 def test_types_that_cannot_be_learnt_fail_and_rare_ones_warn(tmp_path):
@@ -64,11 +65,11 @@ def test_types_that_cannot_be_learnt_fail_and_rare_ones_warn(tmp_path):
     test = conll(tmp_path / "test", "a/B-X b/B-Rare d/B-New")
     findings = check({"train": train, "test": test}, "conll")
     types, rare = finding(findings, "types"), finding(findings, "rare types")
-    assert (types.verdict, rare.verdict) == ("fail", "warn")
-    assert "test has New, which train lacks" in types.told
-    assert "Unscored, which test lacks" in types.told
-    assert "Rare 1, Unscored 1" in rare.told
-    assert finding(check({"train": conll(tmp_path / "none", "a b")}, "conll"), "types").verdict == "fail"
+    assert (types.severity, rare.severity) == ("fail", "warn")
+    assert "test has New, which train lacks" in types.summary
+    assert "Unscored, which test lacks" in types.summary
+    assert "Rare 1, Unscored 1" in rare.summary
+    assert finding(check({"train": conll(tmp_path / "none", "a b")}, "conll"), "types").severity == "fail"
 
 
 def test_spans_that_tags_cannot_say_are_counted(tmp_path):
@@ -80,8 +81,8 @@ def test_spans_that_tags_cannot_say_are_counted(tmp_path):
     ]
     write_documents(tmp_path / "a.jsonl", [*good, *odd])
     spans = finding(check({"train": tmp_path / "a.jsonl"}), "spans")
-    assert (spans.verdict, spans.figures) == ("fail", {"misaligned": 0, "unsaid": 3})
-    assert "3 of 10 entities" in spans.told
+    assert (spans.severity, spans.counts) == ("fail", {"misaligned": 0, "unsaid": 3})
+    assert "3 of 10 entities" in spans.summary
 
 
 def test_nested_and_overlapping_spans_are_told_with_file_and_line(tmp_path):
@@ -89,7 +90,7 @@ def test_nested_and_overlapping_spans_are_told_with_file_and_line(tmp_path):
              "1\t9\t11\tgh\tX\t-", "", "2|t|ab", "2|a|", "2\t0\t2\tab\tX\t-", "2\t0\t2\tab\tY\t-", ""]  # fmt: skip
     path = tmp_path / "a.pubtator"
     path.write_text("\n".join(lines))
-    told = finding(check({"train": path}), "spans").told
+    told = finding(check({"train": path}), "spans").summary
     assert f"3 are nested or overlap: {path}, line 1, document 1 (3 to 8 and 0 to 5); " in told
     assert f"{path}, line 1, document 1 (3 to 5 in 3 to 8); {path}, line 8, document 2 (0 to 2 in 0 to 2)" in told
 
@@ -100,10 +101,10 @@ def test_tags_with_stray_spaces_are_told_with_file_and_line(tmp_path):
     findings = check({"train": path})
     tags, records = finding(findings, "tags"), finding(findings, "records")
     places = "; ".join(f"{path}, line {line}" for line in (1, 4, 6))
-    assert (tags.verdict, tags.figures["stray_spaces"]) == ("fail", 3)
-    assert f"3 sentences have a tag with a stray space, and cannot be used: {places}" in tags.told
-    assert (records.verdict, records.figures["unusable"]) == ("fail", 3)
-    assert "X Y 1" in finding(findings, "types").told
+    assert (tags.severity, tags.counts["stray_spaces"]) == ("fail", 3)
+    assert f"3 sentences have a tag with a stray space, and cannot be used: {places}" in tags.summary
+    assert (records.severity, records.counts["unusable"]) == ("fail", 3)
+    assert "X Y 1" in finding(findings, "types").summary
 
 
 def test_misaligned_spans_and_broken_records_are_told_apart(tmp_path):
@@ -116,10 +117,10 @@ def test_misaligned_spans_and_broken_records_are_told_apart(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     findings = check({"train": tmp_path / "a.jsonl"})
     spans, records = finding(findings, "spans"), finding(findings, "records")
-    assert (spans.verdict, spans.figures["misaligned"]) == ("fail", 1)
-    assert "a.jsonl, line 1" in spans.told
-    assert (records.verdict, records.figures["unusable"]) == ("fail", 2)
-    assert "1 × an id that another document has" in records.told
+    assert (spans.severity, spans.counts["misaligned"]) == ("fail", 1)
+    assert "a.jsonl, line 1" in spans.summary
+    assert (records.severity, records.counts["unusable"]) == ("fail", 2)
+    assert "1 × an id that another document has" in records.summary
 
 
 def test_unusable_records_are_a_share_of_what_they_are_counted_in(tmp_path):
@@ -127,25 +128,25 @@ def test_unusable_records_are_a_share_of_what_they_are_counted_in(tmp_path):
     broken = [f"a{number}\tO\n" if number % 75 else f"a{number}\tQ-X\n" for number in range(300)]
     (tmp_path / "a.tsv").write_text("-DOCSTART-\tO\n\n" + "\n".join(broken))
     found = finding(check({"train": tmp_path / "a.tsv"}), "records")
-    assert (found.verdict, found.figures["unusable"]) == ("fail", 4)
-    assert "4 of 300 records" in found.told
+    assert (found.severity, found.counts["unusable"]) == ("fail", 4)
+    assert "4 of 300 records" in found.summary
     (tmp_path / "b.tsv").write_text("-DOCSTART-\tO\n\n" + "\n".join(broken[1:151]))
     found = finding(check({"train": tmp_path / "b.tsv"}), "records")
-    assert (found.verdict, found.figures["unusable"]) == ("fail", 2)
+    assert (found.severity, found.counts["unusable"]) == ("fail", 2)
     (tmp_path / "c.tsv").write_text("-DOCSTART-\tO\n\n" + "\n".join(broken[1:140]))
     found = finding(check({"train": tmp_path / "c.tsv"}), "records")
-    assert (found.verdict, found.figures["unusable"]) == ("warn", 1)
+    assert (found.severity, found.counts["unusable"]) == ("warn", 1)
 
 
 def test_a_bad_split_is_not_hidden_by_a_good_one(tmp_path):
     bad = conll(tmp_path / "bad.tsv", "a/Q-X", *(f"w{number}" for number in range(50)))
     good = conll(tmp_path / "good.tsv", *(f"v{number}" for number in range(500)))
-    assert finding(check({"train": bad, "test": good}), "records").verdict == "fail"
+    assert finding(check({"train": bad, "test": good}), "records").severity == "fail"
 
 
 def test_entities_of_white_space_are_told(tmp_path):
     write_documents(tmp_path / "a.jsonl", [Document("1", "gout \n ", (Entity(5, 6, "X"),))])
-    assert finding(check({"train": tmp_path / "a.jsonl"}), "spans").figures["unsaid"] == 1
+    assert finding(check({"train": tmp_path / "a.jsonl"}), "spans").counts["unsaid"] == 1
 
 
 def test_columns_of_other_formats_are_refused(tmp_path):
@@ -158,7 +159,7 @@ def test_a_file_without_blank_lines_is_told(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("word\tO\n" * 1500)
     lengths = finding(check({"train": path}), "words in a sentence")
-    assert (lengths.verdict, lengths.figures["longest"]) == ("warn", 1500)
+    assert (lengths.severity, lengths.counts["longest"]) == ("warn", 1500)
 
 
 def test_files_become_splits_by_name_or_by_order():
@@ -179,8 +180,8 @@ def test_a_file_without_sentences_is_told(tmp_path):
 @with_ner
 def test_the_leaks_of_ncbi_disease_are_the_known_ones():
     findings = check({"train": NCBI / "train.tsv", "dev": NCBI / "devel.tsv", "test": NCBI / "test.tsv"})
-    shared = {each.check: each.figures["sentences"] for each in findings if each.check.startswith("leaks")}
+    shared = {each.check: each.counts["sentences"] for each in findings if each.check.startswith("leaks")}
     assert shared["leaks train/dev"] == 5
     assert shared["leaks train/test"] == 1
-    assert finding(findings, "tags").verdict == "good"
-    assert "Disease 960" in finding(findings, "types").told
+    assert finding(findings, "tags").severity == "good"
+    assert "Disease 960" in finding(findings, "types").summary

@@ -1,5 +1,6 @@
 """Annotated files to sentences: every gold entity stands in a tag, or is told to be beyond tags."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def entity(mention: str, kind: str = "Disease") -> Entity:
 
 
 def test_a_documents_entities_become_tags_of_its_words() -> None:
-    document = Document("7", TEXT, (entity("gouty arthritis"), entity("gout.")._replace(end=TEXT.index("."))))
+    document = Document("7", TEXT, (entity("gouty arthritis"), replace(entity("gout."), end=TEXT.index("."))))
     first, second = of_document(document)
     assert first == Example(("No", "sign", "of", "gout", "."), ("O", "O", "O", "B-Disease", "O"), "7")
     assert second.tags == ("O", "B-Disease", "I-Disease", "O", "O", "O")
@@ -34,11 +35,11 @@ def test_a_documents_entities_become_tags_of_its_words() -> None:
 def test_what_tags_cannot_say_is_told_beyond_them() -> None:
     nested, whole = entity("arthritis"), entity("gouty arthritis")
     inside_a_word = entity("gou", "Chemical")
-    broken = entity("Acute gouty")._replace(fragments=((17, 22), (26, 28)))
+    broken = replace(entity("Acute gouty"), fragments=((17, 22), (26, 28)))
     examples = list(of_document(Document("7", TEXT, (nested, whole, inside_a_word, broken))))
-    assert examples[0].beyond == ("Chemical",)
+    assert examples[0].untaggable == ("Chemical",)
     assert examples[1].tags.count("B-Disease") == 1
-    assert examples[1].beyond == ("Disease", "Disease")
+    assert examples[1].untaggable == ("Disease", "Disease")
     assert types_in(examples) == ["Chemical", "Disease"]
 
 
@@ -58,19 +59,19 @@ def test_entities_are_as_many_as_the_document_has(tmp_path: Path) -> None:
     )
     examples = read_examples([source(file)])
     begun = sum(tag.startswith("B-") for example in examples for tag in example.tags)
-    assert begun + sum(len(example.beyond) for example in examples) == 3
+    assert begun + sum(len(example.untaggable) for example in examples) == 3
     assert [example.document for example in examples] == [f"{file} 1", f"{file} 3"]
 
 
 def test_an_entity_without_a_word_is_counted_all_the_same() -> None:
     behind_the_last_word = Document("1", "gout \n ", (Entity(0, 4, "A"), Entity(5, 6, "B")))
     (example,) = of_document(behind_the_last_word)
-    assert (example.tags, example.beyond) == (("B-A",), ("B",))
+    assert (example.tags, example.untaggable) == (("B-A",), ("B",))
     (example,) = of_document(Document("2", " \n ", (Entity(1, 2, "B"),)))
-    assert (example.tokens, example.beyond) == ((), ("B",))
+    assert (example.tokens, example.untaggable) == ((), ("B",))
     assert list(of_document(Document("3", " \n "))) == []
     behind_given_tokens = Document("4", "gout. flu", (Entity(6, 9, "B"),), sentences=(((0, 4), (4, 5)), ()))
-    assert [each.beyond for each in of_document(behind_given_tokens)] == [(), ("B",)]
+    assert [each.untaggable for each in of_document(behind_given_tokens)] == [(), ("B",)]
 
 
 def test_documents_of_one_id_in_two_files_are_two(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_pubtator_that_is_none(tmp_path, text, expected):
 )
 def test_two_documents_with_one_id(tmp_path, name, text):
     path = write(tmp_path / name, text)
-    assert f"{name}, line 7, record 7: an id that another document has (give each document" in told(path)
+    assert f"{name}, line 7, record 7: an id that another document has (the first with it is in" in told(path)
     assert len(list(read_documents(path, unique=False))) == 3
 
 

@@ -129,7 +129,7 @@ def test_pubtator_is_read_by_bioc_with_every_annotation_at_its_place(tmp_path):
         assert not found.relations
         expected = [(entity.start, entity.end, entity.type, entity.identifier or "-") for entity in document.entities]
         assert [(int(each.start), int(each.end), each.type, each.id) for each in found.annotations] == expected
-    assert [[entity._replace(confidence=None) for entity in each.entities] for each in documents] == [
+    assert [[replace(entity, confidence=None) for entity in each.entities] for each in documents] == [
         list(each.entities) for each in read_documents(path)
     ]
 

@@ -9,7 +9,7 @@ from domain.biomedical.documents import write_documents
 from domain.biomedical.documents.document import Document, Entity, Unfit
 from domain.biomedical.documents.tokens import TokenSpan
 from domain.biomedical.ner.metrics import pairings
-from domain.biomedical.ner.page import Judged, compared, hues_of, legend, marked, page
+from domain.biomedical.page import MarkedEntity, compared, entity_page, hues_of, legend, marked_entities
 
 NASTY = '<script>alert("x")</script> & 𝒜 café\x00\x07\u202e'
 
@@ -37,7 +37,7 @@ class Reader(HTMLParser):
 
 def test_every_text_is_escaped_and_shown_whole():
     entities = (Entity(0, 8, "<b>"), Entity(len(NASTY) - 1, len(NASTY), 'a"b'))
-    read = Reader(page([Document("<i>id</i>", NASTY, entities)], "<u>title</u>"))
+    read = Reader(entity_page([Document("<i>id</i>", NASTY, entities)], "<u>title</u>"))
     assert read.text == NASTY.replace("\x00", "␀").replace("\x07", "␇")
     assert not {"script", "i", "u", "b"} & set(read.tags) - {"b"}
     assert [attributes["data-label"] for attributes, _ in read.marks] == ["<b>", 'a"b']
@@ -46,12 +46,12 @@ def test_every_text_is_escaped_and_shown_whole():
 
 def test_confidence_and_identifier_are_told_on_pointing():
     entity = Entity(0, 7, "Chemical", 0.9312, "MESH:D1")
-    (mark, _), *_ = Reader(page([Document("1", "aspirin", (entity,))], "t")).marks
+    (mark, _), *_ = Reader(entity_page([Document("1", "aspirin", (entity,))], "t")).marks
     assert mark["title"] == "Chemical, 93.1%, MESH:D1"
 
 
 def test_a_page_loads_nothing():
-    html = page([Document("1", "aspirin", (Entity(0, 7, "C"),))], "t")
+    html = entity_page([Document("1", "aspirin", (Entity(0, 7, "C"),))], "t")
     assert "http" not in html
     assert not {"script", "link", "img"} & set(Reader(html).tags)
 
@@ -59,13 +59,13 @@ def test_a_page_loads_nothing():
 def test_types_have_hues_of_their_own_whatever_their_order():
     assert hues_of(["b", "a", "b"]) == hues_of(["a", "b"]) == {"a": 0, "b": 1}
     many = hues_of([f"t{number:02}" for number in range(9)])
-    html = marked("x", [Judged(Entity(0, 1, "t08"))], many)
+    html = marked_entities("x", [MarkedEntity(Entity(0, 1, "t08"))], many)
     assert 'class="hue-0 again"' in html
 
 
 def test_overlapping_entities_are_refused():
     with pytest.raises(Unfit, match="overlapping"):
-        page([Document("1", "abc", (Entity(1, 3, "X"), Entity(0, 2, "X")))], "t")
+        entity_page([Document("1", "abc", (Entity(1, 3, "X"), Entity(0, 2, "X")))], "t")
 
 
 def side(*spans):
@@ -81,7 +81,9 @@ def test_gold_and_predicted_are_judged_as_by_hand():
     html = legend([*left, right[3]], hues_of("XY"))
     for told in ("✓ found", "− missed", "+ spurious", "↔ wrong border", "≠ wrong type", "↔≠ wrong border and type"):
         assert f"{told}<b>1</b>" in html
-    assert 'mark class="hue-0 both" data-label="↔≠ X"' in marked(gold.text, left, hues_of("XY"))
+    assert 'mark class="hue-0 both" title="X, wrong border and type" data-label="↔≠ X"' in marked_entities(
+        gold.text, left, hues_of("XY")
+    )
 
 
 def test_pairs_are_judged_in_colour_as_they_are_counted():

@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from bertrelay.errors import RequestError
-from domain.biomedical.documents.checking import worst
 from domain.biomedical.qa.checking import are_questions, check_questions
 from domain.biomedical.qa.question_files import write_questions
 from domain.biomedical.qa.questions import Answer, Question
@@ -48,7 +47,7 @@ def call(*arguments):
 def test_good_questions_are_good(tmp_path):
     splits = ("train", "dev", "test")
     findings = check_questions({split: file_of(tmp_path / f"{split}.jsonl", good(split)) for split in splits})
-    assert {each.check: each.told for each in findings if each.verdict != "good"} == {}
+    assert {each.check: each.summary for each in findings if each.severity != "good"} == {}
     assert [each.check for each in findings if each.check.startswith("leaks")] == [
         "leaks train/dev",
         "leaks train/test",
@@ -59,33 +58,33 @@ def test_good_questions_are_good(tmp_path):
 def test_wrong_offsets_are_a_warning_and_answers_that_stand_nowhere_a_failure(tmp_path):
     mended = squad(tmp_path / "a.json", asked("1", ("fever", 1)), asked("2", ("rash", 11), ("x", 0)))
     found = finding(check_questions({"train": mended}), "offsets")
-    assert (found.verdict, found.figures) == ("fail", {"mended": 1, "nowhere": 1})
+    assert (found.severity, found.counts) == ("fail", {"mended": 1, "nowhere": 1})
     alone = squad(tmp_path / "b.json", asked("1", ("fever", 1)), asked("2", ("rash", 11)))
-    assert finding(check_questions({"train": alone}), "offsets").verdict == "warn"
+    assert finding(check_questions({"train": alone}), "offsets").severity == "warn"
     lost = squad(tmp_path / "c.json", asked("1", ("fever", 2)), asked("q9", ("chill", 2)))
     found = finding(check_questions({"train": lost}), "offsets")
-    assert (found.verdict, found.figures["nowhere"]) == ("fail", 1)
-    assert f"the first is {tmp_path / 'c.json'}, line 1, question q9" in found.told
+    assert (found.severity, found.counts["nowhere"]) == ("fail", 1)
+    assert f"the first is {tmp_path / 'c.json'}, line 1, record q9" in found.summary
 
 
 def test_few_lost_answers_among_many_are_a_warning(tmp_path):
     many = [asked(str(number), ("fever", 2)) for number in range(200)]
     path = squad(tmp_path / "a.json", *many, asked("q9", ("chill", 2)))
-    assert finding(check_questions({"train": path}), "offsets").verdict == "warn"
+    assert finding(check_questions({"train": path}), "offsets").severity == "warn"
 
 
 def test_ids_given_twice_fail(tmp_path):
     path = squad(tmp_path / "a.json", asked("q1", ("fever", 2)), asked("q1", ("rash", 11)))
     found = finding(check_questions({"train": path}), "ids")
-    assert (found.verdict, found.figures) == ("fail", {"repeated": 1})
-    assert f"an id that another question has; the first is {path}, line 1, question q1 (" in found.told
+    assert (found.severity, found.counts) == ("fail", {"repeated": 1})
+    assert f"an id that another question has; the first is {path}, line 1, record q1 (" in found.summary
 
 
 def test_what_the_readers_cannot_use_is_told_with_its_id(tmp_path):
     path = squad(tmp_path / "a.json", asked("1", ("fever", 2)), asked("q2", ("fever", 2), is_impossible=True))
     found = finding(check_questions({"train": path}), "records")
-    assert (found.verdict, found.figures) == ("fail", {"unusable": 1})
-    assert "question q2" in found.told
+    assert (found.severity, found.counts) == ("fail", {"unusable": 1})
+    assert "record q2" in found.summary
 
 
 def test_equal_questions_of_one_context_are_told_and_equal_ones_of_two_are_not(tmp_path):
@@ -93,7 +92,7 @@ def test_equal_questions_of_one_context_are_told_and_equal_ones_of_two_are_not(t
     elsewhere = Question("3", "q", "other", document="d")
     path = file_of(tmp_path / "a.jsonl", [*good("x"), first, second, elsewhere])
     found = finding(check_questions({"train": path}), "duplicates")
-    assert (found.verdict, found.figures) == ("warn", {"train": 1})
+    assert (found.severity, found.counts) == ("warn", {"train": 1})
 
 
 def test_contexts_in_two_splits_are_leaks(tmp_path):
@@ -101,32 +100,32 @@ def test_contexts_in_two_splits_are_leaks(tmp_path):
     copied = [Question(f"d{each.id}", each.question, each.context, document="d") for each in good("x", 2)]
     dev = file_of(tmp_path / "dev.jsonl", [*good("y", 300), *copied])
     found = finding(check_questions({"train": train, "dev": dev}), "leaks train/dev")
-    assert (found.verdict, found.figures) == ("warn", {"contexts": 2, "articles": 0})
+    assert (found.severity, found.counts) == ("warn", {"contexts": 2, "articles": 0})
     found = finding(check_questions({"train": train, "dev": file_of(tmp_path / "c.jsonl", copied)}), "leaks train/dev")
-    assert (found.verdict, found.figures["contexts"]) == ("fail", 2)
+    assert (found.severity, found.counts["contexts"]) == ("fail", 2)
 
 
 def test_an_article_in_two_splits_is_told_and_snippets_of_one_question_fail(tmp_path):
     one = file_of(tmp_path / "a.jsonl", [Question("1", "q", "c", document="d"), *good("x")])
     other = file_of(tmp_path / "b.jsonl", [Question("2", "q", "e", document="d"), *good("y")])
     found = finding(check_questions({"train": one, "dev": other}), "leaks train/dev")
-    assert (found.verdict, found.figures) == ("warn", {"contexts": 0, "articles": 1})
-    assert "domain.questions" in found.told
+    assert (found.severity, found.counts) == ("warn", {"contexts": 0, "articles": 1})
+    assert "domain.questions" in found.summary
     pooled = [file_of(tmp_path / f"{n}.jsonl", [Question(n, "q", n, document=n, pool="p")]) for n in "12"]
     found = finding(check_questions({"train": pooled[0], "test": pooled[1]}), "leaks train/test")
-    assert found.verdict == "fail"
+    assert found.severity == "fail"
 
 
 def test_questions_without_an_answer_are_counted_apart(tmp_path):
     impossible = asked("2", is_impossible=True)
     path = squad(tmp_path / "a.json", asked("1", ("fever", 2)), impossible)
     found = finding(check_questions({"train": path}), "answers")
-    assert (found.verdict, "1 impossible, 0 without" in found.told) == ("good", True)
+    assert (found.severity, "1 impossible, 0 without" in found.summary) == ("good", True)
     path = squad(tmp_path / "b.json", asked("1", ("fever", 2)), asked("2"))
     found = finding(check_questions({"train": path}), "answers")
-    assert (found.verdict, found.figures) == ("warn", {"train_without_answer": 1})
+    assert (found.severity, found.counts) == ("warn", {"train_without_answer": 1})
     found = finding(check_questions({"train": squad(tmp_path / "c.json", asked("2"))}), "answers")
-    assert (found.verdict, "there is no answer to learn" in found.told) == ("fail", True)
+    assert (found.severity, "there is no answer to train on" in found.summary) == ("fail", True)
 
 
 def test_lengths_are_told_and_long_ones_warned_of(tmp_path):
@@ -137,12 +136,15 @@ def test_lengths_are_told_and_long_ones_warned_of(tmp_path):
         Question("3", "p", long_answer, (Answer("word", 0),), document="e"),
     ]
     findings = check_questions({"train": file_of(tmp_path / "a.jsonl", questions)})
-    assert finding(findings, "words in a question").figures == {"longest": 65, "long": 1}
+    assert finding(findings, "words in a question").counts == {"longest": 65, "long": 1}
     found = finding(findings, "words in an answer")
-    assert (found.verdict, found.figures) == ("warn", {"longest": 31, "long": 1})
-    assert "max_answer_tokens" in found.told
+    assert (found.severity, found.counts) == ("warn", {"longest": 31, "long": 1})
+    assert "max_answer_tokens" in found.summary
     found = finding(findings, "words in a context")
-    assert (found.verdict, found.told) == ("good", "train: median 1, 95 % up to 1, longest 31")  # contexts count once
+    assert (found.severity, found.summary) == (
+        "good",
+        "train: median 1, 95 % up to 1, longest 31",
+    )  # contexts count once
 
 
 def test_lengths_are_measured_in_a_models_word_pieces(tmp_path, tiny_encoder):
@@ -158,19 +160,20 @@ def test_lengths_are_measured_in_a_models_word_pieces(tmp_path, tiny_encoder):
     path = file_of(tmp_path / "a.jsonl", questions)
     findings = check_questions({"train": path}, model=str(tmp_path / "model"))
     told = {part: finding(findings, f"tokens in {part}") for part in ("a question", "an answer", "a context")}
-    assert {part: (each.verdict, each.figures["unfit"]) for part, each in told.items()} == {
+    assert {part: (each.severity, each.counts["unfit"]) for part, each in told.items()} == {
         "a question": ("warn", 1), "an answer": ("warn", 1), "a context": ("good", 0),
     }  # fmt: skip
     assert (
         f"leaves its text no room in a window; raise max_tokens or lower stride; the first is question long in {path}"
-        in (told["a question"].told)
+        in (told["a question"].summary)
     )
     assert (
-        "no window holds whole; raise max_tokens or lower stride; the first is question wide" in told["an answer"].told
+        "no window holds whole; raise max_tokens or lower stride; the first is question wide"
+        in told["an answer"].summary
     )
-    assert told["a question"].figures["longest"] == 25
-    assert told["a context"].figures == {"longest": 102, "long": 1, "unfit": 0}
-    assert "longer than 40: 1 (read in windows)" in told["a context"].told
+    assert told["a question"].counts["longest"] == 25
+    assert told["a context"].counts == {"longest": 102, "long": 1, "unfit": 0}
+    assert "longer than 40: 1 (read in windows)" in told["a context"].summary
 
 
 def test_the_alignment_of_snippets_is_told(tmp_path):
@@ -178,11 +181,11 @@ def test_the_alignment_of_snippets_is_told(tmp_path):
     value = {"id": "1", "body": "q", "type": "factoid", "exact_answer": [["fever", "pyrexia"]], "snippets": snippets}
     (tmp_path / "a.json").write_text(json.dumps({"questions": [value, {**value, "id": "2", "type": "yesno"}]}))
     findings = check_questions({"train": tmp_path / "a.json"})
-    assert finding(findings, "records").told == "7 read; read over: 1 × a question of the type yesno"
-    assert finding(findings, "offsets").told == "no answer came with an offset"
+    assert finding(findings, "records").summary == "7 read; left out: 1 × a question of the type yesno"
+    assert finding(findings, "offsets").summary == "no answer came with an offset"
     found = finding(findings, "alignment")
-    assert found.verdict == "warn"
-    assert found.figures == {"exactly": 1, "by case": 1, "in a synonym": 1, "not found": 4}
+    assert found.severity == "warn"
+    assert found.counts == {"exactly": 1, "by case": 1, "in a synonym": 1, "not found": 4}
 
 
 def test_files_of_questions_are_told_from_others(tmp_path):
@@ -224,7 +227,7 @@ def test_the_command_ends_with_1_for_questions_that_will_not_do(tmp_path):
     result = call(squad(tmp_path / "a.json", asked("q9", ("chill", 2))), "--format", "squad")
     assert result.exit_code == 1
     assert "fail  offsets" in result.stdout
-    assert "question q9" in result.stdout
+    assert "record q9" in result.stdout
 
 
 def test_a_format_that_the_file_has_not_is_told(tmp_path):
@@ -233,23 +236,19 @@ def test_a_format_that_the_file_has_not_is_told(tmp_path):
         call(tmp_path / "a.json", "--format", "bioasq")
 
 
-def test_the_verdict_is_the_worst_of_all(tmp_path):
-    assert worst(check_questions({"train": file_of(tmp_path / "a.jsonl", good("x"))})) == "good"
-
-
 def test_each_reason_is_told_with_the_first_that_has_it(tmp_path):
     path = squad(tmp_path / "a.json", asked("1", ("", 0)), asked("2", question=" "), asked("3", question=" "))
-    told = finding(check_questions({"train": path}), "records").told
-    assert f"2 × an empty question; the first is {path}, line 1, question 2 (" in told
-    assert f"1 × an empty answer; the first is {path}, line 1, question 1 (" in told
+    told = finding(check_questions({"train": path}), "records").summary
+    assert f"2 × an empty question; the first is {path}, line 1, record 2 (" in told
+    assert f"1 × an empty answer; the first is {path}, line 1, record 1 (" in told
 
 
 def test_the_first_answer_of_many_words_is_told(tmp_path):
     long = " ".join(["w"] * 31)
     path = squad(tmp_path / "a.json", asked("1", ("w", 0)), asked("2", (long, 0)), context=long)
     found = finding(check_questions({"train": path}), "words in an answer")
-    assert (found.verdict, found.figures["long"]) == ("warn", 1)
-    assert found.told.endswith(f"the first is question 2 in {path}")
+    assert (found.severity, found.counts["long"]) == ("warn", 1)
+    assert found.summary.endswith(f"the first is question 2 in {path}")
 
 
 @pytest.mark.parametrize(

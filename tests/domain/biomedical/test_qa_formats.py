@@ -115,26 +115,26 @@ def test_gzip_is_read_whatever_its_name(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        (asked("q7", answers=[(f"{SECRET}ia", 3)]), "question q7: an answer that does not stand in its context"),
+        (asked("q7", answers=[(f"{SECRET}ia", 3)]), "record q7: an answer that does not stand in its context"),
         (asked("q7", answers=[("fever", 30)]), "expected it at 30 of 44 characters"),
-        (asked("q7", question="  "), "question q7: an empty question"),
-        (asked("q7", answers=[(" ", 8)]), "question q7: an empty answer"),
-        (asked("q7", is_impossible=True), "question q7: an impossible question with an answer"),
+        (asked("q7", question="  "), "record q7: an empty question"),
+        (asked("q7", answers=[(" ", 8)]), "record q7: an empty answer"),
+        (asked("q7", is_impossible=True), "record q7: an impossible question with an answer"),
         (
             {"id": "q7", "question": SECRET, "answers": [{"text": SECRET}]},
-            "question q7: JSON of another shape (answers.0",
+            "record q7: JSON of another shape (answers.0",
         ),
-        ({"id": "q7", "question": [SECRET]}, "question q7: JSON of another shape (question: Input should be"),
+        ({"id": "q7", "question": [SECRET]}, "record q7: JSON of another shape (question: Input should be"),
         ({"question": SECRET, "answers": []}, "line 1: JSON of another shape (id: Field required"),
         ([SECRET], "line 1: JSON of another shape"),
-        (asked("q7", question=f"{SECRET}\ud800?"), "question q7: not valid Unicode"),
+        (asked("q7", question=f"{SECRET}\ud800?"), "record q7: not valid Unicode"),
     ],
 )
 def test_each_fault_is_told_with_the_id_and_without_the_text(tmp_path, broken, told):
     fault = fault_of(squad(tmp_path / "a.json", asked(), broken))
     assert f"{tmp_path / 'a.json'}, line 1" in fault
     assert told in fault
-    assert fault.endswith("Mend or remove it.")
+    assert fault.endswith("Fix or remove this record.")
 
 
 def test_questions_without_a_context_are_told_each_by_its_id(tmp_path):
@@ -150,7 +150,7 @@ def test_questions_without_a_context_are_told_each_by_its_id(tmp_path):
 
 def test_two_questions_with_one_id_are_told_and_the_first_is_used(tmp_path):
     path = squad(tmp_path / "a.json", asked("x"), asked("x", question="Which?"), asked("y"))
-    assert "question x: an id that another question has (the first with it is in" in fault_of(path)
+    assert "record x: an id that another question has (the first with it is in" in fault_of(path)
     with Rejects(None, 1.0) as rejects:
         assert [found.question for found in read_questions(path, None, rejects)] == [f"What had {SECRET}?"] * 2
     assert rejects.counts == {"an id that another question has": 1}
@@ -210,17 +210,17 @@ def test_golds_come_in_more_than_one_shape(tmp_path, gold, synonyms):
 def test_questions_of_other_types_are_read_over_and_told(tmp_path, capsys):
     others = [factoid("b", type="yesno", exact_answer="yes"), factoid("c", type="summary"), factoid("d", type="yesno")]
     assert len(list(read_questions(bioasq(tmp_path / "a.json", factoid(), *others)))) == 1
-    assert "read over: 2 × a question of the type yesno, 1 × a question of the type summary" in capsys.readouterr().err
+    assert "left out: 2 × a question of the type yesno, 1 × a question of the type summary" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        (factoid("b7", snippets=()), "question b7: a question without snippets"),
-        (factoid("b7", snippets=(CONTEXT, " ")), "question b7_002: a question without a context"),
-        (factoid("b7", body=" "), "question b7_001: an empty question"),
-        (factoid("b7", type=SECRET), "question b7: JSON of another shape (type: Input should be 'factoid'"),
-        (factoid("b7", exact_answer={"a": SECRET}), "question b7: JSON of another shape (exact_answer"),
+        (factoid("b7", snippets=()), "record b7: a question without snippets"),
+        (factoid("b7", snippets=(CONTEXT, " ")), "record b7_002: a question without a context"),
+        (factoid("b7", body=" "), "record b7_001: an empty question"),
+        (factoid("b7", type=SECRET), "record b7: JSON of another shape (type: Input should be 'factoid'"),
+        (factoid("b7", exact_answer={"a": SECRET}), "record b7: JSON of another shape (exact_answer"),
         (SECRET, "line 1: JSON of another shape"),
     ],
 )
@@ -271,18 +271,18 @@ def test_questions_of_one_context_share_it_in_memory(tmp_path):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (f'{{"id": "j7", "question": "{SECRET}", "answers": []}}', "line 2, question j7: a question without a context"),
-        ('{"id": "j7", "question": "", "context": "c"}', "line 2, question j7: an empty question"),
-        ('{"id": "j0", "question": "q", "context": "c"}', "line 2, question j0: an id that another"),
+        (f'{{"id": "j7", "question": "{SECRET}", "answers": []}}', "line 2, record j7: a question without a context"),
+        ('{"id": "j7", "question": "", "context": "c"}', "line 2, record j7: an empty question"),
+        ('{"id": "j0", "question": "q", "context": "c"}', "line 2, record j0: an id that another"),
         (f'{{"id": "j7", "{SECRET}"', "line 2: not JSON (is the file cut off here?)"),
         (f'["{SECRET}"]', "line 2: JSON of another shape"),
         (
             f'{{"id": "j7", "question": "q", "context": "c", "answers": {{"text": ["{SECRET}"]}}}}',
-            'line 2, question j7: JSON of another shape (answers: Input should be a valid array; expected {"id", ',
+            'line 2, record j7: JSON of another shape (answers: Input should be a valid array; expected {"id", ',
         ),
         (
             f'{{"id": "j7", "question": "q", "context": "c", "answers": [{{"text": "{SECRET}", "start": 0}}]}}',
-            "line 2, question j7: an answer that does not stand in its context",
+            "line 2, record j7: an answer that does not stand in its context",
         ),
     ],
 )
@@ -339,7 +339,7 @@ def test_gzip_cut_off_anywhere_is_told(tmp_path, share):
 
 def test_too_many_rejects_are_told_with_what_to_do_for_the_first(tmp_path):
     path = squad(tmp_path / "a.json", asked("q7", answers=[(SECRET, 30)]), asked("q8"))
-    told = r"record q7 \(expected it at 30 of 44 characters; mend the text"
+    told = r"record q7 \(expected it at 30 of 44 characters; correct the text"
     with pytest.raises(WorkError, match=told) as caught, Rejects(None, 0.1) as rejects:
         list(read_questions(path, None, rejects))
     assert SECRET not in str(caught.value)

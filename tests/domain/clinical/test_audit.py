@@ -47,13 +47,13 @@ def look(tmp_path):
         files = [tmp_path / f"notes{number}.parquet" for number in range(len(tables))]
         for file, table in zip(files, tables, strict=True):
             pq.write_table(pa.table(table), file)
-        return {finding.name: finding for finding in look_for_leaks(files, **options)}
+        return {finding.check: finding for finding in look_for_leaks(files, **options)}
 
     return write_and_look
 
 
 def levels(findings):
-    return {name: (finding.level, finding.count) for name, finding in findings.items()}
+    return {name: (finding.severity, finding.total) for name, finding in findings.items()}
 
 
 def test_where_nothing_is_shared_all_is_good(look, notes):
@@ -70,8 +70,8 @@ def test_subjects_of_two_splits_are_found_with_their_rows(look, notes):
     notes["subject_id"][25] = notes["subject_id"][3]
     notes["subject_id"][5] = notes["subject_id"][4]  # within train
     finding = look(notes)["shared_subjects"]
-    assert (finding.level, finding.count) == ("fail", 1)
-    assert [place.rsplit(" ", 1)[1] for place in finding.rows[0]] == ["4", "13", "26"]
+    assert (finding.severity, finding.total) == ("fail", 1)
+    assert [place.rsplit(" ", 1)[1] for place in finding.examples[0]] == ["4", "13", "26"]
 
 
 def test_an_id_is_the_same_as_text_and_as_number_in_another_file(look, notes):
@@ -101,7 +101,7 @@ def test_near_duplicates_of_two_splits_are_found_and_others_are_not(look, notes)
 def test_short_texts_are_not_compared_and_counted(look, notes):
     notes["text"][1] = notes["text"][11] = "No acute process."
     finding = look(notes)["near_duplicates"]
-    assert finding.count == 0 and "2 texts of fewer than 20 words were not compared" in finding.told
+    assert finding.total == 0 and "2 texts of fewer than 20 words were not compared" in finding.summary
 
 
 def test_a_planted_near_duplicate_of_any_of_many_texts_is_found(look):

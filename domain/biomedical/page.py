@@ -1,0 +1,285 @@
+"""Texts with entities or answers marked in colour: as pages of their own, and as HTML for a report.
+
+The hues can be told apart by the colour-blind (after Okabe and Ito), and every mark bears a label as well: the type of
+its entity, or the number of its question.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from markupsafe import Markup, escape
+
+from bertrelay.files import atomic_write
+from domain.biomedical.documents.document import Document, Entity, Write, check_contiguous, check_disjoint
+from domain.biomedical.documents.tokens import TokenSpan
+
+if TYPE_CHECKING:
+    from domain.biomedical.qa.questions import Question
+
+Verdict = Literal["found", "missed", "spurious", "border", "type", "both"]
+
+SIGNS: dict[Verdict, str] = {"found": "✓", "missed": "−", "spurious": "+", "border": "↔", "type": "≠", "both": "↔≠"}
+MEANINGS: dict[Verdict, str] = {
+    "found": "found",
+    "missed": "missed",
+    "spurious": "spurious",
+    "border": "wrong border",
+    "type": "wrong type",
+    "both": "wrong border and type",
+}
+VERDICTS: dict[str, Verdict] = {"right": "found", "wrong_span": "border", "wrong_type": "type", "wrong_both": "both"}
+"""Of paired entities, by the kind that `ner.metrics` gives the pair."""
+HUES = 8
+FOLDER = Path(__file__).parent
+PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
+"""Control characters, which HTML cannot hold, as the pictures that Unicode has of them."""
+MAX_OF_SENTENCE = 0.6
+"""An answer of a larger share of its sentence is not shown in it again."""
+
+Hues = Mapping[str, int]
+"""The number of each type's hue."""
+Row = dict[str, Any]
+
+
+class Mark(NamedTuple):
+    """Characters [start, end) of a text. classes: of the style sheet. label: what follows the last character."""
+
+    start: int
+    end: int
+    classes: str
+    label: str = ""
+    title: str = ""
+    anchor: str = ""
+
+
+class MarkedEntity(NamedTuple):
+    """An entity, and how it compares with the gold or predicted one it is paired with."""
+
+    entity: Entity
+    verdict: Verdict | None = None
+
+
+# HTML of a text
+
+
+def style() -> Markup:
+    """The style sheet of all marks."""
+    return Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
+
+
+def marked(text: str, marks: Sequence[Mark]) -> Markup:
+    """The text as a paragraph of HTML with `marks` in it; where they overlap, the first of them gives the colour."""
+    borders = sorted({0, len(text), *(border for mark in marks for border in mark[:2])})
+    beginning: defaultdict[int, dict[int, Mark]] = defaultdict(dict)
+    for number, mark in enumerate(marks):
+        beginning[mark.start][number] = mark
+    over: dict[int, Mark] = {}
+    parts = []
+    for start, end in pairwise(borders):
+        over = {number: mark for number, mark in {**over, **beginning[start]}.items() if mark.end >= end}
+        parts.append(_part(text, start, end, [over[number] for number in sorted(over)]))
+    return Markup('<p class="marked" dir="auto">{}</p>').format(Markup().join(parts))
+
+
+def _part(text: str, start: int, end: int, over: Sequence[Mark]) -> Markup:
+    """The characters [start, end), all of which the same marks cover."""
+    inside = shown(text[start:end])
+    if not over:
+        return inside
+    begun = [mark.anchor for mark in over if mark.anchor and mark.start == start]
+    anchors = [Markup('<span class="anchor" id="{}"></span>').format(anchor) for anchor in begun]
+    classes = [over[0].classes, *(["shared"] if len(over) > 1 else []), *(["joined"] if over[0].start < start else [])]
+    labels = [mark.label for mark in over if mark.end == end and mark.label]
+    label = Markup(' data-label="{}"').format(", ".join(labels)) if labels else Markup()
+    title = "; ".join(mark.title for mark in over if mark.title)
+    mark = Markup('<mark class="{}" title="{}"{}>{}</mark>').format(" ".join(classes), title, label, inside)
+    return Markup().join([*anchors, mark])
+
+
+def shown(text: str) -> Markup:
+    """The text as HTML holds it, control characters as pictures of them."""
+    return escape(text.replace("\r\n", "\n").translate(PICTURES))
+
+
+def percent(probability: float) -> str:
+    """`93 %`; what is almost nothing or almost certain is not called 0 or 100."""
+    if 0 < probability < 0.01:
+        return "< 1 %"
+    return "> 99 %" if 0.99 < probability < 1 else f"{probability:.0%}".replace("%", " %")
+
+
+def _render(template: str, **values: object) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["percent"] = percent
+    return environment.get_template(template).render(style=style(), **values)
+
+
+# Entities
+
+
+def hues_of(types: Iterable[str]) -> dict[str, int]:
+    """A hue for each type, the same whatever order they come in; from the ninth on they repeat, underlined twice."""
+    return {name: place for place, name in enumerate(sorted(set(types)))}
+
+
+def marked_entities(text: str, entities: Sequence[MarkedEntity], hues: Hues) -> Markup:
+    """The text as a paragraph of HTML with its entities marked. Raises Unfit for entities that overlap."""
+    check_disjoint([each.entity for each in entities])
+    return marked(text, [_entity_mark(entity, verdict, hues) for entity, verdict in entities])
+
+
+def _entity_mark(entity: Entity, verdict: Verdict | None, hues: Hues) -> Mark:
+    name = entity.type or "entity"
+    label = f"{SIGNS[verdict]} {name}" if verdict else name
+    confidence = [] if entity.confidence is None else [f"{entity.confidence:.1%}"]
+    title = [name, *([MEANINGS[verdict]] if verdict else []), *confidence, *filter(None, [entity.identifier])]
+    classes = " ".join(filter(None, [_hue(entity.type, hues), verdict]))
+    return Mark(entity.start, entity.end, classes, label, ", ".join(title))
+
+
+def _hue(name: str, hues: Hues) -> str:
+    again = " again" if hues[name] >= HUES else ""
+    return f"hue-{hues[name] % HUES}{again}"
+
+
+def legend(entities: Iterable[MarkedEntity], hues: Hues) -> Markup:
+    """The types with their hues and counts, and the verdicts with their signs and counts."""
+    listed = list(entities)
+    types = Counter(each.entity.type for each in listed)
+    verdicts = Counter(each.verdict for each in listed if each.verdict)
+    rows = [
+        Markup('<li><mark class="{}">{}</mark><b>{:,}</b></li>').format(_hue(name, hues), name or "entity", types[name])
+        for name in hues
+    ]
+    rows += [
+        Markup("<li>{} {}<b>{:,}</b></li>").format(sign, MEANINGS[verdict], verdicts[verdict])
+        for verdict, sign in SIGNS.items()
+        if verdicts
+    ]
+    return Markup('<ul class="legend">{}</ul>').format(Markup().join(rows))
+
+
+def compared(gold: Document, predicted: Document) -> tuple[list[MarkedEntity], list[MarkedEntity]]:
+    """Gold and predicted entities, each with the verdict on the pair that scoring puts it in."""
+    return _paired(gold, predicted, "missed"), _paired(predicted, gold, "spurious")
+
+
+def _paired(document: Document, other: Document, alone: Verdict) -> list[MarkedEntity]:
+    from domain.biomedical.ner.metrics import pairings
+
+    mine, theirs = (
+        [TokenSpan(each.start, each.end, each.type) for each in annotated.entities] for annotated in (document, other)
+    )
+    pairs = zip(document.entities, pairings(mine, theirs), strict=False)  # the unpaired ones of `other` come last
+    return [MarkedEntity(entity, alone if pair.predicted is None else VERDICTS[pair.kind]) for entity, pair in pairs]
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Write]:
+    """A page of documents, named after its file; it is drawn when all are there."""
+    documents: list[Document] = []
+
+    def write(document: Document) -> None:
+        check(document)
+        documents.append(document)
+
+    with atomic_write(path) as building:
+        yield write
+        building.write_text(entity_page(documents, path.stem), encoding="utf-8")
+
+
+def check(document: Document) -> None:
+    """Raises Unfit for entities that a page cannot mark."""
+    check_contiguous(document, "a page")
+    check_disjoint(document.entities)
+
+
+def entity_page(documents: Iterable[Document], title: str) -> str:
+    """A page of documents with their entities. Raises Unfit for entities that overlap or are discontinuous."""
+    listed = list(documents)
+    entities = [[MarkedEntity(entity) for entity in document.entities] for document in listed]
+    everything = list(chain.from_iterable(entities))
+    hues = hues_of(each.entity.type for each in everything)
+    marked_texts = [marked_entities(each.text, found, hues) for each, found in zip(listed, entities, strict=True)]
+    return _render(
+        "entities.html.jinja",
+        title=title,
+        articles=[(document.id, text) for document, text in zip(listed, marked_texts, strict=True)],
+        entities=len(everything),
+        legend=legend(everything, hues),
+    )
+
+
+# Answers
+
+
+class AnsweredQuestion(NamedTuple):
+    """A question, and what its context answers, for the page."""
+
+    number: int
+    question: str
+    best: Row
+    others: list[Row]
+    sentence: Markup
+    anchor: str
+    hue: str
+
+
+class ContextArticle(NamedTuple):
+    """A context and the questions about it."""
+
+    name: str
+    context: Markup
+    answered: list[AnsweredQuestion]
+
+
+def answer_page(asked: Iterable[tuple["Question", Row]], title: str) -> str:
+    """A page of questions and their answers, as `answer_file` writes them, grouped by context."""
+    groups = groupby(asked, key=lambda each: each[0].context)
+    articles = [_article(number, context, list(found)) for number, (context, found) in enumerate(groups, 1)]
+    answered = [each for article in articles for each in article.answered]
+    without_answer = sum(not each.best["answer"] for each in answered)
+    return _render(
+        "answers.html.jinja", title=title, articles=articles, questions=len(answered), without_answer=without_answer
+    )
+
+
+def _article(number: int, context: str, asked: Sequence[tuple["Question", Row]]) -> ContextArticle:
+    answered = [_answered(number, place, question, row) for place, (question, row) in enumerate(asked, 1)]
+    marks = [
+        Mark(each.best["start"], each.best["end"], each.hue, str(each.number), each.question, each.anchor)
+        for each in answered
+        if each.best["answer"]
+    ]
+    document = asked[0][0].document
+    name = document if document and not document.startswith("article-") else f"Context {number}"
+    return ContextArticle(name, marked(context, marks), answered)
+
+
+def _answered(article: int, number: int, question: "Question", row: Row) -> AnsweredQuestion:
+    hue = f"hue-{(number - 1) % HUES}"
+    sentence = _in_its_sentence(question.context, row, hue)
+    anchor = f"answer-{article}-{number}"
+    return AnsweredQuestion(number, question.question, row, row["nbest"][1:], sentence, anchor, hue)
+
+
+def _in_its_sentence(context: str, row: Row, hue: str) -> Markup:
+    """The sentence around an answer, with the answer marked in it; nothing where the answer is most of it."""
+    start, end, sentence = row["start"], row["end"], row["sentence"]
+    if len(row["answer"]) >= MAX_OF_SENTENCE * len(sentence):
+        return Markup()
+    offset = context.index(sentence, max(0, end - len(sentence)))  # an equal one may occur elsewhere
+    before, answer, after = context[offset:start], context[start:end], context[end : offset + len(sentence)]
+    return Markup('{}<mark class="{}">{}</mark>{}').format(shown(before), hue, shown(answer), shown(after))

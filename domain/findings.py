@@ -1,0 +1,107 @@
+"""Findings of a data check: what was checked, how severe it is, counts, examples by place, and a line for each.
+
+The checks of annotated entities, of questions and of what clinical splits share report these.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bertrelay.errors import RequestError
+
+Severity = Literal["good", "warn", "fail"]
+Split = Literal["train", "dev", "test"]
+
+SEVERITIES: tuple[Severity, ...] = ("good", "warn", "fail")
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+SPLIT_WORDS: tuple[tuple[Split, str], ...] = (("train", "train"), ("dev", "dev"), ("dev", "valid"), ("test", "test"))
+EXAMPLES = 5
+
+MAX_UNUSABLE = 0.01  # of a file's records; where training stops as well
+MAX_LEAKED = 0.01  # of a split's distinct sentences or contexts
+
+
+class Finding(NamedTuple):
+    """The result of one check.
+
+    summary: what was found and what to do about it. counts: the numbers in it.
+    examples: places, some of which belong together; never a text.
+    """
+
+    check: str
+    severity: Severity
+    summary: str
+    counts: Mapping[str, float]
+    examples: Sequence[Sequence[str]] = ()
+
+    @property
+    def total(self) -> int:
+        """The first of the counts."""
+        return int(next(iter(self.counts.values())))
+
+
+def worst(severities: Sequence[Severity]) -> Severity:
+    """The most severe; good where there is none."""
+    return max(severities, key=SEVERITIES.index, default="good")
+
+
+def overall(findings: Sequence[Finding]) -> Severity:
+    """The most severe of all findings."""
+    return worst([finding.severity for finding in findings])
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """Of a command that reports these: 1 when something fails."""
+    return int(overall(findings) == "fail")
+
+
+def report(findings: Sequence[Finding]) -> Iterator[str]:
+    """A line for each finding, and one for all of them."""
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        yield f"{finding.severity:4}  {finding.check:{width}}  {finding.summary}"
+    counts = Counter[str](finding.severity for finding in findings)
+    total = ", ".join(f"{counts[each]} {each}" for each in SEVERITIES)
+    yield f"{overall(findings):4}  {'overall':{width}}  {total}"
+
+
+def by_share(count: int, whole: int, most: float) -> Severity:
+    """None is good; more than a share `most` of the whole fails."""
+    return "good" if not count else "fail" if count > most * whole else "warn"
+
+
+def duplicates(repeated: Mapping[Split, int], whole: Mapping[Split, int], what: str) -> Finding:
+    """Records that a split has more than once."""
+    counts = dict[str, float](repeated.items())
+    listed = ", ".join(f"{split} {count:,} of {whole[split]:,}" for split, count in repeated.items())
+    return Finding("duplicates", "warn" if any(repeated.values()) else "good", f"{what}: {listed}", counts)
+
+
+def shown(places: Sequence[str]) -> str:
+    """The first places."""
+    return "; ".join([*places[:EXAMPLES], *(["…"] if len(places) > EXAMPLES else [])])
+
+
+def spreads(lengths: Mapping[Split, Sequence[int]]) -> str:
+    """Median, 95th percentile and maximum of each split."""
+    return "; ".join(f"{split}: {_spread(each)}" for split, each in lengths.items() if each) or "none"
+
+
+def _spread(lengths: Sequence[int]) -> str:
+    ordered = sorted(lengths)
+    most = ordered[int(0.95 * (len(ordered) - 1))]
+    return f"median {statistics.median_low(ordered):,}, 95 % up to {most:,}, longest {ordered[-1]:,}"
+
+
+def splits_of(files: Sequence[Path]) -> dict[Split, Path]:
+    """Which split each file is: by its name where all names say so, else train, dev and test in this order.
+
+    Raises RequestError for none and for more than three.
+    """
+    if not 1 <= len(files) <= len(SPLITS):
+        raise RequestError(f"expected one to three files (train, dev and test), found {len(files)}")
+    possible = [{split for split, word in SPLIT_WORDS if word in file.name.lower()} for file in files]
+    named = [split for splits in possible for split in splits if len(splits) == 1]
+    return dict(zip(named if len(set(named)) == len(files) else SPLITS, files, strict=False))
