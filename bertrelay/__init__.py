@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from bertrelay.encoder import SentenceEncoder
     from bertrelay.encoding import encode
     from bertrelay.evaluation.similarity import compare_all, compare_pairs
-    from bertrelay.heatmap import write_heatmap
+    from bertrelay.plots import write_heatmap
     from bertrelay.vector_files import encode_file
 
 __all__ = ["SentenceEncoder", "Table", "compare_all", "compare_pairs", "encode", "encode_file", "write_heatmap"]
@@ -23,6 +23,6 @@ __getattr__ = loader(
         "compare_pairs": "evaluation.similarity",
         "encode": "encoding",
         "encode_file": "vector_files",
-        "write_heatmap": "heatmap",
+        "write_heatmap": "plots",
     },
 )

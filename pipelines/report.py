@@ -127,12 +127,13 @@ def _mark_style() -> str:
 
 def _heatmap(folder: Path) -> str | None:
     """The picture of the similarity matrix that the stage wrote, if it did."""
-    from bertrelay.heatmap import heatmap_svg
+    from bertrelay.plots import as_svg, heatmap
 
     found = read_json(folder / SIMILARITY)
     if found is None:
         return None
-    return heatmap_svg(found["matrix"], found["rows"], found["labels"], found.get("title", "Cosine similarity"))
+    title = found.get("title", "Cosine similarity")
+    return as_svg(heatmap(found["matrix"], found["rows"], found["labels"], title))
 
 
 def _libraries(stages: list[FinishedStage]) -> dict[str, list[str]]:

@@ -13,9 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.drawing import Box, Drawing, Label, Line, Mark, Shape
-from bertrelay.fonts import width_of
-from bertrelay.heatmap import COLUMN_WIDTH, cut, text_pixels
+from bertrelay.plots import COLUMN_WIDTH, Box, Drawing, Label, Line, Mark, Shape, cut, text_pixels, width_of
 
 Floats = NDArray[np.float64]
 Truths = NDArray[np.bool_]

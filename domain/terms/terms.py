@@ -8,12 +8,12 @@ import numpy as np
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.vectors import create_vectors, filling_of, finish, write_rows
-from bertrelay.drawing import write_picture
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import pearson, spearman, with_interval
 from bertrelay.files import atomic_write, write_error, write_json
+from bertrelay.plots import write_picture
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from domain.terms.picture import LEAST_TERMS, MOST_TERMS, Map, draw_terms, place_terms

@@ -146,7 +146,7 @@ def _csv_file(path: Path, columns: Sequence[str] | None) -> Iterator[Write]:
 @contextmanager
 def _picture_file(path: Path, rows: Sequence[str], columns: Sequence[str], title: str) -> Iterator[Write]:
     """A heat map of the whole matrix."""
-    from bertrelay.heatmap import write_heatmap
+    from bertrelay.plots import write_heatmap
 
     parts: list[Any] = []
     yield lambda block: parts.append(block.similarity)
@@ -169,6 +169,6 @@ def _figures(block: "Compared") -> Any:
 
 
 def _short(sentence: str) -> str:
-    from bertrelay.heatmap import cut
+    from bertrelay.plots import cut
 
     return cut(on_one_line(sentence), LABEL_COLUMNS)

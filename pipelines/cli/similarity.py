@@ -147,8 +147,8 @@ def _check_options(
 
 
 def _check_outputs(inputs: Sequence[str], table: Path | None, picture: Path | None, overwrite: bool) -> None:
-    from bertrelay.drawing import check_picture
     from bertrelay.files import check_output
+    from bertrelay.plots import check_picture
 
     if table:
         check_output(table, (".csv",), *inputs, option="--csv", overwrite=overwrite)
@@ -202,7 +202,7 @@ def _give_pairs(asked: Asked, pairs: Iterable[tuple[str, str]], count: int) -> N
 
 def _give_matrix(asked: Asked, tables: Sequence["Table"], counts: Sequence[int]) -> None:
     from bertrelay.data.sentences import sentences_of
-    from bertrelay.heatmap import check_size
+    from bertrelay.plots import check_size
     from pipelines.cli.comparisons import matrix_writers
 
     if asked.wanted.picture:

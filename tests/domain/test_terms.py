@@ -13,9 +13,8 @@ from transformers import AutoModel, BertForSequenceClassification
 
 from bertrelay.backbone import load_tokenizer, save_backbone, save_tokenizer
 from bertrelay.data.records import Rejects
-from bertrelay.drawing import PIXELS_PER_INCH, POINTS, Label, Mark
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.fonts import boxes_for_missing_letters, fonts_for
+from bertrelay.plots import PIXELS_PER_INCH, POINTS, Label, Mark, font_families, missing_scripts
 from bertrelay.settings import ModelSource
 from bertrelay.stage import ProcessGroup, StageContext
 from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
@@ -292,9 +291,9 @@ def extents(drawing):
     sides = {"start": "left", "middle": "center", "end": "right"}
     found = []
     for label in (shape for shape in drawing.shapes if isinstance(shape, Label) and shape.size == TERM_SIZE):
-        text = figure.text(0, 0, label.text, fontsize=label.size * POINTS, family=fonts_for(label.text).families)
+        text = figure.text(0, 0, label.text, fontsize=label.size * POINTS, family=font_families())
         text.set(horizontalalignment=sides[label.anchor], verticalalignment="baseline", parse_math=False)
-        with boxes_for_missing_letters():
+        with missing_scripts():
             box = text.get_window_extent(renderer)
         found.append((label.x + box.x0, label.y - box.y1, label.x + box.x1, label.y - box.y0))
     return np.array(found)
