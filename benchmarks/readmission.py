@@ -33,7 +33,8 @@ from domain.clinical.classifier import save_model, start_model
 from domain.clinical.scorer import ReadmissionScorer, joined
 from domain.clinical.scoring import score_file
 from domain.clinical.settings import OutcomeModelSettings
-from pipelines.samples.hospital import HospitalSettings, write_hospital
+from pipelines.samples.hospital import write_hospital
+from pipelines.samples.settings import HospitalSettings
 
 FASTER, PADDED_TO, BATCH, WARM_UP = 3.0, 512, 32, 10_000
 WORDS = [HospitalSettings.model_fields["words"].default, 1_500]

@@ -17,15 +17,10 @@ from domain.biomedical.qa import model as qa
 from pipelines.cli.app import app
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
-from pipelines.samples import (
-    plain_files,
-    write_entities,
-    write_plain_files,
-    write_questions,
-    write_samples,
-    write_sbert_paper,
-)
-from pipelines.samples.hospital.terms import write_terms
+from pipelines.samples.hospital import write_terms
+from pipelines.samples.papers import write_entities, write_questions
+from pipelines.samples.sbert_paper import write_sbert_paper
+from pipelines.samples.sentences import PLAIN_FILES, write_plain_files, write_samples
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
 from teachers.cross_encoder import start_cross_encoder
 
@@ -55,10 +50,8 @@ def place(tiny_encoder, tmp_path_factory):
     write_entities(folder, EntitySettings(train=10, dev=5, test=5))
     write_questions(folder, QuestionSettings(train=10, dev=5, test=5))
     write_sbert_paper(folder / "sbert-paper", SbertPaperSettings(sts=20, train=20, classes=12))
-    with pytest.MonkeyPatch.context() as fewer:
-        fewer.setattr(plain_files, "SENTENCES", 80)
-        write_plain_files(folder, seed=1)
-    texts = [line for name in plain_files.FILES for line in (folder / name).read_text("utf-8").splitlines()]
+    write_plain_files(folder, seed=1, sentences=80)
+    texts = [line for name in PLAIN_FILES for line in (folder / name).read_text("utf-8").splitlines()]
     sizes = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 66}
     student = tiny_encoder("xlm-roberta", texts, layers=2, sizes=sizes, normalize=True)
     (folder / STUDENT).parent.mkdir(parents=True)

@@ -24,18 +24,20 @@ def samples(
     """
     import json
 
-    from pipelines import samples as written
-    from pipelines.samples.sbert_paper import FOLDER
+    from pipelines.samples.hospital import write_hospitals
+    from pipelines.samples.papers import write_entities, write_papers, write_questions
+    from pipelines.samples.sbert_paper import FOLDER, write_sbert_paper
+    from pipelines.samples.sentences import write_plain_files, write_samples
     from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
     from pipelines.trouble import disk_explained
 
     with disk_explained(folder):
-        counts = written.write_samples(folder, SampleSettings(seed=seed))
-        counts |= written.write_plain_files(folder, seed)
-        counts |= written.write_papers(folder, seed) | written.write_hospitals(folder, seed)
-        counts |= written.write_entities(folder, EntitySettings(seed=seed))
-        counts |= written.write_questions(folder, QuestionSettings(seed=seed))
-        counts[f"{FOLDER}/"] = sum(written.write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
+        counts = write_samples(folder, SampleSettings(seed=seed))
+        counts |= write_plain_files(folder, seed)
+        counts |= write_papers(folder, seed) | write_hospitals(folder, seed)
+        counts |= write_entities(folder, EntitySettings(seed=seed))
+        counts |= write_questions(folder, QuestionSettings(seed=seed))
+        counts[f"{FOLDER}/"] = sum(write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
     if as_json:
         echo(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
         return

@@ -1,8 +1,10 @@
-"""Settings of the stage that writes sample data."""
+"""Settings of the stages that write sample data."""
+
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bertrelay.settings import Seed, Settings
+from bertrelay.settings import Positive, Seed, Settings
 
 
 class SampleSettings(Settings):
@@ -51,3 +53,18 @@ class SbertPaperSettings(Settings):
     sts: int = Field(default=60, ge=20)
     train: int = Field(default=600, ge=20)
     classes: int = Field(default=60, ge=10)
+
+
+class HospitalSettings(Settings):
+    """How large a made-up hospital, and in whose form its tables are.
+
+    seed: another seed, another hospital.
+    subjects: patients; each has two admissions or so, and each is the same however many there are.
+    version: of MIMIC; IV has discharge and radiology notes alone.
+    words: of a discharge summary, on average; it cannot be shorter than what it has to state, some 160.
+    """
+
+    seed: Seed = 7
+    subjects: Positive = 500
+    version: Literal["III", "IV"] = "III"
+    words: Annotated[int, Field(ge=100)] = 400

@@ -8,7 +8,7 @@ import pytest
 
 from bertrelay.errors import RequestError
 from pipelines.report import write_report
-from pipelines.samples.hospital.terms import groups, ratings, write_terms
+from pipelines.samples.hospital import term_groups, term_ratings, write_terms
 from pipelines.terms import terms_picture
 
 TERMS = ["a dog", "ein hund", "barks", "bellt", "dog barks", "hund bellt", "개가 짖는다"]
@@ -111,9 +111,9 @@ def test_the_report_shows_the_picture_some_neighbours_and_the_figures(call, mode
 
 
 def test_the_hospitals_terms_are_distinct_and_rated_by_the_rule(tmp_path):
-    group_of = {term: group for group, terms in groups().items() for term in terms}
-    assert len(group_of) == sum(map(len, groups().values())) == 52
-    rated = list(ratings())
+    group_of = {term: group for group, terms in term_groups().items() for term in terms}
+    assert len(group_of) == sum(map(len, term_groups().values())) == 52
+    rated = list(term_ratings())
     assert len({frozenset(pair[:2]) for pair in rated}) == len(rated)
     for first, second, score in rated:
         assert (group_of[first] == group_of[second]) == (score in (2, 4)), (first, second)

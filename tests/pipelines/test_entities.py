@@ -7,16 +7,21 @@ import pytest
 from bertrelay.stage import StageContext
 from domain.biomedical.documents import read_documents
 from domain.biomedical.documents.document import Document, Entity
-from pipelines.samples.entities import WELL_KNOWN, Abstracts
-from pipelines.samples.entities_stage import run
-from pipelines.samples.entity_files import draw_parts
-from pipelines.samples.entity_lookup import lookup_figures, marked_by, names_of
+from pipelines.samples.papers import (
+    WELL_KNOWN,
+    Abstracts,
+    draw_documents,
+    find_names,
+    lookup_metrics,
+    names_of,
+    run_entities,
+)
 from pipelines.samples.settings import EntitySettings
 
 
 def drawn(seed, count):
     abstracts = Abstracts(seed)
-    return [abstracts.draw(f"abstract-{number}") for number in range(count)]
+    return [abstracts.document(f"abstract-{number}") for number in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +37,6 @@ def mentions(documents):
     ]
 
 
-def test_the_same_seed_draws_the_same_abstracts_and_another_others(documents):
-    assert drawn(7, 20) == documents[:20]
-    assert drawn(8, 20) != documents[:20]
-
-
 def test_every_entity_is_whole_words_and_none_overlaps_another(documents):
     for document in documents:
         starts, ends = ({span[side] for sentence in document.sentences for span in sentence} for side in (0, 1))
@@ -49,8 +49,8 @@ def test_words_and_passages_cover_the_text(documents):
     for document in documents:
         title, abstract = document.passages
         assert (title.start, title.end + 1, abstract.end) == (0, abstract.start, len(document.text))
-        told = "".join(document.text[start:end] for sentence in document.sentences for start, end in sentence)
-        assert told == document.text.replace(" ", "")
+        joined = "".join(document.text[start:end] for sentence in document.sentences for start, end in sentence)
+        assert joined == document.text.replace(" ", "")
         assert document.sentences[0][-1][1] == title.end
 
 
@@ -116,28 +116,28 @@ def test_a_lookup_marks_the_longest_names_it_knows_and_nothing_else():
     test = [
         marked("Renal gout may lead to fever in ABC", ("Renal gout", "Disease"), ("ABC", "Gene"), ("fever", "Disease"))
     ]
-    assert set(marked_by(names_of(train), 2, test[0])) == {
+    assert set(find_names(names_of(train), test[0])) == {
         (0, 10, "Disease"),
         (15, 19, "Chemical"),
         (23, 28, "Disease"),
     }
-    figures = lookup_figures(train, test)  # 2 right of 3 marked and 3 gold
+    figures = lookup_metrics(train, test)  # 2 right of 3 marked and 3 gold
     assert figures == pytest.approx({"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3})
 
 
 def test_names_alone_do_not_get_far(documents):
-    figures = lookup_figures(documents[:150], documents[150:])
+    figures = lookup_metrics(documents[:150], documents[150:])
     assert 0.3 < figures["f1"] < 0.65
 
 
 def test_the_files_hold_what_was_drawn(tmp_path):
     settings = EntitySettings(train=12, dev=5, test=6)
-    metrics = run(settings, StageContext(tmp_path, tmp_path))
+    metrics = run_entities(settings, StageContext(tmp_path, tmp_path))
     assert metrics["documents/train"] == 12.0
-    parts = draw_parts(settings)
+    parts = draw_documents(settings)
     for part, documents in parts.items():
-        told = list(read_documents(tmp_path / f"entities.{part}.jsonl"))
-        assert [(d.text, d.entities) for d in told] == [(d.text, d.entities) for d in documents]
+        read_back = list(read_documents(tmp_path / f"entities.{part}.jsonl"))
+        assert [(d.text, d.entities) for d in read_back] == [(d.text, d.entities) for d in documents]
         tagged = list(read_documents(tmp_path / f"entities.{part}.tsv"))
         names = [document.text[e.start : e.end].replace(" ", "") for document in tagged for e in document.entities]
         assert names == [text.replace(" ", "") for text, _ in mentions(documents)]

@@ -19,13 +19,19 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
 from bertrelay.stage import StageContext
-from pipelines.samples.hospital import HospitalSettings, best_auroc, draw_risks, write_hospital
-from pipelines.samples.hospital.facts import sentences_about, sentences_about_relatives
-from pipelines.samples.hospital.phrases import CONDITIONS, OTHER_DIAGNOSES, PROBLEMS, SEVERITY
-from pipelines.samples.hospital.risk import draw_given, draw_prognosis, prevalence
-from pipelines.samples.hospital.stage import run
-from pipelines.samples.hospital.stays import draw_subject
-from pipelines.samples.hospital.writing import write_hospitals
+from pipelines.samples.hospital import columns, run, write_hospital, write_hospitals
+from pipelines.samples.notes import statements, statements_of_relatives, wordings
+from pipelines.samples.patients import (
+    best_auroc,
+    draw_given,
+    draw_prognosis,
+    draw_risks,
+    draw_subject,
+    other_diagnoses,
+    prevalence,
+    problems,
+)
+from pipelines.samples.settings import HospitalSettings
 
 SUBJECTS = 1500
 DAY = timedelta(days=1)
@@ -157,7 +163,7 @@ def test_the_cohort_returns_as_its_true_risk_says(form, request, tmp_path):
     assert cohort["readmitted"].mean() == pytest.approx(risks.mean(), abs=1.5 / math.sqrt(len(cohort)))
 
 
-# Where the risk is told
+# Where the risk is stated
 
 
 def discharge_texts(hospital):
@@ -191,21 +197,22 @@ def test_every_condition_is_stated_in_the_discharge_notes_and_in_the_early_ones(
         for stay in subject.stays:
             if stay.prognosis and str(stay.hadm_id) in texts:
                 text = " ".join(texts[str(stay.hadm_id)].split())
-                present = [said for said, there in zip(CONDITIONS, stay.prognosis.present, strict=True) if there]
-                found += [re.search(rf"{STATED} (?:{'|'.join(said)})", text) is not None for said in present]
+                conditions = zip(wordings("conditions"), stay.prognosis.present, strict=True)
+                present = [condition for condition, is_present in conditions if is_present]
+                found += [re.search(rf"{STATED} (?:{'|'.join(each)})", text) is not None for each in present]
     assert len(found) > 500
     assert np.mean(found) > 0.99
 
 
 @pytest.mark.parametrize("texts_of", [discharge_texts, early_texts])
-def test_the_length_of_notes_tells_next_to_nothing(third, texts_of):
+def test_the_length_of_notes_carries_almost_no_information(third, texts_of):
     texts = texts_of(third)
     lengths = [len(text.split()) for text in texts.values()]
     outcomes = drawn_outcomes([third.risk[hadm_id] for hadm_id in texts])
     assert max(roc_auc_score(outcomes, lengths), 1 - roc_auc_score(outcomes, lengths)) < 0.60
 
 
-def test_words_without_their_order_tell_less_than_who_reads(third):
+def test_words_without_their_order_carry_less_than_the_text(third):
     texts = discharge_texts(third)
     outcomes = drawn_outcomes([third.risk[hadm_id] for hadm_id in texts])
     words = TfidfVectorizer(min_df=5, sublinear_tf=True).fit_transform(texts.values())
@@ -213,7 +220,7 @@ def test_words_without_their_order_tell_less_than_who_reads(third):
     assert 0.60 < roc_auc_score(outcomes, scores) < best_auroc() - 0.05
 
 
-def test_tables_without_notes_tell_nothing(third):
+def test_tables_without_notes_carry_no_information(third):
     stays = [row for row in third.tables["admissions"] if row["HADM_ID"] in third.risk]
     sexes = {row["SUBJECT_ID"]: row["GENDER"] for row in third.tables["patients"]}
     codes = Counter((row["HADM_ID"], row["ICD9_CODE"]) for row in third.tables["diagnoses_icd"])
@@ -238,46 +245,44 @@ def test_tables_without_notes_tell_nothing(third):
     assert 0.45 < roc_auc_score(outcomes, scores) < 0.55
 
 
-def test_the_first_notes_tell_how_ill_a_patient_came_and_each_coded_diagnosis(third):
+def test_the_first_notes_state_how_ill_a_patient_came_and_each_coded_diagnosis(third):
     codes = defaultdict(set)
     for row in third.tables["diagnoses_icd"]:
         codes[row["HADM_ID"]].add(row["ICD9_CODE"])
-    told = defaultdict(str)
+    stated = defaultdict(str)
     for note in third.tables["noteevents"]:
         if note["TEXT"].startswith("Admitted with") and not note["ISERROR"]:
-            told[note["HADM_ID"]] += note["TEXT"]
-    names = {each.icd9: each.name for each in (*PROBLEMS, *OTHER_DIAGNOSES)}
-    for hadm_id, text in told.items():
+            stated[note["HADM_ID"]] += note["TEXT"]
+    names = {each.icd9: each.name for each in (*problems(), *other_diagnoses())}
+    for hadm_id, text in stated.items():
         assert {code for code, name in names.items() if name in text.partition("Vitals")[0]} == codes[hadm_id]
     stays = {str(stay.hadm_id): stay for n in range(SUBJECTS) for stay in draw_subject(7, n)[0].stays}
-    assert all(SEVERITY[stays[hadm_id].severity] in text for hadm_id, text in told.items())
-    assert len(told) > SUBJECTS
-    ill = [stays[hadm_id].severity for hadm_id in told]
-    assert roc_auc_score([stays[hadm_id].died for hadm_id in told], ill) > 0.65
-    long = [stays[hadm_id].discharged - stays[hadm_id].admitted > 7 * DAY for hadm_id in told]
+    assert all(wordings("severity")[stays[hadm_id].severity] in text for hadm_id, text in stated.items())
+    assert len(stated) > SUBJECTS
+    ill = [stays[hadm_id].severity for hadm_id in stated]
+    assert roc_auc_score([stays[hadm_id].died for hadm_id in stated], ill) > 0.65
+    long = [stays[hadm_id].discharged - stays[hadm_id].admitted > 7 * DAY for hadm_id in stated]
     assert roc_auc_score(long, ill) > 0.6
 
 
 def test_conditions_that_are_absent_are_denied_or_someone_elses():
     random = Random(6)
-    none, everything = (False,) * len(CONDITIONS), (True,) * len(CONDITIONS)
-    phrases = [phrase for said in CONDITIONS for phrase in said]
+    none, everything = (False,) * len(wordings("conditions")), (True,) * len(wordings("conditions"))
+    phrases = [phrase for condition in wordings("conditions") for phrase in condition]
     for _ in range(100):
-        for sentence in sentences_about(random, none):
+        for sentence in statements(random, none):
             if any(phrase in sentence for phrase in phrases):
                 assert re.match(r"Patient denies|No |Negative|Team ruled out|Patient reports .* but denies", sentence)
-        stated = [sentence for sentence in sentences_about(random, everything) if any(p in sentence for p in phrases)]
+        stated = [sentence for sentence in statements(random, everything) if any(p in sentence for p in phrases)]
         assert not any(re.match(r"Patient denies|No |Negative|Team ruled out", sentence) for sentence in stated)
-        relatives = sentences_about_relatives(random)
+        relatives = statements_of_relatives(random)
         assert all(re.match("Mother|Father|Brother|Sister", sentence) for sentence in relatives)
 
 
 def test_statements_and_denials_are_as_many_whatever_the_risk():
     random = Random(7)
     counts = [
-        Counter(
-            bool(re.match(r"Patient denies|No |Negative|Team ruled out", s)) for s in sentences_about(random, present)
-        )
+        Counter(bool(re.match(r"Patient denies|No |Negative|Team ruled out", s)) for s in statements(random, present))
         for present in ((False,) * 4, (True, False, True, False))
         for _ in range(300)
     ]
@@ -330,7 +335,7 @@ def test_late_notes_change_nothing_else(tmp_path, monkeypatch):
         settings = HospitalSettings(subjects=60, version=version)
         write_hospital(tmp_path / version / "with", settings)
         with monkeypatch.context() as without:
-            without.setattr("pipelines.samples.hospital.notes.LATE", 0)
+            without.setattr("pipelines.samples.notes.LATE", 0)
             write_hospital(tmp_path / version / "without", settings)
         for path in (tmp_path / version / "with").rglob("*.gz"):
             found = rows(path)
@@ -344,26 +349,25 @@ def test_late_notes_change_nothing_else(tmp_path, monkeypatch):
 
 
 def test_columns_are_those_of_the_real_tables(third, fourth):
-    columns = {name: ",".join(table[0]) for name, table in third.tables.items()}
-    assert columns["noteevents"] == (
+    found = {name: ",".join(table[0]) for name, table in third.tables.items()}
+    assert found["noteevents"] == (
         "ROW_ID,SUBJECT_ID,HADM_ID,CHARTDATE,CHARTTIME,STORETIME,CATEGORY,DESCRIPTION,CGID,ISERROR,TEXT"
     )
-    assert columns["patients"] == "ROW_ID,SUBJECT_ID,GENDER,DOB,DOD,DOD_HOSP,DOD_SSN,EXPIRE_FLAG"
-    assert columns["diagnoses_icd"] == "ROW_ID,SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE"
-    assert columns["admissions"].startswith("ROW_ID,SUBJECT_ID,HADM_ID,ADMITTIME,DISCHTIME,DEATHTIME,ADMISSION_TYPE,")
-    assert len(third.tables["admissions"][0]) == 19
-    columns = {name: ",".join(table[0]) for name, table in fourth.tables.items()}
+    assert found["patients"] == "ROW_ID,SUBJECT_ID,GENDER,DOB,DOD,DOD_HOSP,DOD_SSN,EXPIRE_FLAG"
+    assert found["diagnoses_icd"] == "ROW_ID,SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE"
+    assert found["admissions"].startswith("ROW_ID,SUBJECT_ID,HADM_ID,ADMITTIME,DISCHTIME,DEATHTIME,ADMISSION_TYPE,")
+    found = {name: ",".join(table[0]) for name, table in fourth.tables.items()}
     notes = "note_id,subject_id,hadm_id,note_type,note_seq,charttime,storetime,text"
-    assert columns["discharge"] == columns["radiology"] == notes
-    assert columns["patients"] == "subject_id,gender,anchor_age,anchor_year,anchor_year_group,dod"
-    assert columns["diagnoses_icd"] == "subject_id,hadm_id,seq_num,icd_code,icd_version"
-    assert columns["admissions"].startswith("subject_id,hadm_id,admittime,dischtime,deathtime,admission_type,")
-    assert len(fourth.tables["admissions"][0]) == 16
+    assert found["discharge"] == found["radiology"] == notes
+    assert found["patients"] == "subject_id,gender,anchor_age,anchor_year,anchor_year_group,dod"
+    assert found["diagnoses_icd"] == "subject_id,hadm_id,seq_num,icd_code,icd_version"
+    assert found["admissions"].startswith("subject_id,hadm_id,admittime,dischtime,deathtime,admission_type,")
+    assert len(columns("III")["ADMISSIONS"]) == 19 and len(columns("IV")["hosp/admissions"]) == 16
     files = {str(path.relative_to(fourth.folder)) for path in fourth.folder.rglob("*.gz")}
     assert {"mimic/hosp/admissions.csv.gz", "mimic/note/discharge.csv.gz", "risk.csv.gz"} <= files
 
 
-def test_numbers_of_admissions_are_their_own_and_do_not_tell_their_order(third):
+def test_numbers_of_admissions_are_their_own_and_do_not_show_their_order(third):
     ids = [row["HADM_ID"] for row in third.tables["admissions"]]
     assert len(set(ids)) == len(ids)
     pairs = [
@@ -461,7 +465,7 @@ def test_codes_keep_their_zeros_and_texts_their_marks(third, fourth):
     assert "" in {note["hadm_id"] for note in fourth.tables["radiology"]}
 
 
-def test_summaries_have_sections_lists_boxes_decimals_and_the_length_asked_for(tmp_path):
+def test_summaries_have_sections_lists_boxes_decimals_and_the_requested_length(tmp_path):
     for words in (300, 900):
         write_hospital(tmp_path / str(words), HospitalSettings(subjects=60, words=words))
         notes = rows(tmp_path / str(words) / "mimic" / "NOTEEVENTS.csv.gz")
@@ -476,15 +480,6 @@ def test_summaries_have_sections_lists_boxes_decimals_and_the_length_asked_for(t
 # Seeds
 
 
-def test_the_same_seed_writes_the_same_bytes_and_another_others(tmp_path):
-    for name, seed in (("one", 3), ("again", 3), ("other", 4)):
-        write_hospital(tmp_path / name, HospitalSettings(subjects=30, seed=seed))
-    for path in (tmp_path / "one").rglob("*.gz"):
-        inner = path.relative_to(tmp_path / "one")
-        assert path.read_bytes() == (tmp_path / "again" / inner).read_bytes()
-        assert path.read_bytes() != (tmp_path / "other" / inner).read_bytes()
-
-
 @pytest.mark.parametrize("version", ["III", "IV"])
 def test_patients_who_are_added_change_no_row_of_the_others(version, tmp_path):
     for name, count in (("few", 20), ("more", 50)):
@@ -497,7 +492,7 @@ def test_patients_who_are_added_change_no_row_of_the_others(version, tmp_path):
         assert more.startswith(few) and len(more) > len(few)
 
 
-def test_both_forms_tell_of_the_same_stays(tmp_path):
+def test_both_forms_have_the_same_stays(tmp_path):
     write_hospitals(tmp_path)
     third, fourth = Hospital(tmp_path / "hospital-iii"), Hospital(tmp_path / "hospital-iv")
     assert third.risk == fourth.risk
@@ -506,7 +501,7 @@ def test_both_forms_tell_of_the_same_stays(tmp_path):
     ]
 
 
-def test_the_stage_tells_how_many_rows_it_wrote(tmp_path):
+def test_the_stage_counts_the_rows_that_it_wrote(tmp_path):
     metrics = run(HospitalSettings(subjects=10), StageContext(tmp_path, tmp_path))
     assert metrics["rows/patients"] == 10
     assert metrics["rows/noteevents"] == len(rows(tmp_path / "mimic" / "NOTEEVENTS.csv.gz"))

@@ -7,8 +7,7 @@ import pytest
 from bertrelay.stage import StageContext
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
-from pipelines.samples import write_papers
-from pipelines.samples.papers_stage import run
+from pipelines.samples.papers import run_papers, write_papers
 from pipelines.samples.settings import PaperSettings
 from pipelines.source import built_in_names
 
@@ -16,13 +15,6 @@ from pipelines.source import built_in_names
 def papers(folder):
     with gzip.open(folder / "papers.jsonl.gz", "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
-
-
-def test_the_same_seed_writes_the_same_bytes_and_another_others(tmp_path):
-    for folder, seed in (("one", 7), ("again", 7), ("other", 8)):
-        assert write_papers(tmp_path / folder, seed, 40) == {"papers.jsonl.gz": 40}
-    one, again, other = ((tmp_path / name / "papers.jsonl.gz").read_bytes() for name in ("one", "again", "other"))
-    assert one == again != other
 
 
 def test_every_paper_has_an_id_and_a_text_of_its_own(tmp_path):
@@ -40,8 +32,8 @@ def test_a_paper_keeps_to_its_drug_and_its_gene(tmp_path):
     assert len(set().union(*genes)) > 200
 
 
-def test_the_stage_tells_how_many_it_wrote(tmp_path):
-    assert run(PaperSettings(documents=12), StageContext(tmp_path, tmp_path)) == {"documents/papers": 12.0}
+def test_the_stage_counts_what_it_wrote(tmp_path):
+    assert run_papers(PaperSettings(documents=12), StageContext(tmp_path, tmp_path)) == {"documents/papers": 12.0}
     assert len(papers(tmp_path)) == 12
 
 

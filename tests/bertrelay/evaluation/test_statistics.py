@@ -18,7 +18,7 @@ from bertrelay.evaluation.statistics import (
     with_intervals,
 )
 from domain.clinical.metrics import Ranking, auroc
-from pipelines.samples.hospital import draw_risks
+from pipelines.samples.patients import draw_risks
 
 CHANCE = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ import io
 import re
 from pathlib import Path
 
-from pipelines.samples.hospital.tables import COLUMNS_III
+from pipelines.samples.hospital import columns as columns_of
 
 MARK = re.compile(rb"qzx|2177-", re.IGNORECASE)  # no hash has such letters
 STAYS = 40
@@ -20,7 +20,7 @@ Rows = dict[str, list[list[str]]]
 
 
 def columns(table: str) -> list[str]:
-    return next(header for name, header in COLUMNS_III.items() if name.upper() == table).upper().split(",")
+    return columns_of("III")[table]
 
 
 def cell(column: str, number: int) -> str:

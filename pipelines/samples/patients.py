@@ -1,34 +1,46 @@
-"""Patients and their stays: who comes when, why, for how long, and whether the patient comes back as was drawn.
+"""The patients of the made-up hospital: who comes when, why, for how long, and with which risk of return.
 
-Every oddity of the real tables has its place here or in the tables, and none of them bends the risk: what is dropped,
-joined or counted in another way is chosen without a look at whether the patient returns.
+Four conditions raise the risk, and nothing else does. Whether a patient returns is drawn from it, so the best AUROC
+that anyone can reach is a matter of arithmetic. The oddities of the real tables never bend the risk: what is dropped,
+joined or counted in another way is chosen without regard to whether the patient returns.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
+from itertools import product
+from math import exp, prod
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pipelines.samples.hospital.phrases import OTHER_DIAGNOSES, PROBLEMS, Diagnosis, Problem
-from pipelines.samples.hospital.risk import Prognosis, draw_given, draw_prognosis
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.samples.templates import load
+
+WEIGHTS = (2.1, 2.2, 2.3, 2.4)
+"""What each condition adds to the log-odds of an unplanned return within 30 days."""
+INTERCEPT = -4.4
+SHARE = 0.35
+"""Of stays that a condition is present in; the conditions are independent of each other."""
 
 Kind = Literal["unplanned", "planned", "observation", "newborn", "donor"]
 
 FIRST_YEAR = 2105
 WINDOW = timedelta(days=30)
 MOST_STAYS = 20
-MOST_BESIDES = 4
+MOST_DIAGNOSES = 4
 STAYS_OF_IDS = 64
 ID_PRIME = 2**31 - 1
 ID_STEP = 950_706_376
-"""Stay n is number n · step modulo a prime: no two are the same, and a number says nothing of the order of stays."""
+"""Stay n is number n · step modulo a prime: no two are the same, and a number does not reveal the order of stays."""
 
 NEWBORN = 0.08
 OVER_89 = 0.05
 FIRST_IS_PLANNED = 0.15
 PLANNED_BETWEEN = 0.10
-GOES_ON = 0.30
+SEEN_LATER = 0.30
 """Of patients who do not return in time, those who are seen again later."""
 OBSERVED = 0.10
 EXACTLY_THE_WINDOW = 0.02
@@ -41,20 +53,104 @@ DIES_SOON, DIES_LATER = 0.05, 0.10
 """After the last stay: within the window, and some time after it."""
 
 
+class Prognosis(NamedTuple):
+    """Which conditions a patient leaves with, the risk that follows from them, and the outcome."""
+
+    present: tuple[bool, ...]
+    risk: float
+    returns: bool
+
+
+def draw_prognosis(random: Random) -> Prognosis:
+    """A patient's conditions, and a return drawn from their risk."""
+    present = tuple(random.random() < SHARE for _ in WEIGHTS)
+    risk = risk_of(present)
+    return Prognosis(present, risk, random.random() < risk)
+
+
+def draw_given(random: Random, returns: bool) -> Prognosis:
+    """A patient's conditions, given whether the patient returns: the risk is as true as it is for all."""
+    while True:
+        drawn = draw_prognosis(random)
+        if drawn.returns == returns:
+            return drawn
+
+
+def risk_of(present: tuple[bool, ...]) -> float:
+    """The probability of an unplanned return within 30 days."""
+    log_odds = INTERCEPT + sum(weight for weight, is_present in zip(WEIGHTS, present, strict=True) if is_present)
+    return 1 / (1 + exp(-log_odds))
+
+
+def draw_risks(count: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """True risks and outcomes of `count` stays, both (count,), without a hospital around them."""
+    generator = np.random.default_rng(seed)
+    present = generator.random((count, len(WEIGHTS))) < SHARE  # (count, conditions)
+    risks = 1 / (1 + np.exp(-(INTERCEPT + present @ np.array(WEIGHTS))))  # (count,)
+    return risks, generator.random(count) < risks
+
+
+def best_auroc() -> float:
+    """The AUROC of the true risk over all stays there could be: no model can do better."""
+    risks, shares = _cases()
+    returning, staying = shares * risks, shares * (1 - risks)
+    wins = (risks[:, None] > risks) + 0.5 * (risks[:, None] == risks)  # (cases that return, cases that do not)
+    return float(returning @ wins @ staying / (returning.sum() * staying.sum()))
+
+
+def prevalence() -> float:
+    """The share of stays that an unplanned return follows within 30 days."""
+    risks, shares = _cases()
+    return float(risks @ shares)
+
+
+def _cases() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The risk of each combination of conditions, and its share of all stays, both (combinations,)."""
+    cases = list(product((False, True), repeat=len(WEIGHTS)))
+    shares = [prod(SHARE if is_present else 1 - SHARE for is_present in case) for case in cases]
+    return np.array([risk_of(case) for case in cases]), np.array(shares)
+
+
+class Diagnosis(NamedTuple):
+    """In words, and as ICD-9 and ICD-10 codes, which are text: some begin with zeros.
+
+    complaint, finding, treatment: of why a patient comes, what the patient, the examination and the report say.
+    """
+
+    name: str
+    icd9: str
+    icd10: str
+    complaint: str = ""
+    finding: str = ""
+    treatment: str = ""
+
+
+@cache
+def problems() -> tuple[Diagnosis, ...]:
+    """Why patients come."""
+    return tuple(Diagnosis(**row) for row in load("hospital")["problems"])
+
+
+@cache
+def other_diagnoses() -> tuple[Diagnosis, ...]:
+    """What patients have besides."""
+    return tuple(Diagnosis(**row) for row in load("hospital")["diagnoses"])
+
+
 @dataclass(frozen=True)
 class Stay:
     """One admission.
 
     prognosis: None where nobody is to come back: a newborn, a death, a donor.
-    severity: 0 to 2, how ill the patient came; it has a part in death and length, and none in the risk of return.
-    besides: other diagnoses, which have a part in nothing.
+    severity: 0 to 2, how ill the patient came; it affects death and length, and not the risk of return.
+    besides: other diagnoses, which affect nothing.
     """
 
     hadm_id: int
     kind: Kind
     admitted: datetime
     discharged: datetime
-    problem: Problem
+    problem: Diagnosis
     severity: int
     prognosis: Prognosis | None
     died: bool = False
@@ -70,7 +166,7 @@ class Subject:
     sex: str
     born: datetime
     died: datetime | None
-    stays: tuple[Stay, ...] = field(default=())
+    stays: tuple[Stay, ...]
 
     @property
     def age(self) -> int:
@@ -79,30 +175,28 @@ class Subject:
 
 
 def draw_subject(seed: int, number: int) -> tuple[Subject, Random]:
-    """Patient `number` of the hospital, and the source of chance for what is written of this one."""
+    """Patient `number` of the hospital, and the generator for what is written of this one."""
     random = Random(f"{seed} {number}")
     start = datetime(FIRST_YEAR, 1, 1) + timedelta(minutes=random.randrange(80 * 365 * 24 * 60))
     is_newborn = random.random() < NEWBORN
-    stays = _newborn(random, number, start) if is_newborn else tuple(_stays(random, number, start))
-    stays = _with_other_diagnoses(Random(f"{seed} {number} besides"), stays)
+    stays = (_newborn(random, number, start),) if is_newborn else tuple(_stays(random, number, start))
+    others = Random(f"{seed} {number} besides")
+    stays = tuple(
+        replace(stay, besides=tuple(others.sample(other_diagnoses(), others.randint(1, MOST_DIAGNOSES))))
+        for stay in stays
+    )
     years = random.uniform(90, 99) if random.random() < OVER_89 else random.uniform(19, 89)
     born = stays[0].admitted if is_newborn else start - timedelta(days=years * 365.25)
     return Subject(10_000 + number, random.choice("FM"), born, _death(random, stays), stays), random
 
 
-def _with_other_diagnoses(random: Random, stays: tuple[Stay, ...]) -> tuple[Stay, ...]:
-    return tuple(
-        replace(stay, besides=tuple(random.sample(OTHER_DIAGNOSES, random.randint(1, MOST_BESIDES)))) for stay in stays
-    )
-
-
-def _newborn(random: Random, number: int, start: datetime) -> tuple[Stay, ...]:
+def _newborn(random: Random, number: int, start: datetime) -> Stay:
     discharged = start + timedelta(minutes=random.randint(1 * 1440, 9 * 1440))
-    return (Stay(_hadm_id(number, 0), "newborn", start, discharged, random.choice(PROBLEMS), 0, None),)
+    return Stay(_hadm_id(number, 0), "newborn", start, discharged, random.choice(problems()), 0, None)
 
 
 def _stays(random: Random, number: int, start: datetime) -> Iterator[Stay]:
-    """Stays until one is not followed by another; each return keeps to what the prognosis before it said."""
+    """Stays until one is not followed by another; each return is the outcome of the prognosis before it."""
     ids = (_hadm_id(number, order) for order in range(STAYS_OF_IDS))
     kind: Kind = "planned" if random.random() < FIRST_IS_PLANNED else _unplanned(random)
     for order in range(MOST_STAYS):
@@ -117,7 +211,7 @@ def _stays(random: Random, number: int, start: datetime) -> Iterator[Stay]:
             between = _between(random, next(ids), stay, start)
             yield between
             start = start if prognosis.returns else _next_start(random, between.discharged, False)
-        if not prognosis.returns and random.random() >= GOES_ON:
+        if not prognosis.returns and random.random() >= SEEN_LATER:
             return
         kind = "unplanned" if prognosis.returns else _unplanned(random)
 
@@ -127,7 +221,7 @@ def _hadm_id(number: int, order: int) -> int:
 
 
 def _unplanned(random: Random) -> Kind:
-    """Of a stay that is no return: one for observation is then as well counted as not."""
+    """Of a stay that is no return: one for observation may then be counted or not."""
     return "observation" if random.random() < OBSERVED else "unplanned"
 
 
@@ -135,7 +229,7 @@ def _stay(random: Random, hadm_id: int, kind: Kind, start: datetime, prognosis: 
     severity = random.choices((0, 1, 2), (5, 3, 2))[0]
     days = min(random.lognormvariate(0.9 + 0.35 * severity, 0.6), 40)
     end = start + timedelta(minutes=max(int(days * 1440), 600))
-    return Stay(hadm_id, kind, start, end, random.choice(PROBLEMS), severity, prognosis)
+    return Stay(hadm_id, kind, start, end, random.choice(problems()), severity, prognosis)
 
 
 def _next_start(random: Random, discharged: datetime, returns: bool) -> datetime:
@@ -152,14 +246,13 @@ def _next_start(random: Random, discharged: datetime, returns: bool) -> datetime
 def _between(random: Random, hadm_id: int, before: Stay, following: datetime) -> Stay:
     """A planned stay between `before` and the next unplanned one, which then is the return from both or from neither.
 
-    Its conditions are drawn given that outcome, and it is as likely after the one as after the other, so its risk is
-    a true one too.
+    Its conditions are drawn given that outcome, and it is as likely after either, so its risk is a true one too.
     """
-    room = following - before.discharged
-    admitted = _whole_minutes(before.discharged + room * random.uniform(0.2, 0.5))
+    gap = following - before.discharged
+    admitted = _whole_minutes(before.discharged + gap * random.uniform(0.2, 0.5))
     prognosis = draw_given(random, before.prognosis is not None and before.prognosis.returns)
     stay = _stay(random, hadm_id, "planned", admitted, prognosis)
-    return replace(stay, discharged=_whole_minutes(min(stay.discharged, admitted + room * 0.4)))
+    return replace(stay, discharged=_whole_minutes(min(stay.discharged, admitted + gap * 0.4)))
 
 
 def _parts(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
@@ -182,7 +275,7 @@ def _parts(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
 
 
 def _last(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
-    """A stay that ends in death, now and then with the account of an organ donor after it."""
+    """A stay that ends in death, sometimes with the account of an organ donor after it."""
     dead = replace(stay, died=True, prognosis=None)
     yield dead
     if random.random() < DONORS:
@@ -193,7 +286,7 @@ def _last(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
 
 
 def _death(random: Random, stays: tuple[Stay, ...]) -> datetime | None:
-    """When the patient dies, if the tables know; a death at home is the end of no stay."""
+    """When the patient dies, if the tables record it; a death at home is the end of no stay."""
     chance = random.random()
     last = stays[-1]
     if last.died:

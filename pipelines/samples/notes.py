@@ -1,0 +1,352 @@
+"""The notes of the made-up hospital: which are written, when, by whom, and with which oddities of the real ones.
+
+One must read who has what to know the risk. Numbers of statements and denials carry no information about it, for
+harmless findings fill them up; a condition that is absent is sometimes denied, and relatives may have it. So words
+counted without their order are misleading at times.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import accumulate, cycle, islice
+from random import Random
+from typing import Any, Literal
+
+from pipelines.samples.patients import Stay, Subject, draw_prognosis
+from pipelines.samples.templates import Blanks, load
+
+NoteKind = Literal["report", "addendum", "radiology", "tracing", "care"]
+
+STATEMENTS, DENIALS, RELATIVES = 4, 3, 1
+DENIED = 0.4
+"""Of denials, those of a condition that could have been there; the others are of something harmless."""
+MIXED = 0.3
+
+SECOND_REPORT, ADDENDUM, ADDENDUM_BEFORE = 0.03, 0.06, 0.1
+AUTHORS = ("Nursing", "Nursing/other", "Physician ", "Respiratory ", "Case Management ", "General")
+"""Categories of care notes; the blanks at the end are in the real tables too."""
+EARLY_AUTHORS = AUTHORS[:3]
+"""Whose early notes state the patient's conditions."""
+MOST_CARE_NOTES = 7
+RADIOLOGY, TRACING = 0.6, 0.3
+NO_TIME, ERROR, NO_STAY = 0.03, 0.02, 0.08
+LATE = 0.1
+"""Of stays that a return can follow, those with a discharge note from afterwards that states the outcome."""
+LATE_ROW_ID = 10_000_000_000
+"""Above all others, so that late notes change no number of another row."""
+
+ESSENTIAL_WORDS = 160
+WORDS_OF_FILLING = 8.3
+SPREAD = 0.25
+"""Standard deviation of the filling, relative to it."""
+SPOKEN = ("presenting", "social", "course", "condition")
+"""The sections that state the patient's conditions."""
+BRIEF = (
+    "History of Present Illness",
+    "Social History",
+    "Family History",
+    "Brief Hospital Course",
+    "Discharge Condition",
+)
+"""The sections of a report that is to be shorter than all that is essential."""
+LINE = 76
+NUMBERS = {"few": (2, 9), "minute": (10, 59), "hundred": (90, 140), "hundreds": (141, 320)}
+MASK = re.compile(r"\[\*\*[^*]*\*\*\]")
+
+
+@dataclass(frozen=True)
+class Note:
+    """One note.
+
+    hadm_id: None for a note that belongs to no stay.
+    charted: when; has_time: whether its table knows more than the day.
+    row_id: in its table; None for the number of its row there.
+    """
+
+    hadm_id: int | None
+    kind: NoteKind
+    category: str
+    description: str
+    charted: datetime
+    text: str
+    has_time: bool = True
+    is_error: bool = False
+    row_id: int | None = None
+
+
+def wordings(name: str) -> Any:
+    """The findings, statements or sentences of this name in `data/hospital.toml`."""
+    data = load("hospital")
+    tables = (data["findings"], data["statements"], data["filling"], data["other_notes"])
+    return next(table[name] for table in tables if name in table)
+
+
+def notes_of(random: Random, subject: Subject, words: int, early: bool) -> list[Note]:
+    """All notes of a patient in no order; `early` ones beside reports and radiology, where MIMIC-III has them."""
+    notes = [note for stay in subject.stays for note in _of_stay(random, subject, stay, words, early)]
+    if random.random() < NO_STAY:
+        notes.append(_of_no_stay(random, subject.stays[-1]))
+    random.shuffle(notes)
+    return notes
+
+
+def late_notes_of(random: Random, subject: Subject) -> Iterator[Note]:
+    """Reports and addenda that give the outcome away: from three days after the discharge on, or after the next stay.
+
+    Nobody has them at the discharge, so a model that reads them looks better than it is.
+    """
+    ends = accumulate((stay.discharged for stay in subject.stays), max)
+    begins = (*(stay.admitted for stay in subject.stays[1:]), None)
+    for stay, end, begin in zip(subject.stays, ends, begins, strict=True):
+        overlaps = begin is not None and begin <= end
+        if overlaps or stay.prognosis is None or random.random() >= LATE:
+            continue
+        until = (begin or end + timedelta(days=30)) - timedelta(days=2)
+        first = end + timedelta(days=3)
+        if begin is None or (first < until and random.random() < 0.5):
+            day = first + (until - first) * random.random()
+        else:
+            day = begin + timedelta(days=1)
+        text = f"Addendum:\n{wordings('returned' if stay.prognosis.returns else 'stayed_away')}\n"
+        note = _report(stay, day, text, "report" if random.random() < 0.5 else "addendum")
+        yield replace(note, row_id=LATE_ROW_ID + stay.hadm_id)
+
+
+def _of_stay(random: Random, subject: Subject, stay: Stay, words: int, early: bool) -> Iterator[Note]:
+    if stay.kind == "donor":
+        return
+    if stay.kind == "newborn":
+        yield from _of_newborn(random, stay)
+        return
+    # Who dies had conditions too, of which nothing came.
+    present = (stay.prognosis or draw_prognosis(random)).present
+    yield from _reports(random, subject, stay, statements(random, present), words)
+    if random.random() < RADIOLOGY:
+        charted = stay.admitted + (stay.discharged - stay.admitted) * random.random()
+        findings = prose(_sampled(random, "radiology", 3, charted))
+        text = f"CHEST, PORTABLE\nREASON: {stay.problem.complaint}\nFINDINGS: {findings}\n"
+        yield Note(stay.hadm_id, "radiology", "Radiology", "CHEST (PORTABLE AP)", charted, text)
+    if early:
+        yield from _care(random, stay, statements(random, present))
+        if random.random() < TRACING:
+            category = random.choice(("ECG", "Echo"))
+            text = prose(_filled(random, wordings("ecg"), stay.admitted)) + "\n"
+            yield Note(stay.hadm_id, "tracing", category, "Report", stay.admitted, text, has_time=False)
+
+
+def _reports(random: Random, subject: Subject, stay: Stay, stated: Sequence[str], words: int) -> Iterator[Note]:
+    """One discharge report; or two, or one and an addendum, which then share the statements among them."""
+    chance = random.random()
+    shared = chance < SECOND_REPORT + ADDENDUM
+    first, rest = (stated[:-2], stated[-2:]) if shared else (stated, [])
+    reported = stay.discharged + timedelta(hours=random.randint(0, 30))
+    yield _report(stay, reported, _summary(random, subject, stay, first, words))
+    if chance < SECOND_REPORT:
+        yield _report(stay, reported + timedelta(days=1), _summary(random, subject, stay, rest, words))
+    elif shared:
+        day = reported + timedelta(days=-1 if random.random() < ADDENDUM_BEFORE else random.randint(0, 5))
+        lines = ["Dictated on {date} after the report.", *rest, "Signed by Dr. {name}."]
+        yield _report(stay, day, f"Addendum:\n{prose(_filled(random, lines, stay.discharged))}\n", "addendum")
+
+
+def _report(stay: Stay, charted: datetime, text: str, kind: NoteKind = "report") -> Note:
+    return Note(stay.hadm_id, kind, "Discharge summary", kind.capitalize(), charted, text, has_time=False)
+
+
+def _care(random: Random, stay: Stay, stated: Sequence[str]) -> Iterator[Note]:
+    """Notes of nurses and physicians: those of the first day share all statements among them."""
+    days = (stay.discharged - stay.admitted) / timedelta(days=1)
+    early = random.randint(1, 3)
+    for number in range(early):
+        hours = min(random.uniform(1, 22), days * 20)
+        text = _care_text(random, stay, stated[number::early], opening=number == 0)
+        yield _care_note(random, stay, random.choice(EARLY_AUTHORS), hours, text)
+    for _ in range(min(int(days), MOST_CARE_NOTES - early)):
+        text = _care_text(random, stay, [], opening=False)
+        yield _care_note(random, stay, random.choice(AUTHORS), random.uniform(0, 24 * days), text)
+    if random.random() < ERROR:  # written into the chart of the wrong patient
+        text = _care_text(random, stay, statements(random, draw_prognosis(random).present), opening=True)
+        yield replace(_care_note(random, stay, "Nursing", random.uniform(1, 10), text), is_error=True)
+
+
+def _care_note(random: Random, stay: Stay, category: str, hours: float, text: str) -> Note:
+    has_time = hours < 23 or random.random() >= NO_TIME
+    charted = stay.admitted + timedelta(minutes=int(hours * 60))
+    description = "Report" if category == "Nursing/other" else f"{category.strip()} Progress Note"
+    return Note(stay.hadm_id, "care", category, description, charted, text, has_time)
+
+
+def _care_text(random: Random, stay: Stay, stated: Sequence[str], opening: bool) -> str:
+    """A care note; its `opening` states why the patient came, how ill, and each diagnosis."""
+    body = [*stated, *_sampled(random, "nursing", 2, stay.discharged), random.choice(wordings("other"))]
+    random.shuffle(body)
+    besides = ", ".join(each.name for each in stay.besides)
+    severity = wordings("severity")[stay.severity]
+    admitted = f"Admitted with {stay.problem.name}. {severity}\nKnown besides: {besides}.\n"
+    return f"{admitted if opening else ''}{_vitals(random)}\n{prose(body)}\n"
+
+
+def _of_no_stay(random: Random, last: Stay) -> Note:
+    """A note between stays, or one whose stay nobody wrote down."""
+    charted = last.admitted + timedelta(hours=random.randint(-900, 900))
+    text = prose(_sampled(random, "radiology", 3, charted)) + "\n"
+    return Note(None, "radiology", "Radiology", "CHEST (PA & LAT)", charted, text)
+
+
+def _of_newborn(random: Random, stay: Stay) -> Iterator[Note]:
+    lines = _sampled(random, "newborn", 4, stay.discharged)
+    yield _report(stay, stay.discharged, f"Newborn Care:\n{prose(lines)}\n")
+    for _ in range(2):
+        text = prose(_sampled(random, "newborn", 2, stay.discharged)) + "\n"
+        yield _care_note(random, stay, "Nursing/other", random.uniform(0, 24), text)
+
+
+def statements(random: Random, present: Sequence[bool]) -> list[str]:
+    """All that is written of the patient's conditions, in any order; every present one is stated."""
+    harmless = cycle(random.sample(wordings("harmless"), len(wordings("harmless"))))
+    there = [_condition(random, number) for number, is_present in enumerate(present) if is_present]
+    there += [next(harmless) for _ in range(STATEMENTS - len(there))]
+    absent = [number for number, is_present in enumerate(present) if not is_present]
+    random.shuffle(absent)
+    denied = [
+        _condition(random, absent.pop()) if absent and random.random() < DENIED else next(harmless)
+        for _ in range(DENIALS)
+    ]
+    random.shuffle(there)
+    sentences = []
+    if random.random() < MIXED:
+        sentences.append(wordings("mixed").format(there.pop(), denied.pop()))
+    sentences += [random.choice(wordings("asserted")).format(finding) for finding in there]
+    sentences += [random.choice(wordings("negated")).format(finding) for finding in denied]
+    random.shuffle(sentences)
+    return sentences
+
+
+def statements_of_relatives(random: Random) -> list[str]:
+    """What the family has, which carries no information about the patient."""
+    numbers = random.sample(range(len(wordings("conditions"))), RELATIVES)
+    return [random.choice(wordings("of_relatives")).format(_condition(random, number)) for number in numbers]
+
+
+def _condition(random: Random, number: int) -> str:
+    wording: str = random.choice(wordings("conditions")[number])
+    return wording
+
+
+def _summary(random: Random, subject: Subject, stay: Stay, stated: Sequence[str], words: int) -> str:
+    """A discharge summary of about `words` words, with the sentences of `stated` spread over its sections."""
+    parts: dict[str, list[str]] = {}
+    for sentence in stated:
+        parts.setdefault(random.choice(SPOKEN), []).append(sentence)
+    for name, templates in _filling(random, words).items():
+        lines = _filled(random, templates, stay.discharged)
+        mixed = [*parts.get(name, ()), *lines]
+        parts[name] = random.sample(mixed, len(mixed)) if name in parts else lines
+    sections = _sections(random, stay, parts)
+    if words < ESSENTIAL_WORDS:
+        return "\n\n".join(f"{header}:\n{text}" for header, text in sections if header in BRIEF) + "\n"
+    return "\n\n".join((_head(random, subject, stay), *(f"{header}:\n{text}" for header, text in sections))) + "\n"
+
+
+def _filling(random: Random, words: int) -> dict[str, list[str]]:
+    """The sentences of each section that mean nothing for the risk; none repeats before all were used."""
+    data = load("hospital")
+    wanted = max(words - ESSENTIAL_WORDS, 0) / WORDS_OF_FILLING
+    count = max(round(random.gauss(wanted, SPREAD * wanted)), 0)
+    lengths = Counter(random.choices(tuple(data["shares"]), tuple(data["shares"].values()), k=count))
+    return {
+        name: list(islice(cycle(random.sample(data["filling"][name], len(data["filling"][name]))), length))
+        for name, length in lengths.items()
+    }
+
+
+def _head(random: Random, subject: Subject, stay: Stay) -> str:
+    return (
+        f"Admission Date:  {date_mask(stay.admitted)}              Discharge Date:   {date_mask(stay.discharged)}\n\n"
+        f"Name:  [**Known lastname {random.randrange(9999)}**]             Sex:   {subject.sex}\n\n"
+        f"Service: {'SURGERY' if stay.kind == 'planned' else 'MEDICINE'}"
+    )
+
+
+def _sections(random: Random, stay: Stay, parts: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """Headers and texts in their order, without empty sections."""
+    problem, severity = stay.problem, wordings("severity")[stay.severity]
+    warning = wordings("warning").format(_condition(random, random.randrange(len(wordings("conditions")))))
+    home, away = (" ", "x") if stay.severity == 2 or stay.died else ("x", " ")
+    filled = {name: parts.get(name, []) for name in (*load("hospital")["filling"], *SPOKEN)}
+    written = (
+        ("Chief Complaint", problem.complaint),
+        ("History of Present Illness", prose([severity, *filled["presenting"]])),
+        ("Past Medical History", numbered(filled["past"])),
+        ("Social History", prose(filled["social"])),
+        ("Family History", prose(statements_of_relatives(random))),
+        ("Physical Exam", "\n".join((_vitals(random), problem.finding, *filled["examined"]))),
+        ("Pertinent Results", "\n".join(filled["labs"])),
+        ("Brief Hospital Course", prose([problem.treatment, *filled["course"]])),
+        ("Discharge Medications", numbered(filled["medications"])),
+        ("Discharge Disposition", "Expired" if stay.died else f"[{home}] Home  [{away}] Extended care"),
+        ("Discharge Diagnosis", problem.name.capitalize()),
+        ("Discharge Condition", prose(filled["condition"])),
+        ("Discharge Instructions", "" if stay.died else prose([warning, *filled["instructions"]])),
+    )
+    return [(header, text) for header, text in written if text]
+
+
+def _sampled(random: Random, name: str, count: int, day: datetime) -> list[str]:
+    return _filled(random, random.sample(wordings(name), count), day)
+
+
+def _filled(random: Random, templates: Iterable[str], day: datetime) -> list[str]:
+    """`templates` with dates shortly before `day`, names and numbers in them, masked as in MIMIC-III."""
+
+    def draw(name: str) -> str:
+        match name:
+            case "date":
+                return date_mask(day - timedelta(days=random.randrange(20)))
+            case "name":
+                return f"[**Last Name (STitle) {random.randrange(9999)}**]"
+            case "hospital":
+                return f"[**Hospital{random.randint(1, 4)} {random.randrange(99)}**]"
+            case "phone":
+                return f"[**Telephone/Fax (1) {random.randrange(9999)}**]"
+            case "ratio":
+                return f"{random.uniform(0.6, 2.4):.1f}"
+            case "percent":
+                return f"{random.uniform(24, 38):.1f}"
+            case _:
+                return str(random.randint(*NUMBERS[name]))
+
+    return [template.format_map(Blanks(draw)) for template in templates]
+
+
+def date_mask(day: datetime) -> str:
+    return f"[**{day.year}-{day.month}-{day.day}**]"
+
+
+def masked_as_in_iv(text: str) -> str:
+    """`text` with all masks as in MIMIC-IV: three underscores that do not show what they hide."""
+    return MASK.sub("___", text)
+
+
+def prose(sentences: Sequence[str]) -> str:
+    """A paragraph, its lines broken where they are full."""
+    text = " ".join(sentences)
+    lines, start = [], 0
+    while len(text) - start > LINE:
+        end = text.rindex(" ", start, start + LINE)
+        lines.append(text[start:end])
+        start = end + 1
+    return "\n".join((*lines, text[start:]))
+
+
+def numbered(items: Sequence[str]) -> str:
+    return "\n".join(f"{number}. {item}" for number, item in enumerate(items, start=1))
+
+
+def _vitals(random: Random) -> str:
+    return (
+        f"Vitals: T {random.uniform(96.8, 99.9):.1f} BP {random.randint(95, 160)}/{random.randint(50, 95)} "
+        f"HR {random.randint(55, 115)} RR {random.randint(12, 26)} O2 sat {random.randint(90, 100)}% RA"
+    )
