@@ -184,8 +184,8 @@ def use_of(method: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
 MODELS: dict[str, Callable[[Path], Callable[[], Any]]] = {
     "student": lambda folder: use_of(SentenceEncoder.load(folder).encode, TEXTS),
     "teacher": lambda folder: use_of(SentenceEncoder.load(folder).encode, TEXTS),
-    "cross-encoder": lambda folder: use_of(load_scorer(folder).score, PAIRS),
-    "poly-encoder": lambda folder: use_of(load_scorer(folder).score, PAIRS),
+    "cross-encoder": lambda folder: use_of(load_scorer(folder).predict, PAIRS),
+    "poly-encoder": lambda folder: use_of(load_scorer(folder).predict, PAIRS),
     "bilstm": lambda folder: partial(BiLstmEncoder.load(folder).encode, TEXTS),
     "pretraining": pretrained,
     "ner": lambda folder: use_of(EntityTagger.load(folder).tag, TEXTS),

@@ -1,6 +1,10 @@
-"""What networks that score pairs of sentences share."""
+"""The cross-encoder: a BERT that reads both sentences of a pair at once; slower than vectors, and a good re-ranker.
 
-from collections.abc import Sequence
+On disk it is a plain transformers folder that `AutoModelForSequenceClassification` loads, and sentence-transformers'
+`CrossEncoder`.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
@@ -10,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 (its usual name)
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import (
@@ -28,111 +31,50 @@ from bertrelay.backbone import (
     warn_of_special_tokens,
 )
 from bertrelay.cpu_kernels import use_cpu_kernels, using
-from bertrelay.data.texts import each_pair
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.data.texts import each_pair, texts_of
+from bertrelay.errors import RequestError, WorkError, check_count
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
 from bertrelay.layout import read_layout
+from bertrelay.progress import Bar, progress
 
 Pairs = Sequence[tuple[str, str]]
 
-
-LOSS = "cross_entropy"
-
-
-def cross_entropy(logits: Tensor, scores: Tensor) -> Tensor:
-    """Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s from 0 to 1, both (pairs,)."""
-    return F.binary_cross_entropy_with_logits(logits, scores, reduction="sum")
+MAX_TOKENS = 256
+# On BERT's pooled first token, or on all token vectors, as RoBERTa's.
+HEADS = ({"dropout", "classifier"}, {"classifier"})
+TOKENIZED_PAIRS = 8_192  # tokenized at once
 
 
 class PaddedPairs(Protocol):
     """Tokens of pairs.
 
-    sides: rows of a batch that a pair takes.
+    rows_per_pair: rows of a batch that a pair takes.
     lengths: padded tokens that a pair brings to a batch in which it is the longest, (pairs,).
     """
 
-    sides: ClassVar[int]
+    rows_per_pair: ClassVar[int]
 
     @property
     def lengths(self) -> NDArray[np.int64]: ...
 
     def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
-        """What the network is called with for these pairs; as wide as the longest of them when not told."""
+        """The network's inputs for these pairs; as wide as the longest of them by default."""
         ...
-
-
-class PairScorer(Protocol):
-    """A network from pairs of sentences to logits (pairs,), whose sigmoid is the score."""
-
-    pad_id: int
-    training: bool
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def backbone(self) -> nn.Module: ...
-
-    @property
-    def max_tokens(self) -> int: ...
-
-    def tokenize(self, pairs: Pairs) -> PaddedPairs: ...
-
-    def train(self, mode: bool = True) -> object: ...
-
-    def __call__(self, **inputs: Tensor) -> Tensor: ...
-
-
-def score_pairs(model: PairScorer, pairs: Pairs, precision: str, batch_tokens: int | None) -> NDArray[np.float32]:
-    """The scores of `pairs` from 0 to 1, float32 (pairs,): longest first, in batches of `batch_tokens`.
-
-    Raises RequestError for what is no list of pairs, WorkError for scores that are no numbers.
-    """
-    pairs = list(each_pair(pairs, "score"))
-    if not pairs:
-        return np.zeros(0, np.float32)
-    precision, tokens = resolve_precision(precision, model.device), model.tokenize(pairs)
-    size = best_batch_tokens(model.device, batch_tokens) // tokens.sides
-    lengths, scores = tokens.lengths // tokens.sides, np.empty(len(pairs), np.float32)
-    packed = pack_for(int(lengths.sum()), model.backbone, precision, size)
-    with computing(model, precision), using(packed):
-        for rows, width, height in sorted_batches(lengths, size, model.max_tokens):
-            inputs = tokens.padded(np.pad(rows, (0, height - len(rows)), mode="edge"), model.pad_id, width)
-            logits = model(**{name: each.to(model.device) for name, each in inputs.items()})  # (height,)
-            scores[rows] = torch.sigmoid(logits[: len(rows)]).cpu().numpy()
-    _check_finite(scores)
-    return scores
-
-
-def _check_finite(scores: NDArray[np.float32]) -> None:
-    spoilt = np.flatnonzero(~np.isfinite(scores))
-    if len(spoilt):
-        raise WorkError(
-            f"expected scores from 0 to 1, found {len(spoilt):,} of {len(scores):,} that are no numbers, the first for "
-            f"pair {spoilt[0]:,} counted from 0. Check the model's weights, or ask for precision fp32."
-        )
-
-
-BLOCK = 8_192  # pairs tokenized at once
 
 
 @dataclass(frozen=True)
 class PairTokens:
-    """The ids of pairs and their token types, end to end, (all tokens,); lengths and starts of pairs, (pairs,)."""
+    """The ids of pairs and their token types, end to end, (all tokens,); lengths of pairs, (pairs,)."""
 
     ids: NDArray[np.int32]
     types: NDArray[np.int32]
     lengths: NDArray[np.int64]
-    sides: ClassVar[int] = 1
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        return np.cumsum(self.lengths) - self.lengths
+    rows_per_pair: ClassVar[int] = 1
 
     def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
         """What a network of transformers is called with, each (rows, width)."""
-        starts, lengths = self.starts[rows], self.lengths[rows]
+        starts, lengths = (np.cumsum(self.lengths) - self.lengths)[rows], self.lengths[rows]
         width = width or int(lengths.max())
         ids, mask = padded(self.ids, starts, lengths, width, pad_id)
         types, _ = padded(self.types, starts, lengths, width, 0)
@@ -140,36 +82,110 @@ class PairTokens:
         return {name: torch.from_numpy(values) for name, values in named.items()}
 
 
-def pair_rules(tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> Tokenizer:
-    """A copy of the tokenizer's rules that cuts the longer of two sentences until the pair has `max_tokens`."""
-    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    rules.no_padding()
-    check_max_tokens(rules, max_tokens, sentences=2)
-    rules.enable_truncation(max_tokens, strategy="longest_first")
-    return rules
+class PairScorer(nn.Module):
+    """A network from pairs of sentences to logits (pairs,), whose sigmoid is the score."""
+
+    pad_id: int
+    max_tokens: int
+    both_orders: bool = False  # a score is the mean of those of (a, b) and (b, a)
+
+    @property
+    def backbone(self) -> nn.Module:
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def tokenize(self, pairs: Pairs) -> PaddedPairs:
+        """The tokens of `pairs`, each cut to `max_tokens`."""
+        raise NotImplementedError
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the folder that `load` reads."""
+        raise NotImplementedError
+
+    def predict(
+        self,
+        inputs: Iterable[tuple[str, str]] | tuple[str, str],
+        *,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        convert_to_tensor: bool = False,
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+    ) -> Any:
+        """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,); of a single pair, one score.
+
+        batch_size, batch_tokens: the most pairs, and padded tokens, in a batch; the device decides by default.
+        Raises RequestError for what is no list of pairs, WorkError for scores that are not finite.
+        """
+        check_count("batch_size", batch_size)
+        if isinstance(inputs, tuple | list) and len(inputs) == 2 and all(isinstance(text, str) for text in inputs):
+            pairs, single = [cast(tuple[str, str], tuple(inputs))], True
+        else:
+            pairs, single = list(each_pair(cast(Iterable[tuple[str, str]], inputs), "predict")), False
+        orders = [pairs, [(second, first) for first, second in pairs]] if self.both_orders else [pairs]
+        options = (resolve_precision(precision, self.device), batch_size, batch_tokens)
+        with progress("scoring", len(orders) * len(pairs) if show_progress_bar else 0, "pairs") as bar:
+            found = np.mean([self._probabilities(each, *options, bar) for each in orders], axis=0)  # (pairs,)
+        scores: Any = found[0] if single else found
+        return torch.as_tensor(scores, device=self.device) if convert_to_tensor else scores
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """`documents` by their score with `query`, the highest first: `corpus_id`, `score`, and if asked for `text`.
+
+        options: as of `predict`.
+        """
+        check_count("top_k", top_k)
+        documents = texts_of(documents, "rank")
+        scores = self.predict([(query, document) for document in documents], **options).tolist()
+        order = sorted(range(len(scores)), key=lambda place: -scores[place])[:top_k]
+        texts = {place: {"text": documents[place]} if return_documents else {} for place in order}
+        return [{"corpus_id": place, "score": scores[place], **texts[place]} for place in order]
+
+    def _probabilities(
+        self, pairs: Pairs, precision: str, batch_size: int | None, batch_tokens: int | None, bar: Bar
+    ) -> NDArray[np.float32]:
+        """The scores of `pairs`, longest first."""
+        scores = np.empty(len(pairs), np.float32)
+        if not pairs:
+            return scores
+        tokens = self.tokenize(pairs)
+        lengths = tokens.lengths // tokens.rows_per_pair
+        size = best_batch_tokens(self.device, batch_tokens) // tokens.rows_per_pair
+        packed = pack_for(int(lengths.sum()), self.backbone, precision, size)
+        with computing(self, precision), using(packed):
+            for rows, width, height in sorted_batches(lengths, size, self.max_tokens, batch_size):
+                inputs = tokens.padded(np.pad(rows, (0, height - len(rows)), mode="edge"), self.pad_id, width)
+                logits = self(**{name: each.to(self.device) for name, each in inputs.items()})  # (height,)
+                scores[rows] = torch.sigmoid(logits[: len(rows)]).cpu().numpy()
+                bar.advance(len(rows))
+        _check_finite(scores)
+        return scores
 
 
-def tokenize_pairs(rules: Tokenizer, pairs: Pairs) -> PairTokens:
-    """The tokens of `pairs`, special ones among them."""
-    ids, types, lengths = [], [], []
-    for start in range(0, len(pairs), BLOCK):
-        for encoding in rules.encode_batch(list(pairs[start : start + BLOCK])):
-            ids.append(np.array(encoding.ids, np.int32))
-            types.append(np.array(encoding.type_ids, np.int32))
-            lengths.append(len(encoding.ids))
-    return PairTokens(np.concatenate(ids), np.concatenate(types), np.array(lengths, np.int64))
+def _check_finite(scores: NDArray[np.float32]) -> None:
+    invalid = np.flatnonzero(~np.isfinite(scores))
+    if len(invalid):
+        raise WorkError(
+            f"expected scores from 0 to 1, found {len(invalid):,} of {len(scores):,} that are not numbers, the first "
+            f"for pair {invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
+        )
 
 
-MAX_TOKENS = 256
-HEADS = ({"dropout", "classifier"}, {"classifier"})
-"""What may stand on the network: on BERT's pooled first token, or, as in RoBERTa, on all token vectors."""
+class CrossEncoder(PairScorer):
+    """A BERT that reads both sentences of a pair in one row.
 
-
-class CrossEncoder(nn.Module):
-    """Pairs of sentences to how alike they are.
-
-    network: one of transformers' for sequence classification, with one figure.
-    max_tokens: the longest pair, special tokens included; 256 at most when left out.
+    network: one of transformers' for sequence classification, with one label.
+    max_tokens: the longest pair, special tokens included; 256 at most by default.
     """
 
     def __init__(
@@ -179,16 +195,20 @@ class CrossEncoder(nn.Module):
         self.network, self.tokenizer = network, tokenizer
         positions = position_limit(network) or MAX_TOKENS
         self.max_tokens = min(max_tokens or MAX_TOKENS, positions, tokenizer.model_max_length)
+        self.both_orders = bool(getattr(network.config, "both_orders", False))
         self.has_types = getattr(network.config, "type_vocab_size", 0) > 1
         self.pad_id = pad_id_of(network, tokenizer)
-        self._rules = pair_rules(tokenizer, self.max_tokens)
+        self._rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._rules.no_padding()
+        check_max_tokens(self._rules, self.max_tokens, sentences=2)
+        self._rules.enable_truncation(self.max_tokens, strategy="longest_first")
         use_cpu_kernels(network)
 
     @classmethod
     def load(
-        cls, source: str | Path, cache_dir: Path | None = None, device: str | torch.device | None = None
+        cls, source: str | Path, device: str | torch.device | None = None, cache_dir: Path | None = None
     ) -> "CrossEncoder":
-        """The cross-encoder of a folder that was saved here, or of any other with one figure.
+        """The cross-encoder of a folder or hub id: one saved here, or any other with one label.
 
         device: as of `SentenceEncoder.load`.
         Raises RequestError for a folder that holds none, or one that is damaged.
@@ -217,17 +237,8 @@ class CrossEncoder(nn.Module):
         save_tokenizer(self.tokenizer, folder, self.max_tokens, self.has_types)
 
     @property
-    def device(self) -> torch.device:
-        return self.network.device
-
-    @property
     def backbone(self) -> nn.Module:
         return self.network.base_model
-
-    @property
-    def both_orders(self) -> bool:
-        """Whether a score is the mean of those of (a, b) and (b, a)."""
-        return bool(getattr(self.network.config, "both_orders", False))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Each (pairs, tokens) to logits (pairs,), float32; only the network computes in bf16 under autocast."""
@@ -242,17 +253,14 @@ class CrossEncoder(nn.Module):
         return cast(Tensor, logits.squeeze(-1))
 
     def tokenize(self, pairs: Pairs) -> PairTokens:
-        """The tokens of `pairs`, each cut to `max_tokens`."""
-        return tokenize_pairs(self._rules, pairs)
-
-    def score(self, pairs: Pairs, *, precision: str = "auto", batch_tokens: int | None = None) -> NDArray[np.float32]:
-        """How alike the sentences of each pair are, from 0 to 1, float32 (pairs,)."""
-        pairs = list(each_pair(pairs, "score"))
-        scores = score_pairs(self, pairs, precision, batch_tokens)
-        if not self.both_orders:
-            return scores
-        turned = score_pairs(self, [(second, first) for first, second in pairs], precision, batch_tokens)
-        return (scores + turned) / np.float32(2)
+        """The tokens of `pairs`, special ones among them; the longer sentence is cut first."""
+        ids, types, lengths = [], [], []
+        for start in range(0, len(pairs), TOKENIZED_PAIRS):
+            for encoding in self._rules.encode_batch(list(pairs[start : start + TOKENIZED_PAIRS])):
+                ids.append(np.array(encoding.ids, np.int32))
+                types.append(np.array(encoding.type_ids, np.int32))
+                lengths.append(len(encoding.ids))
+        return PairTokens(np.concatenate(ids), np.concatenate(types), np.array(lengths, np.int64))
 
 
 def holds_cross_encoder(folder: Path) -> bool:

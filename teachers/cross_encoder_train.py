@@ -1,13 +1,15 @@
-"""The stages `teachers.cross-encoder` and `teachers.poly-encoder`: a BERT learns to score pairs of sentences."""
+"""The stages `teachers.cross-encoder` and `teachers.poly-encoder`: a network trained to score pairs of sentences."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 from bertrelay.data.records import Rejects
 from bertrelay.encoder import SentenceEncoder
@@ -15,28 +17,28 @@ from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
-from teachers.baselines.poly_encoder import PolyEncoder, SideScorer
-from teachers.cross_encoder import LOSS, CrossEncoder, Pairs, cross_entropy, start_cross_encoder
+from teachers.baselines.poly_encoder import PolyEncoder
+from teachers.cross_encoder import Pairs, PairScorer, start_cross_encoder
 from teachers.data import Examples, read_examples
-from teachers.evaluation.sts import StsPairs, read_sts
+from teachers.evaluation.sts import read_sts
 from teachers.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings, TrainSettings
 
-Scorer = CrossEncoder | SideScorer
-DEV = "dev/spearman_score"
+LOSS, DEV = "cross_entropy", "dev/spearman_score"
 
 
 def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network that reads both sentences at once."""
-
-    def start() -> Scorer:
-        cache, orders = context.cache / "hub", settings.both_orders
-        return start_cross_encoder(settings.base, settings.max_tokens, settings.seed, cache, both_orders=orders)
-
-    return _run(start, settings, context, both_orders=settings.both_orders)
+    start = partial(start_cross_encoder, max_tokens=settings.max_tokens, both_orders=settings.both_orders)
+    return _run(
+        lambda: start(settings.base, seed=settings.seed, cache_dir=context.cache / "hub"),
+        settings,
+        context,
+        both_orders=settings.both_orders,
+    )
 
 
 def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
-    """Trains a network whose learnt codes look at each sentence alone."""
+    """Trains a network whose learned codes attend to one sentence alone."""
 
     def start() -> PolyEncoder:
         encoder = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
@@ -46,13 +48,15 @@ def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
 
 
 def _run(
-    start: Callable[[], Scorer], settings: PairSettings, context: StageContext, *, both_orders: bool = False
+    start: Callable[[], PairScorer], settings: PairSettings, context: StageContext, *, both_orders: bool = False
 ) -> Metrics:
-    """Trains what `start` gives and writes `model/`; `sts/<name>/spearman_score` of each test set."""
-    with Rejects(
-        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
-    ) as rejects:
-        reading = _reading(settings)
+    """Trains what `start` builds and writes `model/`; `sts/<name>/spearman_score` of each test set."""
+    listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
+    # The tables are those of a teacher that is trained on scores.
+    reading = TrainSettings(
+        base=settings.base, objective="cosine", train=settings.train, score_range=settings.score_range
+    )
+    with Rejects(listed, settings.max_rejects) as rejects:
         examples = read_examples(settings.train, reading, context, rejects)
         dev = read_examples(settings.dev, reading, context, rejects) if settings.dev else None
         tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
@@ -64,17 +68,13 @@ def _run(
         return metrics
     model.save(context.output / "model")
     for name, pairs in tests.items():
-        metrics |= _tested(f"sts/{name}/spearman_score", model, pairs, settings.precision)
+        scores = model.predict(zip(pairs.first, pairs.second, strict=True), precision=settings.precision)
+        metrics |= with_interval(f"sts/{name}/spearman_score", spearman, scores, pairs.scores)
     return {**metrics, "train_items": len(examples.indices)}
 
 
-def _reading(settings: PairSettings) -> TrainSettings:
-    """The tables are those of a teacher that learns scores, and are read as its are."""
-    return TrainSettings(base=settings.base, objective="cosine", train=settings.train, score_range=settings.score_range)
-
-
 def in_both_orders(examples: Examples) -> Examples:
-    """Each pair as it stands and turned round."""
+    """Each pair as (a, b) and as (b, a)."""
     indices = np.concatenate([examples.indices, examples.indices[:, ::-1]])  # (2 × pairs, 2)
     return replace(examples, indices=indices, labels=[*examples.labels, *examples.labels])
 
@@ -84,15 +84,10 @@ def pairs_of(examples: Examples) -> Pairs:
     return [(examples.sentences[first], examples.sentences[second]) for first, second in examples.indices.tolist()]
 
 
-def _tested(name: str, model: Scorer, pairs: StsPairs, precision: str) -> Metrics:
-    scores = model.score(list(zip(pairs.first, pairs.second, strict=True)), precision=precision)
-    return with_interval(name, spearman, scores, pairs.scores)
-
-
 class PairTask:
-    """Binary cross-entropy of the scores, as the training loop asks for it."""
+    """Binary cross-entropy Σ −s·log σ(x) − (1 − s)·log(1 − σ(x)) of logits x and gold scores s from 0 to 1."""
 
-    def __init__(self, model: Scorer, settings: PairSettings, examples: Examples, dev: Examples | None) -> None:
+    def __init__(self, model: PairScorer, settings: PairSettings, examples: Examples, dev: Examples | None) -> None:
         self.model, self.settings, self.dev = model, settings, dev
         self.tokens = model.tokenize(pairs_of(examples))
         self.labels = torch.tensor(examples.labels, dtype=torch.float32)
@@ -106,9 +101,10 @@ class PairTask:
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         inputs = {name: tensor for name, tensor in batch.inputs.items() if name != "labels"}
-        return {LOSS: cross_entropy(model(**inputs), batch.inputs["labels"])}
+        logits = model(**inputs)
+        return {LOSS: F.binary_cross_entropy_with_logits(logits, batch.inputs["labels"], reduction="sum")}
 
     def evaluate(self) -> Metrics:
         dev = cast(Examples, self.dev)
-        scores = self.model.score(pairs_of(dev), precision=self.settings.precision)
+        scores = self.model.predict(pairs_of(dev), precision=self.settings.precision)
         return {DEV: spearman(scores, np.array(dev.labels))}

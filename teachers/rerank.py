@@ -19,8 +19,8 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.stage import Metrics, ProcessGroup, StageContext
-from teachers.baselines.poly_encoder import PolyEncoder, SideScorer
-from teachers.cross_encoder import CrossEncoder
+from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
+from teachers.cross_encoder import CrossEncoder, PairScorer
 from teachers.rerank_files import (
     BLOCK_PAIRS,
     SUFFIXES,
@@ -34,7 +34,6 @@ from teachers.rerank_files import (
 from teachers.settings import RerankSettings
 
 ALONE = ProcessGroup()
-Scorer = CrossEncoder | SideScorer
 
 
 class RerankedFile(NamedTuple):
@@ -49,13 +48,13 @@ class RerankedFile(NamedTuple):
     pairs_per_second: float | None
 
 
-def load_scorer(model: str | Path, cache: Path | None = None, device: str | torch.device | None = None) -> Scorer:
+def load_scorer(model: str | Path, cache: Path | None = None, device: str | torch.device | None = None) -> PairScorer:
     """The cross-encoder or poly-encoder of a folder or hub id. Raises RequestError for another.
 
     device: as of `SentenceEncoder.load`.
     """
     folder = model_folder(model, cache_dir=cache and cache / "hub")
-    return (PolyEncoder if PolyEncoder.stands_in(folder) else CrossEncoder).load(folder, device=device)
+    return (PolyEncoder if (folder / WEIGHTS).is_file() else CrossEncoder).load(folder, device=device)
 
 
 def rerank_file(
@@ -131,7 +130,7 @@ def _holds(folder: Path, surveyed: Survey, source: PairSource, precision: str) -
 
 
 def _lines(
-    scorer: Scorer,
+    scorer: PairScorer,
     source: PairSource,
     precision: str,
     batch_tokens: int | None,
@@ -141,5 +140,5 @@ def _lines(
     """Of each of `blocks` the lines of its queries."""
     for questions in map(list, taken(source.questions(cache), blocks, Path(source.table.name))):
         pairs = [(question.text, candidate.text) for question in questions for candidate in question.candidates]
-        scores = iter(scorer.score(pairs, precision=precision, batch_tokens=batch_tokens).tolist())
+        scores = iter(scorer.predict(pairs, precision=precision, batch_tokens=batch_tokens).tolist())
         yield [line_of(each, list(islice(scores, len(each.candidates))), source) for each in questions]

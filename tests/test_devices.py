@@ -62,7 +62,7 @@ def terms(device):
     return term_vectors(SentenceEncoder.load(base, device), ["dog", "the cat"], precision="fp32")
 
 def scores(name):
-    return lambda device: load_scorer(folder / name, device=device).score(pairs, precision="fp32")
+    return lambda device: load_scorer(folder / name, device=device).predict(pairs, precision="fp32")
 
 def tags(device):
     documents = EntityTagger.load(folder / "tags", device).tag(texts, precision="fp32")

@@ -12,7 +12,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.hardware import default_device
 from bertrelay.pooling import Pooling
-from teachers.baselines.poly_encoder import PolyEncoder
+from teachers.baselines.poly_encoder import WEIGHTS
 from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
 from teachers.cross_encoder import holds_cross_encoder
 from teachers.evaluation.settings import EncoderSource
@@ -49,7 +49,7 @@ def encoder_at(
     Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
     """
     folder = model_folder(model, cache_dir=cache and cache / "hub")
-    if PolyEncoder.stands_in(folder) or holds_cross_encoder(folder):
+    if (folder / WEIGHTS).is_file() or holds_cross_encoder(folder):
         raise RequestError(
             f"model: expected a sentence encoder, found in {folder} a network that scores pairs of sentences. "
             "Use it by `bertrelay rerank`, in recipes by teachers.rerank."

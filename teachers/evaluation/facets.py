@@ -222,7 +222,8 @@ def _by_reading_both(
     if not context.process_group.is_main:
         return np.zeros(len(tested.scores))
     scorer = CrossEncoder.load(model)
-    return scorer.score(list(zip(tested.first, tested.second, strict=True)), precision=settings.precision)
+    scores: Floats = scorer.predict(zip(tested.first, tested.second, strict=True), precision=settings.precision)
+    return scores
 
 
 def _chosen(pairs: StsPairs, rows: NDArray[np.bool_]) -> StsPairs:

@@ -44,7 +44,7 @@ def scorer(model, tmp_path_factory):
 def expected(scorer):
     from teachers import load_scorer
 
-    found = load_scorer(scorer).score(PAIRS, precision="fp32").tolist()
+    found = load_scorer(scorer).predict(PAIRS, precision="fp32").tolist()
     assert np.ptp(found) > 0.1
     return found
 
@@ -92,7 +92,7 @@ def test_every_output_has_the_pairs_beside_their_scores(call, scorer, expected, 
 def test_the_size_of_batches_changes_no_score(scorer, expected):
     from teachers import load_scorer
 
-    found = load_scorer(scorer).score(PAIRS, precision="fp32", batch_tokens=20)
+    found = load_scorer(scorer).predict(PAIRS, precision="fp32", batch_tokens=20)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -103,7 +103,7 @@ def test_candidates_of_a_query_are_ranked_and_the_best_kept(call, scorer, tmp_pa
     table = write_table(tmp_path / "pairs.csv", pairs)
     out = call("rerank", scorer, table, tmp_path / "best.jsonl", "--top", "2", "--precision", "fp32")
     assert out.startswith("18 candidates of 3 queries ranked, in ")
-    scores = load_scorer(scorer).score(pairs, precision="fp32").reshape(3, 6)
+    scores = load_scorer(scorer).predict(pairs, precision="fp32").reshape(3, 6)
     for number, answer in enumerate(rows_of(tmp_path / "best.jsonl")):
         best = np.argsort(-scores[number])[:2]
         assert (answer["query"], answer["line"]) == (pairs[6 * number][0], 2 + 6 * number)
@@ -138,7 +138,7 @@ def test_answers_of_a_search_are_put_into_the_order_of_the_scores(call, model, s
     ]  # fmt: skip
     for answer in best:
         found = before[answer["query"]]
-        scores = load_scorer(scorer).score([(answer["query"], hit["text"]) for hit in found], precision="fp32")
+        scores = load_scorer(scorer).predict([(answer["query"], hit["text"]) for hit in found], precision="fp32")
         order = np.argsort(-scores, kind="stable")
         assert [hit["line"] for hit in answer["hits"]] == [found[place]["line"] for place in order]
         assert [hit["similarity"] for hit in answer["hits"]] == pytest.approx(
@@ -159,7 +159,7 @@ def test_a_poly_encoder_ranks_too(call, model, tmp_path):
     spread(other)
     other.save(tmp_path / "model")
     call("rerank", tmp_path / "model", write_table(tmp_path / "pairs.csv"), tmp_path / "out.txt", "--precision", "fp32")
-    np.testing.assert_allclose(np.loadtxt(tmp_path / "out.txt"), other.score(PAIRS, precision="fp32"), atol=2e-6)
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "out.txt"), other.predict(PAIRS, precision="fp32"), atol=2e-6)
 
 
 def test_a_recipe_ranks_and_json_is_one_document(call, scorer, expected, write_lines, tmp_path):
@@ -229,7 +229,7 @@ def test_a_model_that_scores_no_pairs_and_one_whose_scores_are_none_are_told(sco
     spoilt = CrossEncoder.load(scorer)
     spoilt.network.classifier.bias.data.fill_(np.nan)
     spoilt.save(tmp_path / "spoilt")
-    with pytest.raises(WorkError, match="found 17 of 17 that are no numbers, the first for pair 0"):
+    with pytest.raises(WorkError, match="found 17 of 17 that are not numbers, the first for pair 0"):
         rerank_file(tmp_path / "spoilt", table, tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
@@ -284,8 +284,8 @@ def test_killed_it_goes_on_to_the_same_bytes_and_two_processes_share_the_work(
     begin, call, scorer, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    for room in ("rerank", "pair_files"):
-        monkeypatch.setattr(f"teachers.baselines.{room}.BLOCK_PAIRS", 200)
+    for room in ("rerank", "rerank_files"):
+        monkeypatch.setattr(f"teachers.{room}.BLOCK_PAIRS", 200)
     write_table(tmp_path / "many.csv", [(f"{TEXTS[n % 6]} {n % 7}", TEXTS[n % 5]) for n in range(6_000)])
     begun, parts = begin("out.csv"), tmp_path / "out.csv.partial"
     while len(list(parts.glob("0*.jsonl"))) < 3:

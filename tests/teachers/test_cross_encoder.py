@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from sentence_transformers import CrossEncoder as PeerCrossEncoder
 from torch.nn import functional as F  # noqa: N812
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -44,16 +45,16 @@ def test_scores_are_those_of_transformers_and_the_same_after_saving(base: Path, 
     model = start_cross_encoder(base, max_tokens=16, seed=4)
     last = [module for module in model.network.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
     last.weight.data *= 20  # a new head is so near to zero that all scores are ½
-    scores = model.score(PAIRS, precision="fp32", batch_tokens=100)
+    scores = model.predict(PAIRS, precision="fp32", batch_tokens=100)
     model.save(tmp_path / "model")
     loaded = CrossEncoder.load(tmp_path / "model")
     assert loaded.max_tokens == 16 and max(start_cross_encoder(base).tokenize(PAIRS).lengths) > 16, (
         "some pairs were to be cut"
     )
-    np.testing.assert_allclose(loaded.score(PAIRS, precision="fp32", batch_tokens=100), scores, rtol=1e-6)
+    np.testing.assert_allclose(loaded.predict(PAIRS, precision="fp32", batch_tokens=100), scores, rtol=1e-6)
     np.testing.assert_allclose(scores, by_transformers(tmp_path / "model", PAIRS, 16), atol=1e-5)
     assert np.ptp(scores) > 1e-3
-    assert loaded.score([]).shape == (0,)
+    assert loaded.predict([]).shape == (0,)
 
 
 def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gradient(base: Path) -> None:
@@ -64,7 +65,7 @@ def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gr
     task = PairTask(model, settings, examples, None)
     batch = task.collate(np.arange(17), 0)
     loss = task.loss(model, batch)["cross_entropy"]
-    scores, gold = model.score(PAIRS, precision="fp32").astype(float), np.arange(17) / 17
+    scores, gold = model.predict(PAIRS, precision="fp32").astype(float), np.arange(17) / 17
     by_hand = -(gold * np.log(scores) + (1 - gold) * np.log(1 - scores)).sum()
     assert float(loss.detach()) == pytest.approx(by_hand, rel=1e-5)
     assert float(F.binary_cross_entropy(torch.tensor(scores), torch.tensor(gold), reduction="sum")) == pytest.approx(
@@ -98,7 +99,7 @@ def test_it_learns_and_its_figures_are_scipys_on_its_scores(
     given |= {"both_orders": both_orders}
     metrics = run(CrossEncoderSettings.model_validate(given), context)
     model = CrossEncoder.load(context.output / "model")
-    scores = model.score([row[:2] for row in tested], precision="fp32")
+    scores = model.predict([row[:2] for row in tested], precision="fp32")
     found = metrics["sts/toy/spearman_score"]
     assert found is not None and found > 0.6
     assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
@@ -116,15 +117,29 @@ def test_in_both_orders_a_pair_and_the_same_turned_round_score_the_mean_of_the_t
     assert np.abs(there - back).max() > 1e-3, "the order was to matter to the network"
     loaded = CrossEncoder.load(tmp_path / "model")
     for pairs in (PAIRS, turned):
-        np.testing.assert_allclose(loaded.score(pairs, precision="fp32"), (there + back) / 2, atol=1e-5)
+        np.testing.assert_allclose(loaded.predict(pairs, precision="fp32"), (there + back) / 2, atol=1e-5)
     assert not start_cross_encoder(tmp_path / "model").both_orders, "that is for each training to say"
 
 
-def test_pairs_may_come_one_by_one(base: Path) -> None:
-    for both_orders in (False, True):
-        scorer = start_cross_encoder(base, max_tokens=16, both_orders=both_orders).eval()
-        found = scorer.score((pair for pair in PAIRS), precision="fp32")
-        np.testing.assert_array_equal(found, scorer.score(PAIRS, precision="fp32"))
+def test_predict_and_rank_are_those_of_sentence_transformers(base: Path, tmp_path: Path) -> None:
+    model = start_cross_encoder(base, max_tokens=16, seed=4)
+    last = [module for module in model.network.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
+    last.weight.data *= 20
+    model.save(tmp_path)
+    ours, peer = CrossEncoder.load(tmp_path, device="cpu"), PeerCrossEncoder(str(tmp_path), device="cpu")
+    options: dict[str, Any] = {"batch_size": 3, "show_progress_bar": False}
+    expected = peer.predict(PAIRS, **options)
+    found = ours.predict(iter(PAIRS), precision="fp32", **options)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    as_tensor = ours.predict(PAIRS, precision="fp32", convert_to_tensor=True, **options)
+    assert isinstance(as_tensor, torch.Tensor) and as_tensor.tolist() == found.tolist()
+    assert float(ours.predict(PAIRS[0], precision="fp32")) == pytest.approx(float(peer.predict(PAIRS[0])), abs=1e-5)
+    query, documents = PAIRS[0][0], [second for _, second in PAIRS]
+    for top_k, return_documents in [(None, False), (4, True)]:
+        wanted = peer.rank(query, documents, top_k=top_k, return_documents=return_documents)
+        ranked = ours.rank(query, documents, top_k=top_k, return_documents=return_documents, precision="fp32")
+        assert [{**each, "score": 0} for each in ranked] == [{**each, "score": 0} for each in wanted]
+        assert [each["score"] for each in ranked] == pytest.approx([each["score"] for each in wanted], abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +147,8 @@ def test_pairs_may_come_one_by_one(base: Path) -> None:
 )
 def test_what_is_no_list_of_pairs_is_told(base: Path, pairs: Any) -> None:
     for both_orders in (False, True):
-        with pytest.raises(RequestError, match="score: expected"):
-            start_cross_encoder(base, max_tokens=16, both_orders=both_orders).score(pairs)
+        with pytest.raises(RequestError, match="predict: expected"):
+            start_cross_encoder(base, max_tokens=16, both_orders=both_orders).predict(pairs)
 
 
 def test_in_both_orders_each_pair_is_learnt_from_twice() -> None:

@@ -56,11 +56,11 @@ def by_hand(model: PolyEncoder, first: str, second: str) -> float:
 def test_scores_are_those_by_hand_and_the_same_after_saving(encoder: SentenceEncoder, tmp_path: Path) -> None:
     model = PolyEncoder(encoder, codes=5, seed=3).eval()
     model.shift.data.fill_(-0.5)
-    scores = model.score(PAIRS, precision="fp32", batch_tokens=80)
+    scores = model.predict(PAIRS, precision="fp32", batch_tokens=80)
     np.testing.assert_allclose(scores, [by_hand(model, *pair) for pair in PAIRS], rtol=1e-4)
     model.save(tmp_path / "model")
     loaded = PolyEncoder.load(tmp_path / "model")
-    np.testing.assert_allclose(loaded.score(PAIRS, precision="fp32", batch_tokens=80), scores, rtol=1e-6)
+    np.testing.assert_allclose(loaded.predict(PAIRS, precision="fp32", batch_tokens=80), scores, rtol=1e-6)
 
 
 def test_it_learns_and_its_figures_are_scipys_on_its_scores(
@@ -80,7 +80,7 @@ def test_it_learns_and_its_figures_are_scipys_on_its_scores(
     given |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "batch_items": 16, "epochs": 5}
     settings = PolyEncoderSettings.model_validate({**given, "learning_rate": 3e-3, "precision": "fp32"})
     found = run_poly(settings, context)["sts/toy/spearman_score"]
-    scores = PolyEncoder.load(context.output / "model").score([row[:2] for row in tested], precision="fp32")
+    scores = PolyEncoder.load(context.output / "model").predict([row[:2] for row in tested], precision="fp32")
     assert found is not None and found > 0.6
     assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
 
