@@ -14,7 +14,6 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import write_error
 from bertrelay.privacy import is_sensitive
-from domain.biomedical import page
 from domain.biomedical.documents import bioc, brat, conll, jsonl, pubtator
 from domain.biomedical.documents.conll import Columns, read_sentences, write_sentences
 from domain.biomedical.documents.document import (
@@ -28,6 +27,8 @@ from domain.biomedical.documents.document import (
     usable,
     with_distinct_ids,
 )
+from domain.biomedical.page import check as check_page
+from domain.biomedical.page import writing as write_page
 
 __all__ = [
     "FORMATS",
@@ -71,7 +72,7 @@ FORMATS: dict[FormatName, Format] = {
     "jsonl": Format(jsonl.read, jsonl.writing),
     "text": Format(jsonl.read_text_files),
     "lines": Format(jsonl.read_text_lines),
-    "html": Format(None, page.writing, page.check),
+    "html": Format(None, write_page, check_page),
 }
 
 SUFFIXES: dict[str, FormatName] = {

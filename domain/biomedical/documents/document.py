@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -81,6 +82,26 @@ class Document:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entities", tuple(entity.in_text(self.text) for entity in self.entities))
+
+    def to_spacy(self, nlp: Any = None) -> Any:
+        """A spaCy `Doc` by the tokenizer of the pipeline `nlp`, a blank English one when not given.
+
+        `doc.ents` has the entities with their types as labels and their identifiers as knowledge base ids, widened to
+        whole tokens; of overlapping ones the longest, and `doc.spans["entities"]` all.
+        Raises RequestError where spaCy is not installed.
+        """
+        try:
+            spacy, util = import_module("spacy"), import_module("spacy.util")
+        except ImportError:
+            raise RequestError("to_spacy needs spaCy, which is not installed; pip install spacy") from None
+        doc = (nlp or spacy.blank("en")).make_doc(self.text)
+        spans = [
+            doc.char_span(each.start, each.end, each.type, kb_id=each.identifier or "", alignment_mode="expand")
+            for each in self.entities
+        ]
+        doc.spans["entities"] = spans
+        doc.ents = util.filter_spans(spans)
+        return doc
 
 
 class TaggedSentence(NamedTuple):

@@ -3,15 +3,17 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bertrelay.cpu_kernels import Packed, using
-from bertrelay.data.texts import texts_of
+from bertrelay.data.texts import each_text, texts_of
+from bertrelay.errors import check_count
 from bertrelay.hardware import as_device, release_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from domain.biomedical.documents.document import Document, Entity, Span
@@ -162,14 +164,47 @@ class EntityTagger:
         model.network.to(device)
         return cls(model)
 
-    def tag(self, texts: Iterable[str], *, precision: str = "auto", batch_tokens: int | None = None) -> list[Document]:
-        """A document for each of `texts`, in their order, with its entities; ids count from 0.
+    @overload
+    def __call__(self, texts: str, **options: Any) -> Document: ...
 
-        batch_tokens: the most pieces in a batch, padding included; chosen by the device when not given.
+    @overload
+    def __call__(self, texts: list[str] | tuple[str, ...], **options: Any) -> list[Document]: ...
+
+    @overload
+    def __call__(self, texts: Iterator[str], **options: Any) -> Iterator[Document]: ...
+
+    def __call__(self, texts: str | Iterable[str], **options: Any) -> Document | list[Document] | Iterator[Document]:
+        """The document of a text, the list of those of a list, and of an iterator a stream of them.
+
+        options: of `pipe`.
+        """
+        if isinstance(texts, str):
+            return next(self.pipe([texts], **options))
+        return self.pipe(texts, **options) if isinstance(texts, Iterator) else list(self.pipe(texts, **options))
+
+    def pipe(
+        self,
+        texts: Iterable[str],
+        *,
+        batch_size: int | None = None,
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+    ) -> Iterator[Document]:
+        """Streams a document with entities for each of `texts`; ids count from 0.
+
+        batch_size: how many texts are computed together; some thousand words of them when not given.
+        batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
         Raises RequestError when `texts` is one string, or holds something that is none.
         """
-        documents = [Document(str(place), text) for place, text in enumerate(texts_of(texts, "tag"))]
-        return list(self.tag_documents(documents, precision=precision, batch_tokens=batch_tokens))
+        check_count("batch_size", batch_size)
+        documents = (Document(str(place), text) for place, text in enumerate(each_text(texts, "tag")))
+        blocks = iter([documents]) if batch_size is None else iter(lambda: list(islice(documents, batch_size)), [])
+        for block in blocks:
+            yield from self.tag_documents(block, precision=precision, batch_tokens=batch_tokens)
+
+    def tag(self, texts: Iterable[str], *, precision: str = "auto", batch_tokens: int | None = None) -> list[Document]:
+        """The documents of `pipe` as a list; every text is checked before the first one is tagged."""
+        return list(self.pipe(texts_of(texts, "tag"), precision=precision, batch_tokens=batch_tokens))
 
     def tag_documents(
         self,

@@ -4,15 +4,16 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import torch
 
 from bertrelay.cpu_kernels import Packed, using
 from bertrelay.data.texts import each_pair
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, check_count
 from bertrelay.hardware import as_device, release_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.progress import log
@@ -241,6 +242,53 @@ class QuestionAnswerer:
         model.network.to(device)
         return cls(model)
 
+    @overload
+    def __call__(self, question: str, context: str, **options: Any) -> Reply: ...
+
+    @overload
+    def __call__(self, question: list[tuple[str, str]], context: None = None, **options: Any) -> list[Reply]: ...
+
+    @overload
+    def __call__(
+        self, question: Iterator[tuple[str, str]], context: None = None, **options: Any
+    ) -> Iterator[Reply]: ...
+
+    def __call__(
+        self, question: str | Iterable[tuple[str, str]], context: str | None = None, **options: Any
+    ) -> Reply | list[Reply] | Iterator[Reply]:
+        """What `context` answers to `question`; of (question, context) pairs a list, and of an iterator a stream.
+
+        options: of `pipe`.
+        """
+        if isinstance(question, str):
+            if context is None:
+                raise RequestError("answer: expected a question and its context, found one text; give both")
+            return next(self.pipe([(question, context)], **options))
+        replies = self.pipe(question, **options)
+        return replies if isinstance(question, Iterator) else list(replies)
+
+    def pipe(
+        self,
+        asked: Iterable[tuple[str, str]],
+        *,
+        batch_size: int | None = None,
+        top: int = TOP,
+        precision: str = "auto",
+        batch_tokens: int | None = None,
+    ) -> Iterator[Reply]:
+        """Streams a reply for each (question, context), in order; a block of them is read ahead.
+
+        Questions of one context should follow one another: it is then cut into sentences once.
+        batch_size: how many are computed together; some hundred thousand characters of them when not given.
+        Other options, and what is raised, as of `answer`.
+        """
+        check_count("batch_size", batch_size)
+        pairs = _checked(asked)
+        blocks = iter([pairs]) if batch_size is None else iter(lambda: list(islice(pairs, batch_size)), [])
+        for block in blocks:
+            replies = self.replies(block, top=top, precision=precision, batch_tokens=batch_tokens)
+            yield from (reply for reply in replies if reply is not None)  # nobody takes refused ones, so they raise
+
     def answer(
         self, question: str, context: str, *, top: int = TOP, precision: str = "auto", batch_tokens: int | None = None
     ) -> Reply:
@@ -261,12 +309,8 @@ class QuestionAnswerer:
         precision: str = "auto",
         batch_tokens: int | None = None,
     ) -> Iterator[Reply]:
-        """Streams a reply for each (question, context) of `asked`, in their order; a block of them is read ahead.
-
-        Questions of one context should follow one another: it is then cut into sentences once. Raises as `answer` does.
-        """
-        replies = self.replies(_checked(asked), top=top, precision=precision, batch_tokens=batch_tokens)
-        return (reply for reply in replies if reply is not None)  # nobody takes refused questions, so they raise
+        """`pipe` with its default blocks."""
+        return self.pipe(asked, top=top, precision=precision, batch_tokens=batch_tokens)
 
     def replies(
         self,

@@ -69,6 +69,14 @@ def test_many_are_answered_as_each_alone(answerer):
     alone = [answerer.answer(*each, precision="fp32") for each in asked]
     assert told(together) == told(alone)
     assert [reply.sentence for reply in together] == [reply.sentence for reply in alone]
+    assert told(answerer(asked, precision="fp32")) == told(alone)
+    assert told([answerer(*asked[0], precision="fp32")]) == told(alone[:1])
+    for stream in (answerer(iter(asked), precision="fp32"), answerer.pipe(asked, batch_size=2, precision="fp32")):
+        assert told([next(stream)]) == told(alone[:1]) and told(stream) == told(alone[1:])
+    with pytest.raises(RequestError, match="position 3"):
+        list(answerer.pipe([*asked[:3], ("", "context")], batch_size=2))
+    with pytest.raises(RequestError, match="give both"):
+        answerer("Was gout seen?")
 
 
 @pytest.mark.parametrize(

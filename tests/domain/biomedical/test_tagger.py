@@ -95,6 +95,23 @@ def places(document):
     return [(entity.start, entity.end, entity.type) for entity in document.entities]
 
 
+def test_a_text_a_list_and_an_iterator_are_tagged_alike(model):
+    tagger, texts = EntityTagger(model), [LONG, "", "gout of BRCA1", NEVER_ENDING]
+    documents = tagger.tag(texts, precision="fp32")
+    expected = [places(document) for document in documents]
+    for document in documents:
+        assert [entity.text for entity in document.entities] == [document.text[s:e] for s, e, _ in places(document)]
+    assert [places(document) for document in tagger(texts, precision="fp32")] == expected
+    assert places(tagger(LONG, precision="fp32")) == expected[0]
+    stream, read = tagger(iter(texts), precision="fp32"), []
+    assert places(next(stream)) == expected[0] and [places(each) for each in stream] == expected[1:]
+    pairs = tagger.pipe((read.append(text) or text for text in texts), batch_size=2, precision="fp32")
+    assert places(next(pairs)) == expected[0] and len(read) == 2
+    assert [places(each) for each in pairs] == expected[1:]
+    with pytest.raises(RequestError, match="batch_size"):
+        next(tagger.pipe(texts, batch_size=0))
+
+
 def test_every_entity_is_whole_words_of_the_text_as_it_was_given(tag):
     documents = tag([*CORNERS, LONG])
     assert [document.text for document in documents] == [*CORNERS, LONG]
