@@ -25,12 +25,12 @@ from transformers import BertConfig, BertModel
 from benchmarks.harness import Claim, finish, in_fresh_process, parser_of, start, timed
 from benchmarks.machine import memory_samples, private_memory_mb
 from bertrelay.data.tables import Table
+from bertrelay.encode_files import encode_file
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
 from bertrelay.fingerprint import Digests
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
-from bertrelay.vector_files import encode_file
 from bertrelay.vocabulary import train_wordpiece
 from domain.pretraining.corpus import build_corpus as build_document_corpus
 from domain.pretraining.settings import DocumentSource

@@ -6,11 +6,11 @@ from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
     from bertrelay.data.tables import Table
+    from bertrelay.encode_files import encode_file
     from bertrelay.encoder import SentenceEncoder
     from bertrelay.encoding import encode
     from bertrelay.evaluation.similarity import compare_all, compare_pairs
     from bertrelay.plots import write_heatmap
-    from bertrelay.vector_files import encode_file
 
 __all__ = ["SentenceEncoder", "Table", "compare_all", "compare_pairs", "encode", "encode_file", "write_heatmap"]
 
@@ -22,7 +22,7 @@ __getattr__ = loader(
         "compare_all": "evaluation.similarity",
         "compare_pairs": "evaluation.similarity",
         "encode": "encoding",
-        "encode_file": "vector_files",
+        "encode_file": "encode_files",
         "write_heatmap": "plots",
     },
 )

@@ -1,37 +1,98 @@
-"""What processes that work together need of one another: to wait, to know what the main one has found, one folder."""
+"""Processes that share the work: rank and size, connecting, exchanging values. Loads torch only for several of them."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar, cast
 from uuid import uuid4
 
-from torch import distributed
-
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import write_error
-from bertrelay.stage import ProcessGroup
+
+TIMEOUT = timedelta(hours=6)  # while one process evaluates, the others wait
 
 AnyValue = TypeVar("AnyValue")
 
 
-def from_main(value: AnyValue | None, process_group: ProcessGroup) -> AnyValue:
-    """The main process's `value`, in every process; the others give None.
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Rank and number of the processes that share the work, as launchers put them into the environment."""
 
-    Raises WorkError when another process has ended, or the processes of `process_group` do not know of one another.
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def from_environment(cls) -> "ProcessGroup":
+        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+SINGLE_PROCESS = ProcessGroup()
+
+
+@contextmanager
+def joined(process_group: ProcessGroup) -> Iterator[None]:
+    """Connects the processes, and leaves the group at the end; after an error launchers end the others.
+
+    Raises WorkError when there are not as many as `process_group` says.
     """
-    shared = [value]
+    if process_group.size == 1:
+        yield
+        return
+    import torch
+    from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
+
+    if not torch.cuda.is_available():  # else Accelerate on a CPU does not connect the processes
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=TIMEOUT)
+    if state.num_processes != process_group.size:
+        raise WorkError(
+            f"expected {process_group.size} connected processes, found {state.num_processes}; "
+            "start them with `bertrelay run … --processes N`, torchrun or accelerate launch"
+        )
+    yield
+    state.destroy_process_group()
+
+
+def from_main(value: AnyValue | None, process_group: ProcessGroup) -> AnyValue:
+    """The main process's `value`, in every process; the others pass None.
+
+    Raises WorkError when another process has ended, or the processes are not connected.
+    """
+    values = [value]
     if process_group.size > 1:
-        with _told_of_an_end(process_group):
-            distributed.broadcast_object_list(shared)
-    return cast(AnyValue, shared[0])
+        from torch.distributed import broadcast_object_list
+
+        with _connected(process_group):
+            broadcast_object_list(values)
+    return cast(AnyValue, values[0])
+
+
+def gather(value: AnyValue, process_group: ProcessGroup) -> list[AnyValue]:
+    """The values of all processes, by rank, in every process. Raises as `from_main` does."""
+    values = [value] * process_group.size
+    if process_group.size > 1:
+        from torch.distributed import all_gather_object
+
+        with _connected(process_group):
+            all_gather_object(values, value)
+    return values
 
 
 def wait_for_all(process_group: ProcessGroup) -> None:
-    """Returns when every process is here. Raises WorkError as `from_main` does."""
+    """Returns when every process is here. Raises as `from_main` does."""
     if process_group.size > 1:
-        with _told_of_an_end(process_group):
-            distributed.barrier()
+        from torch.distributed import barrier
+
+        with _connected(process_group):
+            barrier()
 
 
 def check_shared(folder: Path, process_group: ProcessGroup) -> None:
@@ -42,66 +103,42 @@ def check_shared(folder: Path, process_group: ProcessGroup) -> None:
     """
     if process_group.size == 1:
         return
-    mark = folder / from_main(f".shared-{uuid4().hex}" if process_group.is_main else None, process_group)
+    marker = folder / from_main(f".shared-{uuid4().hex}" if process_group.is_main else None, process_group)
     try:
         if process_group.is_main:
-            _touch(mark)
+            _touch(marker)
         wait_for_all(process_group)
-        seen = _from_each(mark.exists(), process_group)
+        is_visible = gather(marker.exists(), process_group)
     finally:
         if process_group.is_main:
-            mark.unlink(missing_ok=True)
-    if not all(seen):
-        others = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
+            marker.unlink(missing_ok=True)
+    if not all(is_visible):
+        others = ", ".join(str(rank) for rank, sees in enumerate(is_visible) if not sees)
         raise RequestError(
             f"{folder.absolute()}: expected one folder that all {process_group.size} processes share, "
             f"found another or none in process {others}. Use a folder on a disk that every machine mounts"
         )
 
 
-def _touch(mark: Path) -> None:
+def _touch(marker: Path) -> None:
     try:
-        mark.touch()
+        marker.touch()
     except OSError as error:
-        raise write_error(mark.parent, error) from error
-
-
-def check_complete(path: Path, count: Callable[[], tuple[int, int]], process_group: ProcessGroup) -> None:
-    """Returns when every process has written its share of the blocks of `path` and sees those of all.
-
-    count: how many blocks this process misses on the disk that it reads, and of how many. Nobody returns before all
-        have counted, for the main process then moves what was written.
-    Raises RequestError, in every process, where one of them misses a block.
-    """
-    wait_for_all(process_group)
-    missing, blocks = count()
-    most = max(_from_each(missing, process_group))
-    if most:
-        raise RequestError(
-            f"{path}: expected all {blocks:,} blocks when every process had written its own, {most:,} are missing. "
-            "The folder must be one that all processes share; the same command then computes what is missing"
-        )
-
-
-def _from_each(value: AnyValue, process_group: ProcessGroup) -> list[AnyValue]:
-    """The values of all processes, by rank, in each of them."""
-    found = [value] * process_group.size
-    if process_group.size > 1:
-        with _told_of_an_end(process_group):
-            distributed.all_gather_object(found, value)
-    return found
+        raise write_error(marker.parent, error) from error
 
 
 @contextmanager
-def _told_of_an_end(process_group: ProcessGroup) -> Iterator[None]:
-    joined = distributed.is_available() and distributed.is_initialized()
-    found = distributed.get_world_size() if joined else 1
+def _connected(process_group: ProcessGroup) -> Iterator[None]:
+    from torch import distributed
+
+    is_connected = distributed.is_available() and distributed.is_initialized()
+    found = distributed.get_world_size() if is_connected else 1
     if found != process_group.size:
         raise WorkError(
-            f"expected {process_group.size} processes that know of one another, found {found}; call "
+            f"expected {process_group.size} connected processes, found {found}; call "
             "torch.distributed.init_process_group first, or let --processes N, torchrun or accelerate launch do it"
         )
     try:
         yield
     except RuntimeError as error:  # of the back end, whose words are about sockets
-        raise WorkError("another process has ended, and has said why if it could; this one ends too") from error
+        raise WorkError("another process has ended, and reported why if it could; this one ends too") from error

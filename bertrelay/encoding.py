@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bertrelay.cpu_kernels import Packed, using
 from bertrelay.data.texts import texts_of
-from bertrelay.data.vectors import not_finite_row
+from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError, check_count
 from bertrelay.hardware import resolve_precision
@@ -24,7 +24,6 @@ from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, 
 from bertrelay.progress import Bar, progress
 
 BLOCK_SENTENCES = 8_192
-Vectors = NDArray[np.float32]
 
 
 def encode(

@@ -9,12 +9,12 @@ import os
 import platform
 import re
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from bertrelay.distributed import TIMEOUT
 from bertrelay.errors import RequestError, check_choice, shown
 from bertrelay.progress import log
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 Precision = Literal["auto", "bf16", "fp32"]
-
-LONGEST_WAIT = timedelta(hours=6)  # while one process looks at the dev data, the others wait
 
 BF16_CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
 BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp32
@@ -151,7 +149,7 @@ def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Acce
     from accelerate import Accelerator, InitProcessGroupKwargs
     from accelerate.utils import DistributedType
 
-    patient = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
+    patient = InitProcessGroupKwargs(timeout=TIMEOUT)
     found = Accelerator(mixed_precision="no", log_with=tracker, project_dir=folder, kwargs_handlers=[patient])
     if found.distributed_type in {DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}:
         raise RequestError(

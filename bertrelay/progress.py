@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bertrelay.stage import ProcessGroup
+from bertrelay.distributed import ProcessGroup
 
 SECONDS_BETWEEN_LINES = 15.0
 

@@ -1,6 +1,5 @@
 """The contract of a stage: a settings model, and one function `run(settings, context) -> metrics`."""
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Protocol, cast
 
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.privacy import sensitive_data
 from bertrelay.settings import AnySettings, Settings, names_sensitive
 
@@ -16,22 +16,6 @@ WORK = "work"
 
 Metrics = dict[str, float | None]
 """Flat metric names to figures; what was not measured is absent or None, never 0."""
-
-
-@dataclass(frozen=True)
-class ProcessGroup:
-    """Which of how many processes this is, as launchers put it into the environment."""
-
-    rank: int = 0
-    size: int = 1
-
-    @classmethod
-    def from_environment(cls) -> "ProcessGroup":
-        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
-
-    @property
-    def is_main(self) -> bool:
-        return self.rank == 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +30,7 @@ class StageContext:
 
     output: Path
     cache: Path
-    process_group: ProcessGroup = ProcessGroup()
+    process_group: ProcessGroup = SINGLE_PROCESS
     sensitive: bool = False
 
     @property

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError
 from bertrelay.hardware import cpu_is_asked_for
 from bertrelay.progress import log
 from bertrelay.signals import on_stop_signal
-from bertrelay.stage import ProcessGroup
 
 PARENT = "BERTRELAY_PARENT"
 ERRORS = "BERTRELAY_ERRORS"

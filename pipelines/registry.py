@@ -49,7 +49,7 @@ REGISTRY = (
         kind="bertrelay.encode",
         version=1,
         settings="bertrelay.encode_settings:EncodeSettings",
-        run="bertrelay.vector_files:run",
+        run="bertrelay.encode_files:run",
         summary="writes the vector of every sentence of a table",
     ),
     Stage(

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, joined, wait_for_all
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import make_readable
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.progress import log
 from bertrelay.settings import Settings, is_auto_precision, leaves, with_precision, with_stage_paths
-from bertrelay.stage import Metrics, ProcessGroup, StageContext
+from bertrelay.stage import Metrics, StageContext
 from pipelines.folders import (
     begin,
     discard,
@@ -35,12 +36,10 @@ from pipelines.privacy import keep_to_ourselves
 from pipelines.recipe import Key, Recipe, Step
 from pipelines.revisions import Ask, Revisions, ask_hub, hub_ids, learn_revisions, lock_path, with_revisions
 from pipelines.summary import without_text, write_summary
-from pipelines.team import Team
 from pipelines.trouble import disk_explained, force_explained, named, stopping_at_once
 
 CACHE = ".cache"
 REPORT = "report.html"
-ALONE = ProcessGroup()
 
 Shared = tuple[Revisions, dict[Key, tuple[Action, Parts]]]
 
@@ -58,7 +57,7 @@ class RunOptions:
     runs: Path
     choice: StageChoice = ALL_STAGES
     verify: bool = False
-    process_group: ProcessGroup = ALONE
+    process_group: ProcessGroup = SINGLE_PROCESS
     write_report: Callable[[Path, Collection[str]], Path] | None = None
     ask: Ask = ask_hub
 
@@ -89,29 +88,27 @@ def run(recipe: Recipe, options: RunOptions) -> Outcome:
     run_folder = options.runs / recipe.name
     forced = options.choice.force
     with force_explained(forced), stopping_at_once(), disk_explained(run_folder), ExitStack() as held:
-        team = Team.gather(options.process_group)
+        held.enter_context(joined(options.process_group))
         digests = options.digests()
-        plan, revisions = _agree_on_plan(recipe, options, team, digests, held)
-        seconds = {step.step.key: _bring_to_end(step, plan, revisions, options, team, digests) for step in plan.steps}
-        if team.is_main:
+        plan, revisions = _agree_on_plan(recipe, options, digests, held)
+        seconds = {step.step.key: _bring_to_end(step, plan, revisions, options, digests) for step in plan.steps}
+        if options.process_group.is_main:
             _round_off(plan, options, digests)
-        team.part()
     return Outcome(plan, seconds, _metrics(plan))
 
 
-def _agree_on_plan(
-    recipe: Recipe, options: RunOptions, team: Team, digests: Digests, held: ExitStack
-) -> tuple[Plan, Revisions]:
+def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: ExitStack) -> tuple[Plan, Revisions]:
     """The main process's plan, in every process; the main one locks the run's folder first, and `held` keeps that."""
-    if not team.is_main:
-        return _plan_of(recipe, options, team.share(None))
+    process_group = options.process_group
+    if not process_group.is_main:
+        return _plan_of(recipe, options, from_main(None, process_group))
     try:
         held.enter_context(run_lock(options.runs / recipe.name))
         plan, revisions = _plan(recipe, options, digests)
     except BertRelayError as error:
-        team.share(error.exit_code)
+        from_main(error.exit_code, process_group)
         raise
-    team.share((revisions, {each.step.key: (each.action, each.parts) for each in plan.steps}))
+    from_main((revisions, {each.step.key: (each.action, each.parts) for each in plan.steps}), process_group)
     return plan, revisions
 
 
@@ -140,17 +137,17 @@ def _plan_of(recipe: Recipe, options: RunOptions, shared: Shared | int | None) -
 
 
 def _bring_to_end(
-    planned: PlannedStep, plan: Plan, revisions: Revisions, options: RunOptions, team: Team, digests: Digests
+    planned: PlannedStep, plan: Plan, revisions: Revisions, options: RunOptions, digests: Digests
 ) -> float:
     """Runs a step that is not done, and links it as the latest; the seconds that took."""
     started = datetime.now(UTC)
     log("  ".join([f"{planned.action.value:6}", planned.step.label, "; ".join(planned.reasons)]).rstrip())
     with named(planned.step.label), _protected(plan.recipe, [planned.step]), disk_explained(planned.folder):
         if planned.action != Action.SKIP:
-            _work(planned, settings_of(planned, plan, revisions), options, team, digests)
-        elif team.is_main:
+            _work(planned, settings_of(planned, plan, revisions), options, digests)
+        elif options.process_group.is_main:
             _apply_umask(planned.step, planned.folder)
-    if team.is_main:
+    if options.process_group.is_main:
         _link(planned, plan.recipe)
     return (datetime.now(UTC) - started).total_seconds()
 
@@ -166,24 +163,24 @@ def _apply_umask(step: Step, folder: Path) -> None:
         apply_umask(folder)
 
 
-def _work(planned: PlannedStep, settings: Settings, options: RunOptions, team: Team, digests: Digests) -> None:
+def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests: Digests) -> None:
     """Calls the stage in every process, on the folder that the main one opens and closes."""
     step = planned.step
-    if team.is_main:
+    if options.process_group.is_main:
         if planned.afresh:
             discard(planned.folder)
         begin(planned.folder, planned.parts)
         _apply_umask(step, partial_of(planned.folder))
     context = StageContext(partial_of(planned.folder), options.cache, options.process_group, step.reads_sensitive)
-    team.check_shared(context.work)
+    check_shared(context.work, options.process_group)
     with temporary_files_in(context.work) if step.sensitive else nullcontext():
         metrics = step.stage.load_run()(settings, context)
-    team.wait()
-    if team.is_main:
+    wait_for_all(options.process_group)
+    if options.process_group.is_main:
         _apply_umask(step, context.output)
         finish(planned.folder, planned.parts, metrics, digests)
         digests.save()
-    team.wait()
+    wait_for_all(options.process_group)
 
 
 def settings_of(planned: PlannedStep, plan: Plan, revisions: Revisions) -> Settings:

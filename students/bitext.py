@@ -21,7 +21,8 @@ from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import as_table
 from bertrelay.data.tables import write_csv, write_jsonl, write_tsv
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import from_main
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main
+from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError
 from bertrelay.evaluation.similarity import DIGITS, Vectors, unit
@@ -29,8 +30,7 @@ from bertrelay.files import atomic_write, check_output, output_lock, refuse_syml
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
-from bertrelay.stage import Metrics, ProcessGroup, StageContext
-from bertrelay.vector_files import encoder_digest, fill_vectors
+from bertrelay.stage import Metrics, StageContext
 from students.bitext_files import Side, lay_down, read_gold
 from students.neighbours import Neighbours, check_how, load_faiss, neighbours_both_ways
 from students.settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineSettings, work_beside
@@ -120,7 +120,6 @@ def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -
     return Quality(2 * found / (count + true_pairs), precision, found / true_pairs, threshold)
 
 
-ALONE = ProcessGroup()
 VECTORS = ("source.npy", "target.npy")
 OURS = ("source.arrow", "source.npy*", "target.arrow", "target.npy*", "*neighbours.npz*", "*neighbours.graph*")
 
@@ -176,7 +175,7 @@ def mine_files(
     work: Path | None = None,
     cache: Path | None = None,
     rejects: Rejects | None = None,
-    process_group: ProcessGroup = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> Mining:
     """Writes the pairs of sentences of two files that translate one another, best first, with lines and texts.
 
@@ -261,6 +260,8 @@ def _read(
 
 def _clear(folder: Path) -> None:
     """Removes what is ours in `folder`, and the folder when nothing else stands there."""
+    for name in VECTORS:
+        forget_manifest(folder / name)
     for path in [path for pattern in OURS for path in folder.glob(pattern)]:
         path.unlink()
     with suppress(OSError):

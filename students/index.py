@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from bertrelay.data.texts import texts_of
 from bertrelay.data.vectors import open_vectors
+from bertrelay.encode_files import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import check_finite
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.progress import log
-from bertrelay.vector_files import encoder_digest
 from students.index_files import (
     BUILDING,
     GRAPH,

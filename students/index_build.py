@@ -18,16 +18,15 @@ from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import as_table, sentence_records
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import check_shared, from_main, wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, wait_for_all
+from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError, RequestError, WorkError, check_choice, check_count
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import read_json, sync_contents, write_error
 from bertrelay.hardware import resolve_precision
-from bertrelay.ledger import forget
 from bertrelay.progress import log
-from bertrelay.stage import Metrics, ProcessGroup, StageContext
-from bertrelay.vector_files import encoder_digest, fill_vectors
+from bertrelay.stage import Metrics, StageContext
 from students.index import Hit, SearchIndex, open_index, whole_index
 from students.index_files import (
     BUILDING,
@@ -57,8 +56,6 @@ CHECKPOINT = "hnsw.checkpoint"
 LOCK = ".lock"
 OURS = {SENTENCES, VECTORS, GRAPH, FACTS, BUILDING, CHECKPOINT}
 SCHEMA = pa.schema({"text": pa.string(), "line": pa.int64()})
-
-ALONE = ProcessGroup()
 
 
 def run(settings: IndexSettings, context: StageContext) -> Metrics:
@@ -93,7 +90,7 @@ def build_index(
     rebuild: bool = False,
     verify: bool = False,
     cache: Path | None = None,
-    process_group: ProcessGroup = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
     rejects: Rejects | None = None,
 ) -> SearchIndex:
     """The index of the sentences of `corpus` in `folder`: opened where it is whole, else built, or gone on with.
@@ -329,7 +326,7 @@ def _forget_building(folder: Path) -> None:
 
 
 def _forget_encoding(folder: Path) -> None:
-    forget(folder / VECTORS)
+    forget_manifest(folder / VECTORS)
     (folder / BUILDING).unlink(missing_ok=True)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import from_main
+from bertrelay.encode_files import fill_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
@@ -16,7 +17,6 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
-from bertrelay.vector_files import fill_vectors
 from students.parallel.corpus import ParallelCorpus, Sentences
 
 BLOCK = 8192

@@ -1,4 +1,4 @@
-"""Pairs of sentences in files of any size, scored in blocks that survive a kill; what a search found, ranked anew."""
+"""Pairs of sentences in files of any size, scored in shards that survive a kill; what a search found, ranked anew."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -12,28 +12,27 @@ import torch
 
 from bertrelay.backbone import model_folder
 from bertrelay.data.sentences import as_table
+from bertrelay.data.shards import Shards, Span, read_spans
 from bertrelay.data.tables import Table
-from bertrelay.distributed import check_shared, from_main, wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, wait_for_all
 from bertrelay.files import check_output, output_lock
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.parts import Parts, Stretch, fill, taken
-from bertrelay.stage import Metrics, ProcessGroup, StageContext
+from bertrelay.progress import Bar
+from bertrelay.stage import Metrics, StageContext
 from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
 from teachers.cross_encoder import CrossEncoder, PairScorer
 from teachers.rerank_files import (
     BLOCK_PAIRS,
     SUFFIXES,
     PairSource,
-    Survey,
+    SourceScan,
+    assemble,
     check_ranking,
     line_of,
-    put_together,
-    survey,
+    scan,
 )
 from teachers.settings import RerankSettings
-
-ALONE = ProcessGroup()
 
 
 class RerankedFile(NamedTuple):
@@ -66,7 +65,7 @@ def rerank_file(
     precision: str = "auto",
     batch_tokens: int | None = None,
     cache: Path | None = None,
-    process_group: ProcessGroup = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> RerankedFile:
     """Writes how alike the sentences of each of `pairs` are, from 0 to 1, to `output`.
 
@@ -78,7 +77,7 @@ def rerank_file(
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
 
-    Killed and called again, with as many processes or others, it goes on at the first block that is not done.
+    Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
     """
     source, output = PairSource.of(as_table(pairs), top), Path(output)
@@ -89,22 +88,19 @@ def rerank_file(
             model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
         )
         precision = from_main(resolve_precision(precision, default_device()), process_group)
-        surveyed = from_main(survey(source, cache) if process_group.is_main else None, process_group)
-        parts = Parts(output, surveyed.blocks)
-        if process_group.is_main:
-            parts.begin(_holds(folder, surveyed, source, precision))
-        check_shared(parts.folder, process_group)
+        scanned = from_main(scan(source, cache) if process_group.is_main else None, process_group)
+        shards = Shards(output, scanned.spans, process_group)
+        shards.begin(_manifest(folder, scanned, source, precision))
         scorer, started = load_scorer(folder), time.monotonic()
-        computed = fill(
-            parts, partial(_lines, scorer, source, precision, batch_tokens, cache), "scoring", "pairs", process_group
-        )
+        compute = partial(_lines, scorer, source, precision, batch_tokens, cache)
+        computed = shards.fill(compute, "scoring", "pairs")
         seconds = time.monotonic() - started
         if process_group.is_main:
-            put_together(parts, source, output)
-            parts.remove()
+            assemble(shards, source, output)
+            shards.remove()
         wait_for_all(process_group)
-    queries = surveyed.questions if source.ranks else None
-    return RerankedFile(surveyed.pairs, queries, computed / seconds if computed else None)
+    queries = scanned.questions if source.ranks else None
+    return RerankedFile(scanned.pairs, queries, computed / seconds if computed else None)
 
 
 def run(settings: RerankSettings, context: StageContext) -> Metrics:
@@ -122,10 +118,10 @@ def run(settings: RerankSettings, context: StageContext) -> Metrics:
     return {name: value for name, value in reranked._asdict().items() if name != "queries" or value is not None}
 
 
-def _holds(folder: Path, surveyed: Survey, source: PairSource, precision: str) -> dict[str, object]:
-    """What decides the content of the blocks."""
+def _manifest(folder: Path, scanned: SourceScan, source: PairSource, precision: str) -> dict[str, object]:
+    """What decides the content of the shards."""
     how = {"kind": source.kind, "top": source.top}
-    key = fingerprint({"model": Digests().of_folder(folder), "pairs": surveyed.digest, **how})
+    key = fingerprint({"model": Digests().of_folder(folder), "pairs": scanned.digest, **how})
     return {"key": key, "precision": precision, "block": BLOCK_PAIRS}
 
 
@@ -135,10 +131,12 @@ def _lines(
     precision: str,
     batch_tokens: int | None,
     cache: Path | None,
-    blocks: Sequence[Stretch],
+    spans: Sequence[Span],
+    bar: Bar,
 ) -> Iterator[list[str]]:
-    """Of each of `blocks` the lines of its queries."""
-    for questions in map(list, taken(source.questions(cache), blocks, Path(source.table.name))):
+    """The lines of the queries of each of `spans`."""
+    for questions in map(list, read_spans(source.questions(cache), spans, source.table.name)):
         pairs = [(question.text, candidate.text) for question in questions for candidate in question.candidates]
         scores = iter(scorer.predict(pairs, precision=precision, batch_tokens=batch_tokens).tolist())
         yield [line_of(each, list(islice(scores, len(each.candidates))), source) for each in questions]
+        bar.advance(len(pairs))

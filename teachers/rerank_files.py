@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertrelay.data.records import read, rows
+from bertrelay.data.shards import Shards, Span, cut_spans
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error
-from bertrelay.parts import Parts, Stretch
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
 BLOCK_PAIRS = 4_096
@@ -167,34 +167,31 @@ def _text(value: Any, record: Record) -> str:
 # In blocks
 
 
-class Survey(NamedTuple):
-    """What reading the source through has shown: its queries in blocks of pairs, and the sha256 of all."""
+class SourceScan(NamedTuple):
+    """What one pass over the source found: its queries in spans of pairs, and the sha256 of all."""
 
-    blocks: list[Stretch]
+    spans: list[Span]
     digest: str
 
     @property
     def questions(self) -> int:
-        return self.blocks[-1].end
+        return self.spans[-1].end
 
     @property
     def pairs(self) -> int:
-        return sum(block.size for block in self.blocks)
+        return sum(span.size for span in self.spans)
 
 
-def survey(source: PairSource, cache: Path | None = None) -> Survey:
+def scan(source: PairSource, cache: Path | None = None) -> SourceScan:
     """Reads `source` through. Raises RequestError, with file and line, at the first record that cannot be used."""
-    blocks, digest = list[Stretch](), hashlib.sha256()
-    first = end = pairs = 0
-    for question in source.questions(cache):
-        digest.update(json.dumps(question).encode())
-        end, pairs = end + 1, pairs + len(question.candidates)
-        if pairs >= BLOCK_PAIRS:
-            blocks.append(Stretch(first, end, pairs))
-            first, pairs = end, 0
-    if first < end:
-        blocks.append(Stretch(first, end, pairs))
-    return Survey(blocks, digest.hexdigest())
+    digest = hashlib.sha256()
+
+    def sizes() -> Iterator[tuple[int, int]]:
+        for question in source.questions(cache):
+            digest.update(json.dumps(question).encode())
+            yield len(question.candidates), len(question.candidates)
+
+    return SourceScan(cut_spans(sizes(), BLOCK_PAIRS), digest.hexdigest())
 
 
 # Written
@@ -210,7 +207,7 @@ def check_ranking(source: PairSource, output: Path) -> None:
 
 
 def line_of(question: Question, scores: Sequence[float], source: PairSource) -> str:
-    """A pair and its score, or a query and its candidates from the best one on, as it stands in a part."""
+    """A pair and its score, or a query and its candidates from the best one on, as it stands in a shard."""
     rounded = [round(score, DIGITS) for score in scores]
     if not source.ranks:
         sentences = dict(zip(PAIR, (question.text, question.candidates[0].text), strict=True))
@@ -230,20 +227,20 @@ def _json_line(document: dict[str, Any]) -> str:
     return json.dumps(document, ensure_ascii=False) + "\n"
 
 
-def put_together(parts: Parts[Stretch], source: PairSource, output: Path) -> None:
-    """Writes `output` from the parts: a row for each pair or candidate; in JSONL a line for each query."""
+def assemble(shards: Shards, source: PairSource, output: Path) -> None:
+    """Writes `output` from the shards: a row for each pair or candidate; in JSONL a line for each query."""
     columns = HIT_COLUMNS if source.ranks else PAIR_COLUMNS
     try:
         with atomic_write(output) as building:
             match output.suffix:
                 case ".csv":
-                    _write_csv(parts, columns, building)
+                    _write_csv(shards, columns, building)
                 case ".parquet":
-                    _write_parquet(parts, columns, building)
+                    _write_parquet(shards, columns, building)
                 case ".jsonl":
-                    _write_jsonl(parts, building)
+                    _write_jsonl(shards, building)
                 case _:
-                    _write_scores(parts, building)
+                    _write_scores(shards, building)
     except OSError as error:
         raise write_error(output, error) from error
 
@@ -257,32 +254,32 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 yield {"query_line": document.get("line"), "query": document["query"], **hit}
 
 
-def _write_jsonl(parts: Parts[Stretch], path: Path) -> None:
+def _write_jsonl(shards: Shards, path: Path) -> None:
     with path.open("wb") as file:
-        for part in parts.paths:
-            with part.open("rb") as lines:
+        for shard in shards.complete():
+            with shard.open("rb") as lines:
                 shutil.copyfileobj(lines, file)
 
 
-def _write_csv(parts: Parts[Stretch], columns: dict[str, str], path: Path) -> None:
+def _write_csv(shards: Shards, columns: dict[str, str], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(columns))
         writer.writeheader()
-        for part in parts.paths:
-            writer.writerows(_rows(part))
+        for shard in shards.complete():
+            writer.writerows(_rows(shard))
 
 
-def _write_scores(parts: Parts[Stretch], path: Path) -> None:
+def _write_scores(shards: Shards, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
-        for part in parts.paths:
-            file.writelines(f"{row['score']:.{DIGITS}f}\n" for row in _rows(part))
+        for shard in shards.complete():
+            file.writelines(f"{row['score']:.{DIGITS}f}\n" for row in _rows(shard))
 
 
-def _write_parquet(parts: Parts[Stretch], columns: dict[str, str], path: Path) -> None:
+def _write_parquet(shards: Shards, columns: dict[str, str], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
     with pq.ParquetWriter(path, schema) as writer:
-        for part in parts.paths:
-            writer.write_table(pa.Table.from_pylist(list(_rows(part)), schema))
+        for shard in shards.complete():
+            writer.write_table(pa.Table.from_pylist(list(_rows(shard)), schema))

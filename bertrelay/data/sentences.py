@@ -19,8 +19,8 @@ ReadBlock = Callable[[int, int], list[str]]
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What reading a table through has shown: how many sentences, how many of them blank, and the sha256 of all."""
+class SentenceScan:
+    """What one pass over a table found: how many sentences, how many of them blank, and the sha256 of all."""
 
     sentences: int
     blank: int
@@ -78,7 +78,7 @@ def check_first(table: Table, rejects: Rejects | None = None) -> None:
     next(sentence_records(table, rejects=rejects), None)
 
 
-def survey(table: Table, cache: Path | None = None, rejects: Rejects | None = None) -> Survey:
+def scan(table: Table, cache: Path | None = None, rejects: Rejects | None = None) -> SentenceScan:
     """Reads `table` through; `rejects` takes records that cannot be used.
 
     Raises RequestError when there is none that can, and without `rejects` at the first that cannot, with file and line.
@@ -94,13 +94,13 @@ def survey(table: Table, cache: Path | None = None, rejects: Rejects | None = No
         digest.update(data)
     if not sentences:
         raise RequestError(f"{table.name}: expected sentences, found no record that can be used")
-    return Survey(sentences, blank, digest.hexdigest())
+    return SentenceScan(sentences, blank, digest.hexdigest())
 
 
 def block_reader(table: Table, cache: Path | None = None, skip_invalid: bool = False) -> ReadBlock:
     """Reads blocks of `table` in one pass, stepping over those that nobody asks for.
 
-    skip_invalid: whether records that cannot be used are left out, as `survey` with rejects does.
+    skip_invalid: whether records that cannot be used are left out, as `scan` with rejects does.
     """
     rejects = Rejects(None, limit=1.0) if skip_invalid else None
     texts, place = (record.values[0] for record in sentence_records(table, cache, rejects)), 0

@@ -1,54 +1,99 @@
-"""Vectors on disk: float32 `.npy` files, written by rows in place and read memory-mapped, of any size.
+"""Vectors on disk: float32 `.npy` files of any size, written in blocks and read memory-mapped, and Parquet.
 
-Rows are written with plain writes and not through a memory map: a full disk is then an error that can be told,
+Files are written with plain writes and not through a memory map: a full disk is then an error that can be reported,
 where a memory map ends the process with a bus error.
 """
 
 import os
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from bertrelay.data.sentences import ReadBlock
-from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, sync_folder, write_error
-from bertrelay.ledger import forget
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.files import atomic_write, write_error
 
+Vectors = NDArray[np.float32]
+
+SUFFIXES = (".npy", ".parquet")
 FLOAT_BYTES = 4
 CHECKED_AT_ONCE = 4096
 
 
-def create_vectors(path: Path, rows: int, dim: int) -> None:
-    """Makes a file of `rows` zero vectors of `dim` dimensions, and takes the disk space for it at once.
+def write_npy(path: Path, blocks: Iterable[Vectors], rows: int, dim: int) -> None:
+    """Writes blocks of vectors, (n, dim) each, one after the other as one `.npy` of shape (rows, dim).
 
-    Raises WorkError when there is no space, and RequestError when the folder may not be written.
+    The disk space is taken at once. Raises OSError where there is none, and WorkError where the blocks have other rows.
+    """
+    written = 0
+    with path.open("wb") as file:
+        npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)})
+        file.flush()
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            os.posix_fallocate(file.fileno(), 0, file.tell() + rows * dim * FLOAT_BYTES)
+        for block in blocks:
+            written += len(block)
+            file.write(np.ascontiguousarray(block, dtype="<f4").data)  # NumPy's own writing hides that a disk is full
+    if written != rows:
+        raise WorkError(f"{path}: expected {rows:,} vectors, found {written:,}; run the same command again")
+
+
+def write_block(path: Path, vectors: Vectors) -> None:
+    """Writes one block of vectors, (n, dim), as a `.npy` file."""
+    rows, dim = vectors.shape
+    write_npy(path, [vectors], rows, dim)
+
+
+def write_vectors(output: Path, blocks: Iterable[Vectors], rows: int, dim: int, read_block: ReadBlock) -> None:
+    """Writes blocks of vectors as `output`, whole or not at all: `.npy`, or `.parquet` with columns text and vector.
+
+    read_block: (first, end) -> the texts of these rows, read for Parquet alone.
     """
     try:
-        with path.open("wb") as file:
-            npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)})
-            file.flush()
-            _take_space(path, file.fileno(), file.tell() + rows * dim * FLOAT_BYTES)
-            os.fsync(file.fileno())
+        with atomic_write(output) as building:
+            if output.suffix == ".parquet":
+                _write_parquet(building, blocks, dim, read_block)
+            else:
+                write_npy(building, blocks, rows, dim)
     except OSError as error:
-        raise write_error(path, error) from error
+        raise write_error(output, error) from error
 
 
-def _take_space(path: Path, descriptor: int, size: int) -> None:
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, size)
-        else:  # macOS
-            os.ftruncate(descriptor, size)
-    except OSError:
-        path.unlink()  # what was taken before the disk was full is given back
-        raise
+def _write_parquet(path: Path, blocks: Iterable[Vectors], dim: int, read_block: ReadBlock) -> None:
+    """A row group for every block."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema({"text": pa.string(), "vector": pa.list_(pa.float32(), dim)})
+    with pq.ParquetWriter(path, schema, use_dictionary=["text"]) as writer:
+        first = 0
+        for block in blocks:
+            texts = read_block(first, first + len(block))
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), dim)
+            writer.write_table(pa.table([pa.array(texts, pa.string()), vectors], schema))
+            first += len(block)
 
 
-def open_vectors(path: Path) -> NDArray[np.float32]:
+def each_block(paths: Iterable[Path]) -> Iterator[Vectors]:
+    """The vectors of some `.npy` files, one memory-mapped after the other."""
+    return map(open_vectors, paths)
+
+
+def check_space(folder: Path, size: int) -> None:
+    """Raises WorkError where the disk of `folder` has less than `size` bytes left."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise WorkError(
+            f"{folder}: expected {size / 1e9:,.1f} GB of free disk space, found {free / 1e9:,.1f}; free space or "
+            "choose another place, then run again"
+        )
+
+
+def open_vectors(path: Path) -> Vectors:
     """The vectors of `path`, float32 (rows, dim), memory-mapped and read-only; only what is touched is read.
 
     Raises RequestError when the file is not there, not float32 vectors, or shorter than its header says.
@@ -63,33 +108,6 @@ def open_vectors(path: Path) -> NDArray[np.float32]:
     if rows * dim == 0:  # nothing to map
         return np.zeros((rows, dim), np.float32)
     return np.memmap(path, np.float32, "r", offset=start, shape=(rows, dim))
-
-
-def write_rows(path: Path, first_row: int, vectors: NDArray[np.float32]) -> None:
-    """Writes `vectors` (n, dim) from row `first_row` on, and returns when they are on the disk.
-
-    Raises WorkError when the disk is full.
-    """
-    rows, dim, start = _read_header(path)
-    if vectors.shape[1:] != (dim,) or first_row + len(vectors) > rows:
-        raise ValueError(f"{vectors.shape} vectors at row {first_row} do not fit ({rows}, {dim})")
-    try:
-        with path.open("r+b") as file:
-            file.seek(start + first_row * dim * FLOAT_BYTES)
-            file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise write_error(path, error) from error
-
-
-def not_finite_row(vectors: NDArray[np.floating]) -> int | None:
-    """The first row of `vectors` (n, dim) that holds a NaN or an infinity; None where all are finite."""
-    for start in range(0, len(vectors), CHECKED_AT_ONCE):
-        odd = np.flatnonzero(~np.isfinite(vectors[start : start + CHECKED_AT_ONCE]).all(axis=1))
-        if len(odd):
-            return start + int(odd[0])
-    return None
 
 
 def _read_header(path: Path) -> tuple[int, int, int]:
@@ -108,46 +126,21 @@ def _read_header(path: Path) -> tuple[int, int, int]:
     return int(shape[0]), int(shape[1]), start
 
 
-SUFFIXES = (".npy", ".parquet")
-ROWS_AT_ONCE = 8_192
-
-
-def filling_of(output: Path) -> Path:
-    """Where the vectors stand until `output` is written: a `.npy` file beside it, which a kill leaves there."""
-    return output.with_name(output.name + ".partial")
-
-
-def finish(output: Path, read_block: ReadBlock) -> None:
-    """Turns the filled vectors into `output`. They stay until it stands there whole, so that a kill loses none."""
-    filling = filling_of(output)
-    try:
-        if output.suffix == ".parquet":
-            _write_parquet(filling, output, read_block)
-            filling.unlink()
-        else:
-            filling.replace(output)
-            sync_folder(output.parent)
-        forget(filling)
-    except OSError as error:
-        raise write_error(output, error) from error
-
-
-def _write_parquet(filling: Path, output: Path, read_block: ReadBlock) -> None:
-    """Columns `text` and `vector`, a row group for every block."""
-    vectors = open_vectors(filling)
-    rows, dim = vectors.shape
-    schema = pa.schema({"text": pa.string(), "vector": pa.list_(pa.float32(), dim)})
-    with atomic_write(output) as writing, pq.ParquetWriter(writing, schema, use_dictionary=["text"]) as writer:
-        for first in range(0, rows, ROWS_AT_ONCE):
-            end = min(first + ROWS_AT_ONCE, rows)
-            column = pa.FixedSizeListArray.from_arrays(pa.array(vectors[first:end].reshape(-1)), dim)
-            writer.write_table(pa.table([pa.array(read_block(first, end), pa.string()), column], schema))
-
-
 def shape_of(output: Path) -> tuple[int, int]:
-    """Sentences and dimensions of a finished file."""
+    """Rows and dimensions of a finished `.npy` or Parquet file."""
     if output.suffix == ".npy":
-        sentences, dim = open_vectors(output).shape
-        return sentences, dim
+        rows, dim = open_vectors(output).shape
+        return rows, dim
+    import pyarrow.parquet as pq
+
     file = pq.ParquetFile(output)
     return file.metadata.num_rows, file.schema_arrow.field("vector").type.list_size
+
+
+def not_finite_row(vectors: NDArray[np.floating]) -> int | None:
+    """The first row of `vectors` (n, dim) that has a NaN or an infinity; None where all are finite."""
+    for start in range(0, len(vectors), CHECKED_AT_ONCE):
+        is_finite = np.isfinite(vectors[start : start + CHECKED_AT_ONCE]).all(axis=1)
+        if not is_finite.all():
+            return start + int(np.flatnonzero(~is_finite)[0])
+    return None

@@ -24,11 +24,11 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
 from bertrelay import hardware
-from bertrelay.distributed import check_shared
+from bertrelay.distributed import ProcessGroup, check_shared
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.progress import Bar, log, progress
 from bertrelay.signals import STOPPING, deferred_stop_signals
-from bertrelay.stage import Metrics, ProcessGroup
+from bertrelay.stage import Metrics
 from bertrelay.training.batches import (
     BatchSchedule,
     Items,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertrelay.data.records import Rejects, rows
+from bertrelay.data.shards import Shards, Span, cut_spans
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error
-from bertrelay.parts import Parts
 from domain.clinical.ids import canonical_id, given_note, tell_mixed_ids
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -49,13 +49,6 @@ def check_notes(notes: NotesTable) -> None:
     next(rows(notes.table, []), None)
 
 
-class Block(NamedTuple):
-    """Admissions [first, end)."""
-
-    first: int
-    end: int
-
-
 class SortedNotes:
     """The notes of a file by admission, whatever order its rows have: in a file without a name, gone with the process.
 
@@ -66,26 +59,21 @@ class SortedNotes:
         self._base, self.digest = base, digest
         self.admissions = int(base.execute("SELECT COUNT(*) FROM admissions").fetchone()[0])
 
-    def blocks(self) -> list[Block]:
-        """Admissions in runs of `BLOCK_CHARACTERS` or little more each, and no more than `BLOCK_ADMISSIONS`."""
-        found, first, characters = list[Block](), 0, 0
+    def spans(self) -> list[Span]:
+        """Spans of `BLOCK_CHARACTERS` or little more, and no more than `BLOCK_ADMISSIONS`, which count as so much."""
         sizes = self._base.execute(
-            "SELECT number, SUM(LENGTH(text)) FROM admissions JOIN notes USING (id) GROUP BY number ORDER BY number"
+            "SELECT SUM(LENGTH(text)) FROM admissions JOIN notes USING (id) GROUP BY number ORDER BY number"
         )
-        for number, size in sizes:
-            characters += size
-            if characters >= BLOCK_CHARACTERS or number + 1 - first >= BLOCK_ADMISSIONS:
-                found.append(Block(first, number + 1))
-                first, characters = number + 1, 0
-        return [*found, *([Block(first, self.admissions)] if first < self.admissions else [])]
+        least = BLOCK_CHARACTERS // BLOCK_ADMISSIONS
+        return cut_spans(((max(least, size), 1) for (size,) in sizes), BLOCK_CHARACTERS)
 
-    def of(self, block: Block) -> list[Admission]:
-        """The admissions of a block."""
+    def of(self, span: Span) -> list[Admission]:
+        """The admissions of a span."""
         found: dict[str, list[str]] = {}
         for name, text in self._base.execute(
             "SELECT id, text FROM admissions JOIN notes USING (id) WHERE number >= ? AND number < ? "
             "ORDER BY number, place",
-            block,
+            span[:2],
         ):
             found.setdefault(name, []).append(text)
         return list(found.items())
@@ -157,13 +145,13 @@ def _numbered(notes: NotesTable, rejects: Rejects, digest: "hashlib._Hash") -> I
 
 
 def line_of(row: Row) -> str:
-    """A scored admission as it stands in a part."""
+    """A scored admission as it stands in a shard."""
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def scored_blocks(parts: Parts[Block]) -> Iterator[list[Row]]:
-    """The rows of each block, in order."""
-    for path in parts.paths:
+def scored_shards(shards: Shards) -> Iterator[list[Row]]:
+    """The rows of each shard, in order."""
+    for path in shards.complete():
         with path.open(encoding="utf-8") as lines:
             yield [json.loads(line) for line in lines]
 

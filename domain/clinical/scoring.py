@@ -1,8 +1,8 @@
-"""The scores of all admissions of a file, in blocks that survive a kill, and the page of one of them."""
+"""The scores of all admissions of a file, in shards that survive a kill, and the page of one of them."""
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,13 @@ import numpy as np
 
 from bertrelay.backbone import model_folder
 from bertrelay.data.records import Rejects
+from bertrelay.data.shards import Shards, Span
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, output_lock, write_text
 from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import default_device, release_memory, resolve_precision
-from bertrelay.parts import Parts
+from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.privacy import sensitive_data
-from bertrelay.progress import log, progress
+from bertrelay.progress import Bar, log
 from domain.clinical.chunks import warn_of_unknown
 from domain.clinical.classifier import read_description
 from domain.clinical.score_files import (
@@ -26,13 +26,12 @@ from domain.clinical.score_files import (
     BLOCK_CHARACTERS,
     SUFFIXES,
     Admission,
-    Block,
     NotesTable,
     Row,
     SortedNotes,
     check_notes,
     line_of,
-    scored_blocks,
+    scored_shards,
     sorted_notes,
     write_scores,
 )
@@ -98,7 +97,7 @@ def score_file(
     page: takes an HTML page of `admission`'s text, which is needed where there are several.
     max_rejects: the share of rows that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
 
-    Killed and called again it goes on at the first block that is not done.
+    Killed and called again it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
     WorkError when too many rows are unusable.
     """
@@ -113,14 +112,14 @@ def score_file(
     with output_lock(output), ExitStack() as stack:
         found, rejected = _read(source, output, max_rejects, stack)
         shown = None if page is None else _admission(found, admission)
-        parts = Parts(output, found.blocks())
-        parts.begin(_holds(folder, found, precision, with_text=with_text, cleaned=cleaned))
+        shards = Shards(output, found.spans())
+        shards.begin(_manifest(folder, found, precision, with_text=with_text, cleaned=cleaned))
         scorer = OutcomeScorer.load(folder)
-        work = partial(_scored, scorer, with_text, cleaned, precision, batch_tokens)
-        rate = _score_blocks(found, parts, work)
+        score = partial(_scored, scorer, with_text, cleaned, precision, batch_tokens)
+        rate = _fill(found, shards, score)
         if page is not None and shown is not None:
             write_page(scorer, joined(found.one(shown), cleaned), Path(page), precision)
-        admissions, reasons, chunks, alarms = _written(parts, output, columns_of(how), with_text)
+        admissions, reasons, chunks, alarms = _written(shards, output, columns_of(how), with_text)
     told = None if how.threshold is None else alarms
     return ScoredFile(admissions, reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, told, rejected, rate)
 
@@ -137,28 +136,25 @@ def _read(source: NotesTable, output: Path, max_rejects: float, stack: ExitStack
     return found, rejects.counts.total()
 
 
-def _holds(folder: Path, found: SortedNotes, precision: str, **options: bool) -> dict[str, object]:
-    """What decides the content of the blocks."""
+def _manifest(folder: Path, found: SortedNotes, precision: str, **options: bool) -> dict[str, object]:
+    """What decides the content of the shards."""
     key = fingerprint({"model": Digests().of_folder(folder), "notes": found.digest, "version": VERSION, **options})
     return {"key": key, "precision": precision, "block": [BLOCK_CHARACTERS, BLOCK_ADMISSIONS]}
 
 
-def _score_blocks(
-    found: SortedNotes, parts: Parts[Block], work: Callable[[list[Admission]], list[Row]]
-) -> float | None:
-    """Scores the blocks that are not done; chunks per second, None where there were none."""
-    waiting, began, computed = parts.waiting(), time.monotonic(), 0
-    done = found.admissions - sum(parts.blocks[number].end - parts.blocks[number].first for number in waiting)
-    if done:
-        log(f"scoring: going on after {done:,} of {found.admissions:,} admissions")
-    with progress("scoring", found.admissions, "admissions", done) as bar:
-        for number in waiting:
-            scored = work(found.of(parts.blocks[number]))
-            parts.write(number, map(line_of, scored))
-            computed += sum(row["n_chunks"] for row in scored)
-            bar.advance(len(scored))
-            release_memory()
-    return computed / (time.monotonic() - began) if computed else None
+def _fill(found: SortedNotes, shards: Shards, score: Callable[[list[Admission]], list[Row]]) -> float | None:
+    """Scores the spans whose shards are missing; chunks per second, None where there were none."""
+    began, chunks = time.monotonic(), 0
+
+    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
+        nonlocal chunks
+        for rows in map(score, map(found.of, spans)):
+            chunks += sum(row["n_chunks"] for row in rows)
+            yield map(line_of, rows)
+            bar.advance(len(rows))
+
+    shards.fill(compute, "scoring", "admissions")
+    return chunks / (time.monotonic() - began) if chunks else None
 
 
 def _admission(found: SortedNotes, asked: str | None) -> str:
@@ -197,19 +193,19 @@ def _row(name: str, text: str, score: Score, how: OutcomeModelSettings, with_tex
 
 
 def _written(
-    parts: Parts[Block], output: Path, scores: list[str], with_text: bool
+    shards: Shards, output: Path, scores: list[str], with_text: bool
 ) -> tuple[int, Counter[str | None], int, int]:
-    """Puts the parts together; how many admissions, those without a probability by reason, chunks, and alarms."""
+    """Assembles the shards; how many admissions, those without a probability by reason, chunks, and alarms."""
     columns = [*scores, *(["top_text"] if with_text else []), "chunks"]
-    write_scores(scored_blocks(parts), columns, output)
+    write_scores(scored_shards(shards), columns, output)
     chunks = alarms = 0
     shares, reasons = list[float | None](), Counter[str | None]()
-    for block in scored_blocks(parts):
+    for block in scored_shards(shards):
         shares += [row["unknown_share"] for row in block]
         reasons.update(row["reason"] for row in block)
         chunks += sum(row["n_chunks"] for row in block)
         alarms += sum(row.get("alarm") is True for row in block)
-    parts.remove()
+    shards.remove()
     for reason in (NO_TEXT, UNKNOWN_TEXT):
         if reasons[reason]:
             log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.vectors import create_vectors, filling_of, finish, write_rows
+from bertrelay.data.vectors import write_vectors
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
@@ -160,10 +160,8 @@ def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
 
 
 def _write_vectors(path: Path, vectors: Vectors, terms: Sequence[Term]) -> None:
-    filling = filling_of(path)
-    create_vectors(filling, *vectors.shape)
-    write_rows(filling, 0, vectors)
-    finish(path, lambda first, end: [term.text for term in terms[first:end]])
+    rows, dim = vectors.shape
+    write_vectors(path, [vectors], rows, dim, lambda first, end: [term.text for term in terms[first:end]])
 
 
 def _write_neighbours(output: Path, terms: Sequence[Term], vectors: Vectors, settings: TermsSettings) -> Metrics:

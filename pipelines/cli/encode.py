@@ -72,7 +72,7 @@ def encode(
         listed = output.with_name(f"{output.name}.rejects.jsonl")
         rejects = Rejects(listed, limit=1.0) if skip_invalid else None
         with shared(process_group, processes):
-            from bertrelay.vector_files import encode_file
+            from bertrelay.encode_files import encode_file
 
             encoded = encode_file(
                 model,

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertrelay.stage import ProcessGroup
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from pipelines.cli.echo import echo
-
-ALONE = ProcessGroup()
 
 if TYPE_CHECKING:
     from pipelines.plan import Plan
@@ -129,7 +127,11 @@ def _read(recipe: str, settings: list[str] | None) -> "Recipe":
 
 
 def _options(
-    runs: Path, only: list[str] | None, force: list[str] | None, verify: bool, process_group: ProcessGroup = ALONE
+    runs: Path,
+    only: list[str] | None,
+    force: list[str] | None,
+    verify: bool,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> "RunOptions":
     from pipelines.plan import StageChoice
     from pipelines.runner import RunOptions

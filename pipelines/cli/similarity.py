@@ -167,9 +167,9 @@ def _check_sentences(given: Sequence[str]) -> None:
 
 def _counted(table: "Table") -> int:
     """How many sentences `table` holds; it is read through, so that mistakes in it are told before the work begins."""
-    from bertrelay.data.sentences import survey
+    from bertrelay.data.sentences import scan
 
-    found = survey(table)
+    found = scan(table)
     if found.blank:
         log(f"{table.name}: {found.blank:,} of {found.sentences:,} sentences are blank, and compared as they are")
     return found.sentences

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import write_error
 from bertrelay.progress import NAMES, log, renamed
-from bertrelay.stage import ProcessGroup
 from pipelines.trouble import reworded, stopping_at_once
 
 DASH = "-"

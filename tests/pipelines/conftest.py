@@ -121,10 +121,10 @@ def write_lines(tmp_path):
 
 @pytest.fixture
 def cut_short(monkeypatch):
-    """Does some work here that ends where it stands after its first part, as a kill ends it."""
-    from bertrelay.parts import Parts
+    """Does some work here that ends where it stands after its first shard, as a kill ends it."""
+    from bertrelay.data.shards import Shards
 
-    write = Parts.write
+    write = Shards.write
 
     def write_and_end(self, number, lines):
         write(self, number, lines)
@@ -132,7 +132,7 @@ def cut_short(monkeypatch):
 
     def run(work, *arguments):
         with monkeypatch.context() as cutting, pytest.raises(KeyboardInterrupt):
-            cutting.setattr(Parts, "write", write_and_end)
+            cutting.setattr(Shards, "write", write_and_end)
             work(*arguments)
 
     return run

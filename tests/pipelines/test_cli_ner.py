@@ -286,10 +286,10 @@ def test_killed_again_and_again_it_goes_on_to_the_same_bytes(start, call, tagger
     assert not (tmp_path / "out.jsonl").exists()
 
     out = call("ner", "tag", tagger, "many.jsonl", "out.jsonl", "--precision", "fp32")
-    assert "tagging: going on after" in capsys.readouterr().err
+    assert "tagging: resuming after" in capsys.readouterr().err
     assert "in 3,000 documents, in out.jsonl" in out
     call("ner", "tag", tagger, "many.jsonl", "whole.jsonl", "--precision", "fp32")
-    assert "going on after" not in capsys.readouterr().err
+    assert "resuming after" not in capsys.readouterr().err
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert [document.text for document in read_documents(tmp_path / "out.jsonl")] == many
     assert {path.name for path in tmp_path.iterdir()} == {"many.jsonl", "out.jsonl", "whole.jsonl"}
@@ -308,7 +308,7 @@ def test_what_was_begun_for_another_input_is_begun_again(cut_short, tagger, many
     assert len(list((tmp_path / "out.jsonl.partial").glob("0*.jsonl"))) == 1
     write_lines("many.jsonl", [json.dumps({"text": text}) for text in many[:10]])
     tag_file(tagger, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
-    assert "was begun for another model or input; it is begun again" in capsys.readouterr().err
+    assert "is of another model or input: restarting" in capsys.readouterr().err
     assert [document.text for document in read_documents(tmp_path / "out.jsonl")] == many[:10]
 
 

@@ -335,10 +335,10 @@ def test_killed_again_and_again_it_goes_on_to_the_same_bytes(
     assert not (tmp_path / "out.jsonl").exists()
 
     out = call("qa", "answer", answerer, "many.jsonl", "out.jsonl", "--precision", "fp32", "--html", "out.html")
-    assert "answering: going on after" in capsys.readouterr().err
+    assert "answering: resuming after" in capsys.readouterr().err
     assert "1,500 questions answered" in out
     call("qa", "answer", answerer, "many.jsonl", "whole.jsonl", "--precision", "fp32")
-    assert "going on after" not in capsys.readouterr().err
+    assert "resuming after" not in capsys.readouterr().err
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert [row["id"] for row in answers(tmp_path / "out.jsonl")] == [str(each["id"]) for each in many]
     assert {path.name for path in tmp_path.iterdir()} == {"many.jsonl", "out.jsonl", "out.html", "whole.jsonl"}
@@ -357,7 +357,7 @@ def test_what_was_begun_for_other_questions_is_begun_again(cut_short, answerer, 
     assert len(list((tmp_path / "out.jsonl.partial").glob("0*.jsonl"))) == 1
     write_lines("many.jsonl", map(json.dumps, many[:10]))
     answer_file(answerer, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
-    assert "was begun for another model or input; it is begun again" in capsys.readouterr().err
+    assert "is of another model or input: restarting" in capsys.readouterr().err
     assert len(answers(tmp_path / "out.jsonl")) == 10
 
 

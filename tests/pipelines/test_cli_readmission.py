@@ -343,7 +343,7 @@ def test_killed_and_called_again_it_goes_on_to_the_same_bytes_and_leaves_no_text
     assert left and not any(MARK.search(path.read_text()) for path in left)
     for output, goes_on in (("out.jsonl", True), ("whole.jsonl", False)):
         call("readmission", "score", model, tmp_path / "many.csv", tmp_path / output, "--precision", "fp32")
-        assert ("going on after" in capsys.readouterr().err) == goes_on
+        assert ("resuming after" in capsys.readouterr().err) == goes_on
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert len(rows_of(tmp_path / "out.jsonl")) == 700
     assert {path.name for path in tmp_path.iterdir()} == {"many.csv", "out.jsonl", "whole.jsonl"}

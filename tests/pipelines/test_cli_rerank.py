@@ -295,10 +295,10 @@ def test_killed_it_goes_on_to_the_same_bytes_and_two_processes_share_the_work(
     assert begun.wait() == -signal.SIGKILL
     assert not (tmp_path / "out.csv").exists()
     out = call("rerank", scorer, "many.csv", "out.csv", "--precision", "fp32")
-    assert "scoring: going on after" in capsys.readouterr().err
+    assert "scoring: resuming after" in capsys.readouterr().err
     assert out == "6,000 pairs scored, in out.csv\n"
     call("rerank", scorer, "many.csv", "whole.csv", "--precision", "fp32")
-    assert "going on after" not in capsys.readouterr().err
+    assert "resuming after" not in capsys.readouterr().err
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     out, _ = finished(begin("two.csv", "--processes", "2"))
     assert out == "6,000 pairs scored, in two.csv\n"

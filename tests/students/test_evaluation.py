@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from bertrelay.data.records import Rejects
+from bertrelay.distributed import ProcessGroup
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.stage import Metrics, ProcessGroup, StageContext
+from bertrelay.stage import Metrics, StageContext
 from students.evaluate import read_translations, run
 from students.settings import AlignedFiles, EvaluateSettings
 from students.targets import save_variance

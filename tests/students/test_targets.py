@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertrelay import vector_files
+from bertrelay import encode_files
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import ModelSource
@@ -141,27 +141,27 @@ def test_a_teacher_whose_vectors_are_not_finite_is_told(
 
 # Stopped and resumed
 
-KILLED_AFTER_TWO_BLOCKS = """
+KILLED_AFTER_TWO_SHARDS = """
 import os, signal, sys
 from pathlib import Path
-from bertrelay import vector_files
+from bertrelay import encode_files
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.ledger import Ledger
+from bertrelay.data.shards import Shards
 from bertrelay.stage import StageContext
 from students.parallel.corpus import ParallelCorpus
 from students.targets import fill_targets
 
 folder = Path(sys.argv[1])
-vector_files.BLOCK_SENTENCES = 5
-mark, marked = Ledger.mark, []
+encode_files.BLOCK_SENTENCES = 5
+write, written = Shards.write, []
 
-def killed(self, block):
-    mark(self, block)
-    marked.append(block)
-    if len(marked) == 2:
+def killed(self, number, vectors):
+    write(self, number, vectors)
+    written.append(number)
+    if len(written) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Ledger.mark = killed
+Shards.write = killed
 context = StageContext(folder / "output", folder / "cache")
 corpus = ParallelCorpus.open(folder / "corpora" / "key")
 fill_targets(SentenceEncoder.load(folder / "teacher"), corpus, context, "d", "fp32")
@@ -170,7 +170,7 @@ fill_targets(SentenceEncoder.load(folder / "teacher"), corpus, context, "d", "fp
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(vector_files, "BLOCK_SENTENCES", 5)
+    monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", 5)
     return
 
 
@@ -183,7 +183,7 @@ def test_killed_and_resumed_no_block_is_computed_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     teacher.save(tmp_path / "teacher")
-    done = subprocess.run([sys.executable, "-c", KILLED_AFTER_TWO_BLOCKS, tmp_path], env=dict(os.environ), check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED_AFTER_TWO_SHARDS, tmp_path], env=dict(os.environ), check=False)
     assert done.returncode == -signal.SIGKILL
     seen = rows_computed(teacher, monkeypatch)
     resumed = fill(teacher, corpus, context)

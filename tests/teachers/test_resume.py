@@ -126,7 +126,8 @@ WORKER = """
 import json, sys
 from pathlib import Path
 from bertrelay.hardware import accelerator
-from bertrelay.stage import StageContext, ProcessGroup
+from bertrelay.distributed import ProcessGroup
+from bertrelay.stage import StageContext
 from pipelines.registry import REGISTRY
 
 accelerator()

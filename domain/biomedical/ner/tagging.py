@@ -1,4 +1,4 @@
-"""The entities of many documents, from a file of one format to a file of another, in blocks that survive a kill.
+"""The entities of many documents, from a file of one format to a file of another, in shards that survive a kill.
 
 Importing this loads neither torch nor transformers, so that an invalid request is reported at once.
 """
@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.shards import Shards, Span, cut_spans, read_spans
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, wait_for_all
 from bertrelay.errors import RequestError
 from bertrelay.files import check_place, output_lock
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.privacy import check_page
-from bertrelay.progress import log
-from bertrelay.stage import Metrics, ProcessGroup, StageContext
+from bertrelay.progress import Bar, log
+from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents import FORMATS, FormatName, check_held, format_of, jsonl, read_documents, writing
 from domain.biomedical.documents.document import Document, Entity
 from domain.biomedical.ner.settings import TagSettings
@@ -45,21 +46,21 @@ class Source(NamedTuple):
         return read_documents(self.path, self.format, rejects)
 
 
-class Survey(NamedTuple):
-    """What reading the source through has shown. digest: sha256 of all that a tagger sees."""
+class SourceScan(NamedTuple):
+    """What one pass over the source found. digest: sha256 of all that a tagger sees."""
 
-    blocks: list[Stretch]
+    spans: list[Span]
     blank: int
     rejected: int
     digest: str
 
     @property
     def documents(self) -> int:
-        return self.blocks[-1].end
+        return self.spans[-1].end
 
     @property
     def words(self) -> int:
-        return sum(block.size for block in self.blocks)
+        return sum(span.size for span in self.spans)
 
 
 def check_source(source: Source) -> None:
@@ -105,37 +106,36 @@ def written() -> list[FormatName]:
     return [name for name, found in FORMATS.items() if found.writing]
 
 
-def survey(source: Source, listed: Path, max_rejects: float, output: FormatName = "jsonl") -> Survey:
+def scan(source: Source, listed: Path, max_rejects: float, output: FormatName = "jsonl") -> SourceScan:
     """Reads `source` through, and lists in `listed` what cannot be used, where there is any.
 
     output: the format to be written, whose refusals of texts and ids are counted too.
     Raises WorkError when either is more than `max_rejects` of all, RequestError when nothing is left.
     """
     refused = Rejects(None, max_rejects)
-    blocks, blank, digest = list[Stretch](), 0, hashlib.sha256()
-    first, end, characters, words = 0, 0, 0, 0
-    with Rejects(listed, max_rejects) as rejects:
+    blank, digest = 0, hashlib.sha256()
+
+    def sizes(rejects: Rejects) -> Iterator[tuple[int, int]]:
+        """The characters and words of each document: what spans are cut by and progress counts."""
+        nonlocal blank
         for document in source.documents(rejects):
             blank += not document.text.strip()
             plain = replace(document, entities=())
             check_held(plain, output, refused)
             digest.update(jsonl.line_of(plain).encode(errors="surrogatepass"))
-            end, characters = end + 1, characters + len(document.text)
-            words += count_words(document.text)
-            if characters >= BLOCK_CHARACTERS:
-                blocks.append(Stretch(first, end, words))
-                first, characters, words = end, 0, 0
+            yield len(document.text), count_words(document.text)
+
+    with Rejects(listed, max_rejects) as rejects:
+        spans = cut_spans(sizes(rejects), BLOCK_CHARACTERS)
     refused.check()
-    if first < end:
-        blocks.append(Stretch(first, end, words))
     rejected = rejects.counts.total()
     if not rejected:
         listed.unlink()
-    if not blocks:
+    if not spans:
         raise RequestError(f"{source.path} holds no documents. Check that it is the right one and complete.")
     if blank:
-        log(f"{blank:,} of {end:,} documents are blank; each has its place in the output as any other")
-    return Survey(blocks, blank, rejected, digest.hexdigest())
+        log(f"{blank:,} of {spans[-1].end:,} documents are blank; each has its place in the output as any other")
+    return SourceScan(spans, blank, rejected, digest.hexdigest())
 
 
 def count_words(text: str) -> int:
@@ -143,18 +143,18 @@ def count_words(text: str) -> int:
     return sum(1 for _ in WORD.finditer(text))
 
 
-def tagged_documents(parts: Parts[Stretch]) -> Iterator[Document]:
-    """All tagged documents, in order; where they stood in a part is nobody's concern."""
-    for path in parts.paths:
+def tagged_documents(shards: Shards) -> Iterator[Document]:
+    """All tagged documents, in order, without their places in the shards."""
+    for path in shards.complete():
         for document in read_documents(path, "jsonl", unique=False):
             yield replace(document, file="", line=0)
 
 
-def put_together(parts: Parts[Stretch], output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
+def assemble(shards: Shards, output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
     """Writes `output`; how many documents its format cannot hold, which `listed` lists where there are any."""
     rejects = Rejects(listed, max_rejects)
     with writing(output, format_name, rejects) as write, rejects:  # too many rejects end before the output is there
-        for document in tagged_documents(parts):
+        for document in tagged_documents(shards):
             write(document)
     refused = rejects.counts.total()
     if not refused:
@@ -162,7 +162,6 @@ def put_together(parts: Parts[Stretch], output: Path, format_name: FormatName, l
     return refused
 
 
-ALONE = ProcessGroup()
 DIGITS = 6  # of a confidence; those behind them depend on the threads of a machine
 MAX_REJECTS = 0.01
 SUFFIXES: dict[FormatName, str] = {"conll": ".conll", "conll-iobes": ".iobes", "bioc": ".json", "brat": ""}
@@ -196,7 +195,7 @@ def tag_file(
     batch_tokens: int | None = None,
     cache: Path | None = None,
     with_text: bool = False,
-    process_group: ProcessGroup = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> TaggedFile:
     """Writes `documents` to `output`, each with the entities that `model` finds in place of those it had.
 
@@ -208,12 +207,11 @@ def tag_file(
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
 
-    Killed and called again, with as many processes or others, it goes on at the first block that is not done.
+    Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
     WorkError when too many documents are left out.
     """
     from bertrelay.backbone import model_folder
-    from bertrelay.distributed import check_shared, from_main, wait_for_all
     from domain.biomedical.ner.tagger import EntityTagger
 
     source, output = Source(Path(documents), source_format), Path(output)
@@ -226,26 +224,24 @@ def tag_file(
         )
         precision = from_main(resolve_precision(precision, default_device()), process_group)
         listed = _list(output, "rejects")
-        surveyed = from_main(
-            survey(source, listed, max_rejects, output_format) if process_group.is_main else None, process_group
+        scanned = from_main(
+            scan(source, listed, max_rejects, output_format) if process_group.is_main else None, process_group
         )
-        parts = Parts(output, surveyed.blocks)
-        if process_group.is_main:
-            parts.begin(_holds(folder, surveyed, precision))
-        check_shared(parts.folder, process_group)
+        shards = Shards(output, scanned.spans, process_group)
+        shards.begin(_manifest(folder, scanned, precision))
         tagger, started = EntityTagger.load(folder), time.monotonic()
         check_types(tagger.model.labels.types, output_format)
-        lines = partial(_lines, tagger, source, precision, batch_tokens)
-        computed = fill(parts, lines, "tagging", "words", process_group)
+        compute = partial(_lines, tagger, source, precision, batch_tokens)
+        computed = shards.fill(compute, "tagging", "words")
         seconds = time.monotonic() - started
         entities, refused = {}, 0
         if process_group.is_main:
-            entities = _count(parts)
-            refused = put_together(parts, output, output_format, _list(output, "refused"), max_rejects)
-            parts.remove()
+            entities = _count(shards)
+            refused = assemble(shards, output, output_format, _list(output, "refused"), max_rejects)
+            shards.remove()
         wait_for_all(process_group)
     rate = computed / seconds if computed else None
-    return TaggedFile(surveyed.documents, surveyed.words, entities, surveyed.rejected, refused, rate)
+    return TaggedFile(scanned.documents, scanned.words, entities, scanned.rejected, refused, rate)
 
 
 def run(settings: TagSettings, context: StageContext) -> Metrics:
@@ -273,9 +269,9 @@ def _list(output: Path, what: str) -> Path:
     return output.with_name(f"{output.name}.{what}.jsonl")
 
 
-def _holds(folder: Path, surveyed: Survey, precision: str) -> dict[str, object]:
-    """What decides the content of the blocks."""
-    key = fingerprint({"model": Digests().of_folder(folder), "documents": surveyed.digest})
+def _manifest(folder: Path, scanned: SourceScan, precision: str) -> dict[str, object]:
+    """What decides the content of the shards."""
+    key = fingerprint({"model": Digests().of_folder(folder), "documents": scanned.digest})
     return {"key": key, "precision": precision, "block": BLOCK_CHARACTERS}
 
 
@@ -284,12 +280,15 @@ def _lines(
     source: Source,
     precision: str,
     batch_tokens: int | None,
-    wanted: Sequence[Stretch],
+    spans: Sequence[Span],
+    bar: Bar,
 ) -> Iterator[Iterator[str]]:
-    """The lines of each block of tagged documents."""
-    for documents in taken(source.documents(Rejects(None, limit=1)), wanted, source.path):
+    """The lines of the tagged documents of each of `spans`."""
+    found = read_spans(source.documents(Rejects(None, limit=1)), spans, source.path)
+    for span, documents in zip(spans, found, strict=True):
         tagged = tagger.tag_documents(documents, precision=precision, batch_tokens=batch_tokens)
         yield map(jsonl.line_of, map(_rounded, tagged))
+        bar.advance(span.size)
 
 
 def _rounded(document: Document) -> Document:
@@ -298,7 +297,7 @@ def _rounded(document: Document) -> Document:
     return replace(document, entities=tuple(rounded))
 
 
-def _count(parts: Parts[Stretch]) -> dict[str, int]:
+def _count(shards: Shards) -> dict[str, int]:
     """The entities of all documents by type, the most frequent first."""
-    counts = Counter(entity.type for document in tagged_documents(parts) for entity in document.entities)
+    counts = Counter(entity.type for document in tagged_documents(shards) for entity in document.entities)
     return dict(counts.most_common())

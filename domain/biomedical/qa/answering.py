@@ -1,4 +1,4 @@
-"""The answers to many questions, from a file to a file, in blocks that survive a kill, and on a page.
+"""The answers to many questions, from a file to a file, in shards that survive a kill, and on a page.
 
 Importing this loads neither torch nor transformers, so that an invalid request is reported at once.
 """
@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertrelay.data.records import Rejects, rows
+from bertrelay.data.shards import Shards, Span, cut_spans, read_spans
 from bertrelay.data.tables import Record, Table, Unusable, format_of
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, wait_for_all
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output, output_lock, write_error, write_text
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.parts import Parts, Stretch, fill, taken
 from bertrelay.privacy import check_page
-from bertrelay.progress import log
-from bertrelay.stage import Metrics, ProcessGroup, StageContext
+from bertrelay.progress import Bar, log
+from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.document import Unfit, shown_id
 from domain.biomedical.qa.question_files import question_format_of, question_items, usable_questions
 from domain.biomedical.qa.questions import Item, Question, checked
@@ -119,19 +120,19 @@ def check_source(source: Source) -> None:
     next(source.questions(Rejects(None, limit=1)), None)
 
 
-class ReadThrough(NamedTuple):
-    """What reading the source through has shown. digest: sha256 of all that decides the answers."""
+class SourceScan(NamedTuple):
+    """What one pass over the source found. digest: sha256 of all that decides the answers."""
 
-    blocks: list[Stretch]
+    spans: list[Span]
     rejected: int
     digest: str
 
     @property
     def questions(self) -> int:
-        return self.blocks[-1].end
+        return self.spans[-1].end
 
 
-def read_through(source: Source, listed: Path, max_rejects: float) -> ReadThrough:
+def scan(source: Source, listed: Path, max_rejects: float) -> SourceScan:
     """Reads `source` from its beginning to its end; tells what is read over, and lists in `listed` what is unusable.
 
     Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
@@ -139,77 +140,71 @@ def read_through(source: Source, listed: Path, max_rejects: float) -> ReadThroug
     digest = hashlib.sha256()
     try:
         with Rejects(listed, max_rejects) as rejects:
-            blocks = list(_blocks(source, rejects, digest))
+            spans = cut_spans(_sizes(source, rejects, digest), BLOCK_CHARACTERS)
     finally:
         if listed.is_file() and not listed.stat().st_size:
             listed.unlink()
-    if not blocks:
+    if not spans:
         raise RequestError(f"{source.path} holds no question that can be asked. Is it the right file, and complete?")
-    return ReadThrough(blocks, rejects.counts.total(), digest.hexdigest())
+    return SourceScan(spans, rejects.counts.total(), digest.hexdigest())
 
 
-def _blocks(source: Source, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[Stretch]:
-    first = end = characters = 0
+def _sizes(source: Source, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[tuple[int, int]]:
+    """The characters of each question and its context, and 1: what spans are cut by and progress counts."""
     for question in source.questions(rejects, quiet=False):
         digest.update(json.dumps([question.id, question.question, question.context]).encode())
-        end, characters = end + 1, characters + len(question.question) + len(question.context)
-        if characters >= BLOCK_CHARACTERS:
-            yield Stretch(first, end, end - first)
-            first, characters = end, 0
-    if first < end:
-        yield Stretch(first, end, end - first)
+        yield len(question.question) + len(question.context), 1
 
 
 # Written
 
 
 def line_of(row: Row) -> str:
-    """An answered question as it stands in a part, and in JSONL."""
+    """An answered question as it stands in a shard, and in JSONL."""
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def answered_rows(parts: Parts[Stretch]) -> Iterator[Row]:
+def answered_rows(shards: Shards) -> Iterator[Row]:
     """All answered questions, in order."""
-    for path in parts.paths:
+    for path in shards.complete():
         with path.open(encoding="utf-8") as lines:
             yield from map(json.loads, lines)
 
 
-def write_answers(parts: Parts[Stretch], output: Path) -> None:
+def write_answers(shards: Shards, output: Path) -> None:
     """Writes the answers as JSONL, CSV or Parquet, by the suffix; a table has the best candidate alone."""
     write = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}[output.suffix]
     try:
         with atomic_write(output) as building:
-            write(parts, building)
+            write(shards, building)
     except OSError as error:
         raise write_error(output, error) from error
 
 
-def _write_jsonl(parts: Parts[Stretch], path: Path) -> None:
+def _write_jsonl(shards: Shards, path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(map(line_of, answered_rows(parts)))
+        file.writelines(map(line_of, answered_rows(shards)))
 
 
-def _write_csv(parts: Parts[Stretch], path: Path) -> None:
+def _write_csv(shards: Shards, path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, FLAT, extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(answered_rows(parts))
+        writer.writerows(answered_rows(shards))
 
 
-def _write_parquet(parts: Parts[Stretch], path: Path) -> None:
+def _write_parquet(shards: Shards, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     kinds = {"start": pa.int64(), "end": pa.int64(), "probability": pa.float64()}
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in FLAT])
     with pq.ParquetWriter(path, schema) as writer:
-        for part in parts.paths:
-            with part.open(encoding="utf-8") as lines:
+        for path_of_shard in shards.complete():
+            with path_of_shard.open(encoding="utf-8") as lines:
                 writer.write_table(pa.Table.from_pylist([json.loads(line) for line in lines], schema))
 
 
-ALONE = ProcessGroup()
 REFUSED: Row = {"answer": "", "start": None, "end": None, "probability": None}
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 MAX_REJECTS = 0.01
@@ -247,7 +242,7 @@ def answer_file(
     batch_tokens: int | None = None,
     cache: Path | None = None,
     with_text: bool = False,
-    process_group: ProcessGroup = ALONE,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> AnsweredFile:
     """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
 
@@ -263,12 +258,11 @@ def answer_file(
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
 
-    Killed and called again, with as many processes or others, it goes on at the first block that is not done.
+    Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
     WorkError when too many questions are left out.
     """
     from bertrelay.backbone import model_folder
-    from bertrelay.distributed import check_shared, from_main, wait_for_all
     from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
 
     source, output = Source(Path(questions), source_format, id_column, question_column, context_column), Path(output)
@@ -281,28 +275,26 @@ def answer_file(
             model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
         )
         precision = from_main(resolve_precision(precision, default_device()), process_group)
-        read = from_main(_read(source, output, max_rejects) if process_group.is_main else None, process_group)
-        parts = Parts(output, read.blocks)
-        if process_group.is_main:
-            parts.begin(_holds(folder, read, top, precision, whole_words))
-        check_shared(parts.folder, process_group)
+        scanned = from_main(_scan(source, output, max_rejects) if process_group.is_main else None, process_group)
+        shards = Shards(output, scanned.spans, process_group)
+        shards.begin(_manifest(folder, scanned, top, precision, whole_words))
         answerer, started = QuestionAnswerer.load(folder, whole_words=whole_words), time.monotonic()
-        lines = partial(_lines, answerer, source, top, precision, batch_tokens)
-        computed = fill(parts, lines, "answering", "questions", process_group)
+        compute = partial(_lines, answerer, source, top, precision, batch_tokens)
+        computed = shards.fill(compute, "answering", "questions")
         seconds = time.monotonic() - started
         without_answer, refused = 0, list[str]()
         if process_group.is_main:
-            write_answers(parts, output)
+            write_answers(shards, output)
             if page is not None:
-                write_page(source, parts, Path(page))
-            without_answer, refused = _count(parts)
-            parts.remove()
+                write_page(source, shards, Path(page))
+            without_answer, refused = _count(shards)
+            shards.remove()
         wait_for_all(process_group)
     if refused:
         told = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
         log(f"{told}: {too_long(answerer.model)}")
     rate = computed / seconds if computed else None
-    return AnsweredFile(read.questions, without_answer, len(refused), read.rejected, rate)
+    return AnsweredFile(scanned.questions, without_answer, len(refused), scanned.rejected, rate)
 
 
 def run(settings: AnswerSettings, context: StageContext) -> Metrics:
@@ -328,14 +320,16 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     return dict(answered._asdict())
 
 
-def _read(source: Source, output: Path, max_rejects: float) -> ReadThrough:
-    return read_through(source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects)
+def _scan(source: Source, output: Path, max_rejects: float) -> SourceScan:
+    return scan(source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects)
 
 
-def _holds(folder: Path, read: ReadThrough, top: int, precision: str, whole_words: bool | None) -> dict[str, object]:
-    """What decides the content of the blocks."""
+def _manifest(
+    folder: Path, scanned: SourceScan, top: int, precision: str, whole_words: bool | None
+) -> dict[str, object]:
+    """What decides the content of the shards, the same in every process."""
     model = Digests().of_folder(folder)
-    key = fingerprint({"model": model, "questions": read.digest, "top": top, "whole_words": whole_words})
+    key = fingerprint({"model": model, "questions": scanned.digest, "top": top, "whole_words": whole_words})
     return {"key": key, "precision": precision, "block": BLOCK_CHARACTERS}
 
 
@@ -345,18 +339,19 @@ def _lines(
     top: int,
     precision: str,
     batch_tokens: int | None,
-    wanted: Sequence[Stretch],
+    spans: Sequence[Span],
+    bar: Bar,
 ) -> Iterator[Iterator[str]]:
-    """The lines of each block of answered questions."""
+    """The lines of answered questions for each of `spans`."""
     from domain.biomedical.qa.answerer import Asked
 
-    for block in taken(source.questions(Rejects(None, limit=1)), wanted, source.path):
-        questions = list(block)
+    for questions in map(list, read_spans(source.questions(Rejects(None, limit=1)), spans, source.path)):
         asked = (Asked(question.question, question.context, question.id) for question in questions)
         replies = answerer.replies(
             asked, top=top, precision=precision, batch_tokens=batch_tokens, refused=lambda _: None
         )  # a question that is refused has no candidate, by which it is known in the end
         yield map(line_of, _answer_rows(questions, replies))
+        bar.advance(len(questions))
 
 
 def _answer_rows(questions: Sequence[Question], replies: "Iterator[Reply | None]") -> Iterator[Row]:
@@ -371,21 +366,21 @@ def _row(candidate: "Candidate") -> Row:
     return {"answer": text, "start": start, "end": end, "probability": round(probability, DIGITS)}
 
 
-def _count(parts: Parts[Stretch]) -> tuple[int, list[str]]:
+def _count(shards: Shards) -> tuple[int, list[str]]:
     """How many questions have no answer in their contexts, and the ids of those that were refused."""
     without_answer, refused = 0, list[str]()
-    for row in answered_rows(parts):
+    for row in answered_rows(shards):
         without_answer += bool(row["nbest"] and not row["answer"])
         if not row["nbest"]:
             refused.append(row["id"])
     return without_answer, refused
 
 
-def write_page(source: Source, parts: Parts[Stretch], path: Path) -> None:
+def write_page(source: Source, shards: Shards, path: Path) -> None:
     """Writes the page of all contexts with the answers to their questions."""
     from domain.biomedical.page import answer_page
 
-    asked = zip(source.questions(Rejects(None, limit=1)), answered_rows(parts), strict=True)
+    asked = zip(source.questions(Rejects(None, limit=1)), answered_rows(shards), strict=True)
     try:
         write_text(path, answer_page(asked, f"Answers from {source.path.name}"))
     except OSError as error:

@@ -6,21 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertrelay.data.vectors import create_vectors, open_vectors, write_rows
-from bertrelay.errors import RequestError
+from bertrelay.data.vectors import check_space, open_vectors, write_npy, write_vectors
+from bertrelay.errors import RequestError, WorkError
 
 
 def some_vectors(rows: int, dim: int = 3) -> np.ndarray:
     return np.random.default_rng(rows).normal(size=(rows, dim)).astype(np.float32)
 
 
-def test_blocks_written_in_any_order_are_the_file_that_numpy_reads(tmp_path: Path) -> None:
+def test_blocks_are_the_file_that_numpy_reads_and_must_be_all_there(tmp_path: Path) -> None:
     path, expected = tmp_path / "v.npy", some_vectors(7)
-    create_vectors(path, 7, 3)
-    write_rows(path, 4, expected[4:])
-    write_rows(path, 0, expected[:4])
+    write_npy(path, [expected[:4], expected[4:]], 7, 3)
     np.testing.assert_array_equal(np.load(path), expected)
     np.testing.assert_array_equal(open_vectors(path), expected)
+    with pytest.raises(WorkError, match="expected 7 vectors, found 4"):
+        write_npy(path, [expected[:4]], 7, 3)
+    write_npy(path, [], 0, 3)
+    assert open_vectors(path).shape == (0, 3)
 
 
 def test_a_file_that_numpy_wrote_is_opened(tmp_path: Path) -> None:
@@ -34,11 +36,6 @@ def test_opened_vectors_are_mapped_and_cannot_be_written(tmp_path: Path) -> None
     assert isinstance(vectors, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         vectors[0] = 1
-
-
-def test_a_file_of_no_vectors_is_opened(tmp_path: Path) -> None:
-    create_vectors(tmp_path / "v.npy", 0, 3)
-    assert open_vectors(tmp_path / "v.npy").shape == (0, 3)
 
 
 def test_a_cut_off_file_is_refused_with_both_sizes(tmp_path: Path) -> None:
@@ -62,45 +59,43 @@ def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
             open_vectors(path)
 
 
-def test_a_full_disk_is_an_error_before_the_work_begins(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk; it takes a process of its own."""
-    code = """
-import resource, sys
+FULL = """
+import os, resource, sys
 from pathlib import Path
-from bertrelay.errors import WorkError
-from bertrelay.data.vectors import create_vectors
-resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-path = Path(sys.argv[1])
-create_vectors(path / "small.npy", 10, 3)
-try:
-    create_vectors(path / "large.npy", 1_000_000, 3)
-except WorkError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
-    assert "large.npy: File too large; free space" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["small.npy"]
-
-
-def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
-    code = """
-import os, sys
-from pathlib import Path
-from bertrelay.errors import RequestError
-from bertrelay.data.vectors import create_vectors
+import numpy as np
+from bertrelay.errors import BertRelayError
+from bertrelay.data.vectors import write_vectors
+folder, block = Path(sys.argv[1]), np.random.default_rng(0).normal(size=(10_000, 3)).astype(np.float32)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # stands in for a full disk
+for suffix in (".npy", ".parquet"):
+    try:
+        write_vectors(folder / f"large{suffix}", [block], *block.shape, lambda first, end: ["text"] * (end - first))
+    except BertRelayError as error:
+        print(error)
+folder.chmod(0o500)
 if os.geteuid() == 0:  # root may write anywhere
     os.setuid(65534)
 try:
-    create_vectors(Path(sys.argv[1]) / "v.npy", 1, 1)
-except RequestError as error:
+    write_vectors(folder / "v.npy", [block[:1]], 1, 3, None)
+except BertRelayError as error:
     print(error)
 """
-    tmp_path.chmod(0o500)
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+
+
+def test_a_full_disk_and_a_folder_that_may_not_be_written_leave_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, check=True)
     tmp_path.chmod(0o700)
-    assert "Permission denied at" in done.stdout
+    logged = done.stdout.splitlines()
+    for line, found in zip(
+        logged, ("large.npy: File too large; free space", "large.parquet: ", "denied at"), strict=True
+    ):
+        assert found in line
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_and_a_disk_without_space_are_named(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"No such file or directory at .*nowhere"):
-        create_vectors(tmp_path / "nowhere" / "v.npy", 1, 1)
+        write_vectors(tmp_path / "nowhere" / "v.npy", [some_vectors(1)], 1, 3, lambda first, end: [])  # noqa: ARG005
+    check_space(tmp_path, 1)
+    with pytest.raises(WorkError, match=r"expected 1,000,000,000\.0 GB of free disk space, found"):
+        check_space(tmp_path, 10**18)

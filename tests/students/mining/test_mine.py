@@ -402,15 +402,14 @@ def test_a_kept_work_folder_serves_another_threshold_without_any_work(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bertrelay.data import vectors
-from bertrelay.ledger import Ledger
-from bertrelay import vector_files
+from bertrelay.data.shards import Shards
+from bertrelay import encode_files
 from students import neighbours as both_ways
 from students import bitext as mining
 
 folder, moment = Path(sys.argv[1]), sys.argv[2]
 both_ways.ASKED_AT_ONCE, both_ways.SECONDS_BETWEEN_SAVES = 20, 0.0
-vector_files.SMALLEST_BLOCK = 25
+encode_files.SMALLEST_SHARD = 25
 
 def dies_after(room, name, calls):
     real, done = getattr(room, name), []
@@ -423,7 +422,7 @@ def dies_after(room, name, calls):
     setattr(room, name, call)
 
 if moment == "encoding":
-    dies_after(Ledger, "mark", 6)
+    dies_after(Shards, "write", 6)
 else:
     dies_after(both_ways, "_save", 3)
 model, source, target, output = (folder / name for name in ("model", "source.txt", "target.txt", "m.tsv"))
@@ -449,7 +448,7 @@ def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "m.tsv").exists()
     monkeypatch.setattr(both_ways, "ASKED_AT_ONCE", 20)
-    monkeypatch.setattr("bertrelay.vector_files.SMALLEST_BLOCK", 25)
+    monkeypatch.setattr("bertrelay.encode_files.SMALLEST_SHARD", 25)
     resumed = mine_files(tmp_path / "model", *files, tmp_path / "m.tsv", gold=gold, precision="fp32")
     assert work_done["compared"] == compared
     assert encoded <= work_done["encoded"] <= 1.5 * encoded

@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 from scipy.spatial.distance import cdist
 
-from bertrelay import encoding, vector_files
+from bertrelay import encode_files, encoding
 from bertrelay.data.records import Rejects, Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
@@ -56,7 +56,7 @@ def corpus(texts: list[str], tmp_path: Path) -> Path:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
-    monkeypatch.setattr(vector_files, "BLOCK_SENTENCES", BLOCK)
+    monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", BLOCK)
     monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
     monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
 
@@ -392,12 +392,12 @@ def test_vectors_that_are_not_finite_are_told(tiny_encoder: MakeEncoder, texts: 
 KILLED = """
 import os, signal, sys
 import faiss
-from bertrelay import encoding, vector_files
+from bertrelay import encode_files, encoding
 from bertrelay.data import vectors
 from students import neighbours
 from students.index_build import build_index
 
-encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = neighbours.GRAPH_BLOCK = {block}
+encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = neighbours.GRAPH_BLOCK = {block}
 neighbours.SECONDS_BETWEEN_CHECKPOINTS = 0.0
 faiss.omp_set_num_threads(1)
 model, corpus, module, name = sys.argv[1:]
@@ -428,8 +428,8 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("module", "name", "rebuild", "still_encoded"),
     [
-        ("vector_files", "write_rows", False, 61 - 3 * BLOCK),
-        ("vector_files", "write_rows", True, 61 - 3 * BLOCK),
+        ("encode_files", "write_block", False, 61 - 3 * BLOCK),
+        ("encode_files", "write_block", True, 61 - 3 * BLOCK),
         ("neighbours", "_save_checkpoint", False, 0),
     ],
 )
@@ -542,7 +542,7 @@ def test_a_build_begun_for_another_model_is_not_thrown_away(
         raise WorkError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(vector_files, "write_rows", full)
+        patch.setattr(encode_files, "write_block", full)
         with pytest.raises(WorkError):
             build(encoder, corpus)
     with pytest.raises(RequestError, match="found another one"):
@@ -569,7 +569,7 @@ def test_a_rebuild_goes_on_with_nothing_but_a_rebuild_of_the_same(
     encoder: SentenceEncoder, corpus: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop_at_the_fourth(rebuild: bool) -> None:
-        write, calls = vector_files.write_rows, []
+        write, calls = encode_files.write_block, []
 
         def stopped(*given: Any) -> None:
             calls.append(given)
@@ -578,7 +578,7 @@ def test_a_rebuild_goes_on_with_nothing_but_a_rebuild_of_the_same(
             write(*given)
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(vector_files, "write_rows", stopped)
+            patch.setattr(encode_files, "write_block", stopped)
             build(encoder, corpus, rebuild=rebuild)
         encoded.clear()
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from bertrelay.distributed import ProcessGroup
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.stage import Metrics, ProcessGroup, StageContext
+from bertrelay.stage import Metrics, StageContext
 from students import shrinking as figures
 from students.settings import ShrinkSettings
 from students.shrinking import moved, run, sample_of, shrink, side_by_side, speeds

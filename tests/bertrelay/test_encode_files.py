@@ -1,11 +1,8 @@
 import errno
-import os
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,18 +13,18 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from bertrelay import encoding, vector_files
-from bertrelay.data import vectors as vector_outputs
+from bertrelay import encode_files, encoding
 from bertrelay.data.records import Table
-from bertrelay.data.vectors import open_vectors, shape_of
+from bertrelay.data.vectors import Vectors, open_vectors, shape_of, write_block
+from bertrelay.distributed import ProcessGroup
+from bertrelay.encode_files import encode_file, encoder_digest, fill_vectors, forget_manifest, run
 from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import output_lock
 from bertrelay.hardware import private_memory_mb
 from bertrelay.layout import Prompts
-from bertrelay.stage import ProcessGroup, StageContext
-from bertrelay.vector_files import encode_file, encoder_digest, fill_share, fill_vectors, run
+from bertrelay.stage import StageContext
 
 MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8
@@ -36,8 +33,7 @@ BLOCK = 8
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
-    monkeypatch.setattr(vector_files, "BLOCK_SENTENCES", BLOCK)
-    monkeypatch.setattr(vector_outputs, "ROWS_AT_ONCE", BLOCK)
+    monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", BLOCK)
 
 
 class Texts:
@@ -60,21 +56,8 @@ def test_a_filled_file_holds_what_encode_gives(make_encoder: MakeEncoder, many: 
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_processes_fill_one_file_together(make_encoder: MakeEncoder, many: list[str], tmp_path: Path) -> None:
-    encoder = make_encoder()
-    asked = []
-    for rank in (1, 2, 0):
-        texts = Texts(many)
-        fill_share(encoder, texts, len(many), tmp_path / "three.npy", "key", process_group=ProcessGroup(rank, 3))
-        asked.append(texts.asked)
-    fill_vectors(encoder, Texts(many), len(many), tmp_path / "one.npy", "key")
-    assert asked == [[8, 32, 56], [16, 40], [0, 24, 48]]
-    assert (tmp_path / "three.npy").read_bytes() == (tmp_path / "one.npy").read_bytes()
-
-
-@pytest.mark.usefixtures("small_blocks")
 def test_a_finished_file_is_not_filled_again_unless_something_changed(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
 ) -> None:
     def blocks_filled(encoder: SentenceEncoder, key: str) -> int:
         texts = Texts(many)
@@ -83,54 +66,75 @@ def test_a_finished_file_is_not_filled_again_unless_something_changed(
 
     assert blocks_filled(make_encoder(), "key") == 8
     assert blocks_filled(make_encoder(), "key") == 0
-    assert "begun again" not in capsys.readouterr().err
     assert blocks_filled(make_encoder(), "other key") == 8
     assert blocks_filled(make_encoder(pooling=["cls", "mean"]), "other key") == 8
-    assert capsys.readouterr().err.count("begun again") == 2
     assert open_vectors(tmp_path / "v.npy").shape == (61, 32)
+    assert {path.name for path in tmp_path.iterdir()} == {"v.npy", "v.npy.manifest.json"}
+    forget_manifest(tmp_path / "v.npy")
+    assert {path.name for path in tmp_path.iterdir()} == {"v.npy"}
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bertrelay import encoding, vector_files
-from bertrelay.data import vectors
-from bertrelay.encoder import SentenceEncoder
+from bertrelay import encode_files, encoding
+from bertrelay.data.shards import Shards
 
-encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = {block}
-folder = Path(sys.argv[1])
-texts = (folder / "texts").read_text().split("\\n")
-written = 0
+encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = {block}
+folder, where = Path(sys.argv[1]), sys.argv[2]
 
-def write_rows(path, first, rows):
-    global written
-    written += 1
-    if written == 4:  # a torn block: half of it is in the file, and it is not marked
-        vectors.write_rows(path, first, rows[: len(rows) // 2] * 0 + 7)
-        os.kill(os.getpid(), signal.SIGKILL)
-    vectors.write_rows(path, first, rows)
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
 
-vector_files.write_rows = write_rows
-encoder = SentenceEncoder.load(folder / "model")
-vector_files.fill_vectors(encoder, lambda a, b: texts[a:b], len(texts), folder / "v.npy", "key", precision="fp32")
+def write_shard(path, vectors, written=[]):
+    written.append(path)
+    if len(written) == 4:
+        path.write_bytes(b"half of a shard")
+        killed()
+    write_block(path, vectors)
+
+def half_of_the_blocks(paths):
+    for number, block in enumerate(each_block(paths)):
+        if number == 4:
+            killed()
+        yield block
+
+write_block, each_block = encode_files.write_block, encode_files.each_block
+if where == "shard":
+    encode_files.write_block = write_shard
+elif where == "assembly":
+    encode_files.each_block = half_of_the_blocks
+else:
+    Shards.remove = lambda shards: (shards.path(3).unlink(), killed())
+encode_files.encode_file(folder / "model", folder / "lines.txt", folder / sys.argv[3], precision="fp32")
 """
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_fill_that_was_killed_goes_on_to_the_same_bytes(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
+@pytest.mark.parametrize("output", ["v.npy", "v.parquet"])
+def test_a_killed_file_resumes_to_the_same_bytes_and_computes_only_what_is_missing(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_encoder().save(tmp_path / "model")
-    (tmp_path / "texts").write_text("\n".join(many))
-    killed = subprocess.run([sys.executable, "-c", KILLED.format(block=BLOCK), tmp_path], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert (open_vectors(tmp_path / "v.npy")[24:28] == 7).all()
+    encoder, lines = make_encoder(), lines_file(tmp_path, many)
+    encoder.save(tmp_path / "model")
+    encode_file(tmp_path / "model", lines, tmp_path / f"whole-{output}", precision="fp32")
+    written = list[str]()
 
-    encoder, texts = SentenceEncoder.load(tmp_path / "model"), Texts(many)
-    fill_vectors(encoder, texts, len(many), tmp_path / "v.npy", "key", precision="fp32")
-    fill_vectors(encoder, Texts(many), len(many), tmp_path / "whole.npy", "key", precision="fp32")
-    assert texts.asked == [24, 32, 40, 48, 56]
-    assert (tmp_path / "v.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    def write(path: Path, vectors: np.ndarray) -> None:
+        written.append(path.name[1:7])
+        write_block(path, vectors)
+
+    monkeypatch.setattr(encode_files, "write_block", write)
+    for where, computed in (("shard", ["000003", "000004", "000005", "000006", "000007"]), ("assembly", [])):
+        command = [sys.executable, "-c", KILLED.format(block=BLOCK), tmp_path, where, output]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        assert not (tmp_path / output).exists()
+        encode_file(tmp_path / "model", lines, tmp_path / output, precision="fp32")
+        assert written == computed
+        assert (tmp_path / output).read_bytes() == (tmp_path / f"whole-{output}").read_bytes()
+        assert not list(tmp_path.glob(f"*{output}.*"))
+        (tmp_path / output).unlink()
+        written.clear()
 
 
 def lines_file(tmp_path: Path, lines: list[str]) -> Table:
@@ -167,7 +171,7 @@ def test_names_of_model_input_and_output_are_enough(make_encoder: MakeEncoder, t
 
 
 def test_a_prompt_stands_before_each_sentence_and_another_one_begins_again(
-    make_encoder: MakeEncoder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_encoder: MakeEncoder, tmp_path: Path
 ) -> None:
     encoder = make_encoder(prompts=Prompts({"query": "Rain. ", "other": "A "}, None))
     table, output = lines_file(tmp_path, ["A dog.", "Rain."]), tmp_path / "out.npy"
@@ -176,9 +180,10 @@ def test_a_prompt_stands_before_each_sentence_and_another_one_begins_again(
     np.testing.assert_allclose(np.load(output), expected, atol=1e-6)
     with pytest.raises(RequestError, match="found 'answer'"):
         encode_file(encoder, table, output, prompt_name="answer")
+    texts = Texts(["A dog."])
     for prompt in ("query", "query", "other"):
-        fill_vectors(encoder, Texts(["A dog."]), 1, tmp_path / "v.npy", "key", prompt_name=prompt)
-    assert capsys.readouterr().err.count("begun again") == 1
+        fill_vectors(encoder, texts, 1, tmp_path / "v.npy", "key", prompt_name=prompt)
+    assert len(texts.asked) == 2
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -201,71 +206,6 @@ def test_a_column_of_a_table_is_encoded(make_encoder: MakeEncoder, tmp_path: Pat
     encoder = make_encoder()
     assert encode_file(encoder, table, tmp_path / "out.npy").sentences == 2
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), encoder.encode(["Rain.", "A dog runs."]))
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_an_interrupted_file_goes_on_and_another_model_begins_again(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, output = lines_file(tmp_path, many), tmp_path / "out.npy"
-    write_rows, written = vector_files.write_rows, []
-
-    def fail_at_the_fourth(path: Path, first: int, vectors: np.ndarray) -> None:
-        written.append(first)
-        if len(written) == 4:
-            raise WorkError("the disk is full")
-        write_rows(path, first, vectors)
-
-    monkeypatch.setattr(vector_files, "write_rows", fail_at_the_fourth)
-    with pytest.raises(WorkError):
-        encode_file(make_encoder(), table, output)
-    assert not output.exists()
-    encode_file(make_encoder(), table, output)
-    assert written == [0, 8, 16, 24, 24, 32, 40, 48, 56]
-
-    written.clear()
-    with pytest.raises(WorkError):
-        encode_file(make_encoder(), table, output)
-    encode_file(make_encoder(seed=1), table, output)
-    assert written == [0, 8, 16, 24, 0, 8, 16, 24, 32, 40, 48, 56]
-    np.testing.assert_allclose(np.load(output), make_encoder(seed=1).encode(many), atol=2e-2)
-
-
-TOGETHER = """
-import sys
-from pathlib import Path
-import torch
-from bertrelay import encoding, vector_files
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.data.records import Table
-from bertrelay.stage import ProcessGroup
-
-encoding.BLOCK_SENTENCES = vector_files.BLOCK_SENTENCES = {block}
-folder, process_group = Path(sys.argv[1]), ProcessGroup.from_environment()
-start = f"file://{{folder}}/meeting"
-torch.distributed.init_process_group("gloo", init_method=start, rank=process_group.rank, world_size=process_group.size)
-table = Table.model_validate({{"path": str(folder / "lines.txt")}})
-encoder = SentenceEncoder.load(folder / "model")
-vector_files.encode_file(encoder, table, folder / "two.npy", precision="fp32", process_group=process_group)
-assert (folder / "two.npy").is_file()
-torch.distributed.destroy_process_group()
-"""
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_two_processes_write_the_file_that_one_writes(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
-) -> None:
-    encoder, table = make_encoder(), lines_file(tmp_path, many)
-    encoder.save(tmp_path / "model")
-    command = [sys.executable, "-c", TOGETHER.format(block=BLOCK), str(tmp_path)]
-    both = [
-        subprocess.Popen(command, env=os.environ | {"RANK": rank, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"})
-        for rank in "01"
-    ]
-    assert [process.wait(timeout=120) for process in both] == [0, 0]
-    encode_file(encoder, table, tmp_path / "one.npy", precision="fp32")
-    np.testing.assert_allclose(np.load(tmp_path / "two.npy"), np.load(tmp_path / "one.npy"), atol=1e-6)
 
 
 def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,14 +237,6 @@ def test_the_input_is_never_overwritten(make_encoder: MakeEncoder, tmp_path: Pat
     assert (tmp_path / "a.parquet").read_bytes() == b"no matter"
 
 
-def test_unfinished_vectors_behind_a_symbolic_link_are_refused(make_encoder: MakeEncoder, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_bytes(b"no matter")
-    (tmp_path / "v.npy.partial").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RequestError, match=r"v\.npy\.partial: .* found a symbolic link"):
-        encode_file(make_encoder(), lines_file(tmp_path, ["A dog runs."]), tmp_path / "v.npy")
-    assert (tmp_path / "elsewhere").read_bytes() == b"no matter"
-
-
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_a_vector_that_is_not_finite_is_told_and_never_written(
@@ -328,57 +260,33 @@ def test_two_at_work_on_one_output_are_one_too_many(make_encoder: MakeEncoder, t
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_parquet_file_that_was_cut_off_loses_no_vector(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earlier_output(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, output = lines_file(tmp_path, many), tmp_path / "out.parquet"
+    table, output = lines_file(tmp_path, many), tmp_path / f"out{suffix}"
     output.write_bytes(b"of yesterday")
 
-    def cut_off_at_the_third_block(first: int, end: int) -> list[str]:
-        if first >= 2 * BLOCK:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return many[first:end]
-
-    def finish(output: Path, read_block: object) -> None:  # noqa: ARG001
-        vector_outputs.finish(output, cut_off_at_the_third_block)
+    def full(paths: list[Path]) -> Iterator[Vectors]:
+        yield open_vectors(paths[0])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(vector_files, "finish", finish)
-        with pytest.raises(WorkError, match=r"could not write .*out\.parquet: No space left"):
+        patched.setattr(encode_files, "each_block", full)
+        with pytest.raises(WorkError, match=r"could not write .*out\.\w+: No space left"):
             encode_file(make_encoder(), table, output)
     assert output.read_bytes() == b"of yesterday"
-    assert not (tmp_path / ".out.parquet.writing").exists()
-    monkeypatch.setattr(vector_files, "write_rows", None)  # nothing is left to be computed
-    assert encode_file(make_encoder(), table, output) == (61, 16, None)
+    assert not list(tmp_path.glob(".out*"))
+    assert encode_file(make_encoder(), table, output) == (61, 16, None)  # nothing is left to be computed
     assert shape_of(output) == (61, 16)
-    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.parquet"}
+    assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", output.name}
 
 
-def test_processes_that_do_not_know_of_one_another_are_told(make_encoder: MakeEncoder, tmp_path: Path) -> None:
-    with pytest.raises(WorkError, match="expected 2 processes that know of one another, found 1"):
+def test_processes_that_are_not_connected_are_an_error(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match="expected 2 connected processes, found 1"):
         encode_file(
             make_encoder(), lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy", process_group=ProcessGroup(0, 2)
         )
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_the_bar_counts_what_others_did_and_not_what_was_done_before(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill = partial(fill_share, make_encoder(), rows=61, path=tmp_path / "v.npy", key="key", precision="fp32")
-    others = iter([1, 1, 0])  # processes of the test, at work while the first one is
-
-    def read_block(first: int, end: int) -> list[str]:
-        if next(others, 0):
-            fill(Texts(many), process_group=ProcessGroup(1, 2))
-        return many[first:end]
-
-    fill(Texts(many[:8] + [""] * 53), process_group=ProcessGroup(0, 8))
-    capsys.readouterr()
-    assert fill(read_block, process_group=ProcessGroup(0, 2)) == 53
-    told = capsys.readouterr().err
-    assert "going on after 8 of 61 sentences" in told
-    assert re.search(r"^encoding: 61 of 61 sentences", told.splitlines()[-1])
 
 
 def test_the_stage_writes_the_vectors_and_tells_their_count(

@@ -1,0 +1,209 @@
+"""Sharded outputs: numbered shards survive a kill and are shared by processes, then become one file.
+
+    OUTPUT.partial/manifest.json    what is computed; another model or input restarts
+    OUTPUT.partial/000000.jsonl     a shard, written beside and renamed: whole or absent
+
+Loads neither torch nor NumPy.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
+from bertrelay.hardware import release_memory
+from bertrelay.privacy import apply_umask, is_sensitive
+from bertrelay.progress import Bar, log, progress
+
+MANIFEST = "manifest.json"
+
+AnyRecord = TypeVar("AnyRecord")
+
+
+class Span(NamedTuple):
+    """The items [first, end) of an input, which become one shard. size: what its progress is counted in."""
+
+    first: int
+    end: int
+    size: int
+
+
+def cut_spans(items: Iterable[tuple[int, int]], limit: int) -> list[Span]:
+    """The spans of items of which each gives (weight, size); one ends with the item that brings it to `limit`."""
+    spans, first, end, weight, size = list[Span](), 0, 0, 0, 0
+    for end, (item_weight, item_size) in enumerate(items, 1):
+        weight, size = weight + item_weight, size + item_size
+        if weight >= limit:
+            spans.append(Span(first, end, size))
+            first, weight, size = end, 0, 0
+    return spans if first == end else [*spans, Span(first, end, size)]
+
+
+def read_spans(
+    records: Iterator[AnyRecord], spans: Sequence[Span], source: str | Path
+) -> Iterator[Iterator[AnyRecord]]:
+    """The records of each of `spans`, in one pass; those of a span are to be read before the next one.
+
+    Raises WorkError where `source`, which they come from, has fewer than before.
+    """
+    position = 0
+    for first, end, _ in spans:
+        records, position = islice(records, first - position, None), end
+        yield _exactly(end - first, records, source)
+
+
+def _exactly(count: int, records: Iterator[AnyRecord], source: str | Path) -> Iterator[AnyRecord]:
+    found = 0
+    for record in islice(records, count):
+        found += 1
+        yield record
+    if found < count:
+        raise WorkError(f"{source} became shorter while it was read; run the same command again")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Writes lines of UTF-8, each with its end."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)
+
+
+class Shards:
+    """The shards of `output`, one for each of `spans`, in a folder beside it until they are assembled.
+
+    suffix, write: the kind of a shard, and what writes its content to a path.
+    process_group: process r of n computes every n-th missing shard. All of them see one folder.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        spans: Sequence[Span],
+        process_group: ProcessGroup = SINGLE_PROCESS,
+        suffix: str = ".jsonl",
+        write: Callable[[Path, Any], None] = write_lines,
+    ) -> None:
+        self.output = output
+        self.spans = spans
+        self.process_group = process_group
+        self.suffix = suffix
+        self._write = write
+        self.folder = output.with_name(output.name + ".partial")
+
+    @property
+    def size(self) -> int:
+        """The size of all spans."""
+        return sum(span.size for span in self.spans)
+
+    def begin(self, manifest: dict[str, object]) -> None:
+        """Makes the folder, or resumes one of the same manifest; returns when every process sees the main one's.
+
+        One of another manifest restarts. Raises RequestError for a folder of anything else, for a symbolic link,
+        and where the processes do not share it.
+        """
+        if self.process_group.is_main:
+            self._make_folder(manifest)
+        check_shared(self.folder, self.process_group)
+
+    def _make_folder(self, manifest: dict[str, object]) -> None:
+        refuse_symlink(self.folder)
+        if self.folder.exists() and not _is_ours(self.folder):
+            raise RequestError(
+                f"{self.folder}: expected nothing, or what an unfinished call left there, found something else. Move "
+                "it away, or name another output."
+            )
+        try:
+            if self.folder.is_dir() and read_json(self.folder / MANIFEST) != manifest:
+                log(f"{self.folder} is of another model or input: restarting")
+                _remove(self.folder)
+            self.folder.mkdir(exist_ok=True)
+            if is_sensitive():  # an earlier folder may be open to more people
+                apply_umask(self.folder)
+            write_json(self.folder / MANIFEST, manifest)
+        except OSError as error:
+            raise write_error(self.folder, error) from error
+
+    def path(self, number: int) -> Path:
+        """The file of a shard."""
+        return self.folder / f"{number:06}{self.suffix}"
+
+    def missing(self) -> list[int]:
+        """The numbers of the shards that are not there, in order."""
+        # One listing is up to date on a network disk, where a single name may be remembered as absent.
+        names = set(os.listdir(self.folder))  # noqa: PTH208
+        return [number for number in range(len(self.spans)) if self.path(number).name not in names]
+
+    def complete(self) -> list[Path]:
+        """The files of all shards, in order. Raises WorkError where one is missing."""
+        if missing := self.missing():
+            raise WorkError(
+                f"{self.folder}: expected all {len(self.spans):,} shards, {len(missing):,} are missing; run the same "
+                "command again"
+            )
+        return [self.path(number) for number in range(len(self.spans))]
+
+    def write(self, number: int, content: Any) -> None:
+        """Writes a shard; it is done when its file is there."""
+        path = self.path(number)
+        try:
+            with atomic_write(path) as building:
+                self._write(building, content)
+        except OSError as error:
+            raise write_error(path, error) from error
+
+    def fill(self, compute: Callable[[Sequence[Span], Bar], Iterator[Any]], description: str, unit: str) -> int:
+        """Computes the missing shards, each process its own, and returns when all are on the disk.
+
+        compute: the content of the shards of these spans, in order; advances the bar by their sizes.
+        description, unit: of the progress, `tagging` and `words` for example.
+        Returns the size of all shards that were missing. Raises RequestError where a process misses a shard in the end.
+        """
+        missing, rank, total = self.missing(), self.process_group.rank, self.size
+        own = [number for number in missing if number % self.process_group.size == rank]
+        others, to_do = set(missing).difference(own), sum(self.spans[number].size for number in missing)
+        if 0 < to_do < total:
+            log(f"{description}: resuming after {total - to_do:,} of {total:,} {unit}")
+        with progress(description, total, unit, total - to_do) as bar:
+            contents = compute([self.spans[number] for number in own], bar)
+            for number, content in zip(own, contents, strict=True):
+                self.write(number, content)
+                release_memory()
+                if others:
+                    done = others.difference(self.missing())  # by other processes, since the last shard
+                    bar.advance(sum(self.spans[each].size for each in done))
+                    others -= done
+        self._check_complete()
+        return to_do
+
+    def _check_complete(self) -> None:
+        """Nobody returns before all have counted, as the main process then assembles and removes the shards."""
+        wait_for_all(self.process_group)
+        missing = max(gather(len(self.missing()), self.process_group))
+        if missing:
+            raise RequestError(
+                f"{self.folder}: expected all {len(self.spans):,} shards when every process had written its own, "
+                f"{missing:,} are missing. The folder must be one that all processes share; the same command then "
+                "computes what is missing"
+            )
+
+    def remove(self) -> None:
+        """Removes the folder, when its shards are assembled or no longer wanted."""
+        if self.folder.is_dir():
+            _remove(self.folder)
+
+
+def _remove(folder: Path) -> None:
+    """The manifest goes last, so that what a kill leaves can be told from anybody else's files."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
+        path.unlink()
+    folder.rmdir()
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a call made it; one that was killed before it wrote the manifest has left hidden files alone."""
+    return folder.is_dir() and (
+        (folder / MANIFEST).is_file() or all(path.name.startswith(".") for path in folder.iterdir())
+    )

@@ -1,0 +1,232 @@
+"""The vectors of a file of sentences of any size, computed in shards that survive a kill."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bertrelay.data.records import Rejects, Table
+from bertrelay.data.sentences import ReadBlock, SentenceScan, as_table, block_reader, scan
+from bertrelay.data.shards import Shards, Span
+from bertrelay.data.vectors import (
+    FLOAT_BYTES,
+    SUFFIXES,
+    Vectors,
+    check_space,
+    each_block,
+    shape_of,
+    write_block,
+    write_vectors,
+)
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, wait_for_all
+from bertrelay.encode_settings import EncodeSettings
+from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode_blocks
+from bertrelay.files import check_output, output_lock, read_json, refuse_symlink, write_json
+from bertrelay.fingerprint import fingerprint
+from bertrelay.hardware import resolve_precision
+from bertrelay.progress import Bar, log
+from bertrelay.stage import Metrics, StageContext
+
+UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architectures"}
+"""Keys of a network's config that its vectors do not depend on."""
+
+SMALLEST_SHARD = 2_048  # sentences; fewer would leave too few of like length to stand in one batch
+MOST_SHARES = 64
+
+
+class EncodedFile(NamedTuple):
+    """What `encode_file` did: `sentences_per_second` counts what it computed now, and is None where that is nothing."""
+
+    sentences: int
+    dim: int
+    sentences_per_second: float | None
+
+
+def encode_file(
+    model: SentenceEncoder | str | Path,
+    source: Table | str | Path,
+    output: str | Path,
+    *,
+    prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    cache: Path | None = None,
+    rejects: Rejects | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> EncodedFile:
+    """Writes the vector of each sentence of `source` to `output`: row i for sentence i, a blank one too.
+
+    output: `.npy`, float32 (sentences, dim); or `.parquet`, with the columns `text` and `vector`.
+    model: an encoder, or a name that `SentenceEncoder.load` knows, loaded when the input is seen to be right.
+    source: plain lines, a table with a column `text`, or a `Table` that names its column.
+    prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
+    cache: where a model or data set of the hub is kept.
+    rejects: entered while sentences are read; without it the first record that cannot be used raises. Row i is then
+        the i-th sentence that can be used.
+    process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
+        one folder of `output`, on a disk that all of them see.
+
+    Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
+    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
+    WorkError for a vector that is not finite.
+    """
+    table, output = as_table(source), Path(output)
+    check_output(output, SUFFIXES, table.path)
+    with output_lock(output) if process_group.is_main else nullcontext():
+        scanned = from_main(_scan(table, cache, rejects) if process_group.is_main else None, process_group)
+        encoder = as_encoder(model, cache)
+        precision = from_main(resolve_precision(precision, encoder.device), process_group)
+        skip_invalid = rejects is not None
+        started, read_block = time.monotonic(), block_reader(table, cache, skip_invalid)
+        shards = _shards(scanned.sentences, output, process_group)
+        key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
+        shards.begin(_manifest(encoder, scanned.sentences, key, prompt_name, precision))
+        computed = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens)
+        seconds = time.monotonic() - started
+        if process_group.is_main:
+            texts = block_reader(table, cache, skip_invalid)
+            write_vectors(output, each_block(shards.complete()), scanned.sentences, encoder.dim, texts)
+            shards.remove()
+        wait_for_all(process_group)
+    return EncodedFile(scanned.sentences, encoder.dim, computed / seconds if computed else None)
+
+
+def run(settings: EncodeSettings, context: StageContext) -> Metrics:
+    """The stage `bertrelay.encode`: the vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`."""
+    output = context.output / f"vectors.{settings.output}"
+    if output.is_file():  # whole, and the process was killed after it
+        sentences, dim = shape_of(output)
+        return {"sentences": sentences, "dim": dim, "sentences_per_second": None}
+    encoded = encode_file(
+        settings.model,
+        settings.sentences,
+        output,
+        prompt_name=settings.prompt,
+        precision=settings.precision,
+        batch_tokens=settings.batch_tokens,
+        cache=context.cache,
+        process_group=context.process_group,
+    )
+    return {**encoded._asdict()}
+
+
+def fill_vectors(
+    encoder: SentenceEncoder,
+    read_block: ReadBlock,
+    rows: int,
+    path: Path,
+    key: str,
+    *,
+    prompt_name: str | None = None,
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    description: str = "encoding",
+    place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
+) -> int:
+    """Sees that `path`, a `.npy` file, has the vectors of `rows` sentences: row i for sentence i, resumable.
+
+    A manifest beside it says what the vectors are of; another call with the same one computes nothing.
+
+    read_block: (first, end) -> the sentences of these rows; called in rising order, from one thread.
+    key: what decides the vectors besides prompt and precision, such as digests of model and text.
+    process_group: each of several processes computes its share; all return when the file is whole.
+    place: what an error calls the sentence of a row.
+    Returns how many vectors were missing. Raises RequestError when the processes do not share the folder of `path`,
+    and WorkError for a vector that is not finite.
+    """
+    check_shared(path.parent, process_group)
+    shards = _shards(rows, path, process_group)
+    precision = resolve_precision(precision, encoder.device)
+    manifest, kept = _manifest(encoder, rows, key, prompt_name, precision), _manifest_path(path)
+    if from_main(path.is_file() and read_json(kept) == manifest, process_group):
+        return 0
+    if process_group.is_main:
+        refuse_symlink(path)
+        kept.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # of another model or input
+    shards.begin(manifest)
+    missing = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens, description, place)
+    if process_group.is_main:
+        write_vectors(path, each_block(shards.complete()), rows, encoder.dim, read_block)
+        write_json(kept, manifest)
+        shards.remove()
+    wait_for_all(process_group)
+    return missing
+
+
+def forget_manifest(path: Path) -> None:
+    """Removes what `fill_vectors` keeps beside `path`, when the vectors are of use without it."""
+    _manifest_path(path).unlink(missing_ok=True)
+    Shards(path, []).remove()
+
+
+def _manifest_path(path: Path) -> Path:
+    return path.with_name(path.name + ".manifest.json")
+
+
+def _shards(rows: int, output: Path, process_group: ProcessGroup) -> Shards:
+    """Shards of vectors: fewer rows in those of a small file, so that each of many processes has some."""
+    size = _shard_rows(rows)
+    spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
+    return Shards(output, spans, process_group, suffix=".npy", write=write_block)
+
+
+def _shard_rows(rows: int) -> int:
+    return min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARES)))
+
+
+def _manifest(
+    encoder: SentenceEncoder, rows: int, key: str, prompt_name: str | None, precision: str
+) -> dict[str, object]:
+    manifest = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": _shard_rows(rows)}
+    return manifest if prompt_name is None else {**manifest, "prompt": encoder.prompts.text(prompt_name)}
+
+
+def _fill(
+    encoder: SentenceEncoder,
+    read_block: ReadBlock,
+    shards: Shards,
+    prompt_name: str | None,
+    precision: str,
+    batch_tokens: int | None,
+    description: str = "encoding",
+    place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
+) -> int:
+    """Fills the shards; how many vectors were missing. The next texts are tokenized while the model computes."""
+
+    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Vectors]:
+        texts = (read_block(span.first, span.end) for span in spans)
+        computed = encode_blocks(encoder, texts, precision, batch_tokens, prompt_name, bar)
+        for span, vectors in zip(spans, computed, strict=True):
+            check_finite(encoder, vectors, place, span.first)
+            yield vectors
+
+    if shards.process_group.is_main:
+        missing = sum(shards.spans[number].size for number in shards.missing())
+        check_space(shards.folder, (shards.size + missing) * encoder.dim * FLOAT_BYTES)
+    return shards.fill(compute, description, "sentences")
+
+
+def _scan(table: Table, cache: Path | None, rejects: Rejects | None) -> SentenceScan:
+    with rejects or nullcontext():
+        found = scan(table, cache, rejects)
+    if found.blank:
+        log(f"{found.blank:,} of {found.sentences:,} sentences are blank; each has its row as any other")
+    return found
+
+
+def encoder_digest(encoder: SentenceEncoder) -> str:
+    """sha256 of all that decides an encoder's vectors: weights, tokenizer, pooling, what comes after, prompts."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(encoder.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(weight.detach().cpu().contiguous().numpy().data)
+    digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
+    network = {name: value for name, value in encoder.backbone.config.to_dict().items() if name not in UNUSED_CONFIG}
+    layout = replace(encoder.layout, similarity=None)  # how vectors are compared is not what they are
+    return fingerprint({"weights": digest.hexdigest(), "network": network, "layout": repr(layout)})

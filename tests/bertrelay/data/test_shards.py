@@ -1,0 +1,128 @@
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from bertrelay.data import shards as module
+from bertrelay.data.shards import MANIFEST, Shards, Span, cut_spans, read_spans
+from bertrelay.distributed import ProcessGroup
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.privacy import sensitive_data
+from bertrelay.progress import Bar
+
+SPANS = [Span(0, 2, 20), Span(2, 3, 30), Span(3, 5, 50)]
+
+
+def lines(spans: Sequence[Span], bar: Bar) -> Iterator[list[str]]:
+    for first, _, size in spans:
+        yield [f"{first}\n"]
+        bar.advance(size)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Shards:
+    return Shards(tmp_path / "output", SPANS)
+
+
+def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bertrelay.progress.SECONDS_BETWEEN_LINES", -1.0)  # a line for each step of it
+    shards.begin({"a": 1})
+    shards.write(1, ["2\n"])
+    (shards.folder / ".000000.jsonl.writing").write_text("half of a shard that a kill left")
+    assert shards.missing() == [0, 2]
+    with pytest.raises(WorkError, match="expected all 3 shards, 2 are missing"):
+        shards.complete()
+
+    shards.begin({"a": 1})
+    assert shards.fill(lines, "tagging", "words") == 70
+    assert [path.read_text() for path in shards.complete()] == ["0\n", "2\n", "3\n"]
+    logged = [line.partition(", ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert logged == ["tagging: resuming after 30 of 100 words", *(f"tagging: {n} of 100 words" for n in (50, 100))]
+
+
+def test_processes_fill_every_nth_shard_and_count_those_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks one after the other in this process, so without exchanging anything."""
+    for name, value in (("check_shared", None), ("wait_for_all", None), ("gather", [0])):
+        monkeypatch.setattr(module, name, lambda *_, value=value: value)
+    ranks = [Shards(tmp_path / "output", SPANS, ProcessGroup(rank, 2)) for rank in range(2)]
+    for each in ranks:
+        each.begin({})
+
+    def while_the_other_works(spans: Sequence[Span], bar: Bar) -> Iterator[list[str]]:
+        assert spans == [SPANS[0], SPANS[2]]
+        ranks[1].fill(lines, "tagging", "words")
+        yield from lines(spans, bar)
+
+    assert ranks[0].fill(while_the_other_works, "tagging", "words") == 100
+    assert capsys.readouterr().err.splitlines()[-1].startswith("tagging: 100 of 100 words")
+    assert ranks[0].missing() == []
+
+
+def test_another_manifest_restarts_and_a_kill_while_removing_is_resumed(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards.begin({"a": 1})
+    shards.write(0, ["0\n"])
+    removed = list[str]()
+
+    def unlink(path: Path) -> None:
+        removed.append(path.name)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "unlink", unlink)
+        shards.remove()
+    assert removed == ["000000.jsonl"]  # the manifest goes last, so that the folder is still known
+    shards.begin({"a": 2})
+    assert shards.missing() == [0, 1, 2]
+    assert capsys.readouterr().err.count("restarting") == 1
+    shards.remove()
+    assert not shards.folder.exists()
+
+
+def test_a_folder_of_something_else_and_a_symbolic_link_are_refused_and_stay(shards: Shards, tmp_path: Path) -> None:
+    shards.folder.mkdir()
+    (shards.folder / ".manifest.json.x").write_text("")  # what a kill leaves
+    shards.begin({"a": 1})
+    (shards.folder / MANIFEST).unlink()
+    (shards.folder / "mine.txt").write_text("mine")
+    with pytest.raises(RequestError, match=r"output\.partial: expected nothing, or what an unfinished call left"):
+        shards.begin({"a": 1})
+    assert (shards.folder / "mine.txt").read_text() == "mine"
+
+    shards.folder.rename(tmp_path / "elsewhere")
+    shards.folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RequestError, match=r"output\.partial: .* found a symbolic link"):
+        shards.begin({})
+    assert (tmp_path / "elsewhere" / "mine.txt").exists()
+
+
+def test_what_was_begun_before_data_were_sensitive_is_closed_to_others(shards: Shards) -> None:
+    shards.begin({})
+    shards.write(0, ["0\n"])
+    with sensitive_data():
+        shards.begin({})
+        shards.write(1, ["0\n"])
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (shards.folder, shards.path(0), shards.path(1))] == [
+        0o700,
+        0o600,
+        0o600,
+    ]
+
+
+def test_a_span_ends_with_the_item_that_brings_it_to_the_limit() -> None:
+    assert cut_spans([(3, 1), (4, 2), (9, 3), (1, 4)], 7) == [Span(0, 2, 3), Span(2, 3, 3), Span(3, 4, 4)]
+    assert cut_spans([(7, 1)], 7) == [Span(0, 1, 1)]
+    assert cut_spans([], 7) == []
+
+
+def test_records_of_spans_are_read_in_one_pass_and_a_source_that_became_shorter_is_an_error() -> None:
+    wanted = [Span(1, 3, 0), Span(4, 6, 0)]
+    assert [list(block) for block in read_spans(iter("abcdef"), wanted, "x.txt")] == [["b", "c"], ["e", "f"]]
+    with pytest.raises(WorkError, match=r"x\.txt became shorter"):
+        [list(block) for block in read_spans(iter("abcde"), wanted, "x.txt")]
