@@ -5,6 +5,9 @@ from typing import Annotated, Literal
 from bertrelay.data.tables import Table
 from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Settings
 
+Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
+"""How two vectors are compared."""
+
 
 class EncodeSettings(Settings):
     """The vectors of a table's sentences, in `vectors.npy` or `vectors.parquet`: row i for sentence i.

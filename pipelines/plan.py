@@ -13,10 +13,19 @@ from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint, parts_of
 from bertrelay.hardware import resolve_precision
 from bertrelay.settings import InputFile, ModelSource, is_auto_precision, leaves, no_model_folder
-from pipelines.folders import DIGITS, damage, has_work, partial_of, parts_of_result, previous_parts, size_of, unfinished
-from pipelines.mistakes import Mistakes, did_you_mean, shown
+from pipelines.hub import name_of, unknown_ids
 from pipelines.recipe import Key, Recipe, Step
-from pipelines.revisions import name_of, unknown_ids
+from pipelines.run_store import (
+    DIGITS,
+    damage,
+    has_work,
+    partial_of,
+    parts_of_result,
+    previous_parts,
+    size_of,
+    unfinished,
+)
+from pipelines.validation import Problems, did_you_mean, shown
 
 UNKNOWN = "unknown"
 
@@ -109,14 +118,14 @@ def chosen_steps(recipe: Recipe, choice: StageChoice) -> list[Step]:
 
 def check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
     """Raises RequestError with every file and model folder that is not there."""
-    mistakes = Mistakes(recipe.source.title)
+    problems = Problems(recipe.source.title)
     for step in steps:
         for key, source in step.sources:
             if isinstance(source, InputFile) and not source.stage_reference and not Path(source).exists():
-                mistakes.add(step.name, key, f"expected a file or a folder, found neither at {source}; check the path")
+                problems.add(step.name, key, f"expected a file or a folder, found neither at {source}; check the path")
             elif isinstance(source, ModelSource) and source.folder and not source.folder.is_dir():
-                mistakes.add(step.name, key, no_model_folder(source.folder))
-    mistakes.raise_if_any()
+                problems.add(step.name, key, no_model_folder(source.folder))
+    problems.raise_if_any()
 
 
 def _plan_step(

@@ -3,6 +3,7 @@
 Every process of a run walks through here. The main one alone locks, plans, names and links; the others follow its plan.
 """
 
+import statistics
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -12,13 +13,29 @@ from pathlib import Path
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, joined, wait_for_all
 from bertrelay.errors import BertRelayError, RequestError
-from bertrelay.files import make_readable
+from bertrelay.files import make_readable, read_json, write_json
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.progress import log
 from bertrelay.settings import Settings, is_auto_precision, leaves, with_precision, with_stage_paths
 from bertrelay.stage import Metrics, StageContext
-from pipelines.folders import (
+from pipelines.error_handling import disk_explained, force_explained, named, stopping_at_once
+from pipelines.hub import (
+    Ask,
+    Revisions,
+    ask_hub,
+    hub_ids,
+    learn_revisions,
+    lock_path,
+    set_hub_access,
+    with_revisions,
+)
+from pipelines.plan import ALL_STAGES, Action, Plan, PlannedStep, StageChoice, check_inputs, chosen_steps, make_plan
+from pipelines.recipe import Key, Recipe, Step
+from pipelines.run_store import (
+    DIGITS,
+    METRICS,
+    Done,
     begin,
     discard,
     finish,
@@ -26,17 +43,11 @@ from pipelines.folders import (
     link_latest,
     partial_of,
     read_done,
+    run_lock,
     settle,
     unlink_other_seeds,
 )
-from pipelines.locks import run_lock
-from pipelines.mistakes import did_you_mean
-from pipelines.plan import ALL_STAGES, Action, Plan, PlannedStep, StageChoice, check_inputs, chosen_steps, make_plan
-from pipelines.privacy import keep_to_ourselves
-from pipelines.recipe import Key, Recipe, Step
-from pipelines.revisions import Ask, Revisions, ask_hub, hub_ids, learn_revisions, lock_path, with_revisions
-from pipelines.summary import without_text, write_summary
-from pipelines.trouble import disk_explained, force_explained, named, stopping_at_once
+from pipelines.validation import did_you_mean
 
 CACHE = ".cache"
 REPORT = "report.html"
@@ -84,7 +95,7 @@ def run(recipe: Recipe, options: RunOptions) -> Outcome:
 
     Raises RequestError for wrong input and for a second runner, WorkError when a stage fails, Stopped on a signal.
     """
-    keep_to_ourselves(names_hub=any(hub_ids(step) for step in recipe.steps))
+    set_hub_access(names_hub=any(hub_ids(step) for step in recipe.steps))
     run_folder = options.runs / recipe.name
     forced = options.choice.force
     with force_explained(forced), stopping_at_once(), disk_explained(run_folder), ExitStack() as held:
@@ -238,3 +249,54 @@ def _is_up_to_date(report: Path, withheld: Collection[str]) -> bool:
 
 def _metrics(plan: Plan) -> dict[Key, Metrics]:
     return {each.step.key: done.metrics for each in plan.steps if (done := read_done(each.folder))}
+
+
+OUTPUT = "output:"
+
+
+def write_summary(recipe: Recipe, run_folder: Path) -> bool:
+    """Writes `metrics.json` of the run, stage to its metrics; whether it differs from what stood there."""
+    found = summary(recipe, run_folder)
+    differs = read_json(run_folder / METRICS) != found
+    write_json(run_folder / METRICS, found)
+    return differs
+
+
+def summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
+    """Stage to the metrics of its latest result; of a repeated one the mean over seeds and `<name>_deviation`.
+
+    A result that came from an upstream result which is no longer the latest is left out: it says nothing of this one.
+    """
+    latest = {(run_folder / step.name / latest_name(step.seed)).resolve().name for step in recipe.steps}
+    found: dict[str, Metrics] = {}
+    for name in recipe.stage_names:
+        seeds = [step.seed for step in recipe.steps if step.name == name]
+        done = [read_done(run_folder / name / latest_name(seed)) for seed in seeds]
+        metrics = [each.metrics for each in done if each and _upstream_results(each) <= latest]
+        if metrics:
+            found[name] = metrics[0] if seeds == [None] else over_seeds(metrics)
+    return found
+
+
+def without_text(withheld: Collection[str]) -> str:
+    """What a report says of the stages whose text is left out; empty where there are none."""
+    names = ", ".join(sorted(withheld))
+    return f"Text is left out of what is sensitive: {names}." if names else ""
+
+
+def _upstream_results(done: Done) -> set[str]:
+    """The folder names of the results that this one came from."""
+    parts = [part for part in done.parts.values() if isinstance(part, str) and part.startswith(OUTPUT)]
+    return {part.removeprefix(OUTPUT)[:DIGITS] for part in parts}
+
+
+def over_seeds(metrics: Sequence[Metrics]) -> Metrics:
+    """The mean of each figure and its sample standard deviation; null where a seed lacks it."""
+    found: Metrics = {}
+    for name in dict.fromkeys(name for each in metrics for name in each):
+        values = [value for each in metrics if (value := each.get(name)) is not None]
+        whole = len(values) == len(metrics)
+        found[name] = statistics.fmean(values) if whole else None
+        if len(values) > 1:
+            found[f"{name}_deviation"] = statistics.stdev(values) if whole else None
+    return found

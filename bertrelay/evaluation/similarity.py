@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.texts import each_pair, texts_of
+from bertrelay.encode_settings import Metric
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode, encode_blocks
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.progress import Bar
 
 Vectors = NDArray[np.float32]
-Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 # Equal vectors in different columns of a matrix product may differ in their last bits. Cosines closer than this are

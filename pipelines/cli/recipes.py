@@ -1,46 +1,294 @@
-"""`bertrelay recipes`."""
+"""`bertrelay run`, `plan`, `recipes` and `samples`."""
 
-from typing import Annotated
+import json
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli.echo import echo
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
+from pipelines.cli.options import COMPUTATION, JsonOption, option, write_out
+
+if TYPE_CHECKING:
+    from pipelines.plan import Plan, PlannedStep
+    from pipelines.recipe import Recipe
+    from pipelines.runner import Outcome, RunOptions
+
+PANEL = "Recipes"
+
+recipe_commands = typer.Typer()
+
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a built-in one (`bertrelay recipes`).")
+]
+SetOption = Annotated[
+    list[str] | None,
+    option(
+        "--set", metavar="KEY=VALUE", help="Change a setting: student.epochs=2, vars.data=DIR, seed=3. May be repeated."
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    option("--only", metavar="STAGE", help="This stage and what it needs that is not done. May be repeated."),
+]
+ForceOption = Annotated[
+    list[str] | None,
+    option(
+        "--force",
+        metavar="STAGE",
+        help="Run this stage again and remove what it has done so far. Leave this out to resume a stopped stage. May "
+        "be repeated.",
+    ),
+]
+RunsOption = Annotated[Path, option("--runs", metavar="DIR", help="Folder of the results.")]
+VerifyOption = Annotated[
+    bool, option("--verify", help="Read every input and output again instead of trusting size and time.")
+]
 
 
-def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Print this one.", show_default=False)] = None,
+@recipe_commands.command(rich_help_panel=PANEL)
+def run(
+    recipe: RecipeArgument,
+    settings: SetOption = None,
+    only: OnlyOption = None,
+    force: ForceOption = None,
+    runs: RunsOption = Path("runs"),
+    verify: VerifyOption = False,
+    processes: Annotated[
+        int | None,
+        option(
+            "--processes", metavar="N", min=1, help="Processes: one for each GPU, or for some cores.", panel=COMPUTATION
+        ),
+    ] = None,
 ) -> None:
-    """List the built-in recipes and the stages a recipe can use, or print one recipe, as a beginning for your own.
+    """Run a recipe: finished stages are skipped, stopped ones resume.
+
+    For example:
+
+      bertrelay run quickstart
+
+      bertrelay run my-recipe.toml --set student.epochs=2 --set vars.data=../data
+
+      bertrelay run multi30k --only student --processes 2
+
+    Stop it with Ctrl-C at any time; the same command resumes.
+
+    On several machines, which share the recipe, its inputs and --runs, start the same command on each:
+
+      torchrun --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr HOST --no-python bertrelay run RECIPE
+    """
+    from pipelines.launch import check_process_group, launch_again
+    from pipelines.runner import REPORT
+    from pipelines.runner import run as run_recipe
+
+    process_group = check_process_group(processes)
+    read, options = _read(recipe, settings), _options(runs, only, force, verify, process_group)
+    if process_group.size == 1 and processes is not None and processes > 1 and not _plan(read, options).idle:
+        raise typer.Exit(launch_again(processes))
+    outcome = run_recipe(read, options)
+    if process_group.is_main:
+        _print(outcome_lines(outcome, outcome.plan.run_folder / REPORT))
+
+
+@recipe_commands.command(rich_help_panel=PANEL)
+def plan(
+    recipe: RecipeArgument,
+    settings: SetOption = None,
+    only: OnlyOption = None,
+    force: ForceOption = None,
+    runs: RunsOption = Path("runs"),
+    verify: VerifyOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run would do with each stage, and why. Nothing runs, and no hub is contacted.
+
+    For example:
+
+      bertrelay plan quickstart
+
+      bertrelay plan quickstart --set student.epochs=8
+
+      bertrelay plan my-recipe.toml --json
+    """
+    from pipelines.plan import as_json as plan_as_json
+
+    found = _plan(_read(recipe, settings), _options(runs, only, force, verify))
+    _print([json.dumps(plan_as_json(found), ensure_ascii=False, indent=2)] if as_json else plan_lines(found))
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        write_out(line, coloured=True)
+
+
+def _read(recipe: str, settings: list[str] | None) -> "Recipe":
+    from pipelines.recipe import read_recipe
+    from pipelines.registry import REGISTRY
+
+    return read_recipe(recipe, REGISTRY, settings or [])
+
+
+def _options(
+    runs: Path,
+    only: list[str] | None,
+    force: list[str] | None,
+    verify: bool,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+) -> "RunOptions":
+    from pipelines.plan import StageChoice
+    from pipelines.runner import RunOptions
+
+    choice = StageChoice(tuple(only or ()), tuple(force or ()))
+    return RunOptions(runs.expanduser().resolve(), choice, verify, process_group, _write_report)
+
+
+def _plan(recipe: "Recipe", options: "RunOptions") -> "Plan":
+    from pipelines.error_handling import disk_explained
+    from pipelines.hub import lock_path, read_revisions
+    from pipelines.plan import make_plan
+
+    digests = options.digests()
+    with disk_explained(options.runs):
+        revisions = read_revisions(lock_path(recipe, options.runs))
+        found = make_plan(recipe, options.runs, digests, revisions, options.choice)
+    if options.runs.is_dir():
+        with suppress(OSError):  # saved digests save time and nothing else
+            digests.save()
+    return found
+
+
+def _write_report(run_folder: Path, withheld: Collection[str]) -> Path:
+    from pipelines.report.page import write_report
+
+    return write_report(run_folder, withheld)
+
+
+def plan_lines(plan: "Plan") -> Iterator[str]:
+    """Each step with its action and reasons; then the unfinished results of other settings."""
+    from pipelines.plan import left_behind, short_path
+
+    labels = _width(planned.step.label for planned in plan.steps)
+    for planned in plan.steps:
+        first, *rest = planned.reasons or ("",)
+        yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {first}".rstrip()
+        yield from (f"{'':6}  {'':{labels}}  {reason}" for reason in rest)
+    found = left_behind(plan)
+    if found:
+        yield "unfinished results of other settings, with which they would resume (delete what you no longer need):"
+        yield from (f"{size / 1e6:>8,.1f} MB  {short_path(folder)}" for folder, size in found.items())
+
+
+def outcome_lines(outcome: "Outcome", report: Path) -> Iterator[str]:
+    """The table of a run, its metrics, and the paths of its models and its report."""
+    from pipelines.plan import Action, short_path
+    from pipelines.report.tables import main_metrics, score_lines
+    from pipelines.runner import summary
+
+    steps = outcome.plan.steps
+    labels = _width(planned.step.label for planned in steps)
+    for planned in steps:
+        key = planned.step.key
+        seconds = "" if planned.action == Action.SKIP else f"{outcome.seconds[key]:.1f} s"
+        metrics = main_metrics(outcome.metrics.get(key, {}))
+        yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {seconds:>9}  {metrics}".rstrip()
+    yield from score_lines(summary(outcome.plan.recipe, outcome.plan.run_folder))
+    models = [model for planned in steps if (model := _model(planned)).is_dir()]
+    yield from (f"model   {short_path(model)}" for model in models)
+    if report.exists():
+        yield f"report  {short_path(report)}"
+
+
+def _model(planned: "PlannedStep") -> Path:
+    from pipelines.run_store import latest_name
+
+    return planned.stage_folder / latest_name(planned.step.seed) / "model"
+
+
+def _width(labels: Iterable[str]) -> int:
+    return max((len(label) for label in labels), default=0)
+
+
+@recipe_commands.command(rich_help_panel=PANEL)
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Print this recipe, or this stage.", show_default=False)
+    ] = None,
+) -> None:
+    """List the built-in recipes and the kinds of stages, or print a recipe, or the settings of a stage.
 
     For example:
 
       bertrelay recipes
 
       bertrelay recipes quickstart > my-recipe.toml
+
+      bertrelay recipes students.distill
     """
     from bertrelay.errors import RequestError
-    from pipelines.mistakes import unknown
+    from pipelines.recipe import built_in_names, find_recipe
     from pipelines.registry import REGISTRY
-    from pipelines.source import built_in_names, find_recipe
+    from pipelines.settings_table import settings_lines
+    from pipelines.validation import unknown
 
-    names = built_in_names()
+    names, stages = built_in_names(), {stage.kind: stage for stage in REGISTRY}
     if name is None:
-        _echo({each: _description(find_recipe(each).text) for each in names})
-        echo("\nstages, for `uses` in a recipe:")
-        _echo({stage.kind: stage.summary for stage in REGISTRY})
+        _describe({each: _description(find_recipe(each).text) for each in names})
+        write_out("\nstages, for `uses` in a recipe:")
+        _describe({stage.kind: stage.summary for stage in REGISTRY})
     elif name in names:
-        echo(find_recipe(name).text, nl=False)
+        write_out(find_recipe(name).text, nl=False)
+    elif name in stages:
+        _print(settings_lines(stages[name]))
     else:
-        raise RequestError(f"{name}: {unknown(name, names, 'recipe')}")
+        raise RequestError(f"{name}: {unknown(name, [*names, *stages] if '.' in name else names, 'recipe')}")
 
 
-def _echo(described: dict[str, str]) -> None:
-    width = max(map(len, described), default=0)
+def _describe(described: dict[str, str]) -> None:
+    width = _width(described)
     for name, description in described.items():
-        echo(f"{name:{width}}  {description}".rstrip())
+        write_out(f"{name:{width}}  {description}".rstrip())
 
 
 def _description(text: str) -> str:
     """The first comment line of a recipe."""
     comments = (line.lstrip("# ").rstrip() for line in text.splitlines() if line.startswith("#"))
     return next((line for line in comments if line), "")
+
+
+@recipe_commands.command(rich_help_panel=PANEL)
+def samples(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write into.")],
+    seed: Annotated[int, option("--seed", min=0, help="Another seed, other sentences.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Write sample data of every kind, made by the project's own generators; nothing is downloaded.
+
+    Parallel sentences, NLI, STS and triplets, and sentences line by line; papers, annotated entities and questions;
+    two small hospitals in MIMIC's format; every data set of the SBERT paper, in its official format.
+
+    For example:
+
+      bertrelay samples my-samples
+    """
+    from pipelines.error_handling import disk_explained
+    from pipelines.samples.hospital import write_hospitals
+    from pipelines.samples.papers import write_entities, write_papers, write_questions
+    from pipelines.samples.sbert_paper import FOLDER, write_sbert_paper
+    from pipelines.samples.sentences import write_plain_files, write_samples
+    from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
+
+    with disk_explained(folder):
+        counts = write_samples(folder, SampleSettings(seed=seed))
+        counts |= write_plain_files(folder, seed)
+        counts |= write_papers(folder, seed) | write_hospitals(folder, seed)
+        counts |= write_entities(folder, EntitySettings(seed=seed))
+        counts |= write_questions(folder, QuestionSettings(seed=seed))
+        counts[f"{FOLDER}/"] = sum(write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
+    if as_json:
+        write_out(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
+        return
+    for name, count in counts.items():
+        write_out(f"{count:>9,}  {name}")
+    write_out(f"written to {folder}")

@@ -12,7 +12,7 @@ from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import write_error
 from bertrelay.progress import NAMES, log, renamed
-from pipelines.trouble import reworded, stopping_at_once
+from pipelines.error_handling import reworded, stopping_at_once
 
 DASH = "-"
 NAME = "standard input"

@@ -8,7 +8,7 @@ from bertrelay.progress import log, printable
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bertrelay", "teachers", "students", "domain", "pipelines")
-PRINTING = {"bertrelay/progress.py", "pipelines/cli/__init__.py", "pipelines/cli/echo.py"}
+PRINTING = {"bertrelay/progress.py", "pipelines/cli/__init__.py", "pipelines/cli/options.py"}
 
 
 def test_control_characters_become_escapes_and_all_else_stays():

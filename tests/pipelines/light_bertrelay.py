@@ -26,7 +26,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "--user":
         for name in (
             "pipelines.cli.app",
-            "pipelines.cli.tables",
             "pipelines.runner",
             "importlib.readers",
             "encodings.utf_8_sig",
@@ -35,7 +34,7 @@ if __name__ == "__main__":
         os.setuid(int(sys.argv[2]))
         del sys.argv[1:3]
     pipelines.registry.REGISTRY = light_stages.REGISTRY
-    report = types.ModuleType("pipelines.report")
+    report = types.ModuleType("pipelines.report.page")
     report.write_report = light_report
-    sys.modules["pipelines.report"] = report
+    sys.modules["pipelines.report.page"] = report
     main()

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from pipelines.answers import answer_pictures
-from pipelines.readmissions import readmission_pictures
-from pipelines.scores import score_tables
+from pipelines.report.examples import answer_pictures
+from pipelines.report.outcomes import readmission_pictures
+from pipelines.report.tables import score_tables
 
 INTERVALS = {"exact_match_low": 0.1, "exact_match_high": 0.9, "f1_low": 0.2, "f1_high": 0.95}
 SLICES = {

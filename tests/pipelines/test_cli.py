@@ -84,7 +84,7 @@ def test_plan_says_why_in_columns_and_in_one_json_document(write_recipe, bertrel
     whole = (tmp_path / "runs/relay/teacher/latest").resolve()
     partial = whole.rename(whole.with_name(whole.name + ".partial"))
     *_, head, left = bertrelay("plan", path, "--set", "teacher.epochs=2")[1].splitlines()
-    assert head.startswith("begun with other settings and not finished")
+    assert head.startswith("unfinished results of other settings")
     assert left.split()[1:] == ["MB", f"runs/relay/teacher/{partial.name}"]
     partial.rename(whole)
     document = json.loads(bertrelay("plan", path, "--json")[1])
@@ -134,7 +134,7 @@ def test_version_is_that_of_the_package(bertrelay):
 
 
 def test_recipes_are_listed_with_their_first_line_and_printed(tmp_path, monkeypatch, capsys):
-    from pipelines import source
+    from pipelines import recipe as source
     from pipelines.cli.recipes import recipes
     from pipelines.registry import REGISTRY
 
@@ -149,7 +149,7 @@ def test_recipes_are_listed_with_their_first_line_and_printed(tmp_path, monkeypa
 
 
 def test_every_built_in_recipe_is_listed(bertrelay):
-    from pipelines.source import built_in_names
+    from pipelines.recipe import built_in_names
 
     code, out, _ = bertrelay("recipes")
     assert code == 0

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.errors import RequestError
-from pipelines.cli.models import check_model
+from pipelines.cli.options import check_model
 
 ENGLISH = ["a dog barks", "a dog .", "dog dog"]
 OTHERS = ["ein hund bellt .", "개가 짖는다"]

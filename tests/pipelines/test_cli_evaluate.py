@@ -14,11 +14,9 @@ from typer.testing import CliRunner
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
 from pipelines.cli.app import app
-from pipelines.cli.tables import score_lines
-from pipelines.published import with_published
+from pipelines.report.tables import score_lines, score_tables, with_published
 from pipelines.samples.sbert_paper import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
-from pipelines.scores import score_tables
 from teachers.baselines.encoders import tfidf, vectors_for
 from teachers.evaluation.settings import PROTOCOLS, SETS, YEARS
 from teachers.evaluation.sts import at_once

@@ -7,9 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.errors import RequestError
-from pipelines.report import write_report
+from pipelines.report.page import terms_picture, write_report
 from pipelines.samples.hospital import term_groups, term_ratings, write_terms
-from pipelines.terms import terms_picture
 
 TERMS = ["a dog", "ein hund", "barks", "bellt", "dog barks", "hund bellt", "개가 짖는다"]
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pipelines.curves import training_curves
+from pipelines.report.charts import training_curves
 
 SVG = "{http://www.w3.org/2000/svg}"
 

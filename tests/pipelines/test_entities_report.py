@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.entities import entity_pictures
-from pipelines.scores import score_tables
+from pipelines.report.examples import entity_pictures
+from pipelines.report.tables import score_tables
 
 CONFUSIONS = {
     "types": [{"kind": "wrong_span", "gold": "Disease", "predicted": "Disease", "count": 3}],

@@ -5,11 +5,10 @@ import re
 import pytest
 
 from bertrelay.stage import StageContext
-from pipelines.recipe import read_recipe
+from pipelines.recipe import built_in_names, read_recipe
 from pipelines.registry import REGISTRY
 from pipelines.samples.papers import run_papers, write_papers
 from pipelines.samples.settings import PaperSettings
-from pipelines.source import built_in_names
 
 
 def papers(folder):

@@ -9,9 +9,9 @@ import pytest
 from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError
-from pipelines.folders import partial_of
 from pipelines.plan import ALL_STAGES, StageChoice, left_behind, make_plan
 from pipelines.recipe import read_recipe
+from pipelines.run_store import partial_of
 from pipelines.runner import RunOptions, run
 
 RELAY = """

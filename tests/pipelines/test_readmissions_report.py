@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.curves import COLOURS
-from pipelines.readmissions import ORDER, flow_table, readmission_pictures
-from pipelines.scores import score_tables
+from pipelines.report.charts import COLOURS
+from pipelines.report.outcomes import ORDER, flow_table, readmission_pictures
+from pipelines.report.tables import score_tables
 
 READING = [{"share": share, "auroc": 0.5 + share / 4, "readmitted": 0.4, "others": 0.2} for share in (0.5, 1.0)]
 CURVES = {

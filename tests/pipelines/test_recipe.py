@@ -3,8 +3,7 @@ from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError
 from bertrelay.privacy import sensitive_data
-from pipelines.recipe import read_recipe
-from pipelines.source import toml_value
+from pipelines.recipe import read_recipe, toml_value
 
 RELAY = """
 name = "relay"
@@ -149,7 +148,7 @@ def test_every_mistake_is_told_at_once_with_table_key_and_nearest_name(write_rec
         "--set nonsense: expected KEY=VALUE",
     ]:
         assert f"\n  {line}" in told
-    assert told.splitlines()[0].endswith("relay.toml: 18 mistakes")
+    assert told.splitlines()[0].endswith("relay.toml: 18 problems")
 
 
 def test_a_circle_of_stages_is_named_once(write_recipe):
@@ -166,7 +165,7 @@ def test_a_circle_of_stages_is_named_once(write_recipe):
         teacher = "@b/model"
         """)
     )
-    assert told.endswith("1 mistake\n  stages need each other in a circle: [a] → [b] → [a]")
+    assert told.endswith("1 problem\n  stages need each other in a circle: [a] → [b] → [a]")
 
 
 def test_a_stage_that_needs_itself_is_refused(write_recipe):
@@ -186,7 +185,7 @@ def test_a_recipe_that_is_not_utf8_is_told_with_its_line(tmp_path):
 
 
 def test_a_missing_recipe_names_the_nearest_built_in(monkeypatch):
-    monkeypatch.setattr("pipelines.source.built_in_names", lambda: ["multi30k", "quickstart"])
+    monkeypatch.setattr("pipelines.recipe.built_in_names", lambda: ["multi30k", "quickstart"])
     assert 'did you mean "quickstart"?' in mistakes_of("quikstart")
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests
-from pipelines.folders import ATTEMPT, begin, finish, latest_name, link_latest
-from pipelines.report import day, duration, write_report
+from pipelines.report.page import day, duration, write_report
+from pipelines.run_store import ATTEMPT, begin, finish, latest_name, link_latest
 
 SENTENCES = {"rows": ["A <b>dog</b>."], "labels": ["강아지 & Hund"], "matrix": [[0.875]]}
 

@@ -9,8 +9,8 @@ from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
-from pipelines.folders import ATTEMPT, begin, finish, read_done
 from pipelines.recipe import read_recipe
+from pipelines.run_store import ATTEMPT, begin, finish, read_done
 from pipelines.runner import RunOptions, StageChoice, run
 
 RELAY = """

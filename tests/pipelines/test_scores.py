@@ -1,7 +1,6 @@
 import pytest
 
-from pipelines.cli.tables import main_metrics
-from pipelines.scores import Figure, figures, score_tables, shown
+from pipelines.report.tables import Figure, figures, main_metrics, score_tables, shown
 
 
 def table_of(tables, family, caption=""):

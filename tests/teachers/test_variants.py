@@ -17,7 +17,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
-from pipelines.mistakes import told
+from pipelines.validation import told
 from teachers import train
 from teachers.evaluation import ablation
 from teachers.evaluation import facets as facet_training

@@ -3,6 +3,7 @@
 Only a run asks the hub, and only for what is not known. `plan` reads what stands here.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -107,3 +108,13 @@ def _unreachable(name: str, source: HubId, error: Exception) -> str:
         f"{name}: the hub could not be reached ({type(error).__name__}). Connect to the network for the first run, "
         f"pin a revision that is already downloaded ({source.hub_id}@REVISION), or give a folder instead"
     )
+
+
+def set_hub_access(names_hub: bool) -> None:
+    """No telemetry, and no word with a hub unless the request names one; what a user has set stays.
+
+    The hub's client reads this once, when it is imported, so it is said before anything heavy is loaded.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    if not names_hub:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")

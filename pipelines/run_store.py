@@ -11,12 +11,16 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync_folder, write_json
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.stage import WORK, Metrics
@@ -236,3 +240,44 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+HOLDER = ".holder.json"
+
+
+@contextmanager
+def run_lock(run_folder: Path) -> Iterator[None]:
+    """Holds `run_folder`; the system lets go of it even when the process is killed.
+
+    Raises RequestError, saying who holds it, when another process does.
+    """
+    run_folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(run_folder / ".lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise RequestError(
+            f"{run_folder}: {_holder(run_folder)} is at work here. Wait for it, stop it, "
+            "or give this run another folder with --runs DIR"
+        ) from error
+    try:
+        write_json(
+            run_folder / HOLDER,
+            {
+                "pid": os.getpid(),
+                "host": platform.node(),
+                "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+            },
+        )
+        yield
+    finally:
+        with suppress(OSError):
+            (run_folder / HOLDER).unlink(missing_ok=True)
+        lock.release()
+
+
+def _holder(run_folder: Path) -> str:
+    note = read_json(run_folder / HOLDER)
+    if note is None:
+        return "another process"
+    return f"process {note.get('pid')} on {note.get('host')}, since {note.get('since')},"

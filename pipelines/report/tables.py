@@ -1,6 +1,7 @@
 """Flat metric names to tables that can be read: by family, with a row for each language, set or name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from bertrelay.stage import Metrics
@@ -330,3 +331,107 @@ def shown(value: float | None, decimals: int = 3) -> str:
     else:
         text = f"{value:.{1 if abs(value) >= 100 else decimals}f}"
     return text.replace("-", "−")
+
+
+PUBLISHED_COLUMN = "published"
+FIGURES = {
+    (SIMILARITY, ""): {
+        # Each year's pairs as one set, and one correlation: sentence-transformers, issue 1165.
+        ("mean / all", "SBERT-NLI-base"): 0.7489,
+        ("mean / all", "GloVe, averaged"): 0.6132,
+        ("mean / all", "BERT, averaged"): 0.5481,
+        ("mean / all", "BERT, [CLS]"): 0.2919,
+        ("STSb", "SBERT, STSb"): 0.8467,
+        ("STSb", "SBERT, NLI + STSb"): 0.8535,
+    },
+    (CLASSIFICATION, ""): {("mean", "SBERT-NLI-base"): 0.8741},
+    (FACETS, ""): {  # Spearman
+        ("ten-fold", "SBERT-AFS-base"): 0.7413,
+        ("ten-fold", "BERT-AFS-base, cross-encoder"): 0.7484,
+        ("cross-topic", "SBERT-AFS-base"): 0.5065,
+        ("cross-topic", "BERT-AFS-base, cross-encoder"): 0.5723,
+    },
+    (SECTIONS, ""): {("accuracy", "SBERT-WikiSec-base"): 0.8042},
+    (ABLATION, "pooling"): {("mean", "NLI"): 0.8078, ("max", "NLI"): 0.7907, ("cls", "NLI"): 0.7980},
+    (ABLATION, "concatenation"): {
+        ("u, v", "NLI"): 0.6604,
+        ("|u-v|", "NLI"): 0.6978,
+        ("u*v", "NLI"): 0.7054,
+        ("|u-v|, u*v", "NLI"): 0.7837,
+        ("u, v, u*v", "NLI"): 0.7744,
+        ("u, v, |u-v|", "NLI"): 0.8078,
+        ("u, v, |u-v|, u*v", "NLI"): 0.8044,
+    },
+}
+"""(family, caption) of a table to (row, what it is of) to the figure."""
+
+
+def with_published(tables: Iterable[ScoreTable]) -> list[ScoreTable]:
+    """The tables, and in those that have the row of a published figure, that figure in a column of its own."""
+    found = deepcopy(list(tables))
+    for table in found:
+        for (row, column), value in FIGURES.get((table.family, table.caption), {}).items():
+            if row in table.rows:
+                table.put(row, (PUBLISHED_COLUMN, column), Figure(value))
+    return found
+
+
+METRICS_SHOWN = 4
+FAMILIES_SHOWN = (
+    "Translation accuracy",
+    SIMILARITY,
+    CLASSIFICATION,
+    FACETS,
+    SECTIONS,
+    ABLATION,
+    "Masked words and next sentences",
+)
+NOT_MAIN = ("_low", "_high", "_deviation")
+BEFORE = "before/"
+
+
+def score_lines(stages: Mapping[str, Metrics], intervals: bool = False) -> Iterator[str]:
+    """The tables of what the models are judged by; similarity by its main measure, the report has the others.
+
+    intervals: whether 95 % intervals are shown; those of ablations always are.
+    """
+    known = [table for table in with_published(score_tables(stages)) if table.family in FAMILIES_SHOWN]
+    tables = [table for table in known if table.family != SIMILARITY or not table.caption]
+    for table in tables:
+        yield from ("", " · ".join(filter(None, [table.family, table.caption])))
+        head = [["", *column] for column in zip(*table.columns, strict=True)]
+        wide = intervals or table.family == ABLATION
+        yield from _in_columns(
+            [*head, *([row, *(_cell(each, wide) for each in table.cells(row))] for row in table.rows)]
+        )
+    if tables:
+        yield ""
+
+
+def _cell(figure: Figure, interval: bool) -> str:
+    return f"{figure} ({figure.interval})" if interval and figure.interval else str(figure)
+
+
+def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [_width(column) for column in zip(*rows, strict=True)]
+    for first, *rest in rows:
+        cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
+        yield "  ".join([f"  {first:{widths[0]}}", *cells]).rstrip()
+
+
+def main_metrics(metrics: Metrics) -> str:
+    """The first few figures; intervals are left out, and what was measured before the training."""
+    main = [name for name in metrics if not name.endswith(NOT_MAIN) and not name.startswith(BEFORE)]
+    measured = [(name, value) for name in main if (value := metrics[name]) is not None]
+    shown = [f"{name} {_figure(value)}" for name, value in measured[:METRICS_SHOWN]]
+    more = len(measured) - len(shown)
+    return "  ".join([*shown, f"and {more} more" if more > 0 else ""]).rstrip()
+
+
+def _figure(value: float) -> str:
+    """Counts as they are, all else to four digits."""
+    return f"{value:,.0f}" if value == round(value, 0) or value >= 10_000 else f"{value:.4g}"
+
+
+def _width(labels: Iterable[str]) -> int:
+    return max((len(label) for label in labels), default=0)

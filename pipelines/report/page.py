@@ -1,5 +1,6 @@
 """`report.html`: a run on one page that needs no network and no scripts: scores, curves, pictures, settings."""
 
+import csv
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,15 +10,12 @@ from typing import Any
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_text
 from bertrelay.stage import Metrics
-from pipelines.answers import answer_pictures
-from pipelines.curves import Curve, training_curves
-from pipelines.entities import entity_pictures
-from pipelines.folders import DONE, METRICS, latest_name
-from pipelines.published import with_published
-from pipelines.readmissions import flow_table, readmission_pictures
-from pipelines.scores import ABOUT, score_tables
-from pipelines.summary import without_text
-from pipelines.terms import terms_picture
+from pipelines.report.charts import Curve, training_curves
+from pipelines.report.examples import answer_pictures, entity_pictures
+from pipelines.report.outcomes import flow_table, readmission_pictures
+from pipelines.report.tables import ABOUT, score_tables, with_published
+from pipelines.run_store import DONE, METRICS, latest_name
+from pipelines.runner import without_text
 
 REPORT = "report.html"
 TEMPLATE = "report.html.jinja"
@@ -89,7 +87,7 @@ def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[st
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("pipelines", ""),
+        loader=PackageLoader("pipelines.report", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -159,3 +157,28 @@ def duration(seconds: float) -> str:
 def day(moment: datetime) -> str:
     """`21 November 2025, 07:41 UTC`."""
     return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
+
+
+PICTURE, NEIGHBOURS = "tsne.svg", "neighbours.csv"
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class TermsPicture:
+    """An SVG element, and terms from the whole list with their neighbours as `name (0.93)`."""
+
+    svg: str
+    neighbours: list[tuple[str, list[str]]]
+
+
+def terms_picture(folder: Path) -> TermsPicture | None:
+    """What is to be shown of the stage in `folder`, if it drew terms."""
+    picture, table = folder / PICTURE, folder / NEIGHBOURS
+    if not (picture.is_file() and table.is_file()):
+        return None
+    found: dict[str, list[str]] = {}
+    with table.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            found.setdefault(row["term"], []).append(f"{row['neighbour']} ({float(row['cosine']):.2f})")
+    stride = -(-len(found) // SHOWN)
+    return TermsPicture(picture.read_text(encoding="utf-8"), list(found.items())[::stride])

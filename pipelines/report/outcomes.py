@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertrelay.files import read_json
 from domain.clinical.settings import CONFUSION, CURVES, FLOW, SLICES, in_words
-from pipelines.curves import COLOURS, DASHES, INK, Curve, picture, plain
-from pipelines.scores import READERS, Figure, shown
+from pipelines.report.charts import COLOURS, DASHES, INK, Curve, picture, plain
+from pipelines.report.tables import READERS, Figure, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

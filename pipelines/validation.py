@@ -1,4 +1,4 @@
-"""All that is wrong with a recipe, said at once and in plain words."""
+"""Validation: all that is wrong with a recipe, reported at once and in plain words."""
 
 import difflib
 import json
@@ -38,8 +38,8 @@ EXPECTED = {
 
 
 @dataclass
-class Mistakes:
-    """A list of mistakes that ends in one error."""
+class Problems:
+    """A list of problems that ends in one error."""
 
     title: str
     found: list[str] = field(default_factory=list)
@@ -50,10 +50,10 @@ class Mistakes:
         self.found.append(f"{place}: {text}" if place else text)
 
     def raise_if_any(self) -> None:
-        """Raises RequestError with every mistake, each once."""
+        """Raises RequestError with every problem, each once."""
         found = list(dict.fromkeys(self.found))
         if found:
-            count = "1 mistake" if len(found) == 1 else f"{len(found)} mistakes"
+            count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
             raise RequestError("\n  ".join([f"{self.title}: {count}", *found]))
 
 
@@ -75,31 +75,31 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 
 
-def told(model: type[BaseModel], error: ValidationError) -> str:
+def explain(model: type[BaseModel], error: ValidationError) -> str:
     """All that pydantic found wrong with settings that come from a command, in one line of plain words."""
-    mistakes = Mistakes("")
-    add_validation_mistakes(mistakes, "", model, error)
-    return "; ".join(dict.fromkeys(mistakes.found))
+    problems = Problems("")
+    add_validation_errors(problems, "", model, error)
+    return "; ".join(dict.fromkeys(problems.found))
 
 
-def add_validation_mistakes(mistakes: Mistakes, table: str, model: type[BaseModel], error: ValidationError) -> None:
+def add_validation_errors(problems: Problems, table: str, model: type[BaseModel], error: ValidationError) -> None:
     """Adds pydantic's findings about `[table]` in plain words; what several types were tried for is said once."""
     expected: dict[tuple[str, str], list[str]] = {}
     for found in error.errors():
         models, key = _walk(model, found["loc"], found["type"] == "extra_forbidden")
         if found["type"] == "extra_forbidden":
             word = str(found["loc"][-1])
-            mistakes.add(table, key, unknown(word, [name for each in models for name in each.model_fields]))
+            problems.add(table, key, unknown(word, [name for each in models for name in each.model_fields]))
         elif found["type"] == "missing":
-            mistakes.add(table, key, "is required and missing")
+            problems.add(table, key, "is required and missing")
         elif found["type"] == "value_error":
-            mistakes.add(table, key, str(found["ctx"]["error"]))
+            problems.add(table, key, str(found["ctx"]["error"]))
         else:
             ours = EXPECTED.get(found["type"])
             allowed = ours.format(**found.get("ctx", {})) if ours else found["msg"].removeprefix("expected ")
             expected.setdefault((key, _found(found)), []).append(allowed)
     for (key, value), allowed_here in expected.items():
-        mistakes.add(table, key, f"expected {' or '.join(dict.fromkeys(allowed_here))}, found {value}")
+        problems.add(table, key, f"expected {' or '.join(dict.fromkeys(allowed_here))}, found {value}")
 
 
 def _found(found: Any) -> str:

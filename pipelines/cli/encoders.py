@@ -1,0 +1,296 @@
+"""`bertrelay encode`, `evaluate` and `shrink`: what is done with any sentence encoder."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertrelay.encode_settings import EncodeSettings
+from bertrelay.errors import RequestError
+from bertrelay.settings import ModelSource
+from pipelines.cli.options import (
+    AS_COLUMN,
+    FILE_HELP,
+    INPUT,
+    ColumnOption,
+    FormatOption,
+    HeaderOption,
+    JsonOption,
+    ModelArgument,
+    OverwriteOption,
+    ProcessesOption,
+    check_model,
+    command,
+    distributed,
+    option,
+    table_of,
+    validated,
+    write_out,
+)
+from pipelines.cli.stdin import input_file
+from students.settings import ShrinkSettings
+from teachers.evaluation.settings import ProtocolSettings
+
+if TYPE_CHECKING:
+    from bertrelay.stage import Metrics
+
+PANEL = "Sentences"
+TF_IDF = "tf-idf"
+SHRINK_METRICS = "shrink.json"
+METRIC_WIDTH = 12
+SIDES = ("before", "after")
+
+encoders = typer.Typer()
+
+
+@command(encoders, EncodeSettings, "prompt", "precision", "batch_tokens", rich_help_panel=PANEL)
+def encode(
+    model: ModelArgument,
+    source: Annotated[str, typer.Argument(metavar="INPUT", help=f"{FILE_HELP} - is standard input.")],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="A .npy or a .parquet file.")],
+    column: ColumnOption = None,
+    file_format: FormatOption = None,
+    header: HeaderOption = True,
+    skip_invalid: Annotated[
+        bool, option("--skip-invalid", help="Drop invalid records and list them in OUTPUT.rejects.jsonl.", panel=INPUT)
+    ] = False,
+    overwrite: OverwriteOption = False,
+    processes: ProcessesOption = None,
+    **options: Any,
+) -> None:
+    """Write the vector of every sentence in INPUT to OUTPUT, row i for sentence i.
+
+    A file of any size fits in the same memory. Stop it at any time: the same command resumes.
+
+    For example:
+
+      bertrelay encode runs/multi30k/student/latest/model sentences.txt vectors.npy
+
+      bertrelay encode MODEL table.tsv vectors.parquet --column text --processes 2
+
+      zcat table.csv.gz | bertrelay encode MODEL - vectors.npy --format csv
+    """
+    from bertrelay.data.records import Rejects
+    from bertrelay.data.sentences import check_first
+    from bertrelay.data.vectors import SUFFIXES
+    from bertrelay.files import check_output
+    from pipelines.launch import check_process_group
+
+    process_group = check_process_group(processes)
+    check_model(model)
+    check_output(output, SUFFIXES, source, overwrite=overwrite)
+    with input_file(source, output) as name:
+        table = table_of(name, column, file_format, header)
+        check_first(table, Rejects(None, limit=1.0) if skip_invalid else None)
+        listed = output.with_name(f"{output.name}.rejects.jsonl")
+        rejects = Rejects(listed, limit=1.0) if skip_invalid else None
+        with distributed(process_group, processes):
+            from bertrelay.encode_files import encode_file
+
+            encoded = encode_file(
+                model,
+                table,
+                output,
+                prompt_name=options.pop("prompt"),
+                rejects=rejects,
+                process_group=process_group,
+                **options,
+            )
+    if process_group.is_main:
+        write_out(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
+        if rejects is not None:
+            _report_rejects(rejects.counts.total(), listed)
+
+
+def _report_rejects(count: int, listed: Path) -> None:
+    if count:
+        write_out(f"left out: {count:,} unusable, listed in {listed}")
+    else:
+        listed.unlink()
+
+
+@command(
+    encoders,
+    ProtocolSettings,
+    *("protocols", "sets", "pooling", "folds", "seed", "precision"),
+    names={"protocols": "--protocol", "sets": "--only"},
+    rich_help_panel=PANEL,
+)
+def evaluate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model folder, a hub id or package:name/path; a text file of word vectors; or tf-idf.",
+        ),
+    ],
+    data: Annotated[Path, option("--data", metavar="DIR", help="Folder with the official files, at any depth.")],
+    as_json: JsonOption = False,
+    **options: Any,
+) -> None:
+    """Evaluate MODEL by the protocols of the SBERT paper: similarity, classification, arguments, sections.
+
+    Prints tables with 95 % intervals and the published metrics; --json has every correlation as well.
+
+    For example:
+
+      bertrelay evaluate runs/sbert/stsb/latest/model --protocol sts --data SentEval/data/downstream
+
+      bertrelay evaluate glove.840B.300d.txt.gz --protocol sts --protocol senteval --data SentEval/data/downstream
+
+      bertrelay samples my-samples && bertrelay evaluate tf-idf --protocol sts --data my-samples/sbert-paper
+    """
+    from bertrelay.data.records import Rejects
+    from bertrelay.stage import StageContext
+    from pipelines.report.tables import score_lines
+    from teachers.evaluation.protocols import read_protocols, scored
+
+    options |= {"protocols": list(dict.fromkeys(options["protocols"])), "sets": options["sets"] or []}
+    fields = ProtocolSettings.model_fields
+    given = {name: value for name, value in options.items() if value and value != fields[name].default}
+    settings = validated(ProtocolSettings, {**_source(model), "data": str(data), **given})
+    nowhere = Path()  # nothing is written, and nothing of the hub read but the model
+    with Rejects(None) as rejects:
+        scores = read_protocols(settings, StageContext(nowhere, nowhere), rejects)
+    metrics = scored(settings, scores, cache=None)
+    if as_json:
+        write_out(json.dumps({"model": model, "metrics": metrics}, ensure_ascii=False, indent=2))
+    else:
+        write_out("\n".join(score_lines({model: metrics}, intervals=True)))
+
+
+def _source(model: str) -> dict[str, Any]:
+    """What gives the vectors, as the stage `teachers.protocols` has it."""
+    if model == TF_IDF:
+        return {"tfidf": True}
+    if Path(model).is_file():
+        return {"glove": model}
+    if (Path(model) / "bilstm.json").is_file():
+        return {"bilstm": model}
+    check_model(model)
+    return {"model": ModelSource.parse(model)}
+
+
+@command(encoders, ShrinkSettings, "layers", "dimensions", "precision", rich_help_panel=PANEL)
+def shrink(
+    model: ModelArgument,
+    corpus: Annotated[
+        list[str], typer.Argument(metavar="CORPUS", help=f"Text in the languages the model is for. {FILE_HELP}")
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the smaller model, which must not exist.")],
+    trim: Annotated[bool, option(help="Drop the tokens of the vocabulary that CORPUS does not use.")] = True,
+    sts: Annotated[
+        list[str] | None,
+        option(metavar="FILE", help="Evaluate both on this table: sentence1, sentence2, score. May be repeated."),
+    ] = None,
+    parallel: Annotated[
+        list[str] | None,
+        option(
+            metavar="LANGUAGE=FILES",
+            help="Measure the translation accuracy of both: de=ENGLISH,GERMAN names two aligned files, de=TABLE a "
+            "table with the columns en and de. May be repeated.",
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        option(help=f"Column of text in CORPUS. {AS_COLUMN} May be repeated.", show_default="text, or the line"),
+    ] = None,
+    file_format: FormatOption = None,
+    header: HeaderOption = True,
+    as_json: JsonOption = False,
+    **options: Any,
+) -> None:
+    """Make a model smaller, and compare its size, speed and scores before and after.
+
+    Trimming the vocabulary changes no vector of CORPUS, and makes no other text unknown.
+
+    Fewer layers or dimensions do change vectors. A recipe can train the model again: `students.distill`, `base = OUT`.
+
+    For example:
+
+      bertrelay shrink MODEL english.txt german.txt small
+
+      bertrelay shrink MODEL table.csv smaller --layers 4 --dimensions 128 --sts test.csv
+    """
+    from bertrelay.data.sentences import check_first
+
+    columns: list[str | None] = [*column] if column else [None]
+    tables = [table_of(each, name, file_format, header) for each in corpus for name in columns]
+    check_model(model)
+    _check_new_folder(output)
+    for table in tables:
+        check_first(table)
+    named = {"sts": _named(sts or [], header), "parallel": [_translations(each) for each in parallel or []]}
+    given = {"model": model, "corpus": tables, "trim_vocabulary": trim, **named, **options}
+    metrics = _shrunk(validated(ShrinkSettings, given), output)
+    write_out(json.dumps({"output": str(output), **metrics}) if as_json else "\n".join(_lines(metrics, output)))
+
+
+def _check_new_folder(output: Path) -> None:
+    if output.exists():
+        raise RequestError(f"OUT: expected a folder that is not there yet, found {output}; name another")
+    if not output.absolute().parent.is_dir():
+        raise RequestError(f"OUT: there is no folder {output.parent} to make {output.name} in; make it first")
+
+
+def _named(sts: list[str], header: bool) -> dict[str, dict[str, Any]]:
+    """The STS tables by the first words of their names."""
+    named = {Path(each).name.partition(".")[0]: {"path": each, "header": header} for each in sts}
+    if len(named) < len(sts):
+        raise RequestError("--sts: expected files with different names, which name their scores, found two of one")
+    return named
+
+
+def _translations(given: str) -> dict[str, Any]:
+    """A parallel source as a recipe writes it."""
+    language, _, names = given.partition("=")
+    match names.split(","):
+        case [english, other] if english and other:
+            return {"english": english, "other": other, "language": language}
+        case [table] if table:
+            return {"path": table, "others": {language: language}}
+    raise RequestError(f"--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE, found {given}")
+
+
+def _shrunk(settings: ShrinkSettings, output: Path) -> "Metrics":
+    """Runs the stage beside `output`, which appears when all is done."""
+    from bertrelay.backbone import model_folder
+    from bertrelay.files import write_json
+    from bertrelay.stage import StageContext
+    from pipelines.error_handling import stopping_at_once
+    from students.shrinking import run
+
+    located = settings.model_copy(update={"model": ModelSource.parse(str(model_folder(settings.model).resolve()))})
+    with (
+        stopping_at_once("nothing is left of it"),
+        tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.absolute().parent) as name,
+    ):
+        building = Path(name)
+        metrics = run(located, StageContext(building, building / "cache"))
+        write_json(building / "model" / SHRINK_METRICS, metrics)
+        (building / "model").rename(output)
+    return metrics
+
+
+def _lines(metrics: "Metrics", output: Path) -> Iterator[str]:
+    """The metrics before and after in two columns, and how far vectors moved."""
+    from pipelines.report.tables import figures
+
+    found = figures(metrics)
+    befores = [name for name in found if "before" in name.split("/")]
+    rows = [["", *SIDES], *([_bare(name), *(str(found[_of(name, side)]) for side in SIDES)] for name in befores)]
+    width = max(len(name) for name, *_ in rows)
+    yield from (f"{name:{width}}  {before:>{METRIC_WIDTH}}  {after:>{METRIC_WIDTH}}" for name, before, after in rows)
+    yield f"cosine to the vectors before: mean {metrics['cosine_mean']:.5f}, lowest {metrics['cosine_min']:.5f}"
+    yield f"model   {output}"
+
+
+def _of(name: str, side: str) -> str:
+    return "/".join(side if part == "before" else part for part in name.split("/"))
+
+
+def _bare(name: str) -> str:
+    return "/".join(part for part in name.split("/") if part != "before")

@@ -1,0 +1,1 @@
+"""The report of a run: one page of tables, charts and examples, and the tables of the terminal."""

@@ -1,0 +1,103 @@
+"""The settings of stages as tables: for `bertrelay recipes STAGE` and `docs/settings.md`."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from bertrelay.settings import Settings
+from bertrelay.stage import Stage
+
+ENTRY = re.compile(r"((?:\w+, )*\w+): (.+)")
+TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "NoneType": ""}
+KINDS = {"ModelSource": "model", "InputFile": "file", "HubDataset": "data set of the hub"}
+
+COMMON = {
+    "model": "A model folder, `@stage/model`, `package:name/path` or a hub id.",
+    "precision": "auto is bf16 where the hardware computes in it, else fp32.",
+    "batch_tokens": "Most tokens in a batch, padding included; less needs less memory.",
+    "max_rejects": "Share of records that may be unusable.",
+    "seed": "Of all that is random.",
+    "prompt": "Which of the model's prompts precedes each sentence; the model's default when absent.",
+    "with_text": "Show text and ids of sensitive data too.",
+}
+"""Settings that mean the same in most stages, where a stage does not describe them itself."""
+
+
+def described(model: type[BaseModel]) -> dict[str, str]:
+    """Setting to description: the `name: text` lines of the class and its bases, else the field's own, or `COMMON`."""
+    fields = model.model_fields
+    found = {name: fields[name].description or COMMON.get(name, "") for name in fields}
+    for base in reversed(model.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            found |= dict(_entries(base, model))
+    return found
+
+
+def _entries(base: type[BaseModel], model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """The `name: text` lines of a docstring; a text goes on in indented lines."""
+    lines = re.sub(r"\n {8,}", " ", base.__doc__ or "").splitlines()
+    for line in lines:
+        entry = ENTRY.fullmatch(line.strip())
+        names = entry[1].split(", ") if entry else []
+        if entry and all(name in model.model_fields for name in names):
+            yield from ((name, _sentence(entry[2], model.model_fields[name].annotation)) for name in names)
+
+
+def _sentence(text: str, annotation: Any) -> str:
+    """`text` with a capital, unless it begins with one of the values."""
+    return text if "Literal" in str(annotation) else text[0].upper() + text[1:]
+
+
+def settings_lines(stage: Stage) -> Iterator[str]:
+    """What a recipe may set in a stage: a line for each setting, its description below."""
+    yield f"{stage.kind}: {stage.summary}"
+    for key, kind, default, description in settings_rows(stage.load_settings()):
+        yield f"\n{key}  ({', '.join(filter(None, [kind, default]))})"
+        if description:
+            yield f"    {description}"
+
+
+def settings_table(stage: Stage) -> str:
+    """The same as a section in Markdown."""
+    rows = ["| setting | type | default | |", "|---|---|---|---|"]
+    rows += [
+        "| {} |".format(" | ".join(cell.replace("|", "\\|") for cell in row))
+        for row in settings_rows(stage.load_settings())
+    ]
+    return "\n".join([f"## `{stage.kind}`", "", f"{stage.summary[0].upper()}{stage.summary[1:]}.", "", *rows, ""])
+
+
+def settings_rows(settings: type[Settings]) -> Iterator[tuple[str, str, str, str]]:
+    """(setting, type, default, description) of each field."""
+    texts = described(settings)
+    for name, field in settings.model_fields.items():
+        yield name, _type(field.annotation), _default(field), texts.get(name, "")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None or isinstance(value, BaseModel) or value in ([], {}) else str(value)
+
+
+def _type(annotation: Any) -> str:
+    """A type in words of TOML: `text`, `list of file`, `auto, bf16 or fp32`."""
+    kind, arguments = get_origin(annotation), get_args(annotation)
+    if kind is Literal:
+        return " or ".join(map(str, arguments))
+    if kind is list:
+        return f"list of {_type(arguments[0])}"
+    if kind is dict:
+        return f"table of {_type(arguments[1])} by name"
+    if hasattr(annotation, "__metadata__"):
+        return _type(arguments[0])
+    if arguments:
+        return " or ".join(dict.fromkeys(filter(None, map(_type, arguments))))
+    name = getattr(annotation, "__name__", str(annotation))
+    return KINDS.get(name) or TYPES.get(name, f"table of {name}")
