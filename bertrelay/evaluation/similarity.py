@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.texts import each_pair, texts_of
-from bertrelay.encode_settings import Metric
+from bertrelay.encode_settings import Metric as Metric
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode, encode_blocks
 from bertrelay.errors import RequestError, check_choice
