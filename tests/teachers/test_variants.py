@@ -17,7 +17,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
-from pipelines.validation import told
+from pipelines.validation import explain
 from teachers import train
 from teachers.evaluation import ablation
 from teachers.evaluation import facets as facet_training
@@ -89,7 +89,7 @@ def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(
 def test_a_concatenation_that_is_none_is_told_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(ValidationError) as raised:
         AblationSettings.model_validate({**QUICK, "data": str(tmp_path), "concatenations": [["u", "v"], ["v", "u"]]})
-    assert told(AblationSettings, raised.value).startswith("concatenations[1]: expected one of u, v; |u-v|; ")
+    assert explain(AblationSettings, raised.value).startswith("concatenations[1]: expected one of u, v; |u-v|; ")
 
 
 def test_data_without_its_parts_is_told_before_anything_is_trained(context: StageContext, tmp_path: Path) -> None:
