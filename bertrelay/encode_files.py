@@ -22,8 +22,8 @@ from bertrelay.data.vectors import (
     write_vectors,
 )
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, wait_for_all
-from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder, as_encoder
+from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode_blocks
 from bertrelay.files import check_output, output_lock, read_json, refuse_symlink, write_json
 from bertrelay.fingerprint import fingerprint
@@ -34,7 +34,7 @@ from bertrelay.stage import Metrics, StageContext
 UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architectures"}
 """Keys of a network's config that its vectors do not depend on."""
 
-SMALLEST_SHARD = 2_048  # sentences; fewer would leave too few of like length to stand in one batch
+SMALLEST_SHARD = 2_048  # sentences; fewer would leave too few of like length for one batch
 MOST_SHARES = 64
 
 
@@ -63,7 +63,7 @@ def encode_file(
     output: `.npy`, float32 (sentences, dim); or `.parquet`, with the columns `text` and `vector`.
     model: an encoder, or a name that `SentenceEncoder.load` knows, loaded when the input is seen to be right.
     source: plain lines, a table with a column `text`, or a `Table` that names its column.
-    prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
+    prompt_name: which of the model's prompts is put before each sentence; without one, the model's default.
     cache: where a model or data set of the hub is kept.
     rejects: entered while sentences are read; without it the first record that cannot be used raises. Row i is then
         the i-th sentence that can be used.

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay import backbone as backbones
+import bertrelay.backbone as backbones
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_count
 from bertrelay.files import write_tensors

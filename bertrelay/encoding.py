@@ -1,7 +1,7 @@
 """Many sentences to vectors, in memory or block by block.
 
 The next block is tokenized while the model computes this one; in a block equal sentences are computed once, and
-sentences of like length stand together, so that little of a batch is padding.
+sentences of like length share a batch, so that little of it is padding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertrelay.cpu_kernels import Packed, using
-from bertrelay.data.texts import texts_of
+from bertrelay.data.sentences import texts_of
 from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError, check_count
@@ -44,7 +44,7 @@ def encode(
     batch_size: the most sentences in a batch; as many as `batch_tokens` allow when not given.
     prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
     prompt: a text in place of one of these.
-    Raises RequestError for what holds no sentences, a mapping or a data frame among them.
+    Raises RequestError for anything but sentences, such as a mapping or a data frame.
     """
     if isinstance(sentences, str):
         one: Vectors = encode(encoder, [sentences], precision=precision, prompt_name=prompt_name, prompt=prompt)[0]

@@ -47,7 +47,7 @@ def make_readable(path: Path) -> None:
 def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None) -> None:
     """Writes `tensors`, from whatever device, as safetensors that others may read as any other file.
 
-    Raises OSError with its number, which safetensors puts into words alone.
+    Raises OSError with its number, where safetensors gives a text alone.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -89,7 +89,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def sync_contents(folder: Path) -> None:
-    """Makes the files of `folder` durable, and their names: done before a word that says that they are there."""
+    """Makes the files of `folder` durable, and their names, before a marker says that they are there."""
     for path in folder.iterdir():
         _sync(path)
     sync_folder(folder)
@@ -153,7 +153,7 @@ def refuse_symlink(path: Path) -> None:
 def output_lock(output: Path) -> Iterator[None]:
     """Keeps `output` to this process; the system lets go of it even when the process is killed.
 
-    Raises RequestError when another process writes it, or nobody may.
+    Raises RequestError when another process writes it, or it may not be written.
     """
     lock = FileLock(output.with_name(output.name + ".lock"))
     try:

@@ -1,7 +1,7 @@
 """What a stage's result depends on, as flat parts, and the hash of them that names its folder.
 
 A file counts by its content and suffix, never by its path; another stage's output by the fingerprint of that
-stage; a hub id by its revision. Run-only settings do not count. This room loads neither torch nor transformers.
+stage; a hub id by its revision. Run-only settings do not count. Loads neither torch nor transformers.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ COMPRESSED = {".gz", ".bz2", ".xz", ".zst"}
 class Digests:
     """sha256 of files, remembered by (path, size, mtime, ctime, inode) so that a large file is read once.
 
-    memory: where they are remembered, None for nowhere; a damaged memory is begun anew.
+    memory: where they are remembered, None for nowhere; a damaged memory is replaced.
     verify: read every file again, whatever is remembered.
     """
 
@@ -54,11 +54,11 @@ class Digests:
         name = str(path)
         if self._fresh.get(name) == json.dumps(stamp) or (not self.verify and self._remembered(name, stamp)):
             return str(self._known[name][-1])
-        begun = time.time_ns()
+        started = time.time_ns()
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         # Changed again within the clock's grain, a file could keep its stamp: such a fresh one is not remembered.
-        if begun - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS:
+        if started - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS:
             self._known[name] = [*stamp, digest]
             self._fresh[name] = json.dumps(stamp)
         return digest
@@ -127,7 +127,7 @@ def parts_of(
 ) -> Parts:
     """What the result of `stage` with `settings` depends on.
 
-    auto_precision: what precision `auto` stands for; when not given, what this machine computes in.
+    auto_precision: what precision `auto` means; when not given, what this machine computes in.
     upstream: name of another stage to its fingerprint.
     revision: the revision of a hub id that the recipe does not pin.
     """
@@ -146,7 +146,7 @@ def parts_of(
 
 
 def content_parts(settings: Any, fields: Iterable[str], digests: Digests) -> Parts:
-    """What `fields` of settings that a stage was handed say, for naming what is kept in the cache.
+    """What depends on `fields` of a stage's settings, for naming what is kept in the cache.
 
     Such settings hold no reference to another stage any more; a hub id without a revision counts by its name.
     """
@@ -174,6 +174,6 @@ def _source_part(
 
 
 def _suffix(path: Path) -> str:
-    """The suffix that says how a file is read: `.tsv`, `.tsv.gz`."""
+    """The suffix by which a file is read: `.tsv`, `.tsv.gz`."""
     inner = Path(path.stem).suffix if path.suffix.lower() in COMPRESSED else ""
     return f"{inner}{path.suffix}".lower()

@@ -1,4 +1,4 @@
-"""How a network computes while it does not learn: padded batches of similar length, precision, packed weights."""
+"""Inference: padded batches of similar length, precision, packed weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,7 +50,7 @@ def _rounded_up(number: int, bits: int) -> int:
 def padded(
     ids: NDArray[np.integer], starts: NDArray[np.integer], lengths: NDArray[np.integer], width: int, pad_id: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The stretches of `ids` that begin at `starts`, (rows,), and where they are no padding, both (rows, width)."""
+    """The runs of `ids` from `starts` on, (rows,), padded, and their mask, both (rows, width)."""
     places = np.arange(width)  # (width,)
     mask = places < lengths[:, None]  # (rows, width)
     rows = np.full(mask.shape, pad_id, np.int64)
@@ -73,13 +73,13 @@ class Network(Protocol):
     def train(self, mode: bool = True) -> object: ...
 
 
-def best_batch_tokens(device: torch.device, asked: int | None = None) -> int:
-    """As many tokens, padding included, as the device computes best at once, or as many as are `asked` for.
+def best_batch_tokens(device: torch.device, requested: int | None = None) -> int:
+    """As many tokens, padding included, as the device computes best at once, or the `requested` number.
 
     Raises RequestError for fewer than one.
     """
-    check_count("batch_tokens", asked)
-    return asked or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
+    check_count("batch_tokens", requested)
+    return requested or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
 
 
 def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int) -> Packed:

@@ -1,4 +1,4 @@
-"""Sensitive data: what is written is for its owner alone, and what is said names and quotes no record.
+"""Sensitive data: what is written is for its owner alone, and no message names or quotes a record.
 
 This holds for the whole process, as a umask does: threads that read ahead belong to the work. Loads nothing heavy.
 """
@@ -54,7 +54,7 @@ def is_sensitive() -> bool:
 
 @contextmanager
 def identifiers_shown() -> Iterator[None]:
-    """Names records by their identifiers again, as the user has asked for them."""
+    """Names records by their identifiers again, at the user's request."""
     withheld = _umasks.copy()
     _umasks.clear()
     try:
@@ -83,7 +83,7 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
 
 
 def check_page(with_text: bool) -> None:
-    """Raises RequestError for a page of sensitive data where its text was not asked for."""
+    """Raises RequestError for a page of sensitive data where its text was not requested."""
     if is_sensitive() and not with_text:
         raise RequestError(
             "a page shows the text of sensitive data; ask for it with --with-text (in a recipe with_text = true), or "

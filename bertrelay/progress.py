@@ -15,7 +15,7 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 class Bar:
-    """What `progress` hands out: `advance(n)` after n more units, `note` for figures such as the loss."""
+    """What `progress` hands out: `advance(n)` after n more units, `note` for metrics such as the loss."""
 
     def advance(self, amount: int = 1, note: str = "") -> None:
         """Counts `amount` more units as done and shows `note` beside them."""
@@ -46,7 +46,7 @@ class _Lines(Bar):
 
     def __init__(self, description: str, total: int, unit: str, done: int) -> None:
         self.description, self.total, self.unit = description, total, unit
-        self.done = self.done_before = self.told = done
+        self.done = self.done_before = self.shown = done
         self.note = ""
         self.started = self.last_line = time.monotonic()
 
@@ -57,11 +57,11 @@ class _Lines(Bar):
             self._print()
 
     def finish(self) -> None:
-        if self.told < self.done:
+        if self.shown < self.done:
             self._print()
 
     def _print(self) -> None:
-        self.told = self.done
+        self.shown = self.done
         self.last_line = time.monotonic()
         seconds = max(self.last_line - self.started, 1e-6)
         rate = (self.done - self.done_before) / seconds
@@ -106,11 +106,11 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 NAMES: dict[str, str] = {}
-"""What the user calls a file that stands for another, by its path: a copy of standard input."""
+"""The user's name of a file, by its path, where it is a copy: of standard input."""
 
 
 def renamed(text: str) -> str:
-    """`text` with the user's words for the files of `NAMES`."""
+    """`text` with the user's names for the files of `NAMES`."""
     for path, name in NAMES.items():
         text = text.replace(path, name)
     return text

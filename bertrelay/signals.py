@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM, Ctrl-C and a closed terminal (SIGHUP) let work end at a good place."""
+"""Stop signals: SIGTERM, Ctrl-C and a closed terminal (SIGHUP) let work end at a good place."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def on_stop_signal(act: Callable[[int], None]) -> Iterator[Handlers]:
         for number in STOPPING:
             if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN:
                 before[number] = signal.signal(number, handle)
-    except ValueError:  # outside the main thread Python lets nobody handle signals
+    except ValueError:  # Python handles signals in the main thread alone
         pass
     try:
         yield before
@@ -55,7 +55,7 @@ def _leave_terminal() -> None:
 
 @dataclass
 class StopRequest:
-    """The signal that asked to stop, or 0."""
+    """The stop signal received, or 0."""
 
     signal_number: int = 0
 

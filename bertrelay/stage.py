@@ -15,7 +15,7 @@ from bertrelay.settings import AnySettings, Settings, names_sensitive
 WORK = "work"
 
 Metrics = dict[str, float | None]
-"""Flat metric names to figures; what was not measured is absent or None, never 0."""
+"""Flat metric names to values; what was not measured is absent or None, never 0."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class StageContext:
     """Where a stage may write, and who it shares the work with.
 
     output: the stage's own folder; all processes see the same one. What a stage needs only until it is done
-        (checkpoints, token ids) goes below `work` in it, which the runner removes after the stage's last word.
+        (checkpoints, token ids) goes below `work` in it, which the runner removes after the stage has finished.
     cache: shared between runs, content-addressed; a stage locks what it fills.
     sensitive: whether data that the stage reads is sensitive, and not only a model; its reports then quote none of it.
     """
@@ -51,10 +51,10 @@ def run_alone(
     cache: Path | None = None,
     sensitive: bool = False,
 ) -> Metrics:
-    """A stage outside of a recipe: writes into `folder` and returns the figures; stopped and called again, it goes on.
+    """A stage outside of a recipe: writes into `folder` and returns the metrics; stopped and called again, it resumes.
 
     cache: what other runs may share; `folder/cache` when there is none.
-    sensitive: whether it reads sensitive data, which a source of `settings` may say as well.
+    sensitive: whether it reads sensitive data, as a source of `settings` may, too.
     """
     sensitive = sensitive or names_sensitive(settings)
     with sensitive_data() if sensitive else nullcontext():
@@ -71,10 +71,10 @@ class Stage:
     """One kind of stage. The two import paths are loaded late, so that listing stages loads nothing heavy.
 
     kind: what a recipe writes after `uses`, such as `students.distill`.
-    version: raised when the same settings begin to give another result.
+    version: raised when the same settings give another result.
     settings: `package.module:Class` of the settings model, free of torch and transformers.
     run: `package.module:function` of the work.
-    summary: what `bertrelay recipes` says of it.
+    summary: its line in `bertrelay recipes`.
     sensitive: whether it reads tables of patients.
     """
 

@@ -48,7 +48,7 @@ REGISTRY = (
     Stage(
         kind="bertrelay.encode",
         version=1,
-        settings="bertrelay.encode_settings:EncodeSettings",
+        settings="bertrelay.encoder_settings:EncodeSettings",
         run="bertrelay.encode_files:run",
         summary="writes the vector of every sentence of a table",
     ),

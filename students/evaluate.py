@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.texts import texts_of
+from bertrelay.data.sentences import texts_of
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Metric, Vectors, compare_all, compare_pairs, matrix

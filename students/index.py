@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from bertrelay.data.texts import texts_of
+from bertrelay.data.sentences import texts_of
 from bertrelay.data.vectors import open_vectors
 from bertrelay.encode_files import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertrelay.data.records import Rejects, read
-from bertrelay.data.sentences import text_column
+from bertrelay.data.sentences import each_text, text_column
 from bertrelay.data.tables import Table
-from bertrelay.data.texts import each_text
 from bertrelay.encoder import Projection, SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise

@@ -22,7 +22,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from bertrelay.backbone import as_fast, unused_positions
-from bertrelay.data.texts import each_text
+from bertrelay.data.sentences import each_text
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts

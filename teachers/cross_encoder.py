@@ -31,7 +31,7 @@ from bertrelay.backbone import (
     warn_of_special_tokens,
 )
 from bertrelay.cpu_kernels import use_cpu_kernels, using
-from bertrelay.data.texts import each_pair, texts_of
+from bertrelay.data.sentences import each_pair, texts_of
 from bertrelay.errors import RequestError, WorkError, check_count
 from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches

@@ -38,7 +38,7 @@ def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | U
     """Each line is a row with one value, blank ones too."""
     if len(columns) != 1:
         raise RequestError(
-            f"{table.name} is read as plain lines, one value each, and {len(columns)} columns are asked of it. "
+            f"{table.name} is read as plain lines, one value each; expected one column, found {len(columns)}. "
             "Give its `format` (csv, tsv, jsonl or parquet)."
         )
     if table.columns and table.columns[0] != 0:
@@ -56,7 +56,7 @@ def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Recor
     """Rows of CSV (with quoting) or TSV (without), blank lines left out.
 
     A CSV row must be as wide as the first one, because a stray comma shifts all that follows it. A TSV row may lack
-    trailing fields that nobody asks for, and have more than the first one where there is no header, as STS files do.
+    trailing fields that no column names, and have more than the first one where there is no header, as STS files do.
     """
     lines = _Lines(table.name)
     is_csv = table.file_format == "csv"
@@ -97,7 +97,7 @@ def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | 
 
 @contextmanager
 def open_input(file: str) -> Iterator[IO[bytes]]:
-    """The bytes of `file`, unpacked where they are gzip: told by its first bytes, because names are often wrong."""
+    """The bytes of `file`, decompressed where the first bytes are those of gzip, as names are often wrong."""
     try:
         raw = Path(file).open("rb")  # noqa: SIM115 (closed below)
     except FileNotFoundError:
@@ -200,7 +200,7 @@ def _csv_fields(lines: _Lines) -> Iterator[_Fields]:
 
 
 def _next_row(reader: Iterator[list[str]]) -> list[str]:
-    """The next row. `csv` has one limit for all readers of a process; what others rely on is put back at once."""
+    """The next row. `csv` has one limit for all readers of a process; it is restored at once."""
     usual = csv.field_size_limit(LONGEST_FIELD)
     try:
         return next(reader)
@@ -212,7 +212,7 @@ def _check_open_quote(lines: _Lines, first: int) -> None:
     """Stops at a quote left open: it has swallowed the lines after it, so nothing that follows can be trusted."""
     if lines.number > first:
         raise RequestError(
-            f"{lines.file}, line {first:,}: a quoted field begins here and does not end properly by line "
+            f"{lines.file}, line {first:,}: a quoted field starts here and does not end properly by line "
             f'{lines.number:,}. Double the quotes inside fields (""), or give format = "tsv" if it is one.'
         ) from None
 
@@ -220,15 +220,15 @@ def _check_open_quote(lines: _Lines, first: int) -> None:
 def _header(table: Table, fields: Iterator[_Fields]) -> list[str]:
     first = next(fields, None)
     if first is None:
-        raise RequestError(f"{table.name} holds no records, not even a header. Check that it is complete.")
+        raise RequestError(f"{table.name} has no records, not even a header. Check that it is complete.")
     if first.fault is not None:
         reason, detail = first.fault
-        raise RequestError(f"{table.name}, line {first.line:,}: the header is {reason} ({detail}). Mend the header.")
+        raise RequestError(f"{table.name}, line {first.line:,}: the header is {reason} ({detail}). Fix the header.")
     return first.values
 
 
 def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:
-    """Where `columns` stand, by the names in the first row when it is a header."""
+    """The positions of `columns`, by the names in the first row when it is a header."""
     for column in columns:
         if isinstance(column, str) and not table.header:
             raise RequestError(
@@ -240,17 +240,17 @@ def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> 
         elif column not in first:
             raise RequestError(f"{table.name} has no column {column!r}. {_expected_header(column, first)}")
         elif first.count(column) > 1:
-            raise RequestError(f"{table.name}: column {column!r} stands there more than once. Give its position.")
+            raise RequestError(f"{table.name}: column {column!r} is there more than once. Give its position.")
     return [column if isinstance(column, int) else first.index(column) for column in columns]
 
 
 def _expected_header(column: str, first: list[str]) -> str:
-    """Nothing of the first row but its size, and what was asked for in another case: it may be a record."""
+    """Shows nothing of the first row but its size and a name that differs in case: it may be a record."""
     same = same_but_for_case(column, first)
     hint = f" Did you mean {same[0]!r}?" if same else ""
     return (
         f"A header was expected in its first row, found {len(first)} columns of other names.{hint} "
-        "Name columns that stand there; if that row is a record, read the file without a header and its columns by "
+        "Name columns that are there; if that row is a record, read the file without a header and its columns by "
         "position (in a recipe header = false)."
     )
 
@@ -357,7 +357,7 @@ def _hub_downloads_in(folder: Path) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What a library says, of sensitive data only what kind of error it is: its words may quote a value."""
+    """A library's message; of sensitive data the kind of error alone, as the message may quote a value."""
     if is_sensitive():
         return type(error).__name__
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

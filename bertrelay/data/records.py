@@ -1,7 +1,7 @@
 """Records of any table (plain lines, CSV, TSV, JSONL, Parquet, `.gz` too, data sets of the hub), read as a stream.
 
 A row that cannot be used never disappears: it stops the reading, or it is counted and listed by `Rejects`.
-No text of a record ever stands in an error or in a rejects file, because records may be clinical.
+No text of a record is ever in an error or in a rejects file, because records may be clinical.
 """
 
 import json
@@ -24,7 +24,7 @@ Row = Record | Unusable
 
 
 class TakesRejects(Protocol):
-    """What can be told of a record that cannot be used."""
+    """What takes the records that cannot be used."""
 
     def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None: ...
 
@@ -45,8 +45,8 @@ class Rejects:
 
     path: written while the work goes on, and empty when nothing was rejected; None only counts.
     limit: the share of all records that may be rejected. Leaving the context raises WorkError past it, and so does
-    `add` as soon as there are a thousand rejects and they outnumber what is used: sooner, a bad stretch at the
-    beginning of a good file would be taken for the whole.
+    `add` as soon as there are a thousand rejects and they outnumber what is used: sooner, bad lines at the start
+    of a good file would be taken for all of it.
     Without a `with` block `close`, which readers call at the end of a file, checks the limit.
     """
 
@@ -94,7 +94,7 @@ class Rejects:
     def add(self, file: str, line: int, reason: str, record: str = "", detail: str = "") -> None:
         """Counts one record that cannot be used.
 
-        line: from 1; 0 where there is none. record: its id, where a line does not tell which one it is. detail: what
+        line: from 1; 0 where there is none. record: its id, where a line does not identify it. detail: what
         was found and what to do, without any of its text.
         """
         file = renamed(file)
@@ -104,8 +104,8 @@ class Rejects:
         self._open()
         if self._file is not None:
             more = {name: value for name, value in (("record", record), ("detail", detail)) if value}
-            told = {"file": file, "line": line, "reason": reason, **more}
-            self._file.write(json.dumps(told, ensure_ascii=False) + "\n")
+            entry = {"file": file, "line": line, "reason": reason, **more}
+            self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         rejected = self._counts.total()
         if rejected >= HOPELESS and rejected > self._used:
             self.check()
@@ -124,7 +124,7 @@ class Rejects:
             self._tell()
 
     def close(self) -> None:
-        """Ends an account that no `with` block will end, as one does. Raises WorkError past the limit."""
+        """Closes the list where there is no `with` block. Raises WorkError past the limit."""
         if not self._is_in_block:
             self._open()
             self._close_file()
@@ -154,7 +154,7 @@ class Rejects:
         listed = f" {self.path} lists them." if self.path else ""
         raise WorkError(
             f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.summary()}. "
-            f"The first is {self._first}.{listed} Mend the data, or allow a larger share with max_rejects."
+            f"The first is {self._first}.{listed} Fix the data, or allow a larger share with max_rejects."
         )
 
 
@@ -167,7 +167,7 @@ def read(
     """Streams the records of `table`: of its own columns, else of `default_columns`.
 
     Blank lines are skipped, but in plain lines each one is a record. Of a file without header, default columns
-    given by name are the first ones. Values are text in CSV, TSV and lines, and elsewhere what the file holds.
+    given by name are the first ones. Values are text in CSV, TSV and lines, and elsewhere of the file's own types.
 
     rejects: counts and lists rows that cannot be used (too few fields, a missing value, invalid UTF-8, …); without it
     the first one raises RequestError. The caller counts the used ones with `rejects.used()`.
@@ -180,7 +180,7 @@ def read(
         fault = row if isinstance(row, Unusable) else Unusable(row.file, row.line, "a missing value")
         if rejects is None:
             detail = f" ({fault.detail})" if fault.detail else ""
-            raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. Mend or remove this line.")
+            raise RequestError(f"{fault.file}, line {fault.line:,}: {fault.reason}{detail}. Fix or remove this line.")
         rejects.add(fault.file, fault.line, fault.reason)
 
 
@@ -205,7 +205,7 @@ def _unaligned(first: Table, second: Table, alone: Row | None, shorter: int, lon
     return RequestError(
         f"row n of {first.name} should belong to row n of {second.name}, but the first has {counts[0]:,} rows "
         f"and the second {counts[1]:,}: line {alone.line:,} of {alone.file} has no partner. "
-        "Find the line that is missing or too many; it may stand earlier."
+        "Find the line that is missing or too many; it may be earlier."
     )
 
 
@@ -219,7 +219,7 @@ def rows(table: Table, default_columns: Sequence[str | int], context_cache: Path
         empty = False
         yield row
     if empty:
-        raise RequestError(f"{table.name} holds no records. Check that it is the right one and complete.")
+        raise RequestError(f"{table.name} has no records. Check that it is the right one and complete.")
 
 
 def _rows_by_format(table: Table, columns: Sequence[str | int], context_cache: Path | None) -> Iterator[Row]:

@@ -1,21 +1,74 @@
-"""The sentences of a table's one text column, in their order: checked and counted, then read block by block.
-
-This room loads neither torch nor transformers, so that a wrong file is told of at once.
-"""
+"""Texts that a caller passes, and the sentences of a table's one text column: checked, counted, read block by block."""
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from bertrelay.data.records import Column, Record, Rejects, Table, read
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import InputFile
 
+
+def texts_of(given: Iterable[str], name: str) -> list[str]:
+    """`given` as a list. Raises RequestError, which begins with `name`, for what is no iterable of texts."""
+    return list(each_text(given, name))
+
+
+def each_text(given: Iterable[str], name: str) -> Iterator[str]:
+    """Streams `given`, each checked; raises as `texts_of` does, at once for what is no iterable of texts."""
+    texts = _iterator(given, name, "texts", "[text]")
+    return (checked_text(text, name, f"position {place}") for place, text in enumerate(texts))
+
+
+def checked_text(text: object, name: str, place: str) -> str:
+    """`text`. Raises RequestError, without it, where it is none, or no valid Unicode."""
+    if not isinstance(text, str):
+        raise RequestError(f"{name}: expected text, found {type(text).__name__} at {place}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{name}: expected valid Unicode, found half of a surrogate pair at character {error.start:,} of the text "
+            f"at {place}. Read it with the encoding it was written in, or leave it out"
+        ) from None
+    return text
+
+
+def each_pair(given: Iterable[tuple[str, str]], name: str) -> Iterator[tuple[str, str]]:
+    """Streams pairs of texts, each checked. Raises RequestError, which begins with `name`, for what is none."""
+    pairs = _iterator(given, name, "pairs of texts", "[(first, second)]")
+    return (_checked_pair(pair, name, f"position {place}") for place, pair in enumerate(pairs))
+
+
+def _checked_pair(pair: object, name: str, place: str) -> tuple[str, str]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise RequestError(f"{name}: expected two texts, (first, second), found another thing at {place}")
+    return checked_text(pair[0], name, place), checked_text(pair[1], name, place)
+
+
+def _iterator(given: Any, name: str, items: str, example: str) -> Iterator[Any]:
+    found = type(given).__name__
+    if isinstance(given, str):
+        raise RequestError(f"{name}: expected a list of {items}, found one string; write {example}")
+    if isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
+        raise RequestError(
+            f"{name}: expected a list of {items}, found a {found}, which would give its keys or column names; "
+            'pass one column of it, such as frame["text"]'
+        )
+    if isinstance(given, bytes):
+        raise RequestError(f"{name}: expected a list of {items}, found {found}")
+    try:
+        return iter(given)
+    except TypeError:  # of an array without dimensions too, which has the method
+        raise RequestError(f"{name}: expected a list of {items}, found {found}") from None
+
+
 ReadBlock = Callable[[int, int], list[str]]
-"""(first, end) -> the sentences of these rows; asked in rising order, from one thread."""
+"""(first, end) -> the sentences of these rows; called in rising order, from one thread."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +81,7 @@ class SentenceScan:
 
 
 def as_table(source: Table | str | Path) -> Table:
-    """`source` itself, or the file of that name, read as what its suffix says. Raises RequestError for sentences."""
+    """`source` itself, or the file of that name, read by its suffix. Raises RequestError for sentences."""
     if isinstance(source, Table):
         return source
     if not isinstance(source, str | Path) or _is_sentence(str(source)):  # an error may not show it
@@ -52,7 +105,7 @@ def sentence_records(table: Table, cache: Path | None = None, rejects: Rejects |
 
     cache: where a data set of the hub is kept.
     rejects: as for `bertrelay.data.records.read`; the caller counts the used ones.
-    Raises RequestError for a table that is not there, is empty, lacks the column, or holds what is not text.
+    Raises RequestError for a table that is not there, is empty, lacks the column, or has values that are no text.
     """
     for record in read(table, text_column(table), cache, rejects):
         if len(record.values) != 1:
@@ -74,7 +127,7 @@ def text_column(table: Table) -> list[Column]:
 
 
 def check_first(table: Table, rejects: Rejects | None = None) -> None:
-    """Reads one sentence, which tells most of what can be wrong with a request. Raises as `sentence_records` does."""
+    """Reads one sentence, which finds most errors of a request. Raises as `sentence_records` does."""
     next(sentence_records(table, rejects=rejects), None)
 
 
@@ -98,7 +151,7 @@ def scan(table: Table, cache: Path | None = None, rejects: Rejects | None = None
 
 
 def block_reader(table: Table, cache: Path | None = None, skip_invalid: bool = False) -> ReadBlock:
-    """Reads blocks of `table` in one pass, stepping over those that nobody asks for.
+    """Reads blocks of `table` in one pass, skipping those that are not wanted.
 
     skip_invalid: whether records that cannot be used are left out, as `scan` with rejects does.
     """

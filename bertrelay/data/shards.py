@@ -196,7 +196,7 @@ class Shards:
 
 
 def _remove(folder: Path) -> None:
-    """The manifest goes last, so that what a kill leaves can be told from anybody else's files."""
+    """The manifest goes last, so that what a kill leaves is still known as such."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
         path.unlink()
     folder.rmdir()

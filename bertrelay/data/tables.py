@@ -39,7 +39,7 @@ class TableSource(DataSource):
     """Where a table comes from: a file, or a split of a data set of the hub.
 
     format: found by the suffix (without `.gz`) when not given; an unknown suffix means plain lines.
-    header: whether a CSV or TSV file begins with the names of its columns.
+    header: whether a CSV or TSV file starts with the names of its columns.
     """
 
     path: InputFile | None = None
@@ -76,14 +76,14 @@ class TableSource(DataSource):
 class Table(TableSource):
     """Where records come from.
 
-    columns: which ones to read; when not given, those that the reader of the table asks for.
+    columns: which ones to read; when not given, the default ones of its reader.
     """
 
     columns: Annotated[list[Column], Field(min_length=1)] | None = None
 
 
 def format_of(path: str) -> Format:
-    """The format that a file's suffix says."""
+    """The format by a file's suffix."""
     inner = Path(path)
     return FORMATS.get((inner.with_suffix("") if inner.suffix == ".gz" else inner).suffix.lower(), "lines")
 
@@ -98,7 +98,7 @@ def refuse_idle_header(settings: Settings, formats: Sequence[Format]) -> None:
 
 
 class Record(NamedTuple):
-    """The values of the columns asked for, and where they stand.
+    """The values of the wanted columns, with file and line.
 
     line: from 1, a header included; of a record over several lines the first; in Parquet and hub tables the row.
     """
@@ -111,7 +111,7 @@ class Record(NamedTuple):
 class Unusable(NamedTuple):
     """A row that is not a record. `reason` is one of a few phrases to count by; `detail` goes into an error.
 
-    record: the id of the record, where a line does not tell which one it is.
+    record: the id of the record, where a line does not identify it.
     """
 
     file: str
@@ -169,7 +169,7 @@ def same_but_for_case(column: str, names: list[str]) -> list[str]:
 
 
 def on_one_line(text: str) -> str:
-    """`text` without the line breaks and tabs that would break the row it stands in."""
+    """`text` without the line breaks and tabs that would break its row."""
     return " ".join(text.split())
 
 
@@ -180,7 +180,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def write_tsv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """As `write_csv`, with tabs between and no quotes, so each text stands on one line."""
+    """As `write_csv`, with tabs between and no quotes, so each text is on one line."""
     with path.open("w", encoding="utf-8", newline="") as file:
         for row in chain([columns], rows):
             file.write("\t".join("" if value is None else on_one_line(str(value)) for value in row) + "\n")

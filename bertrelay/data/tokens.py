@@ -20,7 +20,7 @@ Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 
 class Tokens:
-    """The ids of sentences, one after the other in one file, and where each sentence begins in another.
+    """The ids of sentences, one after the other in one file, and where each sentence starts in another.
 
     lengths: tokens of each sentence, special ones among them, (sentences,).
     """

@@ -111,7 +111,7 @@ def open_vectors(path: Path) -> Vectors:
 
 
 def _read_header(path: Path) -> tuple[int, int, int]:
-    """Rows, dimensions, and the byte where the first vector begins."""
+    """Rows, dimensions, and the byte where the first vector starts."""
     try:
         with path.open("rb") as file:
             npy.read_magic(file)

@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.data.texts import each_pair, texts_of
-from bertrelay.encode_settings import Metric as Metric
+from bertrelay.data.sentences import each_pair, texts_of
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoder_settings import Metric as Metric
 from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode, encode_blocks
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.progress import Bar

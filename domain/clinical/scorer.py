@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from bertrelay.cpu_kernels import Packed
-from bertrelay.data.texts import texts_of
+from bertrelay.data.sentences import texts_of
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import calibrated
 from bertrelay.hardware import as_device, resolve_precision

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertrelay.cpu_kernels import using
-from bertrelay.data.texts import texts_of
+from bertrelay.data.sentences import texts_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit

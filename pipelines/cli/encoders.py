@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertrelay.encode_settings import EncodeSettings
+from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
 from pipelines.cli.options import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertrelay.data.tables import on_one_line
-from bertrelay.encode_settings import EncodeSettings, Metric
+from bertrelay.encoder_settings import EncodeSettings, Metric
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error
 from bertrelay.progress import Bar, log, progress

@@ -18,8 +18,8 @@ from bertrelay.data.records import Table
 from bertrelay.data.vectors import Vectors, open_vectors, shape_of, write_block
 from bertrelay.distributed import ProcessGroup
 from bertrelay.encode_files import encode_file, encoder_digest, fill_vectors, forget_manifest, run
-from bertrelay.encode_settings import EncodeSettings
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import output_lock
 from bertrelay.hardware import private_memory_mb
@@ -220,7 +220,7 @@ def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path: Path, monkeypa
         ("lines.txt", "nowhere/out.npy", "there is no folder .*nowhere"),
         ("lines.txt", "folder.npy", "found the folder"),
         ("none.txt", "out.npy", "there is no file"),
-        ("empty.txt", "out.npy", "holds no records"),
+        ("empty.txt", "out.npy", "has no records"),
         ("bad.txt", "out.npy", r"bad\.txt, line 10: not valid UTF-8 \(byte 55"),
         ("number.jsonl", "out.npy", r"number\.jsonl, line 2: expected text, found int"),
     ]:

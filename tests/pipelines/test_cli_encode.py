@@ -69,7 +69,7 @@ def test_standard_input_gives_the_bytes_of_a_file_in_several_processes_too(
 def test_a_mistake_in_standard_input_is_told_with_its_line_and_leaves_nothing(call, model, tmp_path):
     with pytest.raises(RequestError, match=r"^standard input, line 2: not valid UTF-8 \(byte 6 "):
         call("encode", model, "-", tmp_path / "v.npy", stdin=b"a dog\n\xe4\n")
-    with pytest.raises(RequestError, match=r"^standard input holds no records"):
+    with pytest.raises(RequestError, match=r"^standard input has no records"):
         call("encode", model, "-", tmp_path / "v.npy", stdin=b"")
     table = b"id,text\n1,a dog\n"
     call("encode", model, "-", tmp_path / "v.npy", "--format", "csv", stdin=table)

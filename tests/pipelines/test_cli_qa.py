@@ -234,7 +234,7 @@ WRONG = [
     (["MODEL", "questions.jsonl", "a.jsonl", "--html", "a.pdf"], r"--html: expected a file that ends in \.html"),
     (["MODEL", "questions.jsonl", "a.jsonl", "--top", "21"], r"--top.*20"),
     (["MODEL", "nowhere.csv", "a.jsonl"], r"there is no file nowhere\.csv"),
-    (["MODEL", "none.jsonl", "a.jsonl"], r"none\.jsonl holds no records"),
+    (["MODEL", "none.jsonl", "a.jsonl"], r"none\.jsonl has no records"),
     (["MODEL", "other.csv", "a.jsonl"], r"other\.csv has no column 'question'"),
     (["MODEL", "shape.json", "a.jsonl"], r"shape\.json: expected questions, found JSON of another shape"),
     (["MODEL", "empty.json", "a.jsonl"], r"empty\.json: expected questions \(squad\), found none"),

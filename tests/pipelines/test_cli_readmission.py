@@ -241,7 +241,7 @@ WRONG = [
     (["MODEL", "notes.csv", "notes.csv"], "is the input itself"),
     (["MODEL", "none.csv", "out.csv"], r"there is no file .*none\.csv"),
     (["MODEL", "notes.csv", "out.csv", "--id", "stay"], r"notes\.csv has no column 'stay'"),
-    (["MODEL", "empty.csv", "out.csv"], r"empty\.csv holds no records"),
+    (["MODEL", "empty.csv", "out.csv"], r"empty\.csv has no records"),
     (["MODEL", "notes.txt", "out.csv"], r"notes: expected a file that ends in \.csv"),
     (["MODEL", "notes.csv", "out.csv", "--admission", "100"], "without effect without --html"),
     (["MODEL", "notes.csv", "out.csv", "--html", "page.txt"], r"--html: expected a file that ends in \.html"),

@@ -174,7 +174,7 @@ def test_blank_lines_keep_their_place_and_are_counted(call, model, write_lines, 
         (["english.txt", "none.txt", "--matrix"], "there is no file .*none.txt"),
         (["long.txt", "--matrix", "--picture", "p.png"], "201 × 201 cells cannot be read"),
         (["latin.txt", "--matrix"], r"latin\.txt, line 2: not valid UTF-8"),
-        (["empty.txt", "--matrix"], "empty.txt holds no records"),
+        (["empty.txt", "--matrix"], "empty.txt has no records"),
     ],
 )
 @pytest.mark.usefixtures("english", "others")

@@ -53,8 +53,8 @@ def test_columns_may_have_other_names(call, model, write_lines, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "options", "told"),
     [
-        ([], [], "holds no records"),
-        (["term"], [], "holds no records"),
+        ([], [], "has no records"),
+        (["term"], [], "has no records"),
         (["word", "dog"], [], "has no column 'term'. A header was expected"),
         (["term", "dog"], ["--group", "kind"], "has no column 'kind'"),
         (["term", "dog"], [], "two terms at least"),

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertrelay.cpu_kernels import Packed, using
-from bertrelay.data.texts import each_text, texts_of
+from bertrelay.data.sentences import each_text, texts_of
 from bertrelay.errors import check_count
 from bertrelay.hardware import as_device, release_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bertrelay.cpu_kernels import Packed, using
-from bertrelay.data.texts import each_pair
+from bertrelay.data.sentences import each_pair
 from bertrelay.errors import RequestError, check_count
 from bertrelay.hardware import as_device, release_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches

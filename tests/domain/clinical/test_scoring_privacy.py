@@ -78,9 +78,9 @@ DAMAGES: dict[str, tuple[str, Callable[[pd.DataFrame, Path], object], str]] = {
     "a Parquet file of other bytes": (".parquet", spoilt_pages, "cannot be read as Parquet"),
     "Parquet, names from its first row": (".parquet", first_row_as_names, "under names that may be text"),
     "CSV without a header": (".csv", lambda frame, path: frame.to_csv(path, index=False, header=False), "A header was"),
-    "an empty file": (".csv", lambda _, path: path.write_bytes(b""), "holds no records"),
+    "an empty file": (".csv", lambda _, path: path.write_bytes(b""), "has no records"),
     "UTF-16": (".csv", lambda frame, path: path.write_bytes(frame.to_csv().encode("utf-16")), "found UTF-16"),
-    "an open quote": (".csv", with_line(lambda line: line + b'\n"qzx\n"qzx,qzx'), "a quoted field begins here"),
+    "an open quote": (".csv", with_line(lambda line: line + b'\n"qzx\n"qzx,qzx'), "a quoted field starts here"),
 }
 ROWS: dict[str, tuple[str, Callable[[pd.DataFrame, Path], object], str]] = {
     "bytes that are no text": (".csv", with_line(lambda line: line + b"\xffqzx"), "not valid UTF-8"),

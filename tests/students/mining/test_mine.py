@@ -289,7 +289,7 @@ def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing
     ("source", "output", "told"),
     [
         (["", "  "], "m.tsv", "expected sentences, found 2 blank ones and no other"),
-        ([], "m.tsv", "holds no records"),
+        ([], "m.tsv", "has no records"),
         (["a"], "m.txt", r"ends in \.tsv or \.csv or \.jsonl or \.parquet, found .*m\.txt"),
         (["a"], "none/m.tsv", "there is no folder .*none to write m.tsv into"),
         (["a"], "folder.tsv", "found the folder"),

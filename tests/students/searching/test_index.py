@@ -355,7 +355,7 @@ def test_a_second_builder_is_told_of_the_first(encoder: SentenceEncoder, corpus:
     ("content", "told"),
     [
         (b"\n \n\t\n", "expected sentences, found 3 blank ones and no other"),
-        (b"", "holds no records"),
+        (b"", "has no records"),
         (b"the dog\n\xff\n", "line 2: not valid UTF-8"),
     ],
 )
