@@ -7,7 +7,7 @@ counted without their order are misleading at times.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import accumulate, cycle, islice
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Literal
 
 from pipelines.samples.patients import Stay, Subject, draw_prognosis
-from pipelines.samples.templates import Blanks, load
+from pipelines.samples.templates import fill, load
 
 NoteKind = Literal["report", "addendum", "radiology", "tracing", "care"]
 
@@ -43,16 +43,7 @@ SPREAD = 0.25
 """Standard deviation of the filling, relative to it."""
 SPOKEN = ("presenting", "social", "course", "condition")
 """The sections that state the patient's conditions."""
-BRIEF = (
-    "History of Present Illness",
-    "Social History",
-    "Family History",
-    "Brief Hospital Course",
-    "Discharge Condition",
-)
-"""The sections of a report that is to be shorter than all that is essential."""
 LINE = 76
-NUMBERS = {"few": (2, 9), "minute": (10, 59), "hundred": (90, 140), "hundreds": (141, 320)}
 MASK = re.compile(r"\[\*\*[^*]*\*\*\]")
 
 
@@ -147,7 +138,8 @@ def _reports(random: Random, subject: Subject, stay: Stay, stated: Sequence[str]
         yield _report(stay, reported + timedelta(days=1), _summary(random, subject, stay, rest, words))
     elif shared:
         day = reported + timedelta(days=-1 if random.random() < ADDENDUM_BEFORE else random.randint(0, 5))
-        lines = ["Dictated on {date} after the report.", *rest, "Signed by Dr. {name}."]
+        begin, end = load("hospital")["blanks"]["addendum"]
+        lines = [begin, *rest, end]
         yield _report(stay, day, f"Addendum:\n{prose(_filled(random, lines, stay.discharged))}\n", "addendum")
 
 
@@ -244,10 +236,9 @@ def _summary(random: Random, subject: Subject, stay: Stay, stated: Sequence[str]
         lines = _filled(random, templates, stay.discharged)
         mixed = [*parts.get(name, ()), *lines]
         parts[name] = random.sample(mixed, len(mixed)) if name in parts else lines
-    sections = _sections(random, stay, parts)
-    if words < ESSENTIAL_WORDS:
-        return "\n\n".join(f"{header}:\n{text}" for header, text in sections if header in BRIEF) + "\n"
-    return "\n\n".join((_head(random, subject, stay), *(f"{header}:\n{text}" for header, text in sections))) + "\n"
+    is_brief = words < ESSENTIAL_WORDS
+    sections = _sections(random, stay, parts, is_brief)
+    return "\n\n".join(sections if is_brief else [_head(random, subject, stay), *sections]) + "\n"
 
 
 def _filling(random: Random, words: int) -> dict[str, list[str]]:
@@ -263,35 +254,38 @@ def _filling(random: Random, words: int) -> dict[str, list[str]]:
 
 
 def _head(random: Random, subject: Subject, stay: Stay) -> str:
-    return (
-        f"Admission Date:  {date_mask(stay.admitted)}              Discharge Date:   {date_mask(stay.discharged)}\n\n"
-        f"Name:  [**Known lastname {random.randrange(9999)}**]             Sex:   {subject.sex}\n\n"
-        f"Service: {'SURGERY' if stay.kind == 'planned' else 'MEDICINE'}"
-    )
+    given = {
+        "admitted": date_mask(stay.admitted),
+        "discharged": date_mask(stay.discharged),
+        "sex": subject.sex,
+        "service": "SURGERY" if stay.kind == "planned" else "MEDICINE",
+    }
+    return fill(load("hospital")["blanks"]["head"], random, given)
 
 
-def _sections(random: Random, stay: Stay, parts: dict[str, list[str]]) -> list[tuple[str, str]]:
-    """Headers and texts in their order, without empty sections."""
-    problem, severity = stay.problem, wordings("severity")[stay.severity]
-    warning = wordings("warning").format(_condition(random, random.randrange(len(wordings("conditions")))))
+def _sections(random: Random, stay: Stay, parts: dict[str, list[str]], is_brief: bool) -> list[str]:
+    """The sections in their order, each with its header, without empty ones."""
+    problem = stay.problem
     home, away = (" ", "x") if stay.severity == 2 or stay.died else ("x", " ")
-    filled = {name: parts.get(name, []) for name in (*load("hospital")["filling"], *SPOKEN)}
-    written = (
-        ("Chief Complaint", problem.complaint),
-        ("History of Present Illness", prose([severity, *filled["presenting"]])),
-        ("Past Medical History", numbered(filled["past"])),
-        ("Social History", prose(filled["social"])),
-        ("Family History", prose(statements_of_relatives(random))),
-        ("Physical Exam", "\n".join((_vitals(random), problem.finding, *filled["examined"]))),
-        ("Pertinent Results", "\n".join(filled["labs"])),
-        ("Brief Hospital Course", prose([problem.treatment, *filled["course"]])),
-        ("Discharge Medications", numbered(filled["medications"])),
-        ("Discharge Disposition", "Expired" if stay.died else f"[{home}] Home  [{away}] Extended care"),
-        ("Discharge Diagnosis", problem.name.capitalize()),
-        ("Discharge Condition", prose(filled["condition"])),
-        ("Discharge Instructions", "" if stay.died else prose([warning, *filled["instructions"]])),
-    )
-    return [(header, text) for header, text in written if text]
+    lines = parts | {
+        "complaint": [problem.complaint],
+        "severity": [wordings("severity")[stay.severity]],
+        "warning": [wordings("warning").format(_condition(random, random.randrange(len(wordings("conditions")))))],
+        "relatives": statements_of_relatives(random),
+        "vitals": [_vitals(random)],
+        "finding": [problem.finding],
+        "treatment": [problem.treatment],
+        "disposition": ["Expired" if stay.died else f"[{home}] Home  [{away}] Extended care"],
+        "diagnosis": [problem.name.capitalize()],
+    }
+    if stay.died:
+        lines |= {"warning": [], "instructions": []}
+    written = []
+    for section in load("hospital")["sections"]:
+        text = LAYOUTS[section["layout"]]([line for name in section["parts"] for line in lines.get(name, ())])
+        if text and (section.get("brief") or not is_brief):
+            written.append(f"{section['header']}:\n{text}")
+    return written
 
 
 def _sampled(random: Random, name: str, count: int, day: datetime) -> list[str]:
@@ -300,25 +294,8 @@ def _sampled(random: Random, name: str, count: int, day: datetime) -> list[str]:
 
 def _filled(random: Random, templates: Iterable[str], day: datetime) -> list[str]:
     """`templates` with dates shortly before `day`, names and numbers in them, masked as in MIMIC-III."""
-
-    def draw(name: str) -> str:
-        match name:
-            case "date":
-                return date_mask(day - timedelta(days=random.randrange(20)))
-            case "name":
-                return f"[**Last Name (STitle) {random.randrange(9999)}**]"
-            case "hospital":
-                return f"[**Hospital{random.randint(1, 4)} {random.randrange(99)}**]"
-            case "phone":
-                return f"[**Telephone/Fax (1) {random.randrange(9999)}**]"
-            case "ratio":
-                return f"{random.uniform(0.6, 2.4):.1f}"
-            case "percent":
-                return f"{random.uniform(24, 38):.1f}"
-            case _:
-                return str(random.randint(*NUMBERS[name]))
-
-    return [template.format_map(Blanks(draw)) for template in templates]
+    given = {"date": lambda: date_mask(day - timedelta(days=random.randrange(20)))}
+    return [fill(template, random, given, load("hospital")["blanks"]) for template in templates]
 
 
 def date_mask(day: datetime) -> str:
@@ -345,8 +322,8 @@ def numbered(items: Sequence[str]) -> str:
     return "\n".join(f"{number}. {item}" for number, item in enumerate(items, start=1))
 
 
+LAYOUTS: dict[str, Callable[[Sequence[str]], str]] = {"prose": prose, "numbered": numbered, "lines": "\n".join}
+
+
 def _vitals(random: Random) -> str:
-    return (
-        f"Vitals: T {random.uniform(96.8, 99.9):.1f} BP {random.randint(95, 160)}/{random.randint(50, 95)} "
-        f"HR {random.randint(55, 115)} RR {random.randint(12, 26)} O2 sat {random.randint(90, 100)}% RA"
-    )
+    return fill(load("hospital")["blanks"]["vitals"], random, {})

@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from domain.biomedical.documents import FormatName, write_documents
 from domain.biomedical.documents.document import Document, Entity, Passage, Span
 from domain.biomedical.documents.tokens import word_spans
 from pipelines.samples.settings import EntitySettings, PaperSettings, QuestionSettings
-from pipelines.samples.templates import Blanks, capitalised, load
+from pipelines.samples.templates import capitalised, fill, load
 
 PAPERS = "papers.jsonl.gz"
 LEFT_OUT = 0.2
@@ -138,32 +139,17 @@ def coin(random: Random, type_: str) -> Name:
     """A name of `type_` in one of the forms that the data has: `talorin`, `KVR3`, `familial renal corlomitis` (FRC)."""
     data, endings = load("entities"), load("papers")
     options = data["fillings"] | {"drug_ending": endings["drug_endings"]}
-    given: dict[str, object] = {}
-    match type_:
-        case "Disease":
-            given["word"] = _coined(random, endings["disease_endings"])
-            given["organ"], given["organ2"] = random.sample(options["organ"], 2)
-        case "Chemical":
-            given |= {"stem": _coined(random), "group": random.choice(options["group"])}
-            given["number"], given["number2"] = sorted(random.sample(range(1, 9), 2))
-        case _:
-            given |= {"stem": _coined(random), "enzyme": random.choice(options["enzyme"])}
-
-    def draw(name: str) -> object:
-        match name:
-            case "symbol":
-                return coin_symbol(random)
-            case "surname":
-                return coin_surname(random)
-            case "weight":
-                return random.randint(11, 99)
-            case "digit":
-                return random.randint(1, 9)
-            case _:
-                return random.choice(options[name])
-
+    given: dict[str, object] = {"symbol": partial(coin_symbol, random), "surname": partial(coin_surname, random)}
+    if type_ == "Disease":
+        given["word"] = _coined(random, endings["disease_endings"])
+        given["organ"], given["organ2"] = random.sample(options["organ"], 2)
+    elif type_ == "Chemical":
+        given |= {"stem": _coined(random), "group": random.choice(options["group"])}
+        given["number"], given["number2"] = sorted(random.sample(range(1, 9), 2))
+    else:
+        given |= {"stem": _coined(random), "enzyme": random.choice(options["enzyme"])}
     form = random.choice(data["forms"][type_])
-    full = form.removesuffix(" ()").format_map(Blanks(draw, **given))
+    full = fill(form.removesuffix(" ()"), random, given, options)
     return Name(full, type_, "".join(word[0] for word in full.split()).upper() if form.endswith(" ()") else None)
 
 
@@ -439,7 +425,9 @@ def _answered(sentences: Sequence[Sentence], cast: dict[str, Name], random: Rand
     for sentence in sentences:
         if sentence.template in questions_of():
             question, *parts = random.choice(questions_of()[sentence.template])
-            answers = dict.fromkeys((start + first, text) for part in parts for first, text in marked(sentence, part))
+            answers = dict.fromkeys(
+                (start + first, text) for part in parts for first, text in answer_spans(sentence, part)
+            )
             golds = [{"text": text, "answer_start": first} for first, text in answers]
             yield {"question": _worded(question, cast), "answers": golds, "is_impossible": False}
         start += len(sentence.text) + 1
@@ -457,7 +445,7 @@ def _worded(question: str, cast: dict[str, Name]) -> str:
     return question.format(**{role: name.full for role, name in cast.items()})
 
 
-def marked(sentence: Sentence, part: str) -> Iterator[tuple[int, str]]:
+def answer_spans(sentence: Sentence, part: str) -> Iterator[tuple[int, str]]:
     """Where a part of its template stands in a sentence, and its text; without a final abbreviation as well.
 
     Roles of `part` are in lower case.

@@ -9,13 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
-from itertools import product
-from math import exp, prod
+from math import exp
 from random import Random
 from typing import Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pipelines.samples.templates import load
 
@@ -80,35 +76,6 @@ def risk_of(present: tuple[bool, ...]) -> float:
     """The probability of an unplanned return within 30 days."""
     log_odds = INTERCEPT + sum(weight for weight, is_present in zip(WEIGHTS, present, strict=True) if is_present)
     return 1 / (1 + exp(-log_odds))
-
-
-def draw_risks(count: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """True risks and outcomes of `count` stays, both (count,), without a hospital around them."""
-    generator = np.random.default_rng(seed)
-    present = generator.random((count, len(WEIGHTS))) < SHARE  # (count, conditions)
-    risks = 1 / (1 + np.exp(-(INTERCEPT + present @ np.array(WEIGHTS))))  # (count,)
-    return risks, generator.random(count) < risks
-
-
-def best_auroc() -> float:
-    """The AUROC of the true risk over all stays there could be: no model can do better."""
-    risks, shares = _cases()
-    returning, staying = shares * risks, shares * (1 - risks)
-    wins = (risks[:, None] > risks) + 0.5 * (risks[:, None] == risks)  # (cases that return, cases that do not)
-    return float(returning @ wins @ staying / (returning.sum() * staying.sum()))
-
-
-def prevalence() -> float:
-    """The share of stays that an unplanned return follows within 30 days."""
-    risks, shares = _cases()
-    return float(risks @ shares)
-
-
-def _cases() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The risk of each combination of conditions, and its share of all stays, both (combinations,)."""
-    cases = list(product((False, True), repeat=len(WEIGHTS)))
-    shares = [prod(SHARE if is_present else 1 - SHARE for is_present in case) for case in cases]
-    return np.array([risk_of(case) for case in cases]), np.array(shares)
 
 
 class Diagnosis(NamedTuple):

@@ -5,21 +5,28 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 DATA = Path(__file__).with_name("data")
 
-Template = tuple["str | Template", ...]
-"""Text, and the names in braces; a name may have braces of its own."""
+
+class Placeholder(str):
+    """The name of a feature, a rule or a word, without braces of its own."""
+
+
+Template = tuple["str | Placeholder | Template", ...]
+"""Text, and the names in braces; a name that has braces itself is a template."""
 Conditions = tuple[tuple[str, bool | frozenset[str]], ...]
 Scope = Mapping[str, Any]
 """Features by name: text, empty where there is nothing, or a scope of its own, such as a clause of a sentence."""
 
 FIRST_SYLLABLE, FINALS, FINAL_RIEUL = 0xAC00, 28, 8
 """Unicode orders Korean syllables by their final consonant: 28 of them, the first being none, the ninth ㄹ."""
+BRACES = re.compile(r"\{([^{}]+)\}")
 PARTICLES = re.compile(r"(\w)(은/는|이/가|을/를|으로/로)")
 
 
@@ -47,7 +54,7 @@ class Rules:
         for pattern, by in self._replaced:
             text = pattern.sub(by, text)
         text = PARTICLES.sub(_particle, text)
-        return f"{text[0].upper()}{text[1:]}."
+        return f"{capitalised(text)}."
 
     def value(self, path: str, scope: Scope) -> Any:
         """What stands for `path`: a feature, the text of a rule, or a word."""
@@ -77,7 +84,10 @@ class Rules:
     def _text(self, template: Template, scope: Scope) -> str:
         text = ""
         for part in template:
-            text += part if isinstance(part, str) else self.value(self._text(part, scope), scope)
+            if isinstance(part, tuple):
+                text += self.value(self._text(part, scope), scope)
+            else:
+                text += self.value(part, scope) if isinstance(part, Placeholder) else part
         return text
 
 
@@ -108,13 +118,16 @@ def _conditions(prefix: str, wanted: dict[str, Any]) -> Iterator[tuple[str, bool
 
 
 def _parsed(text: str) -> Template:
-    open_names: list[list[str | Template]] = [[]]
+    open_names: list[list[str | Placeholder | Template]] = [[]]
     for token in re.split(r"([{}])", text):
         if token == "{":
             open_names.append([])
         elif token == "}":
-            name = tuple(open_names.pop())
-            open_names[-1].append(name)
+            match open_names.pop():
+                case [str(name)]:
+                    open_names[-1].append(Placeholder(name))
+                case parts:
+                    open_names[-1].append(tuple(parts))
         elif token:
             open_names[-1].append(token)
     (parts,) = open_names
@@ -129,15 +142,27 @@ def _particle(found: re.Match[str]) -> str:
     return before + (after_vowel if vowel else after_consonant)
 
 
-class Blanks(dict[str, Any]):
-    """Values for the braces of a template; those not given are drawn anew wherever the template has them."""
+def fill(template: str, random: Random, given: Mapping[str, object], data: Mapping[str, Any] | None = None) -> str:
+    """`template` with the names in braces replaced, from left to right.
 
-    def __init__(self, draw: Callable[[str], object], **given: object) -> None:
-        super().__init__(given)
-        self._draw = draw
+    A name is that of a value of `given` (or of a function that draws one), a range of numbers such as {2..9} or
+    {0.6..2.4}, or a text or list of texts of `data`, of which one is drawn and filled in turn.
+    """
 
-    def __missing__(self, name: str) -> object:
-        return self._draw(name)
+    def drawn(found: re.Match[str]) -> str:
+        name = found[1]
+        if name in given:
+            value = given[name]
+            return str(value() if callable(value) else value)
+        low, is_range, high = name.partition("..")
+        if is_range:
+            if low.isdigit():
+                return str(random.randint(int(low), int(high)))
+            return f"{random.uniform(float(low), float(high)):.1f}"
+        options = (data or {})[name]
+        return fill(options if isinstance(options, str) else random.choice(options), random, given, data)
+
+    return BRACES.sub(drawn, template)
 
 
 def capitalised(text: str) -> str:

@@ -32,147 +32,62 @@ SMALL = SampleSettings(parallel_train=1200, parallel_test=150, nli=600, sts=600,
 
 DOG, CAT, BOY, OLD_CAT = Phrase("dog"), Phrase("cat"), Phrase("boy"), Phrase("cat", adjective="old")
 
+MEANINGS = [
+    Meaning(Clause(DOG, "follow", "past", object=OLD_CAT, place=Place("at", "garden"), time="yesterday")),
+    Meaning(Clause(OLD_CAT, "follow", "past", object=DOG, place=Place("at", "garden"), time="yesterday")),
+    Meaning(
+        Clause(
+            Phrase("teacher"),
+            "give",
+            "present",
+            object=Phrase("flower", "my", adjective="red"),
+            recipient=Phrase("boy", "this"),
+        )
+    ),
+    Meaning(Clause(Phrase("woman", several=True), "come", "past", negated=True, place=Place("from", "market"))),
+    Meaning(
+        Clause(Phrase("nurse"), "call", "future", object=Phrase("doctor", adjective="old"), time="tomorrow"),
+        "because",
+        Clause(Phrase("child", "this"), "be", "present", state="ill"),
+    ),
+    Meaning(
+        Clause(Phrase("man"), "read", "past", object=Phrase("book", "two", adjective="old")),
+        "while",
+        Clause(Phrase("child", "three"), "play", "background", place=Place("near", "school")),
+    ),
+    Meaning(
+        Clause(Phrase("girl"), "laugh", "present"),
+        "but",
+        Clause(Phrase("neighbour", "my"), "sing", "present", negated=True),
+    ),
+    Meaning(Clause(Phrase("bird", "many"), "eat", "habit", object=Phrase("apple", "two"), time="often")),
+    Meaning(Clause(Phrase("cow", several=True), "be", "past", state="ill", time="last week")),
+    Meaning(
+        Clause(
+            Phrase("farmer", "this"),
+            "wait for",
+            "habit",
+            negated=True,
+            object=Phrase("man", adjective="young"),
+            place=Place("at", "station"),
+            time="on Sundays",
+        )
+    ),
+    Meaning(
+        Clause(Phrase("girl", "this"), "run", "past", place=Place("to", "park")),
+        "and",
+        Clause(Phrase("horse", several=True), "go", "past", place=Place("to", "forest")),
+    ),
+    Meaning(
+        Clause(Phrase("child"), "be", "present", state="sad"),
+        "because",
+        Clause(Phrase("girl"), "find", "past", negated=True, object=Phrase("ball")),
+    ),
+]
+"""Those of `sentences_by_hand.tsv`, line by line."""
+
 BY_HAND = [
-    (
-        Meaning(Clause(DOG, "follow", "past", object=OLD_CAT, place=Place("at", "garden"), time="yesterday")),
-        "The dog followed the old cat in the garden yesterday.",
-        "Gestern ist der Hund der alten Katze im Garten gefolgt.",
-        "Hier, le chien a suivi le vieux chat dans le jardin.",
-        "Ayer el perro siguió al gato viejo en el jardín.",
-        "개는 어제 정원에서 늙은 고양이를 따라갔다.",
-    ),
-    (
-        Meaning(Clause(OLD_CAT, "follow", "past", object=DOG, place=Place("at", "garden"), time="yesterday")),
-        "The old cat followed the dog in the garden yesterday.",
-        "Gestern ist die alte Katze dem Hund im Garten gefolgt.",
-        "Hier, le vieux chat a suivi le chien dans le jardin.",
-        "Ayer el gato viejo siguió al perro en el jardín.",
-        "늙은 고양이는 어제 정원에서 개를 따라갔다.",
-    ),
-    (
-        Meaning(
-            Clause(
-                Phrase("teacher"),
-                "give",
-                "present",
-                object=Phrase("flower", "my", adjective="red"),
-                recipient=Phrase("boy", "this"),
-            )
-        ),
-        "The teacher is giving my red flower to this boy.",
-        "Der Lehrer gibt diesem Jungen meine rote Blume.",
-        "Le professeur donne ma fleur rouge à ce garçon.",
-        "El profesor le está dando mi flor roja a este chico.",
-        "교사는 이 소년에게 내 빨간 꽃을 주고 있다.",
-    ),
-    (
-        Meaning(Clause(Phrase("woman", several=True), "come", "past", negated=True, place=Place("from", "market"))),
-        "The women did not come from the market.",
-        "Die Frauen sind nicht vom Markt gekommen.",
-        "Les femmes ne sont pas venues du marché.",
-        "Las mujeres no vinieron del mercado.",
-        "여자들은 시장에서 오지 않았다.",
-    ),
-    (
-        Meaning(
-            Clause(
-                Phrase("nurse"),
-                "call",
-                "future",
-                object=Phrase("doctor", adjective="old"),
-                time="tomorrow",
-            ),
-            "because",
-            Clause(Phrase("child", "this"), "be", "present", state="ill"),
-        ),
-        "The nurse will call the old doctor tomorrow because this child is ill.",
-        "Morgen wird die Krankenschwester den alten Arzt anrufen, weil dieses Kind krank ist.",
-        "Demain, l'infirmière appellera le vieux médecin parce que cet enfant est malade.",
-        "Mañana la enfermera llamará al médico anciano porque este niño está enfermo.",
-        "이 아이가 아프기 때문에 간호사는 내일 나이 든 의사에게 전화할 것이다.",
-    ),
-    (
-        Meaning(
-            Clause(Phrase("man"), "read", "past", object=Phrase("book", "two", adjective="old")),
-            "while",
-            Clause(Phrase("child", "three"), "play", "background", place=Place("near", "school")),
-        ),
-        "The man read two old books while three children were playing near the school.",
-        "Der Mann hat zwei alte Bücher gelesen, während drei Kinder nahe der Schule spielten.",
-        "L'homme a lu deux vieux livres pendant que trois enfants jouaient près de l'école.",
-        "El hombre leyó dos libros viejos mientras tres niños jugaban cerca de la escuela.",
-        "아이 세 명이 학교 근처에서 노는 동안 남자는 오래된 책 두 권을 읽었다.",
-    ),
-    (
-        Meaning(
-            Clause(Phrase("girl"), "laugh", "present"),
-            "but",
-            Clause(Phrase("neighbour", "my"), "sing", "present", negated=True),
-        ),
-        "The girl is laughing, but my neighbour is not singing.",
-        "Das Mädchen lacht, aber mein Nachbar singt nicht.",
-        "La fille rit, mais mon voisin ne chante pas.",
-        "La chica se está riendo, pero mi vecino no está cantando.",
-        "소녀는 웃고 있지만 내 이웃은 노래하고 있지 않다.",
-    ),
-    (
-        Meaning(Clause(Phrase("bird", "many"), "eat", "habit", object=Phrase("apple", "two"), time="often")),
-        "Many birds often eat two apples.",
-        "Viele Vögel fressen oft zwei Äpfel.",
-        "Beaucoup d'oiseaux mangent souvent deux pommes.",
-        "Muchos pájaros a menudo comen dos manzanas.",
-        "많은 새들이 자주 사과 두 개를 먹는다.",
-    ),
-    (
-        Meaning(Clause(Phrase("cow", several=True), "be", "past", state="ill", time="last week")),
-        "The cows were ill last week.",
-        "Letzte Woche waren die Kühe krank.",
-        "La semaine dernière, les vaches étaient malades.",
-        "La semana pasada las vacas estaban enfermas.",
-        "소들은 지난주에 아팠다.",
-    ),
-    (
-        Meaning(
-            Clause(
-                Phrase("farmer", "this"),
-                "wait for",
-                "habit",
-                negated=True,
-                object=Phrase("man", adjective="young"),
-                place=Place("at", "station"),
-                time="on Sundays",
-            )
-        ),
-        "This farmer does not wait for the young man at the station on Sundays.",
-        "Sonntags wartet dieser Bauer nicht am Bahnhof auf den jungen Mann.",
-        "Le dimanche, ce fermier n'attend pas le jeune homme à la gare.",
-        "Los domingos este granjero no espera al hombre joven en la estación.",
-        "이 농부는 일요일에 역에서 젊은 남자를 기다리지 않는다.",
-    ),
-    (
-        Meaning(
-            Clause(Phrase("girl", "this"), "run", "past", place=Place("to", "park")),
-            "and",
-            Clause(Phrase("horse", several=True), "go", "past", place=Place("to", "forest")),
-        ),
-        "This girl ran to the park and the horses went to the forest.",
-        "Dieses Mädchen ist in den Park gerannt und die Pferde sind in den Wald gegangen.",
-        "Cette fille a couru vers le parc et les chevaux sont allés dans la forêt.",
-        "Esta chica corrió hacia el parque y los caballos fueron al bosque.",
-        "이 소녀는 공원으로 달려갔고 말들은 숲에 갔다.",
-    ),
-    (
-        Meaning(
-            Clause(Phrase("child"), "be", "present", state="sad"),
-            "because",
-            Clause(Phrase("girl"), "find", "past", negated=True, object=Phrase("ball")),
-        ),
-        "The child is sad because the girl did not find the ball.",
-        "Das Kind ist traurig, weil das Mädchen den Ball nicht gefunden hat.",
-        "L'enfant est triste parce que la fille n'a pas trouvé le ballon.",
-        "El niño está triste porque la chica no encontró la pelota.",
-        "소녀가 공을 발견하지 못했기 때문에 아이는 슬프다.",
-    ),
+    line.split("\t") for line in Path(__file__).with_name("sentences_by_hand.tsv").read_text("utf-8").splitlines()
 ]
 
 
@@ -196,10 +111,10 @@ def sentence(language: str, *clause: object, **details: object) -> str:
     return render(Meaning(Clause(*clause, **details)), language)
 
 
-@pytest.mark.parametrize("expected", BY_HAND, ids=lambda item: item[1])
-def test_sentences_are_those_written_by_hand(expected: tuple[Meaning, str, str, str, str, str]) -> None:
-    meaning, *by_hand = expected
-    assert list(translations(meaning)) == by_hand
+@pytest.mark.parametrize(("meaning", "expected"), list(zip(MEANINGS, BY_HAND[1:], strict=True)))
+def test_sentences_are_those_written_by_hand(meaning: Meaning, expected: list[str]) -> None:
+    assert list(LANGUAGES) == BY_HAND[0]
+    assert list(translations(meaning)) == expected
     assert is_sensible(meaning)
 
 
@@ -231,67 +146,64 @@ def test_german_prefix_parts_from_the_verb_in_a_main_clause_only() -> None:
     assert render(Meaning(happy, "because", calls), "de").endswith(", weil der Mann den Jungen anruft.")
 
 
+FRAMES = {
+    "fr": ((CAT, "see", "habit"), "Le chat voit {}."),
+    "es": ((BOY, "find", "past"), "El chico encontró {}."),
+    "ko": ((Phrase("doctor"), "buy", "past"), "의사는 {} 샀다."),
+}
+
+
 @pytest.mark.parametrize(
-    ("phrase", "expected"),
+    ("language", "thing", "expected"),
     [
-        (Phrase("friend"), "l'ami"),
-        (Phrase("school"), "l'école"),
-        (Phrase("man", adjective="old"), "le vieil homme"),
-        (Phrase("man", several=True, adjective="old"), "les vieux hommes"),
-        (Phrase("bird", "this"), "cet oiseau"),
-        (Phrase("bird", "this", "small"), "ce petit oiseau"),
-        (Phrase("animal", "this", "white"), "cet animal blanc"),
-        (Phrase("nurse", "my"), "mon infirmière"),
-        (Phrase("nurse", "my", "young"), "ma jeune infirmière"),
-        (Phrase("student", "many"), "beaucoup d'étudiants"),
-        (Phrase("car", "two", "new"), "deux nouvelles voitures"),
-        (Phrase("picture", "three", "new"), "trois nouveaux tableaux"),
+        ("fr", Phrase("friend"), "l'ami"),
+        ("fr", Phrase("school"), "l'école"),
+        ("fr", Phrase("man", adjective="old"), "le vieil homme"),
+        ("fr", Phrase("man", several=True, adjective="old"), "les vieux hommes"),
+        ("fr", Phrase("bird", "this"), "cet oiseau"),
+        ("fr", Phrase("bird", "this", "small"), "ce petit oiseau"),
+        ("fr", Phrase("animal", "this", "white"), "cet animal blanc"),
+        ("fr", Phrase("nurse", "my"), "mon infirmière"),
+        ("fr", Phrase("nurse", "my", "young"), "ma jeune infirmière"),
+        ("fr", Phrase("student", "many"), "beaucoup d'étudiants"),
+        ("fr", Phrase("car", "two", "new"), "deux nouvelles voitures"),
+        ("fr", Phrase("picture", "three", "new"), "trois nouveaux tableaux"),
+        ("es", Phrase("dog"), "al perro"),  # the personal "a"
+        ("es", Phrase("woman"), "a la mujer"),
+        ("es", Phrase("horse", "two"), "a dos caballos"),
+        ("es", Phrase("friend", "my", "good"), "a mi buen amigo"),
+        ("es", Phrase("nurse", several=True, adjective="young"), "a las enfermeras jóvenes"),
+        ("es", Phrase("key"), "la llave"),
+        ("es", Phrase("ball", "three", "red"), "tres pelotas rojas"),
+        ("ko", Phrase("book"), "책을"),  # particles follow the final consonant
+        ("ko", Phrase("apple"), "사과를"),
+        ("ko", Phrase("newspaper", "two"), "신문 두 부를"),
     ],
 )
-def test_french_elides_and_agrees(phrase: Phrase, expected: str) -> None:
-    assert sentence("fr", CAT, "see", "habit", object=phrase) == f"Le chat voit {expected}."
+def test_articles_adjectives_and_particles_agree(language: str, thing: Phrase, expected: str) -> None:
+    clause, frame = FRAMES[language]
+    assert sentence(language, *clause, object=thing) == frame.format(expected)
 
 
-def test_french_ne_elides_and_prepositions_contract() -> None:
+@pytest.mark.parametrize(
+    ("language", "verb", "place", "expected"),
+    [
+        ("fr", "come", Place("from", "hospital"), "Le garçon vient de l'hôpital."),
+        ("fr", "come", Place("from", "park"), "Le garçon vient du parc."),
+        ("fr", "go", Place("to", "market"), "Le garçon va au marché."),
+        ("es", "go", Place("to", "forest"), "El chico va al bosque."),
+        ("es", "go", Place("to", "beach"), "El chico va a la playa."),
+        ("es", "sleep", Place("near", "garden"), "El chico está durmiendo cerca del jardín."),
+        ("ko", "run", Place("to", "school"), "소년은 학교로 달려가고 있다."),
+        ("ko", "run", Place("to", "station"), "소년은 역으로 달려가고 있다."),
+    ],
+)
+def test_prepositions_contract(language: str, verb: str, place: Place, expected: str) -> None:
+    assert sentence(language, BOY, verb, "present", place=place) == expected
+
+
+def test_french_ne_elides() -> None:
     assert sentence("fr", CAT, "love", "habit", negated=True, object=BOY) == "Le chat n'aime pas le garçon."
-    assert sentence("fr", BOY, "come", "present", place=Place("from", "hospital")) == "Le garçon vient de l'hôpital."
-    assert sentence("fr", BOY, "come", "present", place=Place("from", "park")) == "Le garçon vient du parc."
-    assert sentence("fr", BOY, "go", "present", place=Place("to", "market")) == "Le garçon va au marché."
-
-
-@pytest.mark.parametrize(
-    ("thing", "expected"),
-    [
-        (Phrase("dog"), "al perro"),
-        (Phrase("woman"), "a la mujer"),
-        (Phrase("horse", "two"), "a dos caballos"),
-        (Phrase("friend", "my", "good"), "a mi buen amigo"),
-        (Phrase("nurse", several=True, adjective="young"), "a las enfermeras jóvenes"),
-        (Phrase("key"), "la llave"),
-        (Phrase("ball", "three", "red"), "tres pelotas rojas"),
-    ],
-)
-def test_spanish_has_the_personal_a_before_people_and_animals_only(thing: Phrase, expected: str) -> None:
-    assert sentence("es", BOY, "find", "past", object=thing) == f"El chico encontró {expected}."
-
-
-def test_spanish_prepositions_contract() -> None:
-    assert sentence("es", BOY, "go", "past", place=Place("to", "forest")) == "El chico fue al bosque."
-    assert sentence("es", BOY, "go", "past", place=Place("to", "beach")) == "El chico fue a la playa."
-    assert sentence("es", BOY, "sleep", "past", place=Place("near", "garden")) == "El chico durmió cerca del jardín."
-
-
-@pytest.mark.parametrize(
-    ("subject", "thing", "expected"),
-    [
-        ("student", "book", "학생은 책을 샀다."),
-        ("doctor", "apple", "의사는 사과를 샀다."),
-        ("woman", "bread", "여자는 빵을 샀다."),
-        ("boy", "bicycle", "소년은 자전거를 샀다."),
-    ],
-)
-def test_korean_particles_follow_the_final_consonant(subject: str, thing: str, expected: str) -> None:
-    assert sentence("ko", Phrase(subject), "buy", "past", object=Phrase(thing)) == expected
 
 
 def test_korean_reason_comes_first_and_its_subject_is_no_topic() -> None:

@@ -18,9 +18,16 @@ from bertrelay.evaluation.statistics import (
     with_intervals,
 )
 from domain.clinical.metrics import Ranking, auroc
-from pipelines.samples.patients import draw_risks
 
 CHANCE = np.random.default_rng(0)
+
+
+def draw_risks(count, seed):
+    """Risks that four independent conditions raise, and outcomes drawn from them."""
+    generator = np.random.default_rng(seed)
+    conditions = generator.random((count, 4)) < 0.35
+    risks = 1 / (1 + np.exp(4.4 - conditions @ np.array((2.1, 2.2, 2.3, 2.4))))
+    return risks, generator.random(count) < risks
 
 
 def test_spearman_is_scipys_with_many_ties():
