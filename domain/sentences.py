@@ -1,6 +1,6 @@
 """Where sentences begin and end in clinical and scientific English.
 
-Rules, in one pass: a mark (. ! ? …) before white space, or a line break, may be an end; what stands around it decides.
+Rules, in one pass: a mark (. ! ? …) before white space, or a line break, may be an end, by the characters around it.
 Tests score them on samples marked by hand.
 """
 
@@ -18,7 +18,7 @@ def _words(listed: str) -> frozenset[str]:
     return frozenset(listed.split())
 
 
-# Abbreviations stand here without their last dot; case does not count.
+# Abbreviations are listed without their last dot; case does not count.
 BEFORE_MORE = _words("dr drs mr mrs ms prof st mt vs e.g i.e cf viz approx ca fig figs eq eqs suppl vit y.o")
 """What follows these belongs to them: a name, a number, an example."""
 
@@ -26,7 +26,7 @@ BEFORE_NUMBERS = _words("no nos ref refs sect sec ver vol pp art tab temp resp s
 """Before a number these are abbreviations; elsewhere they may be words."""
 
 BEFORE_NAMES = _words("inc ltd co corp chem univ dept jr sr gen col sp spp")
-"""A name after these goes on with the sentence; a word that opens sentences does not."""
+"""A name after these continues the sentence; a word that opens sentences does not."""
 
 BEFORE_LETTERS = _words(
     "hepatitis vitamin group groups type class grade stage factor protein arm panel part phase category influenza "
@@ -52,14 +52,14 @@ BULLET = re.compile(r"\s*(?:[-–*•+]+\s|\(\d{1,2}\)|\[[ xX]?\]|#)")
 OPENS_IN_LOWER_CASE = re.compile(r"(?![qx]\d)[a-zα-ω]{1,4}-?[A-Z0-9]|[a-hivx]{1,3}\)")  # mRNA, p53, ii); not q24h, x2
 LONG_WORD = re.compile(r"[^\W\d_]{4,}|.*[\d%)\]]")
 DOTTED_CAPITALS = re.compile(r"(?:[A-Z]\.)+[A-Z]")
-GOES_ON = frozenset(",;:)&/=<>±×")
+CONTINUES = frozenset(",;:)&/=<>±×")
 WORDS_REACH = 60  # characters that hold the last two words
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
     """(start, end) of each sentence in `text`, in order; outside the spans there is only white space.
 
-    A header on a line of its own, an item of a list and a line that nobody wrapped are sentences too. A line break
+    A header on a line of its own, an item of a list and a line that is not wrapped are sentences too. A line break
     inside a wrapped sentence stays inside it.
     """
     return list(each_sentence(text))
@@ -105,7 +105,7 @@ def line_ends(text: str) -> Iterator[int]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of `text`, one by one; the last one is what stands behind the last line break, be it nothing."""
+    """The lines of `text`, one by one; the last one follows the last line break, and may be empty."""
     start = 0
     while (end := text.find("\n", start)) >= 0:
         yield text[start:end]
@@ -123,15 +123,15 @@ def _with_widths(lines: Iterable[str]) -> Iterator[tuple[str, float]]:
 
 
 def _ended_on_purpose(line: str, following: str, width: float) -> bool:
-    """Whether `line` was ended by its writer, not by a program that wraps: the next word would have had room."""
+    """Whether `line` was ended by its writer, not by a program that wraps: the next word would have fitted."""
     first_word = following.split(None, 1)[0]
     had_room = len(line) + 1 + len(first_word) <= width
     if BULLET.match(following) or line.endswith(":"):
         return True
     if NUMBERED.fullmatch(first_word):
         return had_room or line.endswith((".", ";"))
-    goes_on = first_word[0].islower() and len(line) >= NARROWEST_WRAP and line[-1] not in ".!?"
-    return had_room and not goes_on
+    continues = first_word[0].islower() and len(line) >= NARROWEST_WRAP and line[-1] not in ".!?"
+    return had_room and not continues
 
 
 # Marks
@@ -144,7 +144,7 @@ def _is_end(text: str, start: int, found: re.Match[str]) -> bool:
     following = _word_after(text, found.end())
     if not following:
         return True
-    if following[0] in GOES_ON:
+    if following[0] in CONTINUES:
         return False
     if mark != ".":
         alone = text[found.start() - 1].isspace()  # "? pneumonia"

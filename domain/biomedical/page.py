@@ -90,8 +90,8 @@ def _part(text: str, start: int, end: int, over: Sequence[Mark]) -> Markup:
     inside = shown(text[start:end])
     if not over:
         return inside
-    begun = [mark.anchor for mark in over if mark.anchor and mark.start == start]
-    anchors = [Markup('<span class="anchor" id="{}"></span>').format(anchor) for anchor in begun]
+    anchors_here = [mark.anchor for mark in over if mark.anchor and mark.start == start]
+    anchors = [Markup('<span class="anchor" id="{}"></span>').format(anchor) for anchor in anchors_here]
     classes = [over[0].classes, *(["shared"] if len(over) > 1 else []), *(["joined"] if over[0].start < start else [])]
     labels = [mark.label for mark in over if mark.end == end and mark.label]
     label = Markup(' data-label="{}"').format(", ".join(labels)) if labels else Markup()

@@ -1,6 +1,6 @@
 """Overlapping windows over sequences of any length, and for each element the window in which it is most central.
 
-Sequences (a sentence's pieces, an article's words) lie end to end in one array; a window is a stretch of one of them.
+Sequences (a sentence's subwords, an article's words) lie end to end in one array; a window is a range of one of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ class Windows(NamedTuple):
 
     sequences: which sequence a window belongs to.
     starts, ends: where it begins and ends, counted over all sequences.
-    owned_starts, owned_ends: the stretch of it that is more central here than in the windows before and after; every
+    owned_starts, owned_ends: the range in it that is more central here than in the windows before and after; every
         element is owned by exactly one window.
     """
 
@@ -71,8 +71,8 @@ def _with_owned(sequences: Integers, starts: Integers, ends: Integers) -> Window
     return Windows(sequences, starts, ends, owned_starts, owned_ends)
 
 
-def stretches(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> Integers:
-    """The numbers start, start + 1, … of each stretch, one stretch after the other."""
+def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> Integers:
+    """The numbers start, start + 1, … of each range, one range after the other."""
     before = np.cumsum(lengths) - lengths
     found: Integers = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
     return found

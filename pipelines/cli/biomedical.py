@@ -88,7 +88,7 @@ def tag(
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
     """
     from bertrelay.privacy import check_page
-    from domain.biomedical.ner.tagging import Source, check_output, check_source
+    from domain.biomedical.ner.tagging import DocumentSource, check_output, check_source
     from pipelines.launch import check_process_group
 
     process_group = check_process_group(processes)
@@ -102,7 +102,7 @@ def tag(
     with input_file(str(source), output) as name:
         if str(source) == DASH:
             input_format = input_format or _lines(name)
-        check_source(Source(Path(name), input_format))
+        check_source(DocumentSource(Path(name), input_format))
         with distributed(process_group, processes):
             from domain.biomedical.ner.tagging import tag_file
 
@@ -180,7 +180,7 @@ def answer(
     """
     from bertrelay.files import check_output
     from bertrelay.privacy import check_page
-    from domain.biomedical.qa.answering import SUFFIXES, Source, check_source
+    from domain.biomedical.qa.answering import SUFFIXES, QuestionFile, check_source
     from pipelines.launch import check_process_group
 
     process_group = check_process_group(processes)
@@ -193,7 +193,7 @@ def answer(
     with input_file(str(questions), output) as name:
         if str(questions) == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
-        check_source(Source(Path(name), input_format, *columns))
+        check_source(QuestionFile(Path(name), input_format, *columns))
         with distributed(process_group, processes):
             from domain.biomedical.qa.answering import answer_file
 

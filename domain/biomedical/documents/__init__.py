@@ -116,7 +116,7 @@ def format_of(path: Path | str) -> FormatName:
     found = SUFFIXES.get(suffixes[-1] if suffixes else "")
     if found is None:
         raise RequestError(
-            f"{path}: expected a suffix that tells the format ({', '.join(SUFFIXES)}) or a folder, found "
+            f"{path}: expected a suffix that implies the format ({', '.join(SUFFIXES)}) or a folder, found "
             f"{path.suffix or 'none'}. Say which it is: {', '.join(FORMATS)}."
         )
     return found
@@ -129,7 +129,7 @@ def _begins_as_pubtator(path: Path) -> bool:
         with open_input(str(path)) as stream:
             return TITLE_LINE.match(stream.read(1000).lstrip()) is not None
     except (EOFError, OSError, zlib.error):
-        return False  # reading it will say what is wrong
+        return False  # reading it reports what is wrong
 
 
 def read_documents(
@@ -151,7 +151,7 @@ def read_documents(
 
 
 def document_items(path: Path | str, format_name: FormatName | None = None) -> Iterator[Item]:
-    """Every document in its place, usable or not, and what is read over."""
+    """Every document in its place, usable or not, and what is left out."""
     path = Path(path)
     name = format_name or format_of(path)
     read = FORMATS[name].read

@@ -1,7 +1,7 @@
 """BioC JSON: a collection of documents with passages, or, as PubTator gives it, a document in each line.
 
 Offsets of passages and entities count characters from the beginning of the document; what is missing between passages
-is filled with spaces. Entities of sentences are entities of their document. Relations are read over.
+is filled with spaces. Entities of sentences are entities of their document. Relations are left out.
 """
 
 import json
@@ -120,7 +120,7 @@ def _no_collection(window: JsonWindow) -> RequestError:
 
 
 def _items(text: str, file: str, line: int) -> Iterator[Item]:
-    """The document in a JSON text, and what is read over in it."""
+    """The document in a JSON text, and what is left out of it."""
     try:
         found = parsed(_BiocDocument, text)
         sentences = [sentence for passage in found.passages for sentence in passage.sentences]
@@ -132,7 +132,7 @@ def _items(text: str, file: str, line: int) -> Iterator[Item]:
 
 
 def _id_in(text: str) -> str:
-    """The id of a document of any shape: in a collection that is written on one line, lines tell nothing."""
+    """The id of a document of any shape: a collection may be written on one line."""
     value = json.loads(text)
     return shown_id(value.get("id")) if isinstance(value, dict) else ""
 
@@ -194,7 +194,7 @@ def rendered(document: Document) -> str:
     numbered = [(number, entity) for number, entity in enumerate(document.entities, 1)]
     passages = []
     for passage in _passages_of(document):
-        here = [_annotation(*each) for each in numbered if _stands_in(each[1], passage)]
+        here = [_annotation(*each) for each in numbered if _is_in(each[1], passage)]
         value = {"offset": passage.start, "infons": {"type": passage.kind} if passage.kind else {}}
         text = document.text[passage.start : passage.end]
         passages.append({**value, "text": text, "sentences": [], "annotations": here, "relations": []})
@@ -203,18 +203,18 @@ def rendered(document: Document) -> str:
 
 
 def _passages_of(document: Document) -> Sequence[Passage]:
-    """The document's own passages, where nothing but spaces and no entity stands outside them; else one of all."""
+    """The document's own passages, where nothing but spaces and no entity is outside them; else one of all."""
     text, passages = document.text, document.passages
     ends = [0, *(passage.end for passage in passages)]
     filler = [text[end : passage.start] for end, passage in zip(ends, passages, strict=False)]
     follow = all(end <= passage.start for end, passage in zip(ends, passages, strict=False))
     holds_all = ends[-1] == len(text) and all(
-        sum(_stands_in(entity, passage) for passage in passages) == 1 for entity in document.entities
+        sum(_is_in(entity, passage) for passage in passages) == 1 for entity in document.entities
     )
     return passages if passages and follow and holds_all and not "".join(filler).strip(" ") else [Passage(0, len(text))]
 
 
-def _stands_in(entity: Entity, passage: Passage) -> bool:
+def _is_in(entity: Entity, passage: Passage) -> bool:
     return passage.start <= entity.start and entity.end <= passage.end
 
 

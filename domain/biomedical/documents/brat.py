@@ -1,7 +1,7 @@
 """brat standoff: a folder with a text (`ID.txt`) and its annotations (`ID.ann`) for each document.
 
-Offsets count characters of the text file, line breaks among them. Identifiers stand in `N` lines as `Reference`;
-confidences in notes of the form `confidence 0.93`. Relations, events, attributes and other notes are read over.
+Offsets count characters of the text file, line breaks among them. Identifiers are in `N` lines as `Reference`;
+confidences in notes of the form `confidence 0.93`. Relations, events, attributes and other notes are left out.
 """
 
 import re
@@ -59,7 +59,7 @@ def read(path: Path) -> Iterator[Item]:
 
 @dataclass
 class _Annotations:
-    """What the lines of an `.ann` file say, by the numbers they give to entities."""
+    """The content of an `.ann` file, by the numbers of its entities."""
 
     entities: dict[str, Entity] = field(default_factory=dict)
     identifiers: dict[str, str] = field(default_factory=dict)
@@ -73,14 +73,14 @@ class _Annotations:
 
 
 def _items(text_file: Path) -> Iterator[Item]:
-    """The document of a text file and its annotations, and what is read over in them."""
+    """The document of a text file and its annotations, and what is left out."""
     annotation_file = text_file.with_suffix(".ann")
     found, file, number = _Annotations(), text_file, 1
     try:
         text = whole_text(text_file)
         file = annotation_file
         lines = whole_text(annotation_file).split("\n") if annotation_file.exists() else []
-        for number, line in enumerate(lines, 1):  # noqa: B007 (told when the line is none)
+        for number, line in enumerate(lines, 1):  # noqa: B007 (for the error)
             yield from _read_line(line.removesuffix("\r"), text, found)
         yield Document(text_file.stem, text, found.all(), file=str(text_file), line=1)
     except Unfit as fault:
@@ -88,7 +88,7 @@ def _items(text_file: Path) -> Iterator[Item]:
 
 
 def _read_line(line: str, text: str, found: _Annotations) -> Iterator[LeftOut]:
-    """Puts what a line says into `found`; or gives what it is, when it is read over."""
+    """Adds a line to `found`, or yields what is left out."""
     name, _, rest = line.partition("\t")
     reference, note = REFERENCE.match(rest.partition("\t")[0]), CONFIDENCE.fullmatch(rest)
     if name.startswith("T"):
@@ -107,7 +107,7 @@ def _read_line(line: str, text: str, found: _Annotations) -> Iterator[LeftOut]:
 
 def _entity(line: str, text: str) -> Entity:
     """The entity of a line without its number."""
-    place, tab, told = line.partition("\t")
+    place, tab, mention = line.partition("\t")
     matched = PLACE.fullmatch(place)
     if not matched or not tab:
         expected = "expected T1, type, start and end, and text: T1<TAB>Disease 0 8<TAB>text"
@@ -115,7 +115,7 @@ def _entity(line: str, text: str) -> Entity:
     spans = [(int(start), int(end)) for start, end in (span.split() for span in matched[2].split(";"))]
     start, end, fragments = joined(spans)
     entity = Entity(start, end, matched[1], fragments=fragments)
-    check_entities(text, [entity], [told])
+    check_entities(text, [entity], [mention])
     return entity
 
 
@@ -153,13 +153,12 @@ def rendered(document: Document) -> str:
         raise Unfit("an id that is no file name", "an empty or long one, or one with a slash in it")
     lines = []
     for number, entity in enumerate(document.entities, 1):
-        told = entity.text
-        if not entity.type or re.search(r"\s", entity.type) or NO_FIELD.search(told + (entity.identifier or "")):
+        if not entity.type or re.search(r"\s", entity.type) or NO_FIELD.search(entity.text + (entity.identifier or "")):
             raise Unfit("an entity that no line can hold", "without a type, or with a tab or a line break in it")
         spans = ";".join(f"{start} {end}" for start, end in entity.spans)
-        lines.append(f"T{number}\t{entity.type} {spans}\t{told}")
+        lines.append(f"T{number}\t{entity.type} {spans}\t{entity.text}")
         if entity.identifier:
-            lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{told}")
+            lines.append(f"N{number}\tReference T{number} {entity.identifier}\t{entity.text}")
         if entity.confidence is not None:
             lines.append(f"#{number}\tAnnotatorNotes T{number}\tconfidence {entity.confidence!r}")
     return "".join(f"{line}\n" for line in lines)

@@ -50,7 +50,7 @@ from domain.findings import (
 CountSubwords = Callable[[Sequence[Sequence[str]]], list[int]]
 """The number of subwords of each sentence."""
 
-MIN_ENTITIES = 50  # of a type; with fewer a model hardly learns it
+MIN_ENTITIES = 50  # of a type; with fewer a model is hardly trained on it
 MAX_UNTAGGABLE = 0.05  # of the entities
 MAX_LONG = 0.05  # of the sentences
 MAX_WORDS = 1000  # in a sentence
@@ -298,12 +298,12 @@ def subword_counter(model: str) -> tuple[CountSubwords, int]:
     """What counts the subwords of sentences with a model's tokenizer, and how many the model reads at once."""
     from bertrelay.backbone import load_tokenizer, model_folder, read_network_config
     from bertrelay.layout import read_layout
-    from domain.biomedical.ner.model import SPECIALS, Cutter
+    from domain.biomedical.ner.model import SPECIALS, WordSplitter
 
     folder = model_folder(model)
     layout = read_layout(folder)
     transformer = folder / layout.transformer_folder
-    cutter = Cutter(load_tokenizer(transformer, layout.lower_case))
+    splitter = WordSplitter(load_tokenizer(transformer, layout.lower_case))
     config = read_network_config(transformer)
     positions = (config and config.max_position_embeddings) or 512
-    return lambda sentences: cutter(sentences).lengths.tolist(), positions - SPECIALS
+    return lambda sentences: splitter(sentences).lengths.tolist(), positions - SPECIALS

@@ -1,6 +1,6 @@
 """CoNLL: a token and its tag in each line, a tab between them, a blank line between sentences.
 
-Other columns are read over. `-DOCSTART-` lines begin documents; in a file without them every sentence is one. The text
+Other columns are ignored. `-DOCSTART-` lines begin documents; in a file without them every sentence is one. The text
 of a document is its tokens with a space between them and a line break between sentences, for the format knows no
 white space.
 """
@@ -59,7 +59,7 @@ CONLL = ("conll", "conll-iobes")
 
 
 class Columns(NamedTuple):
-    """Where the token and the tag stand in a line, from 0; negative from the end."""
+    """The columns of the token and the tag in a line, from 0; negative from the end."""
 
     token: int = 0
     tag: int = -1
@@ -124,7 +124,7 @@ def write_sentences(path: Path | str, sentences: Iterable[TaggedSentence]) -> No
 
 
 def scheme_of(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> FileScheme:
-    """The scheme of a file's tags; says which it is where they are rewritten."""
+    """The scheme of a file's tags; logs it where they are rewritten."""
     runs = groupby(_parsed(Path(path), columns), type)
     found = scheme_of_tags([row.tag for row in run if isinstance(row, _TokenLine)] for _, run in runs)
     if found != READ_AS[found]:
@@ -168,7 +168,9 @@ def legal(sentence: TaggedSentence, scheme: Scheme) -> TaggedSentence | Unusable
     places = illegal_places(sentence.tags, scheme)
     if not places:
         return sentence
-    detail = f"in {scheme}, {len(places):,} of {len(sentence.tags):,} tags of the sentence may not stand where they do"
+    detail = (
+        f"in {scheme}, {len(places):,} of {len(sentence.tags):,} tags of the sentence are not allowed where they are"
+    )
     return Unusable(sentence.file, sentence.line + places[0], ILLEGAL, detail)
 
 
@@ -179,7 +181,7 @@ def refuse_columns(path: Path | str, columns: Columns) -> None:
 
 
 def _parsed(path: Path, columns: Columns) -> Iterator[_TokenLine | DocumentStart | None]:
-    """The lines of a file; None for a blank one. The first one with a token says how many columns there are."""
+    """The lines of a file; None for a blank one. The first one with a token sets the number of columns."""
     width = 0
     for row in numbered_lines(path):
         if isinstance(row, Unusable):
@@ -200,7 +202,7 @@ def _checked_width(fields: Sequence[str], columns: Columns, file: str, line: int
     if width < 2:
         raise RequestError(
             f"{file}, line {line:,}: expected a token and its tag with a tab between them, found no tab. Is it another "
-            "format (give --format)? Where spaces stand for tabs, put tabs: tr ' ' '\\t' < FILE does that."
+            "format (give --format)? Replace spaces by tabs: tr ' ' '\\t' < FILE does that."
         )
     if not all(-width <= column < width for column in columns):
         raise RequestError(
@@ -216,7 +218,7 @@ def _token_line(fields: Sequence[str], columns: Columns, width: int, line: int) 
         advice = "put tabs for its spaces" if len(fields) == 1 and " " in fields[0] else "is the file cut off here?"
         return _TokenLine(line, "", "", ("another number of columns", f"{found}; {advice}"))
     token, tag = fields[columns.token], fields[columns.tag]
-    return _TokenLine(line, token, tag, None if token else ("an empty token", "a tag stands alone"))
+    return _TokenLine(line, token, tag, None if token else ("an empty token", "a tag alone"))
 
 
 def _sentence(lines: Sequence[_TokenLine], file: str, document: int, scheme: FileScheme) -> TaggedSentence | Unusable:

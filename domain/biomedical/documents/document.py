@@ -34,7 +34,7 @@ class Entity:
     confidence: the probability that a model gives to this span and type; None in annotated data.
     identifier: of the concept in a terminology, `MESH:D003643` for example.
     fragments: the spans of a discontinuous entity, in order, from `start` to `end`; empty for a contiguous one.
-    text: what it says, which its document fills in; fragments are joined by a space.
+    text: its characters, which its document fills in; fragments are joined by a space.
     """
 
     start: int
@@ -126,7 +126,7 @@ class Unfit(Exception):
 
 
 IMPOSSIBLE = "an entity with offsets that cannot be"
-MISALIGNED = "an entity whose text is not what stands at its offsets"
+MISALIGNED = "an entity whose text is not at its offsets"
 UNSOUND_TOKENS = "tokens with offsets that cannot be"
 UNSOUND_PASSAGES = "passages with offsets that cannot be"
 MAX_LINES = 1 << 40  # of a file
@@ -211,14 +211,14 @@ def numbered(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def refuse(fault: Unusable, rejects: TakesRejects | None) -> None:
-    """Counts an unusable record, or raises RequestError where nobody counts."""
+    """Counts an unusable record, or raises RequestError without `rejects`."""
     if rejects is None:
         raise RequestError(f"{place_of(fault)}: {_why(fault)}. Fix or remove this record.")
     rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
 
 
 def place_of(fault: Unusable) -> str:
-    """File and line, and the id of the record where a line does not say which one it is."""
+    """File and line, and the id of the record where a line may hold several."""
     return f"{fault.file}, line {fault.line:,}" + (f", record {fault.record}" if fault.record else "")
 
 
@@ -301,7 +301,7 @@ def check_entities(text: str, entities: Sequence[Entity], mentions: Sequence[str
     if outside:
         raise Unfit(IMPOSSIBLE, _which(outside, entities))
     pairs = enumerate(zip(entities, mentions, strict=False))
-    wrong = [place for place, (entity, said) in pairs if said is not None and not _matches(text, entity, said)]
+    wrong = [place for place, (entity, mention) in pairs if mention is not None and not _matches(text, entity, mention)]
     if wrong:
         raise Unfit(MISALIGNED, _which(wrong, entities))
 
@@ -350,10 +350,10 @@ def _is_inside(entity: Entity, length: int) -> bool:
     return is_rising and is_whole and entity.start >= 0 and entity.end <= length
 
 
-def _matches(text: str, entity: Entity, said: str) -> bool:
-    """Whether `said` is the text of the entity; line breaks may have become spaces, as in formats of lines."""
+def _matches(text: str, entity: Entity, mention: str) -> bool:
+    """Whether `mention` is the text of the entity; line breaks may have become spaces, as in formats of lines."""
     found = {entity.in_text(text).text, text[entity.start : entity.end]}
-    return said in found or _on_a_line(said) in map(_on_a_line, found)
+    return mention in found or _on_a_line(mention) in map(_on_a_line, found)
 
 
 def _on_a_line(text: str) -> str:

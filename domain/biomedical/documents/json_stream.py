@@ -1,4 +1,4 @@
-"""JSON values read one after the other from a file of any size, of which only the one at hand stands in memory."""
+"""JSON values read one after the other from a file of any size, of which only the current one is in memory."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from domain.biomedical.documents.document import Unfit
 WHITE = re.compile(r"[ \t\n\r]*")
 SIZE = 1 << 20  # characters
 KINDS = {"{": "an object", "[": "a list"}
-MARGIN = 64  # characters before the end of the window, in which a value that goes on may look broken
+MARGIN = 64  # characters before the end of the window, in which an incomplete value may seem broken
 
 
 class JsonWindow:
@@ -59,7 +59,7 @@ class JsonWindow:
                 if self._is_broken(error) or not self._read_on():
                     raise self.broken() from None
                 continue
-            if end < len(self._text) or not self._read_on():  # else a number may go on
+            if end < len(self._text) or not self._read_on():  # else a number may continue
                 text = self._text[self._at : end]
                 self._move_to(end)
                 return text
@@ -130,7 +130,7 @@ NOT_JSON = "not JSON"
 
 
 class Shape(BaseModel):
-    """Base of what is expected of a JSON value: no coercion; keys that nobody asks for are read over."""
+    """Base of what is expected of a JSON value: no coercion; other keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -158,8 +158,8 @@ def _unfit(error: ValidationError) -> Unfit:
     faults = error.errors(include_input=False, include_url=False, include_context=False)
     if faults[0]["type"] == "json_invalid":
         return Unfit(NOT_JSON, "is the file cut off here?")
-    told = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
-    return Unfit("JSON of another shape", "; ".join([*told, *["…"][: len(faults) - SHOWN]]))
+    places = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
+    return Unfit("JSON of another shape", "; ".join([*places, *["…"][: len(faults) - SHOWN]]))
 
 
 @contextmanager

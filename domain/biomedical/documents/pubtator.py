@@ -1,6 +1,6 @@
 """PubTator: `id|t|title`, `id|a|abstract`, then a line for each entity: id, start, end, text, type and identifier.
 
-Offsets run over the title, one space and the abstract, which together are the text. Relations are read over.
+Offsets run over the title, one space and the abstract, which together are the text. Relations are left out.
 An entity without identifier has `-` in its place: lines of five fields are relations to other readers.
 """
 
@@ -64,7 +64,7 @@ def read(path: Path) -> Iterator[Item]:
 
 
 def _items(block: Sequence[_Line], file: str) -> Iterator[Item]:
-    """The document in the lines of `block`, and what is read over in it."""
+    """The document in the lines of `block`, and what is left out of it."""
     fault = next((line.fault for line in block if line.fault), None)
     if fault is not None:
         yield fault
@@ -113,7 +113,7 @@ def _joined(title: str, abstract: str) -> tuple[str, tuple[Passage, ...]]:
 
 
 def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
-    """Whether a line tells of an entity or of a relation. Raises Unfit when it is neither."""
+    """Whether a line is of an entity or of a relation. Raises Unfit when it is neither."""
     if fields[0] != name:
         raise Unfit("an annotation of another document", f"line {number:,} begins with another id")
     if len(fields) >= 4 and fields[1][:1].isalpha():  # the kind of a relation; its arguments may be numbers

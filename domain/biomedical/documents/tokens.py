@@ -1,4 +1,4 @@
-"""Tags of tokens: the schemes IOB2 and IOBES, what is legal in them, and the spans they stand for.
+"""Tags of tokens: the schemes IOB2 and IOBES, what is legal in them, and the spans they represent.
 
 IOB1 and BILOU, in which files may be, are rewritten to these two.
 A tag is `O`, or a prefix and a type: `B-Disease`. Files with one type may leave it out (`B`, `I`): it is then empty.
@@ -23,7 +23,7 @@ OF_BILOU = {"L": "E", "U": "S"}
 OUTSIDE = "O"
 PREFIXES: dict[FileScheme, str] = {"IOB2": "BI", "IOBES": "BIES", "IOB1": "BI", "BILOU": "BILU"}
 OPENING = {"B", "S"}
-"""What an entity may begin with; `I` and `E` go on with one."""
+"""What an entity may begin with; `I` and `E` continue one."""
 
 
 class TokenSpan(NamedTuple):
@@ -46,13 +46,13 @@ def join_tag(prefix: str, entity_type: str) -> str:
 
 
 def is_tag(tag: str, scheme: FileScheme) -> bool:
-    """Whether `tag` can stand in `scheme` at all."""
+    """Whether `tag` is one of `scheme`."""
     prefix, dash, entity_type = tag.partition("-")
     return tag == OUTSIDE or (len(prefix) == 1 and prefix in PREFIXES[scheme] and bool(dash) == bool(entity_type))
 
 
 def has_stray_space(tag: str) -> bool:
-    """Whether white space stands around a tag or its type."""
+    """Whether there is white space around a tag or its type."""
     return any(part != part.strip() for part in (tag, *split_tag(tag)))
 
 
@@ -67,13 +67,13 @@ def types_of(tags: Iterable[str]) -> list[str]:
 
 
 def follows(tag: str, previous: str, scheme: Scheme = "IOB2") -> bool:
-    """Whether `tag` may stand right after `previous`; `O` also stands for the beginning and the end of a sentence."""
+    """Whether `tag` may follow `previous`; `O` also represents the beginning and the end of a sentence."""
     prefix, entity_type = split_tag(tag)
     before, type_before = split_tag(previous)
-    goes_on = prefix in ("I", "E")
-    if goes_on and (before not in ("B", "I") or type_before != entity_type):
+    continues = prefix in ("I", "E")
+    if continues and (before not in ("B", "I") or type_before != entity_type):
         return False
-    return scheme == "IOB2" or before not in ("B", "I") or goes_on
+    return scheme == "IOB2" or before not in ("B", "I") or continues
 
 
 def illegal_places(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[int]:
@@ -89,7 +89,7 @@ def illegal_places(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[int]:
 
 
 def spans_of(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[TokenSpan]:
-    """The entities of `tags`, strictly: begun as the scheme begins them, and in IOBES ended so too.
+    """The entities of `tags`, strictly: opened as the scheme opens them, and in IOBES closed so too.
 
     Of an illegal sequence only what is whole counts: `O I-X` holds no entity, `B-X I-Y` is one of type X.
     """
@@ -97,12 +97,12 @@ def spans_of(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[TokenSpan]:
     start: int | None = None
     for place, tag in enumerate([*tags, OUTSIDE]):
         prefix, entity_type = split_tag(tag)
-        goes_on = start is not None and prefix in ("I", "E") and entity_type == split_tag(tags[start])[1]
-        if start is not None and not goes_on:
+        continues = start is not None and prefix in ("I", "E") and entity_type == split_tag(tags[start])[1]
+        if start is not None and not continues:
             if scheme == "IOB2":
                 spans.append(TokenSpan(start, place, split_tag(tags[start])[1]))
             start = None
-        if prefix == "S" or (goes_on and prefix == "E"):
+        if prefix == "S" or (continues and prefix == "E"):
             spans.append(TokenSpan(place if start is None else start, place + 1, entity_type))
             start = None
         elif prefix == "B":
@@ -111,7 +111,7 @@ def spans_of(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[TokenSpan]:
 
 
 def tags_of(spans: Iterable[TokenSpan], length: int, scheme: Scheme = "IOB2") -> list[str]:
-    """The tags of `length` tokens that stand for `spans`.
+    """The tags of `length` tokens that represent `spans`.
 
     Raises ValueError for spans that overlap, are empty, or reach beyond the tokens.
     """

@@ -1,1 +1,1 @@
-"""Named entities: learnt, scored, and found in texts of any length."""
+"""Named entity recognition: training, scoring, and tagging texts of any length."""

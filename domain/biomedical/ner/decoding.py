@@ -1,4 +1,4 @@
-"""The tags that a network tells apart, as arrays: which begin an entity, which go on with one, and of what type."""
+"""The tags that a network tells apart, as arrays: which begin an entity, which continue one, and of what type."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -55,27 +55,27 @@ class LabelSet:
 
     @cached_property
     def begins(self) -> Flags:
-        """Which tags stand at an entity's first word, (tags,)."""
+        """Which tags an entity's first word has, (tags,)."""
         return np.array([split_tag(tag)[0] in OPENING for tag in self.tags])
 
     @cached_property
-    def goes_on(self) -> Flags:
-        """Which tags stand at an entity's other words, (tags,)."""
+    def continues(self) -> Flags:
+        """Which tags an entity's other words have, (tags,)."""
         return ~self.begins & (self.type_numbers >= 0)
 
     @cached_property
     def legal_follow(self) -> Flags:
-        """Which tag may stand after which, (from, to)."""
+        """Which tag may follow which, (from, to)."""
         return np.array([[follows(tag, before, self.scheme) for tag in self.tags] for before in self.tags])
 
     @cached_property
     def legal_start(self) -> Flags:
-        """Which tag may stand at a sentence's first word, (tags,)."""
+        """Which tag a sentence may begin with, (tags,)."""
         return np.array([follows(tag, OUTSIDE, self.scheme) for tag in self.tags])
 
     @cached_property
     def legal_end(self) -> Flags:
-        """Which tag may stand at a sentence's last word, (tags,)."""
+        """Which tag a sentence may end with, (tags,)."""
         return np.array([follows(OUTSIDE, tag, self.scheme) for tag in self.tags])
 
 
@@ -108,7 +108,7 @@ def legal_chain(labels: LabelSet) -> Chain:
     return Chain(*(np.where(each, 0.0, -np.inf) for each in legal))
 
 
-class Spans(NamedTuple):
+class EntitySpans(NamedTuple):
     """Entities as words [start, end), counted over all sentences, and their types' numbers; all are (entities,)."""
 
     starts: Integers
@@ -119,7 +119,7 @@ class Spans(NamedTuple):
 def viterbi(emissions: NDArray[np.floating], lengths: NDArray[np.integer], chain: Chain) -> Integers:
     """The best legal tag sequence of each sentence, (words,), for emissions (words, tags).
 
-    Of sequences that are equally good, the one with the lower tag numbers at its end, where O stands.
+    Of sequences that are equally good, the one with the lower tag numbers at its end; O is the lowest.
     """
     scores = np.array(emissions, dtype=np.float64)  # of the best sequence that ends with each tag
     best_before = np.zeros(scores.shape, np.int16)
@@ -154,12 +154,12 @@ def _steps(lengths: NDArray[np.integer]) -> Iterator[tuple[Integers, Integers | 
         yield words, words - 1 if step else None
 
 
-def spans_of(tags: NDArray[np.integer], labels: LabelSet) -> Spans:
+def spans_of(tags: NDArray[np.integer], labels: LabelSet) -> EntitySpans:
     """The entities of legal tags, (words,), in order."""
     starts = np.flatnonzero(labels.begins[tags])
-    breaks = np.append(np.flatnonzero(~labels.goes_on[tags]), len(tags))
+    breaks = np.append(np.flatnonzero(~labels.continues[tags]), len(tags))
     ends = breaks[np.searchsorted(breaks, starts, side="right")]
-    return Spans(starts, ends, labels.type_numbers[tags[starts]])
+    return EntitySpans(starts, ends, labels.type_numbers[tags[starts]])
 
 
 class Marginals(NamedTuple):
@@ -207,11 +207,11 @@ def span_probabilities(
     lengths: NDArray[np.integer],
     chain: Chain,
     tags: NDArray[np.integer],
-    spans: Spans,
+    spans: EntitySpans,
     labels: LabelSet,
     temperature: float = 1.0,
 ) -> Floats:
-    """P(exactly this entity stands here), (entities,): summed over all legal sequences that have it, whatever else.
+    """P(exactly this entity is here), (entities,): summed over all legal sequences that have it, whatever else.
 
     tags: a sequence that has the spans, (words,). temperature: what all scores are divided by first.
     """
@@ -234,7 +234,7 @@ def _mass_of_leaving(
     follow: Floats,
     lengths: NDArray[np.integer],
     tags: NDArray[np.integer],
-    spans: Spans,
+    spans: EntitySpans,
     labels: LabelSet,
 ) -> Floats:
     """The mass of all endings in which the entities end where they do, (entities,)."""
@@ -243,6 +243,6 @@ def _mass_of_leaving(
     sentence_ends = np.cumsum(lengths)
     is_followed = ~np.isin(spans.ends, sentence_ends)
     after = spans.ends[is_followed]
-    leaving = follow[tags[lasts[is_followed]]] * ~labels.goes_on  # (entities, tags)
+    leaving = follow[tags[lasts[is_followed]]] * ~labels.continues  # (entities, tags)
     mass[is_followed] = (leaving * found.emitted[after] * found.backward[after]).sum(axis=1)
     return mass

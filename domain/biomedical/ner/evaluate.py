@@ -22,7 +22,7 @@ from domain.biomedical.ner.metrics import (
     Pairing,
     confusions,
     count_entities,
-    entity_figures,
+    entity_metrics,
     lenient_spans,
     pairings,
     strict_spans,
@@ -38,7 +38,7 @@ EXAMPLES_KEPT = 12
 
 
 @dataclass(frozen=True)
-class Predictions:
+class EntityPredictions:
     """What a model finds in sentences.
 
     spans: of each sentence. confidences, uncalibrated: of all entities, sentence after sentence, (entities,).
@@ -67,7 +67,7 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     model.network.to(default_device())
     found = _predicted(model, examples, settings)
     gold = [strict_spans(example.tags) for example in examples]
-    pairs = [list(pairings(*sides)) for sides in zip(gold, found.spans, strict=True)]
+    pairs = [list(pairings(*spans)) for spans in zip(gold, found.spans, strict=True)]
     tokens = [example.tokens for example in examples]
     confused, shown = confusions(tokens, pairs), _examples(examples, gold, found, pairs)
     if context.sensitive and not settings.with_text:
@@ -77,11 +77,16 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     write_json(context.output / "confusions.json", confused)
     write_json(context.output / "examples.json", shown, compact=True)
     published = {f"published_f1/{name}": value for name, value in settings.published.items()}
-    return {**_figures(examples, gold, found), **published, **_kinds(examples, pairs), **_calibration(gold, found)}
+    return {
+        **_entity_metrics(examples, gold, found),
+        **published,
+        **_kinds(examples, pairs),
+        **_calibration(gold, found),
+    }
 
 
 def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> None:
-    """Raises RequestError for types of the data that the model cannot find, and says which others it finds."""
+    """Raises RequestError for types of the data that the model cannot find, and logs which others it finds."""
     known, wanted = set(model.labels.types), {*types_in(examples), *settings.types}
     if wanted - known:
         files = ", ".join(str(source.path) for source in settings.test)
@@ -97,7 +102,7 @@ def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerE
         )
 
 
-def _predicted(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> Predictions:
+def _predicted(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> EntityPredictions:
     sentences = [example.tokens for example in examples]
     wanted = settings.types or model.labels.types
     spans: list[list[TokenSpan]] = []
@@ -112,17 +117,19 @@ def _predicted(model: EntityModel, examples: Sequence[Example], settings: NerEva
             calibrated.append(decoded.confidences(model.temperature)[is_wanted])
             uncalibrated.append(decoded.confidences(1.0)[is_wanted])
             bar.advance(len(block))
-    return Predictions(spans, np.concatenate(calibrated), np.concatenate(uncalibrated))
+    return EntityPredictions(spans, np.concatenate(calibrated), np.concatenate(uncalibrated))
 
 
-def _figures(examples: Sequence[Example], gold: Sequence[Sequence[TokenSpan]], found: Predictions) -> Metrics:
-    """Strict figures with intervals over documents, or over sentences where no documents are known; lenient ones."""
+def _entity_metrics(
+    examples: Sequence[Example], gold: Sequence[Sequence[TokenSpan]], found: EntityPredictions
+) -> Metrics:
+    """Strict metrics with intervals over documents, or over sentences where no documents are known; also lenient."""
     types = sorted({*types_in(examples), *(span.type for span in chain.from_iterable(found.spans))})
     units = np.unique([example.document for example in examples], return_inverse=True)[1]
     untaggable = [example.untaggable for example in examples]
-    strict = entity_figures(count_entities(gold, untaggable, found.spans, units, types), types)
+    strict = entity_metrics(count_entities(gold, untaggable, found.spans, units, types), types)
     leniently = [lenient_spans(example.tags) for example in examples]
-    lenient = entity_figures(count_entities(leniently, untaggable, found.spans, units, types), [], intervals=False)
+    lenient = entity_metrics(count_entities(leniently, untaggable, found.spans, units, types), [], intervals=False)
     return {**strict, **{f"{name}_lenient": value for name, value in lenient.items()}}
 
 
@@ -132,11 +139,11 @@ def _kinds(examples: Sequence[Example], pairs: Sequence[Sequence[Pairing]]) -> M
     untaggable = sum(len(example.untaggable) for example in examples)
     counts = {kind: kinds.count(kind) for kind in KINDS}
     counts["missed"] += untaggable
-    told = {"gold_entities": sum(counts.values()) - counts["spurious"], **counts, "sentences": len(examples)}
-    return dict(told)
+    counted = {"gold_entities": sum(counts.values()) - counts["spurious"], **counts, "sentences": len(examples)}
+    return dict(counted)
 
 
-def _calibration(gold: Sequence[Sequence[TokenSpan]], found: Predictions) -> Metrics:
+def _calibration(gold: Sequence[Sequence[TokenSpan]], found: EntityPredictions) -> Metrics:
     is_right = which_are_right(gold, found.spans)
     before = expected_calibration_error(found.uncalibrated, is_right)
     after = expected_calibration_error(found.confidences, is_right)
@@ -145,7 +152,7 @@ def _calibration(gold: Sequence[Sequence[TokenSpan]], found: Predictions) -> Met
     return {"predicted_entities": len(is_right), "ece_uncalibrated": before, "ece": after}
 
 
-def _write_predictions(examples: Sequence[Example], found: Predictions, context: StageContext) -> None:
+def _write_predictions(examples: Sequence[Example], found: EntityPredictions, context: StageContext) -> None:
     """Token, gold tag and predicted tag in each line, and a blank line after each sentence that lines can hold."""
     left_out = 0
     with (
@@ -165,7 +172,7 @@ def _write_predictions(examples: Sequence[Example], found: Predictions, context:
 def _examples(
     examples: Sequence[Example],
     gold: Sequence[Sequence[TokenSpan]],
-    found: Predictions,
+    found: EntityPredictions,
     pairs: Sequence[Sequence[Pairing]],
 ) -> dict[str, list[dict[str, object]]]:
     """Sentences with entities, spread evenly over the data: all of them right, and some of them wrong."""

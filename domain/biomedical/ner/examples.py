@@ -64,14 +64,16 @@ def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> It
         yield from _sentences(source, name == "conll-iobes", rejects, only_legal)
         return
     refuse_columns(source.path, Columns(*source.columns))
-    unsaid: Counter[str] = Counter()
+    untaggable: Counter[str] = Counter()
     for document in read_documents(source.path, name, rejects):
         for example in of_document(document):
-            unsaid.update(example.untaggable)
+            untaggable.update(example.untaggable)
             yield example._replace(document=f"{source.path} {document.id}")
-    if unsaid:
-        told = ", ".join(f"{count:,} × {name}" for name, count in unsaid.most_common())
-        log(f"{source.path}: entities that tags of words cannot say (nested, broken, or ending in a word): {told}")
+    if untaggable:
+        listed = ", ".join(f"{count:,} × {name}" for name, count in untaggable.most_common())
+        log(
+            f"{source.path}: entities that tags cannot represent (nested, discontinuous, or ending in a word): {listed}"
+        )
 
 
 def _sentences(source: EntitySource, is_iobes: bool, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:

@@ -55,8 +55,8 @@ def count_entities(
     counts = EntityCounts(*(np.zeros((int(units.max(initial=-1)) + 1, len(types)), np.int64) for _ in range(3)))
     for unit, wanted, more, found in zip(units.tolist(), gold, untaggable, predicted, strict=True):
         right = [span.type for span in set(wanted) & set(found)]
-        told = (right, [*(span.type for span in wanted), *more], [span.type for span in found])
-        for total, kinds in zip(counts, told, strict=True):
+        found_types = (right, [*(span.type for span in wanted), *more], [span.type for span in found])
+        for total, kinds in zip(counts, found_types, strict=True):
             for kind in kinds:
                 total[unit, place[kind]] += 1
     return counts
@@ -68,23 +68,23 @@ def which_are_right(gold: Sequence[Sequence[TokenSpan]], predicted: Sequence[Seq
     return np.array([span in wanted for wanted, found in zip(golds, predicted, strict=True) for span in found], bool)
 
 
-def entity_figures(counts: EntityCounts, types: Sequence[str], intervals: bool = True) -> Metrics:
+def entity_metrics(counts: EntityCounts, types: Sequence[str], intervals: bool = True) -> Metrics:
     """`precision`, `recall`, `f1` over all entities and for each type (`f1/Disease`), with 95 % intervals over units.
 
     No precision without predictions, no recall without gold entities; an F1 as soon as there are either.
     """
-    figures: Metrics = {}
+    metrics: Metrics = {}
     everything = list(range(counts.gold.shape[1]))
-    sides = {"": everything, **{f"/{name}": [number] for number, name in enumerate(types) if name}}
-    for ending, which in sides.items():
+    groups = {"": everything, **{f"/{name}": [number] for number, name in enumerate(types) if name}}
+    for ending, which in groups.items():
         columns = [each[:, which].sum(axis=1) for each in counts]
         for name, statistic in (("precision", _precision), ("recall", _recall), ("f1", _f1)):
             if intervals:
-                told = with_interval(name, statistic, *columns)
-                figures |= {f"{name}{ending}{key.removeprefix(name)}": value for key, value in told.items()}
+                values = with_interval(name, statistic, *columns)
+                metrics |= {f"{name}{ending}{key.removeprefix(name)}": value for key, value in values.items()}
             else:
-                figures[f"{name}{ending}"] = statistic(*columns)
-    return figures
+                metrics[f"{name}{ending}"] = statistic(*columns)
+    return metrics
 
 
 def _precision(right: Counts, gold: Counts, predicted: Counts) -> float | None:  # noqa: ARG001
@@ -102,7 +102,7 @@ def _f1(right: Counts, gold: Counts, predicted: Counts) -> float | None:
 
 @dataclass(frozen=True)
 class Pairing:
-    """A gold entity and what was predicted there; None for a side that has nothing."""
+    """A gold entity and what was predicted there; None where there is none."""
 
     gold: TokenSpan | None
     predicted: TokenSpan | None
@@ -119,7 +119,7 @@ class Pairing:
 
 
 Confusion = tuple[str, str | None, str | None]
-"""The kind, and of both sides the type or the mention."""
+"""The kind, and the gold and predicted type or mention."""
 
 KINDS = ("right", "wrong_span", "wrong_type", "wrong_both", "missed", "spurious")
 

@@ -1,4 +1,4 @@
-"""The network that tags words: any BERT with a linear map on each word's first piece, and perhaps a CRF over the tags.
+"""The network that tags words: any BERT with a linear map on each word's first subword, and optionally a CRF.
 
 On disk it is a plain transformers folder that `AutoModelForTokenClassification` loads, with `ner.json` beside it for
 what transformers has no place for, and `crf.safetensors` where there is a CRF.
@@ -27,7 +27,7 @@ from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
 from domain.biomedical.documents.tokens import Scheme
 from domain.biomedical.ner.decoding import Chain, LabelSet, legal_chain
-from domain.biomedical.windows import Integers, Windows, cut_windows, stretches
+from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
 from domain.heads import Head, HeadNetwork, has_types, save_network, window_shape
 from domain.pretraining.vocabulary import before_sentences, lowers_case, plain_rules
 
@@ -55,36 +55,36 @@ class LinearChain(nn.Module):
             self.register_buffer(f"illegal_{name}", torch.where(legal, 0.0, ILLEGAL), persistent=False)
 
     def scores(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """What was learnt of beginning (tags,), following (from, to) and ending (tags,)."""
+        """Trained scores of beginning (tags,), following (from, to) and ending (tags,)."""
         start, follow, end = (each.detach().cpu().double().numpy() for each in (self.start, self.follow, self.end))
         return start, follow, end
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, lengths: Tensor, opens: Tensor, closes: Tensor) -> Tensor:
-        """Log P(tags | emissions) of each stretch of words, (stretches,).
+        """Log P(tags | emissions) of each run of words, (runs,).
 
-        emissions: (words, tags), tags: (words,), stretch after stretch; lengths: of the stretches, none of them 0.
-        opens, closes: whether a stretch begins and ends its sentence, which it does not where windows cut it.
+        emissions: (words, tags), tags: (words,), run after run; lengths: of the runs, none of them 0.
+        opens, closes: whether a run begins and ends its sentence, which it does not where windows cut it.
         """
         sizes = lengths.tolist()
-        scores = pad_sequence(list(torch.split(emissions, sizes)), batch_first=True)  # (stretches, longest, tags)
-        gold = pad_sequence(list(torch.split(tags, sizes)), batch_first=True)  # (stretches, longest)
+        scores = pad_sequence(list(torch.split(emissions, sizes)), batch_first=True)  # (runs, longest, tags)
+        gold = pad_sequence(list(torch.split(tags, sizes)), batch_first=True)  # (runs, longest)
         mask = torch.arange(gold.shape[1], device=gold.device) < lengths[:, None]
-        start = (self.start + self.illegal_start) * opens[:, None]  # (stretches, tags)
+        start = (self.start + self.illegal_start) * opens[:, None]  # (runs, tags)
         end = (self.end + self.illegal_end) * closes[:, None]
         return self._score(scores, gold, mask, lengths, start, end) - self._partition(scores, mask, start, end)
 
     def _score(self, scores: Tensor, gold: Tensor, mask: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """The score of the gold tags, (stretches,)."""
-        emitted = scores.gather(2, gold[..., None]).squeeze(2)  # (stretches, longest)
+        """The score of the gold tags, (runs,)."""
+        emitted = scores.gather(2, gold[..., None]).squeeze(2)  # (runs, longest)
         followed = (self.follow + self.illegal_follow)[gold[:, :-1], gold[:, 1:]]
-        last = gold.gather(1, lengths[:, None] - 1)  # (stretches, 1)
+        last = gold.gather(1, lengths[:, None] - 1)  # (runs, 1)
         ends = start.gather(1, gold[:, :1]).squeeze(1) + end.gather(1, last).squeeze(1)
         return ends + (emitted * mask).sum(1) + (followed * mask[:, 1:]).sum(1)
 
     def _partition(self, scores: Tensor, mask: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """The logarithm of the summed exponentials of all sequences' scores, (stretches,)."""
+        """The logarithm of the summed exponentials of all sequences' scores, (runs,)."""
         follow = self.follow + self.illegal_follow
-        so_far = start + scores[:, 0]  # (stretches, tags)
+        so_far = start + scores[:, 0]  # (runs, tags)
         for word in range(1, scores.shape[1]):
             further = torch.logsumexp(so_far[:, :, None] + follow, dim=1) + scores[:, word]
             so_far = torch.where(mask[:, word, None], further, so_far)
@@ -96,12 +96,12 @@ SPECIALS = 2  # [CLS] before a window, [SEP] after it
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """The pieces of sentences, end to end.
+class SentenceSubwords:
+    """The subwords of sentences, end to end.
 
-    ids: (pieces,). firsts: the place of each word's first piece among them, (words,).
-    lengths, words: how many pieces and words each sentence has, (sentences,).
-    token_types: 1 for the pieces of words with two capitals or more, else 0, (pieces,); None where none are marked.
+    ids: (subwords,). firsts: the place of each word's first subword among them, (words,).
+    lengths, words: how many subwords and words each sentence has, (sentences,).
+    token_types: 1 for the subwords of words with two capitals or more, else 0, (subwords,); None where none are marked.
     """
 
     ids: Integers
@@ -115,10 +115,10 @@ class Pieces:
         return cut_windows(self.lengths, max_tokens - SPECIALS, overlap)
 
 
-class Cutter:
-    """Cuts words as the tokenizer would, and frames windows of their pieces.
+class WordSplitter:
+    """Cuts words as the tokenizer would, and frames windows of their subwords.
 
-    A word of which the tokenizer leaves nothing, of control characters alone for example, becomes the unknown piece.
+    A word of which the tokenizer leaves nothing, of control characters alone for example, becomes the unknown subword.
     capitals: whether words with two capitals or more get the second token type.
     Raises RequestError for a tokenizer without one of the special tokens that this needs.
     """
@@ -134,8 +134,8 @@ class Cutter:
             raise RequestError(f"model: tagging needs a tokenizer with a {', '.join(missing)}, and this one has none")
         self._cls, self._sep, self.pad, self._unknown = numbers
 
-    def __call__(self, sentences: Sequence[Words]) -> Pieces:
-        """The pieces of `sentences`, which may be empty; each distinct word is cut once, by itself."""
+    def __call__(self, sentences: Sequence[Words]) -> SentenceSubwords:
+        """The subwords of `sentences`, which may be empty; each distinct word is cut once, by itself."""
         place: dict[str, int] = {}
         numbers = [place.setdefault(word, len(place)) for words in sentences for word in words]  # distinct: cut once
         distinct = np.array(numbers, dtype=np.int64)  # (words,)
@@ -151,31 +151,31 @@ class Cutter:
         if self._capitals:
             marked = np.array([has_two_capitals(word) for word in place], dtype=np.int64)  # (distinct words,)
             token_types = np.repeat(marked[distinct], word_lengths)
-        ids_in_order = flat[stretches(starts[distinct], word_lengths)]
-        return Pieces(ids_in_order, firsts, np.diff(ends, prepend=0), words, token_types)
+        ids_in_order = flat[ranges(starts[distinct], word_lengths)]
+        return SentenceSubwords(ids_in_order, firsts, np.diff(ends, prepend=0), words, token_types)
 
     def _cut(self, words: list[str]) -> list[list[int]]:
         texts = [self._before + word for word in words]
         return [each.ids for each in self._rules.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def batch(self, pieces: Pieces, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
+    def batch(self, subwords: SentenceSubwords, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
         """What the network reads of `windows`: input_ids, attention_mask and perhaps token_type_ids, (height, width),
         and `places`.
 
-        Rows beyond the windows repeat the last one. places: where the first pieces of the words that the windows own
-        stand in the flattened batch, window by window, (words,).
+        Rows beyond the windows repeat the last one. places: where the first subwords of the words that the windows own
+        are in the flattened batch, window by window, (words,).
         """
         starts, lengths = (np.pad(each, (0, height - len(each)), "edge") for each in (windows.starts, windows.lengths))
-        content, mask = padded(pieces.ids, starts, lengths, width - SPECIALS, self.pad)
+        content, mask = padded(subwords.ids, starts, lengths, width - SPECIALS, self.pad)
         ids = np.pad(content, ((0, 0), (1, 1)), constant_values=self.pad)
         ids[:, 0] = self._cls
         ids[np.arange(height), lengths + 1] = self._sep
-        first_words, counts = owned_words(pieces, windows)
+        first_words, counts = owned_words(subwords, windows)
         rows = np.repeat(np.arange(len(counts)), counts)
-        firsts = pieces.firsts[stretches(first_words, counts)]
+        firsts = subwords.firsts[ranges(first_words, counts)]
         marks = {}
-        if pieces.token_types is not None:
-            token_types, _ = padded(pieces.token_types, starts, lengths, width - SPECIALS, 0)
+        if subwords.token_types is not None:
+            token_types, _ = padded(subwords.token_types, starts, lengths, width - SPECIALS, 0)
             marks = {"token_type_ids": torch.from_numpy(np.pad(token_types, ((0, 0), (1, 1))))}
         return {
             **marks,
@@ -190,9 +190,9 @@ def has_two_capitals(word: str) -> bool:
     return sum(map(str.isupper, word)) > 1
 
 
-def owned_words(pieces: Pieces, windows: Windows) -> tuple[Integers, Integers]:
-    """The first word whose first piece each window owns, and how many such words there are, both (windows,)."""
-    first, end = (np.searchsorted(pieces.firsts, each) for each in (windows.owned_starts, windows.owned_ends))
+def owned_words(subwords: SentenceSubwords, windows: Windows) -> tuple[Integers, Integers]:
+    """The first word whose first subword each window owns, and how many such words there are, both (windows,)."""
+    first, end = (np.searchsorted(subwords.firsts, each) for each in (windows.owned_starts, windows.owned_ends))
     return first, end - first
 
 
@@ -208,8 +208,8 @@ HEAD = Head(
 )
 
 
-class _Description(Description):
-    """What stands in `ner.json`: what `EntityModel` says of these."""
+class _NerDescription(Description):
+    """`ner.json`: fields of `EntityModel`."""
 
     scheme: Scheme
     decoder: Literal["softmax", "crf"]
@@ -247,7 +247,7 @@ class TokenClassifier(HeadNetwork):
 class EntityModel:
     """All that is needed to find entities: a network, its tokenizer and tags, and how sure it may be.
 
-    max_tokens, overlap: of the windows in which long sentences are read, in pieces.
+    max_tokens, overlap: of the windows in which long sentences are read, in subwords.
     temperature: what scores are divided by, so that an entity's probability is a good confidence.
     capitals: whether words with two capitals or more get the second token type, which transformers would not give them.
     """
@@ -260,13 +260,13 @@ class EntityModel:
     temperature: float = 1.0
     capitals: bool = False
 
-    def make_cutter(self) -> Cutter:
+    def make_splitter(self) -> WordSplitter:
         """What cuts words as this model reads them."""
-        return Cutter(self.tokenizer, self.capitals)
+        return WordSplitter(self.tokenizer, self.capitals)
 
     @property
     def chain(self) -> Chain:
-        """What may follow what, and how gladly, where a CRF has learnt it."""
+        """Which tags may follow which, with the scores of the CRF where there is one."""
         legal = legal_chain(self.labels)
         return legal if self.network.crf is None else legal.plus(*self.network.crf.scores())
 
@@ -310,7 +310,7 @@ def start_model(
 def _can_mark_capitals(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
     """Whether a second token type is there for it, and needed. Says why not."""
     if not lowers_case(tokenizer):
-        log("capitals: the base's vocabulary tells capitals from small letters, so they are not marked")
+        log("capitals: the base's vocabulary has capitals, so they are not marked")
         return False
     if not has_types(backbone):
         log(f"capitals: the base, {backbone.config.model_type}, has no second token type, so they are not marked")
@@ -330,8 +330,8 @@ def save_model(model: EntityModel, folder: Path) -> None:
     if crf is not None:
         write_tensors(folder / CRF_WEIGHTS, crf.state_dict())
     else:
-        (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of a model that stood here before
-    description = _Description(
+        (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of a model that was here before
+    description = _NerDescription(
         scheme=model.labels.scheme,
         decoder="softmax" if crf is None else "crf",
         max_tokens=model.max_tokens,
@@ -349,30 +349,30 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
     """
     folder = model_folder(source, cache_dir=cache_dir)
     network, tokenizer = HEAD.load(folder)
-    Cutter(tokenizer)  # raises for one without the special tokens
-    told = _description(folder)
-    if told is None:
+    WordSplitter(tokenizer)  # raises for one without the special tokens
+    found = _description(folder)
+    if found is None:
         log(
             f"model: warning: no {folder / DESCRIPTION}, which domain.ner writes; windows and temperature are the usual"
         )
         labels, window = _labels(network, None, folder), _window(network, None, None)
         return EntityModel(TokenClassifier(network).eval(), tokenizer, labels, *window)
-    labels, window = _labels(network, told.scheme, folder), _window(network, told.max_tokens, told.overlap)
-    crf = _load_crf(labels, folder) if told.decoder == "crf" else None
+    labels, window = _labels(network, found.scheme, folder), _window(network, found.max_tokens, found.overlap)
+    crf = _load_crf(labels, folder) if found.decoder == "crf" else None
     classifier = TokenClassifier(network, crf).eval()
-    return EntityModel(classifier, tokenizer, labels, *window, told.temperature, told.capitals)
+    return EntityModel(classifier, tokenizer, labels, *window, found.temperature, found.capitals)
 
 
-def _description(folder: Path) -> _Description | None:
-    """What `ner.json` says; None for a folder of transformers without one. Raises RequestError where it is damaged."""
+def _description(folder: Path) -> _NerDescription | None:
+    """`ner.json`; None for a folder of transformers without one. Raises RequestError where it is damaged."""
     file = folder / DESCRIPTION
-    told = read_model_file(file, _Description)
-    if (folder / CRF_WEIGHTS).exists() and (told is None or told.decoder != "crf"):
+    found = read_model_file(file, _NerDescription)
+    if (folder / CRF_WEIGHTS).exists() and (found is None or found.decoder != "crf"):
         raise RequestError(
             f"model: expected {file} to name the decoder crf, for {CRF_WEIGHTS} is beside it, found "
-            f"{told.decoder if told else 'no such file'}; copy the folder again, whole and into a new one"
+            f"{found.decoder if found else 'no such file'}; copy the folder again, whole and into a new one"
         )
-    return told
+    return found
 
 
 def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> LabelSet:

@@ -1,4 +1,4 @@
-"""The settings of learning to find entities, and of scoring it; free of torch."""
+"""Settings of NER training, scoring and tagging; free of torch."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -42,23 +42,23 @@ class EntitySource(DataSource):
 
 
 class NerSettings(TrainingSettings):
-    """A BERT that learns to find entities in sentences of words.
+    """A BERT that is trained to find entities in sentences of words.
 
     base: any BERT: a model of the hub, a folder that a pretraining wrote, a sentence encoder.
     train, dev: annotated files. `dev` chooses the best weights by strict F1 and calibrates the confidences.
-    types: of entities to learn; all that `train` has when left out. Entities of other types are then none.
-    scheme: of the tags that are learnt, whatever scheme the files have.
+    types: of entities to train on; all that `train` has when left out. Entities of other types are then none.
+    scheme: of the tags that the model predicts, whatever scheme the files have.
     decoder: `softmax` over each word's tags, or `crf`, a linear-chain CRF; both are decoded to legal sequences.
     crf_learning_rate: that of the CRF's transitions, which begin at 0 and need a larger one than a trained network;
         0.01 when left out.
-    max_tokens: longer sentences are read in windows of so many pieces; 256, or as many positions as the base has.
-    overlap: how many pieces a window shares with the next one; a quarter of `max_tokens` when left out.
+    max_tokens: longer sentences are read in windows of so many subwords; 256, or as many positions as the base has.
+    overlap: how many subwords a window shares with the next one; a quarter of `max_tokens` when left out.
     dropout: in every layer and before the head; that of the base when left out.
     capitals: marks words with two capitals or more, such as abbreviations, by the second token type, whatever the base
         used it for. Where the base's vocabulary is not lower-cased, or it has no second type, nothing is marked, and
-        the log says so, for a recipe's base may be another one. transformers alone would not give the mark.
-    mask_share: the share of pieces that the mask token stands for in training, others in each epoch, so that more is
-        learnt from what is around a word.
+        the log says so, for a recipe's base may be another one. transformers alone does not mark them.
+    mask_share: the share of subwords that the mask token replaces in training, others in each epoch, so that more is
+        learned from the words around a word.
     max_rejects: the share of sentences or documents that may be unusable.
     """
 
@@ -99,8 +99,8 @@ class NerEvaluateSettings(Settings):
     """A model scored on annotated files, as it is.
 
     types: of entities that count; all when left out. A model or a file with more than these is scored on these alone.
-    published: F1 that others have published for these files, by type, to stand beside ours in the report.
-    batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    published: F1 that others have published for these files, by type, shown beside ours in the report.
+    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
     with_text: whether predictions and examples are written of sensitive data too, which hold its text.
     """
 
@@ -116,10 +116,10 @@ class NerEvaluateSettings(Settings):
 class TagSettings(Settings):
     """Documents whose entities a model finds.
 
-    documents: a file or folder; `format` when its name does not tell it.
+    documents: a file or folder; `format` when its name does not imply it.
     output: the format that is written.
     max_rejects: the share of documents that may be unusable, and that the output format may be unable to hold.
-    batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
     with_text: allows a page of sensitive documents, as it shows their text.
     """
 

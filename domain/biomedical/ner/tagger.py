@@ -18,9 +18,17 @@ from bertrelay.hardware import as_device, release_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tokens import TokenSpan, word_spans
-from domain.biomedical.ner.decoding import Spans, span_probabilities, spans_of, viterbi
-from domain.biomedical.ner.model import SPECIALS, Cutter, EntityModel, Pieces, Words, load_model, owned_words
-from domain.biomedical.windows import Windows, blocks, one_ahead, stretches
+from domain.biomedical.ner.decoding import EntitySpans, span_probabilities, spans_of, viterbi
+from domain.biomedical.ner.model import (
+    SPECIALS,
+    EntityModel,
+    SentenceSubwords,
+    Words,
+    WordSplitter,
+    load_model,
+    owned_words,
+)
+from domain.biomedical.windows import Windows, blocks, one_ahead, ranges
 from domain.sentences import each_sentence
 
 BLOCK_WORDS = 65_536
@@ -28,7 +36,7 @@ BLOCK_WORDS = 65_536
 
 
 class WordSpan(NamedTuple):
-    """An entity as words [start, end) of its sentence, with the probability that exactly it stands there."""
+    """An entity as words [start, end) of its sentence, with the probability of exactly this span and type."""
 
     start: int
     end: int
@@ -47,7 +55,7 @@ def find_entities(
     """The entities of each sentence, in the order of `sentences`, which is read as a stream, a block ahead.
 
     A sentence may be of any length, a whole document's words for example, and may be empty.
-    batch_tokens: the most pieces in a batch, padding included; chosen by the device when not given.
+    batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
     """
     for block, emissions in predict_blocks(
         model, sentences, precision=precision, batch_tokens=batch_tokens, block_words=block_words
@@ -67,7 +75,7 @@ class Decoded:
     emissions: NDArray[np.float32]
     lengths: NDArray[np.int64]
     tags: NDArray[np.int64]
-    spans: Spans
+    spans: EntitySpans
 
     def confidences(self, temperature: float) -> NDArray[np.float64]:
         """The probability of each entity when all scores are divided by `temperature`, (entities,)."""
@@ -106,37 +114,44 @@ def predict_blocks(
     block_words: int = BLOCK_WORDS,
 ) -> Iterator[tuple[list[Words], NDArray[np.float32]]]:
     """Blocks of `sentences` and the emissions of all their words, (words, tags); the next one is cut meanwhile."""
-    precision, cutter = resolve_precision(precision, model.network.device), model.make_cutter()
+    precision, splitter = resolve_precision(precision, model.network.device), model.make_splitter()
     batch_tokens = best_batch_tokens(model.network.device, batch_tokens)
-    cut = ((block, cutter(block)) for block in blocks(sentences, len, block_words))
+    cut = ((block, splitter(block)) for block in blocks(sentences, len, block_words))
     packed: Packed = {}
-    for block, pieces in one_ahead(cut):
-        packed = packed or pack_for(len(pieces.ids), model.network.backbone, precision, batch_tokens)
-        yield block, emissions_of(model, pieces, cutter, precision, batch_tokens, packed)
+    for block, subwords in one_ahead(cut):
+        packed = packed or pack_for(len(subwords.ids), model.network.backbone, precision, batch_tokens)
+        yield block, emissions_of(model, subwords, splitter, precision, batch_tokens, packed)
         release_memory()
 
 
 def emissions_of(
-    model: EntityModel, pieces: Pieces, cutter: Cutter, precision: str, batch_tokens: int, packed: Packed
+    model: EntityModel,
+    subwords: SentenceSubwords,
+    splitter: WordSplitter,
+    precision: str,
+    batch_tokens: int,
+    packed: Packed,
 ) -> NDArray[np.float32]:
     """The scores of every word's tags, (words, tags): each from the window in which the word is most central."""
     network = model.network
-    windows = pieces.windows(model.max_tokens, model.overlap)
+    windows = subwords.windows(model.max_tokens, model.overlap)
     parts: list[torch.Tensor] = []
     order = [np.zeros(0, np.int64)]
     with computing(network, precision), using(packed):
         for rows, width, height in sorted_batches(windows.lengths + SPECIALS, batch_tokens, model.max_tokens):
-            batch = cutter.batch(pieces, windows.chosen(rows), width, height)
+            batch = splitter.batch(subwords, windows.chosen(rows), width, height)
             parts.append(network(**{name: tensor.to(network.device) for name, tensor in batch.items()}))
             order.append(rows)
-    return _in_order(parts, pieces, windows.chosen(np.concatenate(order)), len(model.labels))
+    return _in_order(parts, subwords, windows.chosen(np.concatenate(order)), len(model.labels))
 
 
-def _in_order(parts: Sequence[torch.Tensor], pieces: Pieces, windows: Windows, tags: int) -> NDArray[np.float32]:
+def _in_order(
+    parts: Sequence[torch.Tensor], subwords: SentenceSubwords, windows: Windows, tags: int
+) -> NDArray[np.float32]:
     """What was computed window by window, in the order of the words."""
-    emissions = np.empty((len(pieces.firsts), tags), np.float32)
+    emissions = np.empty((len(subwords.firsts), tags), np.float32)
     if parts:
-        emissions[stretches(*owned_words(pieces, windows))] = torch.cat(list(parts)).float().cpu().numpy()
+        emissions[ranges(*owned_words(subwords, windows))] = torch.cat(list(parts)).float().cpu().numpy()
     return emissions
 
 

@@ -36,8 +36,8 @@ BLOCK_CHARACTERS = 400_000
 WORD = re.compile(r"\S+")
 
 
-class Source(NamedTuple):
-    """A file or folder of documents, and its format where its name does not tell it."""
+class DocumentSource(NamedTuple):
+    """A file or folder of documents, and its format where its name does not imply it."""
 
     path: Path
     format: FormatName | None = None
@@ -46,7 +46,7 @@ class Source(NamedTuple):
         return read_documents(self.path, self.format, rejects)
 
 
-class SourceScan(NamedTuple):
+class DocumentScan(NamedTuple):
     """What one pass over the source found. digest: sha256 of all that a tagger sees."""
 
     spans: list[Span]
@@ -63,8 +63,8 @@ class SourceScan(NamedTuple):
         return sum(span.size for span in self.spans)
 
 
-def check_source(source: Source) -> None:
-    """Reads one document, which tells most of what can be wrong with a request. Raises RequestError."""
+def check_source(source: DocumentSource) -> None:
+    """Reads one document, which shows most faults of a request. Raises RequestError."""
     name = source.format or format_of(source.path)
     if FORMATS[name].read is None:
         raise RequestError(f"{source.path}: {name} is only written; name documents of another format")
@@ -106,7 +106,7 @@ def written() -> list[FormatName]:
     return [name for name, found in FORMATS.items() if found.writing]
 
 
-def scan(source: Source, listed: Path, max_rejects: float, output: FormatName = "jsonl") -> SourceScan:
+def scan(source: DocumentSource, listed: Path, max_rejects: float, output: FormatName = "jsonl") -> DocumentScan:
     """Reads `source` through, and lists in `listed` what cannot be used, where there is any.
 
     output: the format to be written, whose refusals of texts and ids are counted too.
@@ -135,7 +135,7 @@ def scan(source: Source, listed: Path, max_rejects: float, output: FormatName = 
         raise RequestError(f"{source.path} holds no documents. Check that it is the right one and complete.")
     if blank:
         log(f"{blank:,} of {spans[-1].end:,} documents are blank; each has its place in the output as any other")
-    return SourceScan(spans, blank, rejected, digest.hexdigest())
+    return DocumentScan(spans, blank, rejected, digest.hexdigest())
 
 
 def count_words(text: str) -> int:
@@ -214,7 +214,7 @@ def tag_file(
     from bertrelay.backbone import model_folder
     from domain.biomedical.ner.tagger import EntityTagger
 
-    source, output = Source(Path(documents), source_format), Path(output)
+    source, output = DocumentSource(Path(documents), source_format), Path(output)
     output_format = check_output(output, output_format, source.path)
     if output_format == "html":
         check_page(with_text)
@@ -261,15 +261,15 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
         process_group=context.process_group,
     )
     counts = {f"entities/{kind}": count for kind, count in tagged.entities.items()}
-    figures = tagged._asdict()
-    return {name: value for name, value in figures.items() if name != "entities"} | counts
+    metrics = tagged._asdict()
+    return {name: value for name, value in metrics.items() if name != "entities"} | counts
 
 
 def _list(output: Path, what: str) -> Path:
     return output.with_name(f"{output.name}.{what}.jsonl")
 
 
-def _manifest(folder: Path, scanned: SourceScan, precision: str) -> dict[str, object]:
+def _manifest(folder: Path, scanned: DocumentScan, precision: str) -> dict[str, object]:
     """What decides the content of the shards."""
     key = fingerprint({"model": Digests().of_folder(folder), "documents": scanned.digest})
     return {"key": key, "precision": precision, "block": BLOCK_CHARACTERS}
@@ -277,7 +277,7 @@ def _manifest(folder: Path, scanned: SourceScan, precision: str) -> dict[str, ob
 
 def _lines(
     tagger: "EntityTagger",
-    source: Source,
+    source: DocumentSource,
     precision: str,
     batch_tokens: int | None,
     spans: Sequence[Span],

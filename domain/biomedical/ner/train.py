@@ -1,4 +1,4 @@
-"""The stage `domain.ner`: a BERT learns to find entities, and how sure of them it may be."""
+"""The stage `domain.ner`: a BERT is trained to find entities, and calibrated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,11 +20,11 @@ from bertrelay.training.loop import Batch, train
 from domain.biomedical.documents.tokens import converted
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
-from domain.biomedical.ner.metrics import count_entities, entity_figures, strict_spans, which_are_right
-from domain.biomedical.ner.model import SPECIALS, Cutter, EntityModel, owned_words, save_model, start_model
+from domain.biomedical.ner.metrics import count_entities, entity_metrics, strict_spans, which_are_right
+from domain.biomedical.ner.model import SPECIALS, EntityModel, WordSplitter, owned_words, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import Decoded, decode, emissions_of
-from domain.biomedical.windows import stretches
+from domain.biomedical.windows import ranges
 from domain.draws import uniform_draws
 
 CRITERION = "dev/f1"
@@ -61,13 +61,13 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
 
 
 def _types(examples: Sequence[Example], dev: Sequence[Example], settings: NerSettings) -> list[str]:
-    """The types to learn. Raises RequestError where there are none, or dev data has others."""
+    """The types to train on. Raises RequestError where there are none, or dev data has others."""
     types = types_in(examples)
     absent = sorted({*settings.types, *types_in(dev)} - set(types))
     if not types or absent:
         where = ", ".join(str(source.path) for source in settings.train)
         raise RequestError(
-            f"train: expected entities of the types {', '.join(absent) or 'to learn'}, found "
+            f"train: expected entities of the types {', '.join(absent) or 'to train on'}, found "
             f"{', '.join(types) or 'none'} in {where}. Set `types` to those that train and dev have in common."
         )
     return types
@@ -88,12 +88,12 @@ class NerTask:
             raise RequestError(
                 "mask_share: expected a tokenizer with a mask token, found none in the base; leave mask_share out"
             )
-        self.cutter = model.make_cutter()
-        self.pieces = self.cutter([example.tokens for example in examples])
-        self.windows = self.pieces.windows(model.max_tokens, model.overlap)
+        self.splitter = model.make_splitter()
+        self.subwords = self.splitter([example.tokens for example in examples])
+        self.windows = self.subwords.windows(model.max_tokens, model.overlap)
         self.tags = tag_numbers(examples, model.labels)  # (words,)
         self.lengths = self.padded_lengths = self.windows.lengths + SPECIALS
-        self.dev = Dev(dev, self.cutter, settings.precision) if dev else None
+        self.dev = NerDevSet(dev, self.splitter, settings.precision) if dev else None
         self.criterion = CRITERION if dev else None
 
     def collate(self, items: Items, epoch: int) -> Batch:
@@ -102,22 +102,22 @@ class NerTask:
         words: how many each window owns, (windows,). opens, closes: whether its words begin and end the sentence.
         """
         windows = self.windows.chosen(items)
-        inputs = self.cutter.batch(self.pieces, windows, int(self.lengths[items].max()), len(items))
+        inputs = self.splitter.batch(self.subwords, windows, int(self.lengths[items].max()), len(items))
         if self.mask_share:
             inputs["input_ids"] = self._masked(inputs["input_ids"], items, epoch)
-        first_words, counts = owned_words(self.pieces, windows)
-        ends = np.cumsum(self.pieces.words)[windows.sequences]  # (windows,)
-        tags = self.tags[stretches(first_words, counts)]
+        first_words, counts = owned_words(self.subwords, windows)
+        ends = np.cumsum(self.subwords.words)[windows.sequences]  # (windows,)
+        tags = self.tags[ranges(first_words, counts)]
         added = {
             "tags": tags,
             "words": counts,
-            "opens": first_words == ends - self.pieces.words[windows.sequences],
+            "opens": first_words == ends - self.subwords.words[windows.sequences],
             "closes": first_words + counts == ends,
         }
         return Batch({**inputs, **{name: torch.from_numpy(each) for name, each in added.items()}}, {"tags": len(tags)})
 
     def _masked(self, ids: Tensor, items: Items, epoch: int) -> Tensor:
-        """The ids of the windows `items`, (windows, tokens), with the mask in the place of some pieces."""
+        """The ids of the windows `items`, (windows, tokens), with the mask in the place of some subwords."""
         rows, places = np.indices(ids.shape)
         draws = uniform_draws(self.seed, epoch, items[rows.ravel()], places.ravel())[:, 0].reshape(ids.shape)
         is_piece = (places > 0) & (places < self.lengths[items][:, None] - 1)  # not [CLS], not [SEP]
@@ -135,25 +135,25 @@ class NerTask:
         return {"tags": -self.model.crf.log_likelihood(emissions, inputs["tags"], words, opens, closes).sum()}
 
     def evaluate(self) -> Metrics:
-        return self.dev.figures(self.entity_model) if self.dev else {}
+        return self.dev.metrics(self.entity_model) if self.dev else {}
 
 
-class Dev:
+class NerDevSet:
     """Dev sentences, cut once, and what a model scores on them."""
 
-    def __init__(self, examples: Sequence[Example], cutter: Cutter, precision: str) -> None:
-        self.cutter, self.precision = cutter, precision
-        self.pieces = cutter([example.tokens for example in examples])
+    def __init__(self, examples: Sequence[Example], splitter: WordSplitter, precision: str) -> None:
+        self.splitter, self.precision = splitter, precision
+        self.subwords = splitter([example.tokens for example in examples])
         self.gold = [strict_spans(example.tags) for example in examples]
         self.untaggable = [example.untaggable for example in examples]
 
-    def figures(self, model: EntityModel) -> Metrics:
+    def metrics(self, model: EntityModel) -> Metrics:
         """Strict precision, recall and F1, and of several types each one's F1."""
         found, types = self._decoded(model).token_spans(), model.labels.types
         counts = count_entities(self.gold, self.untaggable, found, np.arange(len(self.gold)), types)
-        figures = entity_figures(counts, types, intervals=False)
+        metrics = entity_metrics(counts, types, intervals=False)
         shown = ["precision", "recall", "f1", *([f"f1/{name}" for name in types] if types[1:] else [])]
-        return {f"dev/{name}": figures[name] for name in shown if name in figures}
+        return {f"dev/{name}": metrics[name] for name in shown if name in metrics}
 
     def temperature(self, model: EntityModel) -> float:
         """What scores are best divided by."""
@@ -164,9 +164,9 @@ class Dev:
         device = model.network.device
         precision, size = resolve_precision(self.precision, device), best_batch_tokens(device)
         base = model.network.backbone
-        packed = pack_for(len(self.pieces.ids), base, precision, size)  # anew, as the weights have changed
-        emissions = emissions_of(model, self.pieces, self.cutter, precision, size, packed)
-        return decode(model, emissions, self.pieces.words)
+        packed = pack_for(len(self.subwords.ids), base, precision, size)  # anew, as the weights have changed
+        emissions = emissions_of(model, self.subwords, self.splitter, precision, size, packed)
+        return decode(model, emissions, self.subwords.words)
 
 
 def tag_numbers(examples: Sequence[Example], labels: LabelSet) -> NDArray[np.int64]:

@@ -1,1 +1,1 @@
-"""Questions whose answer stands in a text: read, learnt from, scored and answered."""
+"""Questions whose answer is a span of a text: read, trained on, scored and answered."""

@@ -18,10 +18,10 @@ from bertrelay.hardware import as_device, release_memory, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.progress import log
 from domain.biomedical.documents.document import Span, shown_id
-from domain.biomedical.qa.decoding import NBest, Spans, n_best, null_scores, spans_in_windows, with_no_answer
+from domain.biomedical.qa.decoding import CandidateSpans, NBest, n_best, null_scores, spans_in_windows, with_no_answer
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.settings import CANDIDATES
-from domain.biomedical.qa.subwords import Cutter, Pieces
+from domain.biomedical.qa.subwords import PairSplitter, PairSubwords
 from domain.biomedical.windows import Integers, Windows, blocks, one_ahead
 from domain.sentences import sentence_spans
 
@@ -29,7 +29,7 @@ BLOCK_CHARACTERS = 400_000
 """Questions and texts of as many characters are read, sorted and computed together; the unit of memory."""
 
 
-class Asked(NamedTuple):
+class QuestionInput(NamedTuple):
     """A question and the text that should answer it.
 
     id: names it when something is wrong with it.
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     id: str = ""
 
 
-class Found(NamedTuple):
+class AnswerSpan(NamedTuple):
     """What may be an answer: characters [start, end) of the text, or −1 and −1 for none.
 
     score: the sum of two logits; those of different texts can be compared. probability: that it is the right one.
@@ -54,20 +54,20 @@ class Found(NamedTuple):
 
 def find_answers(
     model: AnswerModel,
-    questions: Iterable[Asked],
+    questions: Iterable[QuestionInput],
     *,
     top: int = 5,
     precision: str = "auto",
     batch_tokens: int | None = None,
     block_characters: int = BLOCK_CHARACTERS,
-    refused: Callable[[Asked], None] | None = None,
-) -> Iterator[list[Found]]:
+    refused: Callable[[QuestionInput], None] | None = None,
+) -> Iterator[list[AnswerSpan]]:
     """The best answers to each question, in the order of `questions`, which is read as a stream, a block ahead.
 
     top: how many, 21 at most; there is always one, and no answer may be among them, as the first too. Texts that
         several questions of a block are asked of are cut once.
-    batch_tokens: the most pieces in a batch, padding included; chosen by the device when not given.
-    refused: told of a question that leaves its text no room in a window, which then has an empty list; without it
+    batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
+    refused: called with a question that leaves its text no space in a window, which then has an empty list; without it
         such a question raises RequestError.
     """
     found = predict_blocks(
@@ -83,96 +83,103 @@ def find_answers(
             yield [] if is_out else answers
 
 
-def answers_of(model: AnswerModel, nbest: NBest, top: int) -> list[list[Found]]:
+def answers_of(model: AnswerModel, nbest: NBest, top: int) -> list[list[AnswerSpan]]:
     """The `top` best choices of each question with their calibrated probabilities."""
     choices = with_no_answer(nbest, model.threshold)
     columns = (choices.starts, choices.ends, choices.scores, choices.probabilities(model.temperature))
     rows = zip(*(column[:, :top].tolist() for column in columns), strict=True)
-    return [[Found(*each) for each in zip(*row, strict=True) if each[2] > -np.inf] for row in rows]
+    return [[AnswerSpan(*each) for each in zip(*row, strict=True) if each[2] > -np.inf] for row in rows]
 
 
 def predict_blocks(
     model: AnswerModel,
-    questions: Iterable[Asked],
+    questions: Iterable[QuestionInput],
     *,
     precision: str = "auto",
     batch_tokens: int | None = None,
     block_characters: int = BLOCK_CHARACTERS,
-    refused: Callable[[Asked], None],
+    refused: Callable[[QuestionInput], None],
 ) -> Iterator[tuple[list[bool], NBest]]:
     """Of each block which questions were too long, and the n-best of all; the next block is cut meanwhile."""
-    precision, cutter = resolve_precision(precision, model.network.device), Cutter(model.tokenizer)
+    precision, splitter = resolve_precision(precision, model.network.device), PairSplitter(model.tokenizer)
     batch_tokens = best_batch_tokens(model.network.device, batch_tokens)
     packed: Packed = {}
-    for block, pieces in one_ahead(_cut(cutter, questions, block_characters)):
-        is_too_long = pieces.too_long(model.max_tokens, model.stride).tolist()
+    for block, subwords in one_ahead(_cut(splitter, questions, block_characters)):
+        is_too_long = subwords.too_long(model.max_tokens, model.stride).tolist()
         for asked, is_out in zip(block, is_too_long, strict=True):
             if is_out:
                 refused(asked)
-        packed = packed or pack_for(pieces.to_read, model.network.backbone, precision, batch_tokens)
-        yield is_too_long, nbest_of(model, pieces, cutter, precision, batch_tokens, packed)
+        packed = packed or pack_for(subwords.to_read, model.network.backbone, precision, batch_tokens)
+        yield is_too_long, nbest_of(model, subwords, splitter, precision, batch_tokens, packed)
         release_memory()
 
 
-def _cut(cutter: Cutter, questions: Iterable[Asked], block_characters: int) -> Iterator[tuple[list[Asked], Pieces]]:
+def _cut(
+    splitter: PairSplitter, questions: Iterable[QuestionInput], block_characters: int
+) -> Iterator[tuple[list[QuestionInput], PairSubwords]]:
     for block in blocks(questions, lambda asked: len(asked.question) + len(asked.context), block_characters):
-        yield block, cutter([asked.question for asked in block], [asked.context for asked in block])
+        yield block, splitter([asked.question for asked in block], [asked.context for asked in block])
 
 
-def refuse_too_long(model: AnswerModel, asked: Asked) -> None:
-    """Raises RequestError for a question that leaves its text no room."""
+def refuse_too_long(model: AnswerModel, asked: QuestionInput) -> None:
+    """Raises RequestError for a question that leaves its text no space."""
     name = shown_id(asked.id)
     raise RequestError(f"question {name!r}: {too_long(model)}" if name else f"a question: {too_long(model)}")
 
 
 def too_long(model: AnswerModel) -> str:
-    """What is wrong with a question that leaves its text no room in a window of this model, and what to do."""
+    """What is wrong with a question that leaves its text no space in a window of this model, and what to do."""
     return (
-        f"too long: a window of {model.max_tokens} pieces must hold it and {model.stride} of the text at least, and "
+        f"too long: a window of {model.max_tokens} subwords must hold it and {model.stride} of the text at least, and "
         "nothing of a question is cut off. Shorten it, or train a model with a larger max_tokens or a smaller stride."
     )
 
 
-def tell_refused(model: AnswerModel, ids: Sequence[str], where: str = "") -> None:
+def log_too_long(model: AnswerModel, ids: Sequence[str], where: str = "") -> None:
     """Says how many questions are too long for the model, where there are any, and what becomes of them."""
     if ids:
-        said = f"{where}{len(ids):,} questions count as not answered, {shown_id(ids[0])!r} the first"
-        log(f"{said}: {too_long(model)}")
+        summary = f"{where}{len(ids):,} questions count as not answered, {shown_id(ids[0])!r} the first"
+        log(f"{summary}: {too_long(model)}")
 
 
 def nbest_of(
-    model: AnswerModel, pieces: Pieces, cutter: Cutter, precision: str, batch_tokens: int, packed: Packed
+    model: AnswerModel,
+    subwords: PairSubwords,
+    splitter: PairSplitter,
+    precision: str,
+    batch_tokens: int,
+    packed: Packed,
 ) -> NBest:
     """The n-best of each question over all its windows, in characters; the windows of all share their batches."""
-    network, windows = model.network, pieces.windows(model.max_tokens, model.stride)
-    lengths = cutter.lengths(pieces, windows)
-    nulls = np.full(len(pieces.context_of), np.inf)
+    network, windows = model.network, subwords.windows(model.max_tokens, model.stride)
+    lengths = splitter.lengths(subwords, windows)
+    nulls = np.full(len(subwords.context_of), np.inf)
     none = np.zeros(0, np.int64)
-    parts = [Spans(none, none, none, none, np.zeros(0))]
+    parts = [CandidateSpans(none, none, none, none, np.zeros(0))]
     with computing(network, precision), using(packed):
         for rows, width, height in sorted_batches(lengths, batch_tokens, model.max_tokens):
             chosen = windows.chosen(rows)
-            batch = cutter.batch(pieces, chosen, width, height)
+            batch = splitter.batch(subwords, chosen, width, height)
             scores = network(**{name: tensor.to(network.device) for name, tensor in batch.items()})[: len(rows)]
             np.minimum.at(nulls, chosen.sequences, null_scores(scores))
             if model.whole_words:
-                is_edge = cutter.edges(pieces, chosen, width).to(scores.device)
+                is_edge = splitter.edges(subwords, chosen, width).to(scores.device)
                 scores = scores.masked_fill(~is_edge, -torch.inf)
             spans = spans_in_windows(scores, model.max_answer_tokens, CANDIDATES)
-            parts.append(_in_characters(spans, pieces, chosen, cutter.begins(pieces, chosen)))
-    return n_best(Spans(*map(np.concatenate, zip(*parts, strict=True))), nulls, CANDIDATES)
+            parts.append(_in_characters(spans, subwords, chosen, splitter.begins(subwords, chosen)))
+    return n_best(CandidateSpans(*map(np.concatenate, zip(*parts, strict=True))), nulls, CANDIDATES)
 
 
-def _in_characters(spans: Spans, pieces: Pieces, windows: Windows, begins: Integers) -> Spans:
-    """Spans of windows' columns as spans of questions' texts."""
-    moved = (windows.starts - begins)[spans.owners]  # from a column to the piece of all contexts
-    questions, contexts = windows.sequences[spans.owners], pieces.contexts
+def _in_characters(spans: CandidateSpans, subwords: PairSubwords, windows: Windows, begins: Integers) -> CandidateSpans:
+    """CandidateSpans of windows' columns as spans of questions' texts."""
+    moved = (windows.starts - begins)[spans.owners]  # from a column to the subword of all contexts
+    questions, contexts = windows.sequences[spans.owners], subwords.contexts
     starts, ends = contexts.starts[spans.starts + moved], contexts.ends[spans.ends - 1 + moved]
-    return Spans(questions, questions, starts, ends, spans.scores)
+    return CandidateSpans(questions, questions, starts, ends, spans.scores)
 
 
 TOP = 5
-"""Candidates that are told of a question when nobody asks for more."""
+"""Candidates of a question by default."""
 
 
 class Candidate(NamedTuple):
@@ -189,7 +196,7 @@ class Reply:
     """What a context answers to a question.
 
     nbest: the candidates, the best first; that the context does not answer may be one of them, the first too.
-    sentence: what the answer stands in, a sentence or several; empty where there is no answer.
+    sentence: the sentence or sentences that the answer is in; empty where there is no answer.
     """
 
     nbest: Sequence[Candidate]
@@ -287,16 +294,16 @@ class QuestionAnswerer:
         blocks = iter([pairs]) if batch_size is None else iter(lambda: list(islice(pairs, batch_size)), [])
         for block in blocks:
             replies = self.replies(block, top=top, precision=precision, batch_tokens=batch_tokens)
-            yield from (reply for reply in replies if reply is not None)  # nobody takes refused ones, so they raise
+            yield from (reply for reply in replies if reply is not None)  # without a callback refused ones raise
 
     def answer(
         self, question: str, context: str, *, top: int = TOP, precision: str = "auto", batch_tokens: int | None = None
     ) -> Reply:
         """What `context` answers to `question`.
 
-        top: the most candidates told, 20 at most.
-        batch_tokens: the most pieces in a batch, padding included; chosen by the device when not given.
-        Raises RequestError for an empty question or context, and for a question that leaves a context no room.
+        top: the most candidates in a reply, 20 at most.
+        batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
+        Raises RequestError for an empty question or context, and for a question that leaves a context no space.
         """
         (reply,) = self.answer_many([(question, context)], top=top, precision=precision, batch_tokens=batch_tokens)
         return reply
@@ -314,16 +321,16 @@ class QuestionAnswerer:
 
     def replies(
         self,
-        asked: Iterable[Asked],
+        asked: Iterable[QuestionInput],
         *,
         top: int = TOP,
         precision: str = "auto",
         batch_tokens: int | None = None,
-        refused: Callable[[Asked], None] | None = None,
+        refused: Callable[[QuestionInput], None] | None = None,
     ) -> Iterator[Reply | None]:
         """Streams a reply for each of `asked`, as `answer_many` does.
 
-        refused: told of a question that leaves its context no room, which then has None; without it that raises.
+        refused: called with a question that leaves its context no space, which then has None; without it that raises.
         """
         if not 1 <= top <= CANDIDATES:
             raise RequestError(
@@ -345,28 +352,28 @@ class QuestionAnswerer:
             yield _reply(found, context, sentences) if found else None
 
 
-def _checked(asked: Iterable[tuple[str, str]]) -> Iterator[Asked]:
+def _checked(asked: Iterable[tuple[str, str]]) -> Iterator[QuestionInput]:
     for place, (question, context) in enumerate(each_pair(asked, "answer")):
         for name, text in (("question", question), ("context", context)):
             if not text.strip():
                 raise RequestError(f"answer: expected a {name}, found an empty one at position {place}; leave it out")
-        yield Asked(question, context, str(place))
+        yield QuestionInput(question, context, str(place))
 
 
-def _remembered(asked: Iterable[Asked], reading: "deque[str]") -> Iterator[Asked]:
+def _remembered(asked: Iterable[QuestionInput], reading: "deque[str]") -> Iterator[QuestionInput]:
     for each in asked:
         reading.append(each.context)
         yield each
 
 
-def _reply(found: Sequence[Found], context: str, sentences: Sequence[Span]) -> Reply:
+def _reply(found: Sequence[AnswerSpan], context: str, sentences: Sequence[Span]) -> Reply:
     nbest = [_candidate(each, context) for each in found]
     best = nbest[0]
     sentence = "" if best.start is None or best.end is None else _around(best.start, best.end, context, sentences)
     return Reply(nbest, sentence)
 
 
-def _candidate(found: Found, context: str) -> Candidate:
+def _candidate(found: AnswerSpan, context: str) -> Candidate:
     if found.start < 0:
         return Candidate("", None, None, found.probability)
     return Candidate(context[found.start : found.end], found.start, found.end, found.probability)

@@ -42,10 +42,10 @@ TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 Row = dict[str, Any]
 
 
-class Source(NamedTuple):
-    """A file of questions, and where in a table their parts stand.
+class QuestionFile(NamedTuple):
+    """A file of questions, and the columns of a table.
 
-    format: told by the name where that is enough, and else by what the file holds.
+    format: found by the name where possible, else by the content.
     id_column: `id` when not given, or the lines where a table has none.
     """
 
@@ -56,7 +56,7 @@ class Source(NamedTuple):
     context_column: str = "context"
 
     def questions(self, rejects: Rejects | None = None, quiet: bool = True) -> Iterator[Question]:
-        """Streams the questions; each id stands for one. quiet: whether not to log what is left out."""
+        """Streams the questions; of one id the first. quiet: whether not to log what is left out."""
         return usable_questions(self._items(), rejects, quiet)
 
     def _items(self) -> Iterator[Item]:
@@ -73,13 +73,13 @@ class Source(NamedTuple):
 
 
 def _format_by_name(path: Path) -> TableFormat | None:
-    """The table that a file's name tells; None for JSON, which may be much, and for what has another name."""
+    """The table format that a file's name implies; None for JSON, which may be one of several, and for other names."""
     found = format_of(str(path))
     is_json = path.name.lower().removesuffix(".gz").endswith(".json")
     return None if is_json or found == "lines" else found
 
 
-def _rows(source: Source, name: TableFormat) -> Iterator[Item]:
+def _rows(source: QuestionFile, name: TableFormat) -> Iterator[Item]:
     """The rows of a table as questions. Raises RequestError for a column that is not there."""
     columns = [source.question_column, source.context_column]
     named = source.id_column or ("id" if _has_ids(source, name) else None)
@@ -87,15 +87,15 @@ def _rows(source: Source, name: TableFormat) -> Iterator[Item]:
         yield row if isinstance(row, Unusable) else _question(row)
 
 
-def _table(source: Source, name: TableFormat, columns: list[str]) -> Table:
+def _table(source: QuestionFile, name: TableFormat, columns: list[str]) -> Table:
     return Table.model_validate({"path": str(source.path), "format": name, "columns": columns})
 
 
-def _has_ids(source: Source, name: TableFormat) -> bool:
+def _has_ids(source: QuestionFile, name: TableFormat) -> bool:
     try:
         next(rows(_table(source, name, ["id"]), []), None)
     except RequestError:
-        return False  # what else is wrong, reading the other columns will tell
+        return False  # reading the other columns reports other faults
     return True
 
 
@@ -115,12 +115,12 @@ def _question(row: Record) -> Question | Unusable:
         return Unusable(row.file, row.line, fault.reason, fault.detail, name)
 
 
-def check_source(source: Source) -> None:
-    """Reads one question, which tells most of what can be wrong with a request. Raises RequestError."""
+def check_source(source: QuestionFile) -> None:
+    """Reads one question, which shows most faults of a request. Raises RequestError."""
     next(source.questions(Rejects(None, limit=1)), None)
 
 
-class SourceScan(NamedTuple):
+class QuestionScan(NamedTuple):
     """What one pass over the source found. digest: sha256 of all that decides the answers."""
 
     spans: list[Span]
@@ -132,8 +132,8 @@ class SourceScan(NamedTuple):
         return self.spans[-1].end
 
 
-def scan(source: Source, listed: Path, max_rejects: float) -> SourceScan:
-    """Reads `source` from its beginning to its end; tells what is read over, and lists in `listed` what is unusable.
+def scan(source: QuestionFile, listed: Path, max_rejects: float) -> QuestionScan:
+    """Reads all of `source`; logs what is left out, and lists in `listed` what is unusable.
 
     Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
     """
@@ -146,10 +146,10 @@ def scan(source: Source, listed: Path, max_rejects: float) -> SourceScan:
             listed.unlink()
     if not spans:
         raise RequestError(f"{source.path} holds no question that can be asked. Is it the right file, and complete?")
-    return SourceScan(spans, rejects.counts.total(), digest.hexdigest())
+    return QuestionScan(spans, rejects.counts.total(), digest.hexdigest())
 
 
-def _sizes(source: Source, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[tuple[int, int]]:
+def _sizes(source: QuestionFile, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[tuple[int, int]]:
     """The characters of each question and its context, and 1: what spans are cut by and progress counts."""
     for question in source.questions(rejects, quiet=False):
         digest.update(json.dumps([question.id, question.question, question.context]).encode())
@@ -214,7 +214,7 @@ class AnsweredFile(NamedTuple):
     """What `answer_file` did.
 
     without_answer: questions that their contexts are held not to answer. too_long: those that leave their contexts no
-        room in a window, and so have no candidate. rejected: those that could not be read.
+        space in a window, and so have no candidate. rejected: those that could not be read.
     questions_per_second: of what was computed now; None where that is nothing.
     """
 
@@ -247,10 +247,10 @@ def answer_file(
     """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
 
     questions: CSV, TSV, JSONL or Parquet with a row for each question and its context, or SQuAD's or BioASQ's JSON, of
-        which every snippet is a context; source_format when its name does not tell which.
+        which every snippet is a context; source_format when its name does not imply it.
     output: `.jsonl`, `.csv` or `.parquet`; the last two have the best candidate alone.
     page: takes an HTML page of all contexts with their answers marked.
-    top: the most candidates told of a question.
+    top: the most candidates of a question.
     whole_words: whether an answer may neither begin nor end inside a word; as the model has it when not given.
     max_rejects: the share of questions that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
     cache: where a model of the hub is kept.
@@ -265,7 +265,10 @@ def answer_file(
     from bertrelay.backbone import model_folder
     from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
 
-    source, output = Source(Path(questions), source_format, id_column, question_column, context_column), Path(output)
+    source, output = (
+        QuestionFile(Path(questions), source_format, id_column, question_column, context_column),
+        Path(output),
+    )
     check_output(output, SUFFIXES, source.path)
     if page is not None:
         check_output(Path(page), (".html",), option="page")
@@ -291,8 +294,8 @@ def answer_file(
             shards.remove()
         wait_for_all(process_group)
     if refused:
-        told = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
-        log(f"{told}: {too_long(answerer.model)}")
+        summary = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
+        log(f"{summary}: {too_long(answerer.model)}")
     rate = computed / seconds if computed else None
     return AnsweredFile(scanned.questions, without_answer, len(refused), scanned.rejected, rate)
 
@@ -320,12 +323,12 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     return dict(answered._asdict())
 
 
-def _scan(source: Source, output: Path, max_rejects: float) -> SourceScan:
+def _scan(source: QuestionFile, output: Path, max_rejects: float) -> QuestionScan:
     return scan(source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects)
 
 
 def _manifest(
-    folder: Path, scanned: SourceScan, top: int, precision: str, whole_words: bool | None
+    folder: Path, scanned: QuestionScan, top: int, precision: str, whole_words: bool | None
 ) -> dict[str, object]:
     """What decides the content of the shards, the same in every process."""
     model = Digests().of_folder(folder)
@@ -335,7 +338,7 @@ def _manifest(
 
 def _lines(
     answerer: "QuestionAnswerer",
-    source: Source,
+    source: QuestionFile,
     top: int,
     precision: str,
     batch_tokens: int | None,
@@ -343,10 +346,10 @@ def _lines(
     bar: Bar,
 ) -> Iterator[Iterator[str]]:
     """The lines of answered questions for each of `spans`."""
-    from domain.biomedical.qa.answerer import Asked
+    from domain.biomedical.qa.answerer import QuestionInput
 
     for questions in map(list, read_spans(source.questions(Rejects(None, limit=1)), spans, source.path)):
-        asked = (Asked(question.question, question.context, question.id) for question in questions)
+        asked = (QuestionInput(question.question, question.context, question.id) for question in questions)
         replies = answerer.replies(
             asked, top=top, precision=precision, batch_tokens=batch_tokens, refused=lambda _: None
         )  # a question that is refused has no candidate, by which it is known in the end
@@ -376,7 +379,7 @@ def _count(shards: Shards) -> tuple[int, list[str]]:
     return without_answer, refused
 
 
-def write_page(source: Source, shards: Shards, path: Path) -> None:
+def write_page(source: QuestionFile, shards: Shards, path: Path) -> None:
     """Writes the page of all contexts with the answers to their questions."""
     from domain.biomedical.page import answer_page
 

@@ -30,7 +30,7 @@ class _Snippet(Shape):
     document: str = ""
 
 
-class _Asked(Shape):
+class _BioasqQuestion(Shape):
     id: str | int
     body: str
     type: Type
@@ -40,7 +40,7 @@ class _Asked(Shape):
 
 def read(path: Path) -> Iterator[Item]:
     """Streams the factoid questions of a file, one for each snippet; memory holds one question at a time, and ids."""
-    lines = dict[str, int]()  # in which the question of an id stands
+    lines = dict[str, int]()  # of the question with an id
     for line, value in _values(path):
         yield from _items(value, str(path), line, lines)
 
@@ -50,7 +50,7 @@ def golds_in(path: Path) -> dict[str, tuple[Synonyms, ...]]:
     found = dict[str, tuple[Synonyms, ...]]()
     for _, value in _values(path):
         with suppress(Unfit):
-            asked = fitted(_Asked, value)
+            asked = fitted(_BioasqQuestion, value)
             golds = golds_of(asked.exact_answer) if asked.type == "factoid" else ()
             if golds:
                 found.setdefault(str(asked.id), golds)
@@ -69,7 +69,7 @@ def _values(path: Path) -> Iterator[tuple[int, Any]]:
 def _items(value: Any, file: str, line: int, lines: dict[str, int]) -> Iterator[Item]:
     name = shown_id(value.get("id")) if isinstance(value, dict) else ""
     try:
-        asked = fitted(_Asked, value)
+        asked = fitted(_BioasqQuestion, value)
         if asked.type != "factoid":
             yield LeftOut(f"a question of the type {asked.type}")
             return
@@ -77,7 +77,7 @@ def _items(value: Any, file: str, line: int, lines: dict[str, int]) -> Iterator[
             raise Unfit(DUPLICATE, f"the first with it is in line {first:,}; give each question one of its own")
         lines[str(asked.id)] = line
         if not asked.snippets:
-            raise Unfit(NO_SNIPPETS, "there is no text to look for the answer in")
+            raise Unfit(NO_SNIPPETS, "there is no text to search for the answer")
         golds = golds_of(asked.exact_answer)
     except Unfit as fault:
         yield Unusable(file, line, fault.reason, fault.detail, name)
@@ -98,13 +98,13 @@ def golds_of(exact_answer: list[str | list[str]] | str | None) -> tuple[Synonyms
 
 
 def _question(
-    asked: _Asked, golds: tuple[Synonyms, ...], number: int, snippet: _Snippet, file: str, line: int
+    asked: _BioasqQuestion, golds: tuple[Synonyms, ...], number: int, snippet: _Snippet, file: str, line: int
 ) -> Question | Unusable:
     name = f"{asked.id}_{number:03}"
     found = [aligned(snippet.text, wordings) for wordings in golds]
     answers = tuple(dict.fromkeys(answer for mentions, _ in found for answer in mentions))
-    standing = {answer.text for answer in answers}
-    others = tuple(dict.fromkeys(text for wordings in golds for text in wordings if text not in standing))
+    present = {answer.text for answer in answers}
+    others = tuple(dict.fromkeys(text for wordings in golds for text in wordings if text not in present))
     document = snippet.document or name_of([snippet.text])
     read = Question(name, asked.body, snippet.text, answers, others, False, document, str(asked.id), golds)
     try:

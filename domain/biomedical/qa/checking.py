@@ -19,7 +19,7 @@ from domain.biomedical.qa.questions import ALIGNMENTS, DUPLICATE, NOWHERE, Quest
 from domain.findings import MAX_LEAKED, MAX_UNUSABLE, Finding, Severity, Split, by_share, duplicates, spreads, worst
 
 if TYPE_CHECKING:
-    from domain.biomedical.qa.subwords import Cutter, Flags
+    from domain.biomedical.qa.subwords import Flags, PairSplitter
     from domain.biomedical.windows import Integers
 
 Part = Literal["question", "answer", "context"]
@@ -128,7 +128,7 @@ class SubwordLengths(NamedTuple):
 class SubwordCounts:
     """Tokenizes questions as a training does that is given no `max_tokens` and no `stride`."""
 
-    cutter: "Cutter"
+    splitter: "PairSplitter"
     max_tokens: int
     stride: int
 
@@ -138,19 +138,19 @@ class SubwordCounts:
         from bertrelay.backbone import load_tokenizer, model_folder, read_network_config
         from bertrelay.layout import read_layout
         from domain.biomedical.qa.model import MAX_TOKENS, default_stride
-        from domain.biomedical.qa.subwords import Cutter
+        from domain.biomedical.qa.subwords import PairSplitter
 
         folder = model_folder(model)
         layout = read_layout(folder)
         transformer = folder / layout.transformer_folder
         config = read_network_config(transformer)
         size = min(MAX_TOKENS, (config and config.max_position_embeddings) or MAX_TOKENS)
-        return cls(Cutter(load_tokenizer(transformer, layout.lower_case)), size, default_stride(size))
+        return cls(PairSplitter(load_tokenizer(transformer, layout.lower_case)), size, default_stride(size))
 
     def __call__(self, questions: Sequence[Question]) -> SubwordLengths:
         from domain.biomedical.qa.subwords import Golds, training_faults
 
-        subwords = self.cutter([each.question for each in questions], [each.context for each in questions])
+        subwords = self.splitter([each.question for each in questions], [each.context for each in questions])
         golds = Golds.of(questions, subwords)
         faults = training_faults(questions, subwords, golds, self.max_tokens, self.stride)
         contexts = subwords.contexts.lengths[subwords.context_of]
@@ -236,13 +236,13 @@ def _offsets(surveys: Surveys) -> Finding:
     rows = [row for found in surveys.values() for row in found.of(NOWHERE)]
     lost = len(rows) + notes["nowhere"]
     summary = [f"{len(rows):,} questions cannot be used: {reasons(rows)}"] if rows else []
-    if notes["mended"]:
-        summary.append(f"{notes['mended']:,} answers are a few characters off their offsets; reading corrects them")
+    if notes["corrected"]:
+        summary.append(f"{notes['corrected']:,} answers are a few characters off their offsets; reading corrects them")
     if notes["nowhere"]:
         summary.append(f"{notes['nowhere']:,} further answers are not in their context: scored by, not trained on")
     severity: Severity = by_share(lost, _whole(surveys), MAX_UNUSABLE) if lost else "warn" if summary else "good"
     good = "every answer is at its offset" if notes["in place"] else "no answer came with an offset"
-    return Finding("offsets", severity, "; ".join(summary) or good, {"mended": notes["mended"], "nowhere": lost})
+    return Finding("offsets", severity, "; ".join(summary) or good, {"mended": notes["corrected"], "nowhere": lost})
 
 
 def _aligned(surveys: Surveys) -> Iterator[Finding]:
@@ -256,7 +256,7 @@ def _aligned(surveys: Surveys) -> Iterator[Finding]:
 
 
 def _answers(surveys: Surveys) -> Finding:
-    """Questions without an answer: impossible ones, and those that nobody says so of."""
+    """Questions without an answer: impossible ones, and unlabelled ones."""
     trained = surveys.get("train", next(iter(surveys.values())))
     summary = [
         f"{split}: {len(found.words['answer']):,} answers to {found.questions:,} questions, "

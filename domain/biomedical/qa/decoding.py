@@ -1,4 +1,4 @@
-"""Scores of pieces to the spans that may be the answer, the best first, and how likely each of them is.
+"""Scores of subwords to the spans that may be the answer, the best first, and how likely each of them is.
 
 Of spans with equal scores the one that begins first is the better one, and then the shorter one.
 """
@@ -23,11 +23,11 @@ from domain.biomedical.windows import Integers
 Floats = NDArray[np.float64]
 
 
-class Spans(NamedTuple):
-    """Spans that may be answers, all (spans,).
+class CandidateSpans(NamedTuple):
+    """CandidateSpans that may be answers, all (spans,).
 
-    owners: whose answers they are, those of a window, then of a question. texts: which text they stand in.
-    starts, ends: [start, end) there. scores: those of the first and the last piece, added.
+    owners: whose answers they are, those of a window, then of a question. texts: which text they are in.
+    starts, ends: [start, end) there. scores: those of the first and the last subword, added.
     """
 
     owners: Integers
@@ -36,9 +36,9 @@ class Spans(NamedTuple):
     ends: Integers
     scores: Floats
 
-    def chosen(self, which: NDArray[np.generic]) -> "Spans":
+    def chosen(self, which: NDArray[np.generic]) -> "CandidateSpans":
         """Some of the spans."""
-        return Spans(*(each[which] for each in self))
+        return CandidateSpans(*(each[which] for each in self))
 
 
 class NBest(NamedTuple):
@@ -61,7 +61,7 @@ class NBest(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What may be the answer to each question, best first, all (questions, top + 1); −1 and −1 stand for no answer."""
+    """What may be the answer to each question, best first, all (questions, top + 1); −1 and −1 mean no answer."""
 
     texts: Integers
     starts: Integers
@@ -74,10 +74,10 @@ class Choices(NamedTuple):
         return found
 
 
-def spans_in_windows(scores: Tensor, longest: int, top: int) -> Spans:
+def spans_in_windows(scores: Tensor, longest: int, top: int) -> CandidateSpans:
     """The best spans of each window for scores (windows, tokens, 2), `top` of them and what is as good as the last.
 
-    longest: pieces of a span at most. starts and ends count columns; column 0 stands for no answer and is in none.
+    longest: subwords of a span at most. starts and ends count columns; column 0 means no answer and is in none.
     """
     longest = min(longest, scores.shape[1])
     starts, ends = scores.unbind(-1)  # (windows, tokens)
@@ -88,7 +88,7 @@ def spans_in_windows(scores: Tensor, longest: int, top: int) -> Spans:
     places = ((sums >= least) & (sums > -torch.inf)).nonzero(as_tuple=True)
     windows, flat, found = (each.cpu().numpy() for each in (*places, sums[places]))
     firsts = flat // longest
-    return Spans(windows, windows, firsts, firsts + flat % longest + 1, found.astype(np.float64))
+    return CandidateSpans(windows, windows, firsts, firsts + flat % longest + 1, found.astype(np.float64))
 
 
 def null_scores(scores: Tensor) -> Floats:
@@ -96,7 +96,7 @@ def null_scores(scores: Tensor) -> Floats:
     return scores[:, 0].sum(-1).double().cpu().numpy()
 
 
-def n_best(spans: Spans, nulls: Floats, top: int) -> NBest:
+def n_best(spans: CandidateSpans, nulls: Floats, top: int) -> NBest:
     """The `top` best of each owner's spans; of equal ones, found in several windows, the best one alone.
 
     nulls: the scores of no answer, (owners,).
@@ -122,7 +122,7 @@ def pooled(found: NBest, pool_of: Integers, pools: int) -> NBest:
     """
     rows, ranks = np.nonzero(found.scores > -np.inf)
     texts, starts, ends = (each[rows, ranks] for each in found[:3])
-    spans = Spans(pool_of[rows], texts, starts, ends, found.scores[rows, ranks])
+    spans = CandidateSpans(pool_of[rows], texts, starts, ends, found.scores[rows, ranks])
     nulls = np.full(pools, np.inf)
     np.minimum.at(nulls, pool_of, found.nulls)
     return n_best(spans, nulls, found.scores.shape[1])
@@ -183,7 +183,7 @@ class Pools:
 
     @property
     def known(self) -> Integers:
-        """The places of the scored questions of which somebody knows what is right."""
+        """The places of the scored questions with gold answers."""
         return np.flatnonzero([question.has_gold for question in self.scored])
 
     def nbest(self, found: NBest) -> NBest:
@@ -212,7 +212,7 @@ def _joined(name: str, members: Sequence[Question]) -> Question:
 
 
 def scores_at(pools: Pools, nbest: NBest, threshold: float | None) -> dict[str, Score]:
-    """How right the best choices are, by id; of questions alone of which somebody knows what is right."""
+    """How right the best choices are, by id; of questions with gold answers alone."""
     best = [texts[0] for texts in pools.texts(with_no_answer(nbest, threshold))]
     return scores({question.id: answer for question, answer in zip(pools.scored, best, strict=True)}, pools.scored)
 

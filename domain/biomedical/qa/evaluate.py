@@ -16,32 +16,32 @@ from bertrelay.hardware import default_device
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.qa import bioasq
-from domain.biomedical.qa.answerer import Asked, predict_blocks, tell_refused
+from domain.biomedical.qa.answerer import QuestionInput, log_too_long, predict_blocks
 from domain.biomedical.qa.decoding import Floats, NBest, Pools, with_no_answer
 from domain.biomedical.qa.metrics import (
     FactoidScore,
     Score,
     ScoredText,
     best_answers,
-    factoid_figures,
+    factoid_metrics,
     factoid_scores,
-    figures,
     golds_by_pool,
     scores,
+    squad_metrics,
 )
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.question_files import question_format_of
 from domain.biomedical.qa.questions import Question, Synonyms
 from domain.biomedical.qa.settings import QaEvaluateSettings, QuestionSource
-from domain.biomedical.qa.subwords import Cutter, Golds, count_long_answers, read_all
+from domain.biomedical.qa.subwords import Golds, PairSplitter, count_long_answers, read_all
 from domain.sentences import sentence_spans
 
-FACTOID_FIGURES = {"strict_accuracy": "strict", "lenient_accuracy": "lenient", "mrr": "reciprocal_rank"}
-"""The figures of BioASQ's evaluator, and the fields of a question's score that they are the means of."""
+FACTOID_METRICS = {"strict_accuracy": "strict", "lenient_accuracy": "lenient", "mrr": "reciprocal_rank"}
+"""The metrics of BioASQ's evaluator, and the fields of a question's score that they are the means of."""
 EXAMPLES_KEPT = 12
 """Questions answered right, and answered wrong, that are kept for the report; of each so many."""
 AROUND = 400
-"""Characters of a text that are kept on either side of an example's answer."""
+"""Characters of a text that are kept before and after an example's answer."""
 
 
 class Choice(NamedTuple):
@@ -56,7 +56,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Predictions:
+class AnswerPredictions:
     """What a model answers to the questions that are scored.
 
     spans: the n-best of what is asked, which pools then share. choices: of each question that is scored, best first.
@@ -97,18 +97,18 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
     write_json(context.output / "slices.json", slices(_placed(found), score_of))
     write_json(context.output / "examples.json", shown, compact=True)
     published = {f"published_{name}": value for name, value in settings.published.items()}
-    told = {
+    metrics = {
         **_squad(found, score_of),
         **_bioasq(found, _golds_in(settings.test)),
         **_baseline(found.pools),
         **_calibration(found, score_of),
     }
-    return {**told, **published, **_counts(model, found)}
+    return {**metrics, **published, **_counts(model, found)}
 
 
-def answered(model: AnswerModel, pools: Pools, precision: str, batch_tokens: int | None) -> Predictions:
-    """What `model` answers to the questions of `pools`; one that is too long is told of, and has no answer."""
-    asked = [Asked(each.question, each.context, each.id) for each in pools.asked]
+def answered(model: AnswerModel, pools: Pools, precision: str, batch_tokens: int | None) -> AnswerPredictions:
+    """What `model` answers to the questions of `pools`; one that is too long is logged, and has no answer."""
+    asked = [QuestionInput(each.question, each.context, each.id) for each in pools.asked]
     refused: list[str] = []
     parts, done = [], 0
     with progress("answering", len(asked), "questions") as bar:
@@ -119,23 +119,23 @@ def answered(model: AnswerModel, pools: Pools, precision: str, batch_tokens: int
             parts.append(block._replace(texts=block.texts + done))
             done += len(block.nulls)
             bar.advance(len(block.nulls))
-    tell_refused(model, refused)
+    log_too_long(model, refused)
     return _read_off(model, pools, NBest(*map(np.concatenate, zip(*parts, strict=True))))
 
 
-def _read_off(model: AnswerModel, pools: Pools, spans: NBest) -> Predictions:
+def _read_off(model: AnswerModel, pools: Pools, spans: NBest) -> AnswerPredictions:
     choices = with_no_answer(pools.nbest(spans), model.threshold)
     calibrated, uncalibrated = (choices.probabilities(each) for each in (model.temperature, 1.0))
     columns = (*choices, calibrated)
     rows = zip(pools.texts(choices), *(column.tolist() for column in columns), strict=True)
     found = [[Choice(*each) for each in zip(*row, strict=False)] for row in rows]  # those beyond the texts are none
-    return Predictions(pools, spans, found, calibrated[:, 0], uncalibrated[:, 0])
+    return AnswerPredictions(pools, spans, found, calibrated[:, 0], uncalibrated[:, 0])
 
 
-def _squad(found: Predictions, score_of: Mapping[str, Score]) -> Metrics:
+def _squad(found: AnswerPredictions, score_of: Mapping[str, Score]) -> Metrics:
     """Exact match and F1 with intervals over questions: over all, and where some are impossible, of both kinds."""
-    told: Metrics = {}
-    exact = figures(score_of, found.pools.scored)
+    metrics: Metrics = {}
+    exact = squad_metrics(score_of, found.pools.scored)
     impossible = {question.id for question in found.pools.scored if question.impossible}
     groups = {
         "": set(score_of),
@@ -146,12 +146,12 @@ def _squad(found: Predictions, score_of: Mapping[str, Score]) -> Metrics:
         for name in Score._fields:
             if prefix + name in exact:
                 values = np.array([getattr(each, name) for key, each in score_of.items() if key in names])
-                told |= with_interval(prefix + name, share, values)
-    return {**told, **exact, "scored": len(score_of)}
+                metrics |= with_interval(prefix + name, share, values)
+    return {**metrics, **exact, "scored": len(score_of)}
 
 
-def _bioasq(found: Predictions, in_files: Mapping[str, Sequence[Synonyms]]) -> Metrics:
-    """BioASQ's figures with intervals over questions, where there are questions of its kind.
+def _bioasq(found: AnswerPredictions, in_files: Mapping[str, Sequence[Synonyms]]) -> Metrics:
+    """The metrics of BioASQ with intervals over questions, where there are questions of its kind.
 
     in_files: the gold answers that the files have, by id; those that could not be asked count as not answered.
     """
@@ -165,22 +165,22 @@ def _bioasq(found: Predictions, in_files: Mapping[str, Sequence[Synonyms]]) -> M
         "": [each for each in score_of.values() if each is not None],
         "with_unanswered/": [each or nothing for each in score_of.values()],
     }
-    told: Metrics = {}
+    metrics: Metrics = {}
     for prefix, known in groups.items():
-        for figure, field in FACTOID_FIGURES.items():
-            told |= with_interval(prefix + figure, share, np.array([getattr(each, field) for each in known]))
-    return {**told, **factoid_figures(score_of)}
+        for metric, field in FACTOID_METRICS.items():
+            metrics |= with_interval(prefix + metric, share, np.array([getattr(each, field) for each in known]))
+    return {**metrics, **factoid_metrics(score_of)}
 
 
-def _texts(found: Predictions) -> dict[str, list[ScoredText]]:
+def _texts(found: AnswerPredictions) -> dict[str, list[ScoredText]]:
     """Every span that was kept of any of its texts, by the question's id: what is equal is joined before it is cut."""
-    told: dict[str, list[ScoredText]] = {question.id: [] for question in found.pools.scored}
+    texts: dict[str, list[ScoredText]] = {question.id: [] for question in found.pools.scored}
     spans, pools = found.spans, found.pools
     rows, ranks = np.nonzero(spans.scores > -np.inf)
     columns = (each[rows, ranks].tolist() for each in (spans.starts, spans.ends, spans.scores))
     for row, start, end, score in zip(rows.tolist(), *columns, strict=True):
-        told[pools.scored[pools.pool_of[row]].id].append(ScoredText(pools.asked[row].context[start:end], score))
-    return told
+        texts[pools.scored[pools.pool_of[row]].id].append(ScoredText(pools.asked[row].context[start:end], score))
+    return texts
 
 
 def _golds_in(sources: Sequence[QuestionSource]) -> dict[str, tuple[Synonyms, ...]]:
@@ -189,8 +189,8 @@ def _golds_in(sources: Sequence[QuestionSource]) -> dict[str, tuple[Synonyms, ..
     return {name: golds for path in files for name, golds in bioasq.golds_in(Path(path)).items()}
 
 
-def _placed(found: Predictions) -> list[Question]:
-    """The scored questions with right answers where they stand: in the text answered from, else in the first one."""
+def _placed(found: AnswerPredictions) -> list[Question]:
+    """The scored questions with the right answers of the text answered from, else of the first text that has one."""
     members: dict[int, list[int]] = {}
     for asked, pool in enumerate(found.pools.pool_of.tolist()):
         members.setdefault(pool, []).append(asked)
@@ -210,10 +210,10 @@ def _baseline(pools: Pools) -> Metrics:
         start, end = next(iter(sentence_spans(context)), (0, 0))
         firsts[context] = context[start:end]
     found = scores({question.id: firsts[question.context] for question in pools.scored}, pools.scored)
-    return {f"first_sentence/{name}": value for name, value in figures(found, pools.scored).items()}
+    return {f"first_sentence/{name}": value for name, value in squad_metrics(found, pools.scored).items()}
 
 
-def _calibration(found: Predictions, score_of: Mapping[str, Score]) -> Metrics:
+def _calibration(found: AnswerPredictions, score_of: Mapping[str, Score]) -> Metrics:
     """How far probabilities are from the share of exact matches, with the model's temperature and without."""
     is_right, known = np.array([each.exact_match == 1 for each in score_of.values()], bool), found.pools.known
     return {
@@ -222,37 +222,37 @@ def _calibration(found: Predictions, score_of: Mapping[str, Score]) -> Metrics:
     }
 
 
-def _counts(model: AnswerModel, found: Predictions) -> Metrics:
+def _counts(model: AnswerModel, found: AnswerPredictions) -> Metrics:
     """What there was to answer."""
     asked = found.pools.asked
-    pieces = Cutter(model.tokenizer)([each.question for each in asked], [each.context for each in asked])
+    subwords = PairSplitter(model.tokenizer)([each.question for each in asked], [each.context for each in asked])
     return {
         "questions": len(found.pools.scored),
-        "texts": len(pieces.contexts.lengths),
-        "longest_text_pieces": int(pieces.contexts.lengths.max(initial=0)),
-        "beyond_max_answer_tokens": count_long_answers(asked, Golds.of(asked, pieces), model.max_answer_tokens),
+        "texts": len(subwords.contexts.lengths),
+        "longest_text_pieces": int(subwords.contexts.lengths.max(initial=0)),
+        "beyond_max_answer_tokens": count_long_answers(asked, Golds.of(asked, subwords), model.max_answer_tokens),
         "answered": sum(best[0].text != "" for best in found.choices),
     }
 
 
-def _write_nbest(found: Predictions, context: StageContext) -> None:
-    """A line for each question: its id and its choices; `context` says of a pool which of its texts one stands in."""
+def _write_nbest(found: AnswerPredictions, context: StageContext) -> None:
+    """A line for each question: its id and its choices; `context` is the text of a pool that one is from."""
     with (
         atomic_write(context.output / "nbest.jsonl") as building,
         building.open("w", encoding="utf-8", newline="\n") as file,
     ):
         for question, choices in zip(found.pools.scored, found.choices, strict=True):
-            listed = [_told(choice, question, found.pools) for choice in choices]
+            listed = [_candidate_row(choice, question, found.pools) for choice in choices]
             file.write(json.dumps({"id": question.id, "nbest": listed}, ensure_ascii=False) + "\n")
 
 
-def _told(choice: Choice, question: Question, pools: Pools) -> dict[str, object]:
-    told = choice._asdict()
-    asked = pools.asked[told.pop("asked")].id
-    return told if asked == question.id or choice.start < 0 else {**told, "context": asked}
+def _candidate_row(choice: Choice, question: Question, pools: Pools) -> dict[str, object]:
+    row = choice._asdict()
+    asked = pools.asked[row.pop("asked")].id
+    return row if asked == question.id or choice.start < 0 else {**row, "context": asked}
 
 
-def _examples(found: Predictions, score_of: Mapping[str, Score]) -> dict[str, list[dict[str, object]]]:
+def _examples(found: AnswerPredictions, score_of: Mapping[str, Score]) -> dict[str, list[dict[str, object]]]:
     """Questions spread evenly over the data: answered right, and wrong."""
     exact = {
         place: score_of[question.id].exact_match == 1
@@ -275,7 +275,7 @@ def spread_evenly(places: Sequence[int], most: int) -> list[int]:
     return [places[number * len(places) // kept] for number in range(kept)]
 
 
-def _example(found: Predictions, place: int) -> dict[str, object]:
+def _example(found: AnswerPredictions, place: int) -> dict[str, object]:
     """A question, what is right and what was answered, and the text around both as `passages` with their places."""
     question, best = found.pools.scored[place], found.choices[place][0]
     asked = found.pools.asked[best.asked] if best.start >= 0 else question
@@ -293,7 +293,7 @@ def _example(found: Predictions, place: int) -> dict[str, object]:
 
 
 def passages(text: str, marks: Sequence[tuple[int, int, str]]) -> list[dict[str, object]]:
-    """The parts of `text` around its marks (start, end, kind), in order; each with the marks that stand in it.
+    """The parts of `text` around its marks (start, end, kind), in order; each with the marks inside it.
 
     Parts that touch one another are one. Without a mark the beginning of the text is shown.
     """
@@ -348,11 +348,11 @@ def _of(questions: Sequence[Question], score_of: Mapping[str, Score], way: Calla
     for question in questions:
         members.setdefault(way(question), []).append(score_of[question.id])
     in_order = sorted(members.items(), key=lambda item: int(item[0].replace("–", " ").split()[0]))
-    return [{"name": name, "questions": len(found), **_figures(found)} for name, found in in_order]
+    return [{"name": name, "questions": len(found), **_slice_metrics(found)} for name, found in in_order]
 
 
-def _figures(found: Sequence[Score]) -> Metrics:
-    told: Metrics = {}
+def _slice_metrics(found: Sequence[Score]) -> Metrics:
+    metrics: Metrics = {}
     for name in Score._fields:
-        told |= with_interval(name, share, np.array([getattr(score, name) for score in found]))
-    return told
+        metrics |= with_interval(name, share, np.array([getattr(score, name) for score in found]))
+    return metrics

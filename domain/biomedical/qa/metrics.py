@@ -39,7 +39,7 @@ def score(answer: str, golds: Iterable[str], version: Version = "1.1") -> Score:
 def scores(
     answers: Mapping[str, str], questions: Iterable[Question], version: Version | None = None
 ) -> dict[str, Score]:
-    """The score of each question by id, in order; those of which nobody knows what is right are left out.
+    """The score of each question by id, in order; those without gold answers are left out.
 
     answers: by id, `""` for none. A question that is not in them is wrong in 1.1, and left out in 2.0.
     version: 2.0 where any question is impossible, when not given.
@@ -59,7 +59,7 @@ def version_of(questions: Iterable[Question]) -> Version:
     return "2.0" if any(question.impossible for question in questions) else "1.1"
 
 
-def figures(found: Mapping[str, Score], questions: Iterable[Question]) -> Metrics:
+def squad_metrics(found: Mapping[str, Score], questions: Iterable[Question]) -> Metrics:
     """Means over the questions that have a score; where some are impossible, over these and over the others too."""
     impossible = {question.id: question.impossible for question in questions}
     metrics = _means("", list(found.values()))
@@ -153,7 +153,7 @@ def factoid_scores(
     }
 
 
-def factoid_figures(found: Mapping[str, FactoidScore | None]) -> Metrics:
+def factoid_metrics(found: Mapping[str, FactoidScore | None]) -> Metrics:
     """Means over the questions answered, as the evaluator has them, and over all of them, the unanswered as wrong."""
     answered = [each for each in found.values() if each is not None]
     whole = [each or FactoidScore(0.0, 0.0, 0.0) for each in found.values()]

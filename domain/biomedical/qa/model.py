@@ -1,4 +1,4 @@
-"""The network that finds answers: any BERT with a linear map that scores each piece as an answer's first and last.
+"""The network that finds answers: any BERT with a linear map that scores each subword as an answer's first and last.
 
 On disk it is a plain transformers folder that `AutoModelForQuestionAnswering` loads, with `qa.json` beside it for what
 transformers has no place for.
@@ -19,7 +19,7 @@ from bertrelay.files import write_json
 from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
 from bertrelay.settings import Positive
-from domain.biomedical.qa.subwords import Cutter
+from domain.biomedical.qa.subwords import PairSplitter
 from domain.heads import Head, HeadNetwork, has_types, save_network, window_shape
 
 DESCRIPTION = "qa.json"
@@ -60,10 +60,10 @@ class AnswerFinder(HeadNetwork):
 class AnswerModel:
     """All that is needed to answer questions.
 
-    max_tokens, stride: of the windows in which texts are read, in pieces; see QaSettings.
+    max_tokens, stride: of the windows in which texts are read, in subwords; see QaSettings.
     max_answer_tokens: no longer answer is given.
     threshold: by how much the score of no answer must be above that of the best one, for none to be given; None for a
-        model that has learnt from no question without an answer, and so always gives one.
+        model that was trained on no question without an answer, and so always gives one.
     temperature: what scores are divided by, so that an answer's probability is a good confidence.
     whole_words: whether an answer may neither begin nor end inside a word.
     """
@@ -78,7 +78,7 @@ class AnswerModel:
     whole_words: bool = True
 
 
-class _Description(Description):
+class _QaDescription(Description):
     """What `qa.json` holds: the fields of AnswerModel that transformers' folder has no place for."""
 
     max_tokens: Positive | None
@@ -146,21 +146,21 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel
     """
     folder = model_folder(source, cache_dir=cache_dir)
     network, tokenizer = HEAD.load(folder)
-    Cutter(tokenizer)  # raises for one that cannot frame a pair of texts
-    told = _description(folder / DESCRIPTION)
-    window = _window(network, told.max_tokens, told.stride)
+    PairSplitter(tokenizer)  # raises for one that cannot frame a pair of texts
+    found = _description(folder / DESCRIPTION)
+    window = _window(network, found.max_tokens, found.stride)
     finder = AnswerFinder(network).eval()
     return AnswerModel(
-        finder, tokenizer, *window, told.max_answer_tokens, told.threshold, told.temperature, told.whole_words
+        finder, tokenizer, *window, found.max_answer_tokens, found.threshold, found.temperature, found.whole_words
     )
 
 
-def _description(path: Path) -> _Description:
+def _description(path: Path) -> _QaDescription:
     """What `qa.json` holds; the defaults where there is none, as in a folder that transformers wrote."""
-    found = read_model_file(path, _Description)
+    found = read_model_file(path, _QaDescription)
     if found is not None:
         return found
     log(f"model: warning: no {path}, which domain.qa writes; windows, threshold and temperature are the usual ones")
-    return _Description(
+    return _QaDescription(
         max_tokens=None, stride=None, max_answer_tokens=MAX_ANSWER_TOKENS, threshold=None, temperature=1.0
     )

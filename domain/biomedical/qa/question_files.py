@@ -162,7 +162,7 @@ def usable_questions(items: Iterable[Item], rejects: Rejects | None = None, quie
 
 
 def question_items(path: Path | str, format_name: QuestionFormat | None = None) -> Iterator[Item]:
-    """Every question in its place, usable or not, and what is read over. Raises RequestError where there is nothing."""
+    """Every question in its place, usable or not, and what is left out. Raises RequestError where there is nothing."""
     path = Path(path)
     if not path.is_file():
         raise RequestError(f"there is no file {path}. Check the path; in a recipe it counts from its folder.")
@@ -178,7 +178,7 @@ def question_items(path: Path | str, format_name: QuestionFormat | None = None) 
 
 
 def question_format_of(path: Path) -> QuestionFormat | None:
-    """What a file of questions is, told by its first keys; None for what is no such file.
+    """The format of a file of questions, by its first keys; None for other files.
 
     Raises RequestError for a list of questions, which is of no format.
     """

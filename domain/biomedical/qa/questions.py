@@ -1,6 +1,6 @@
 """What is asked, in which text, and which answers are right.
 
-Offsets count Python characters (Unicode code points) from 0, and `answer.text` is always what stands in the context
+Offsets count Python characters (Unicode code points) from 0, and `answer.text` is always what the context has
 from `answer.start` on: what the readers could not place is no answer here.
 """
 
@@ -18,7 +18,7 @@ Synonyms = tuple[str, ...]
 
 
 class Answer(NamedTuple):
-    """A right answer where it stands: `context[start : start + len(text)] == text`."""
+    """A right answer and its place: `context[start : start + len(text)] == text`."""
 
     text: str
     start: int
@@ -32,10 +32,10 @@ class Answer(NamedTuple):
 class Question:
     """A question to a context, with what is right.
 
-    answers: the right answers that stand in the context, in the order of the file; each is right by itself.
-    golds: right answers that stand nowhere in the context. They count in a score and cannot be learnt.
+    answers: the right answers that are in the context, in the order of the file; each is right by itself.
+    golds: right answers that are not in the context. They count in a score and cannot be trained on.
     impossible: whether it is known that the context answers it not, as in SQuAD 2.0. A question that has neither
-        answers nor this can be asked and scored, but there is nothing to learn from it.
+        answers nor this can be answered, but neither trained on nor scored.
     document: the article that the context is from; splits go by it.
     pool: the question that this one is, put to one of several contexts: what they answer is pooled before it is
         scored. Empty when it is asked of one context alone.
@@ -68,13 +68,13 @@ class Question:
         return (*(answer.text for answer in self.answers), *self.golds) or ("",)
 
 
-Placing = Literal["in place", "mended", "nowhere"]
+Placing = Literal["in place", "corrected", "nowhere"]
 Alignment = Literal["exactly", "by case", "in a synonym", "not found"]
 
 ALIGNMENTS: tuple[Alignment, ...] = ("exactly", "by case", "in a synonym", "not found")
 """How an answer was found, the best first."""
 
-MOST_SHIFT = 10  # characters; what stands further off may be another mention
+MOST_SHIFT = 10  # characters; further off it may be another mention
 
 
 def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]:
@@ -90,11 +90,11 @@ def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]
     if not found:
         return None, "nowhere"
     whole = {answer.start for answer in _mentions(context, text, re.NOFLAG)}
-    return Answer(text, min(found, key=lambda place: (place not in whole, abs(place - start)))), "mended"
+    return Answer(text, min(found, key=lambda place: (place not in whole, abs(place - start)))), "corrected"
 
 
 def aligned(context: str, wordings: Synonyms) -> tuple[tuple[Answer, ...], Alignment]:
-    """Where an answer without offsets stands: its first wording, in other cases, or else a synonym of it.
+    """The place of an answer without offsets: its first wording, in other cases, or else a synonym of it.
 
     Every mention of the best kind counts; a mention begins and ends where words do. `Ret` is not in `retina`.
     """
@@ -130,7 +130,7 @@ def _mentions(context: str, text: str, flags: re.RegexFlag) -> Iterator[Answer]:
 Item = Question | Unusable | LeftOut
 """What a format's reader gives: questions, those that cannot be used, and what it reads over."""
 
-NOWHERE = "an answer that does not stand in its context where it should, nor a few characters beside it"
+NOWHERE = "an answer that is not in its context at its offset, nor a few characters off"
 NO_CONTEXT = "a question without a context"
 NO_QUESTION = "an empty question"
 NO_ANSWER = "an empty answer"
@@ -144,18 +144,20 @@ def name_of(contexts: Iterable[str]) -> str:
     return f"article-{digest.hexdigest()}"
 
 
-def placed_answers(context: str, told: Sequence[Answer]) -> tuple[tuple[Answer, ...], tuple[str, ...], tuple[str, ...]]:
-    """The answers where they stand, the texts of those that stand nowhere, and how each one was placed.
+def placed_answers(
+    context: str, given: Sequence[Answer]
+) -> tuple[tuple[Answer, ...], tuple[str, ...], tuple[str, ...]]:
+    """The answers at their places, the texts of those that are not there, and how each one was placed.
 
     Raises Unfit when none of several can be placed, and for an empty one.
     """
-    if any(not answer.text.strip() for answer in told):
+    if any(not answer.text.strip() for answer in given):
         raise Unfit(NO_ANSWER, "give it its text, or leave it out")
-    found = [placed(context, *answer) for answer in told]
+    found = [placed(context, *answer) for answer in given]
     answers = tuple(answer for answer, _ in found if answer is not None)
-    lost = tuple(gold.text for gold, (answer, _) in zip(told, found, strict=True) if answer is None)
-    if told and not answers:
-        starts = ", ".join(f"{answer.start:,}" for answer in told[:3])
+    lost = tuple(gold.text for gold, (answer, _) in zip(given, found, strict=True) if answer is None)
+    if given and not answers:
+        starts = ", ".join(f"{answer.start:,}" for answer in given[:3])
         raise Unfit(NOWHERE, f"expected it at {starts} of {len(context):,} characters; correct the text or the offset")
     return answers, lost, tuple(note for _, note in found)
 
@@ -167,7 +169,7 @@ def checked(question: Question) -> Question:
     if not question.context.strip():
         raise Unfit(NO_CONTEXT, "give the text that it is asked of")
     if question.impossible and (question.answers or question.golds):
-        raise Unfit(CONTRADICTION, "remove the answers, or say that it is possible")
+        raise Unfit(CONTRADICTION, "remove the answers, or set is_impossible to false")
     texts = [question.id, question.question, question.context, question.document, question.pool, *question.golds]
     try:
         "".join([*texts, *(text for wordings in question.synonyms for text in wordings)]).encode()

@@ -49,7 +49,7 @@ class SplitShares(Settings):
 
 
 class QuestionsSettings(Settings):
-    """Questions read, their answers put where they stand, and split by article into train, dev and test.
+    """Questions with their answers located in the context, split by article into train, dev and test.
 
     split: the shares. Which split an article is in depends on its name, the seed and the shares alone.
     max_rejects: the share of the questions that may be unusable.
@@ -64,17 +64,17 @@ class QuestionsSettings(Settings):
 
 
 class QaSettings(TrainingSettings):
-    """A BERT that learns where in a text the answer to a question stands.
+    """A BERT that is trained to find the answer to a question in a text.
 
     base: any BERT: a model of the hub, a folder that a pretraining or a stage like this wrote, a sentence encoder.
-    train, dev: files of questions. `dev` chooses the best weights by F1, tells from when on "no answer" is the answer
+    train, dev: files of questions. `dev` chooses the best weights by F1, sets the threshold of "no answer"
         (where it has questions without one), and calibrates the probabilities.
-    max_tokens: a text is read in windows of so many pieces, the question before each and special ones among them; 384,
-        or as many positions as the base has.
-    stride: how many pieces after the beginning of a window the next one begins; a third of `max_tokens` when left out.
-        An answer of up to `max_tokens` less the question less this stands whole in some window.
-    max_answer_tokens: no longer answer is given, in pieces.
-    whole_words: whether no answer is given that begins or ends inside a word; right answers that do are learnt from all
+    max_tokens: of the windows in which a text is read, in subwords, question and special tokens among them; 384, or
+        as many positions as the base has.
+    stride: subwords from the beginning of a window to that of the next one; a third of `max_tokens` when left out.
+        An answer of up to `max_tokens` less the question less this is whole in some window.
+    max_answer_tokens: no longer answer is given, in subwords.
+    whole_words: whether no answer is given that begins or ends inside a word; right answers that do are trained on all
         the same.
     empty_windows: how many windows without the answer a question brings to an epoch at most, drawn anew for each; all
         when left out. Long texts have many.
@@ -106,9 +106,9 @@ class QaSettings(TrainingSettings):
 class QaEvaluateSettings(Settings):
     """A model's answers scored on files of questions.
 
-    published: F1 and exact match that others have published for these files, to stand beside ours in the report.
+    published: F1 and exact match that others have published for these files, shown beside ours in the report.
     max_rejects: the share of questions that may be unusable.
-    batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
     with_text: whether predictions and examples are written of sensitive data too, which hold its text.
     """
 
@@ -125,19 +125,19 @@ InputFormat = Literal["csv", "tsv", "jsonl", "parquet", "squad", "bioasq"]
 OutputFormat = Literal["jsonl", "csv", "parquet"]
 
 CANDIDATES = 20
-"""So many spans of a question are kept, and share what its probabilities add up to; no more can be told."""
+"""Spans that are kept of a question; their probabilities add up to 1."""
 
 
 class AnswerSettings(Settings):
     """Questions that a model answers from the contexts beside them.
 
-    questions: a table with a row for each question, or SQuAD's or BioASQ's JSON; `format` when its name does not tell.
+    questions: a table with a row for each question, or SQuAD's or BioASQ's JSON; `format` if unclear.
     id, question, context: columns of a table; without `id` its column `id`, or else the lines count.
     output: the format that is written. page: whether an HTML page of contexts with their answers is written as well.
-    top: the most candidates told of a question, 20 at most.
+    top: the most candidates of a question, 20 at most.
     whole_words: whether an answer may neither begin nor end inside a word; as the model has it when absent.
     max_rejects: the share of questions that may be unusable.
-    batch_tokens: pieces in a batch, padding included; chosen by the device when absent.
+    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
     with_text: allows a page of sensitive questions, as it shows their text.
     """
 

@@ -1,4 +1,7 @@
-"""What was read of files of questions, counted; and the report on answers that were looked for by their words."""
+"""The stage `domain.questions`: files of questions read, answers located in their contexts, split by article.
+
+Writes `train.jsonl`, `dev.jsonl` and `test.jsonl`, `rejects.jsonl`, and of BioASQ's questions `alignment.json`.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,7 +22,7 @@ from domain.draws import place
 
 
 @dataclass
-class Account:
+class SplitSummary:
     """What was read, counted.
 
     notes: how answers were placed or found. aligned: of BioASQ's questions, the best way in which one was found in
@@ -45,13 +48,13 @@ class Account:
         if found:
             self.aligned[question.pool] = min([best, *found], key=ALIGNMENTS.index)
 
-    def figures(self) -> Metrics:
+    def metrics(self) -> Metrics:
         """The counts under their names as metrics."""
         counts: Metrics = {"questions": self.questions.total()}
         counts |= {f"questions/{split}": self.questions[split] for split in SPLITS}
         counts |= {f"articles/{split}": len(self.articles[split]) for split in SPLITS}
         counts |= {name: self.kinds[name] for name in ("answers", "impossible", "without_answer")}
-        counts |= {"answers_mended": self.notes["mended"], "answers_nowhere": self.notes["nowhere"]}
+        counts |= {"answers_mended": self.notes["corrected"], "answers_nowhere": self.notes["nowhere"]}
         if self.aligned:
             counts |= {f"aligned/{how.replace(' ', '_')}": self.notes[how] for how in ALIGNMENTS}
         return counts
@@ -65,33 +68,33 @@ class Account:
             "by_question": self.aligned if by_question else {},
         }
 
-    def tell(self) -> None:
-        """Says what was mended and what could not be."""
-        tell_notes(self.notes, "; alignment.json has them question by question")
+    def log(self) -> None:
+        """Logs what was corrected and what could not be."""
+        log_notes(self.notes, "; alignment.json has them question by question")
 
 
-def tell_notes(notes: Mapping[str, int], more: str = "") -> None:
-    """Says of answers, by the notes of their questions, what was mended, what stands nowhere, and how they were found.
+def log_notes(notes: Mapping[str, int], more: str = "") -> None:
+    """Logs how answers were located, by the notes of their questions: corrected, not found, aligned.
 
-    notes: the number of each. more: what to add where answers were looked for by their words.
+    notes: the number of each. more: what to add where answers were located by their words.
     """
     counts = Counter(notes)
-    if mended := counts["mended"]:
-        log(f"mended the offsets of {mended:,} answers, which stood a few characters beside them")
+    if corrected := counts["corrected"]:
+        log(f"corrected the offsets of {corrected:,} answers, which were a few characters off")
     if nowhere := counts["nowhere"]:
-        log(f"{nowhere:,} answers beside others stand nowhere in their context: scored by, and not learnt")
+        log(f"{nowhere:,} further answers are not in their context: scored by, not trained on")
     if any(counts[how] for how in ALIGNMENTS):
         found = ", ".join(f"{counts[how]:,} {how}" for how in ALIGNMENTS)
-        log(f"looked for the answers in every snippet: {found}{more}")
+        log(f"located the answers in every snippet: {found}{more}")
 
 
 Key = tuple[str, int]
 
 
-class Groups:
+class ArticleGroups:
     """Questions joined as they come. A group is named by the first of its articles in the order of their names.
 
-    So an article that shares nothing with others stands where its name alone puts it, whoever comes.
+    So the split of an article that shares nothing with others depends on its name alone.
     """
 
     def __init__(self) -> None:
@@ -139,21 +142,21 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
     """
     if not context.process_group.is_main:
         return {}
-    groups = Groups()
+    groups = ArticleGroups()
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         for question in usable_questions(_items(settings), rejects):
             groups.join(question)
-    account = _write(settings, groups, context.output)
-    _check_splits(account, settings, len(groups))
-    if account.aligned:
+    summary = _write(settings, groups, context.output)
+    _check_splits(summary, settings, len(groups))
+    if summary.aligned:
         by_question = settings.with_text or not context.sensitive
-        write_json(context.output / "alignment.json", account.alignment(by_question))
-    account.tell()
-    return {**account.figures(), "rejected": rejects.counts.total()}
+        write_json(context.output / "alignment.json", summary.alignment(by_question))
+    summary.log()
+    return {**summary.metrics(), "rejected": rejects.counts.total()}
 
 
-def _write(settings: QuestionsSettings, groups: Groups, folder: Path) -> Account:
-    account = Account()
+def _write(settings: QuestionsSettings, groups: ArticleGroups, folder: Path) -> SplitSummary:
+    summary = SplitSummary()
     with ExitStack() as stack:
         paths = [stack.enter_context(atomic_write(folder / f"{name}.jsonl")) for name in SPLITS]
         opened = [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in paths]
@@ -161,8 +164,8 @@ def _write(settings: QuestionsSettings, groups: Groups, folder: Path) -> Account
         for question in (item for item in once(_items(settings)) if isinstance(item, Question)):
             split = split_of(groups.name(question), str(settings.seed), settings.split)
             files[split].write(line_of(question))
-            account.add(question, split)
-    return account
+            summary.add(question, split)
+    return summary
 
 
 def split_of(name: str, key: str, shares: SplitShares) -> str:
@@ -177,9 +180,9 @@ def _items(settings: QuestionsSettings) -> Iterator[Item]:
     return chain.from_iterable(question_items(each.path, each.format) for each in settings.files)
 
 
-def _check_splits(account: Account, settings: QuestionsSettings, groups: int) -> None:
+def _check_splits(summary: SplitSummary, settings: QuestionsSettings, groups: int) -> None:
     shares = settings.split.model_dump()
-    empty = [name for name in SPLITS if shares[name] and not account.questions[name]]
+    empty = [name for name in SPLITS if shares[name] and not summary.questions[name]]
     if empty:
         raise RequestError(
             f"split: no question fell into {' and '.join(empty)}; there are {groups:,} groups of articles that share "

@@ -1,10 +1,10 @@
 """SQuAD's JSON, 1.1 and 2.0: `data`, a list of articles with paragraphs, each a context and its questions.
 
 An article without a title is named by its paragraphs' `document_id`, as in COVID-QA, else after its text.
-Plausible answers of impossible questions are read over.
+Plausible answers of impossible questions are ignored.
 
-A question is impossible where `is_impossible` says so. Where nothing says it and `answers` is an empty list, it is
-impossible in a file of version 2, as its published script scores it; the file's `version` must stand before `data` for
+A question is impossible where `is_impossible` is true. Where it is missing and `answers` is an empty list, it is
+impossible in a file of version 2, as its published script scores it; the file's `version` must come before `data` for
 that, as it does in SQuAD's own. In files of version 1.1 such a question can be asked and is not scored.
 """
 
@@ -44,15 +44,15 @@ class _Paragraph(Shape):
     qas: list[Any]
 
 
-class _Answer(Shape):
+class _SquadAnswer(Shape):
     text: str
     answer_start: int
 
 
-class _Asked(Shape):
+class _SquadQuestion(Shape):
     id: str | int
     question: str
-    answers: list[_Answer] | None = None
+    answers: list[_SquadAnswer] | None = None
     is_impossible: bool | None = None
 
 
@@ -83,8 +83,8 @@ def _of_article(text: str, file: str, line: int, is_version_2: bool) -> Iterator
         try:
             paragraphs.append(fitted(_Paragraph, value))
         except Unfit as fault:
-            told = f"paragraph {number:,}: expected `context` and `qas`: {fault.detail}"
-            yield Unusable(file, line, fault.reason, told)
+            detail = f"paragraph {number:,}: expected `context` and `qas`: {fault.detail}"
+            yield Unusable(file, line, fault.reason, detail)
     document = article.title or _name(paragraphs)
     for paragraph in paragraphs:
         for value in paragraph.qas:
@@ -100,11 +100,11 @@ def _question(
     value: object, context: str | None, document: str, file: str, line: int, is_version_2: bool
 ) -> Question | Unusable:
     try:
-        asked = fitted(_Asked, value)
+        asked = fitted(_SquadQuestion, value)
         if context is None:
             raise Unfit(NO_CONTEXT, "its paragraph has no `context`; give the text that it is asked of")
-        told = [Answer(answer.text, answer.answer_start) for answer in asked.answers or ()]
-        answers, golds, notes = placed_answers(context, told)
+        given = [Answer(answer.text, answer.answer_start) for answer in asked.answers or ()]
+        answers, golds, notes = placed_answers(context, given)
         unsaid = is_version_2 and asked.answers == []
         impossible = unsaid if asked.is_impossible is None else asked.is_impossible
         read = Question(str(asked.id), asked.question, context, answers, golds, impossible, document)
@@ -138,7 +138,7 @@ def write(path: Path, questions: Iterable[Question]) -> None:
 def _qas(question: Question) -> dict[str, Any]:
     if question.golds or question.pool or question.synonyms:
         raise RequestError(
-            f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that stand nowhere in the "
+            f"question {shown_id(question.id)!r}: SQuAD's JSON holds neither answers that are not in the "
             "context nor snippets that are pooled. Write JSONL."
         )
     answers = [{"text": answer.text, "answer_start": answer.start} for answer in question.answers]

@@ -1,6 +1,6 @@
-"""Questions and texts to word pieces, and windows of a text with the question before each.
+"""Questions and texts to word subwords, and windows of a text with the question before each.
 
-A text that many questions are asked of is cut once. A window is [CLS] question [SEP] stretch of the text [SEP], or
+A text of many questions is tokenized once. A window is [CLS] question [SEP] part of the text [SEP], or
 whatever the tokenizer puts around a pair.
 """
 
@@ -27,8 +27,8 @@ from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.question_files import question_items, usable_questions
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QuestionSource
-from domain.biomedical.qa.split import tell_notes
-from domain.biomedical.windows import Integers, Windows, cut_windows, stretches
+from domain.biomedical.qa.split import log_notes
+from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
 from domain.pretraining.vocabulary import before_sentences, plain_rules
 
 CUT_AT_ONCE = 1024
@@ -36,11 +36,11 @@ CUT_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Texts:
-    """The pieces of texts, end to end.
+    """The subwords of texts, end to end.
 
-    ids: (pieces,). starts, ends: the characters of its text that each piece stands for, no white space at either end
-        of them, (pieces,). lengths: how many pieces each text has, (texts,).
-    edges: whether each piece's beginning and its end are no places inside a word, (pieces, 2).
+    ids: (subwords,). starts, ends: the characters of its text that each subword covers, without white space at their
+        ends, (subwords,). lengths: how many subwords each text has, (texts,).
+    edges: whether each subword's beginning and its end are no places inside a word, (subwords, 2).
     """
 
     ids: Integers
@@ -51,21 +51,21 @@ class Texts:
 
     @cached_property
     def firsts(self) -> Integers:
-        """The place of each text's first piece, (texts,)."""
+        """The place of each text's first subword, (texts,)."""
         return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
     def is_solid(self) -> NDArray[np.bool_]:
-        """Whether a piece stands for more than white space, (pieces,)."""
+        """Whether a subword is more than white space, (subwords,)."""
         return self.ends > self.starts
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PairSubwords:
     """Questions and the texts they are asked of, cut.
 
     contexts: each distinct text once. context_of: which of them each question is asked of, (questions,).
-    specials: how many pieces a window has beside those of question and text.
+    specials: how many subwords a window has beside those of question and text.
     """
 
     questions: Texts
@@ -75,32 +75,32 @@ class Pieces:
 
     @property
     def to_read(self) -> int:
-        """How many pieces of text are read, those of a text once for each question."""
+        """How many subwords of text are read, those of a text once for each question."""
         return int(self.contexts.lengths[self.context_of].sum())
 
-    def room(self, max_tokens: int) -> Integers:
-        """How many pieces of its text a window of each question holds, (questions,)."""
+    def space(self, max_tokens: int) -> Integers:
+        """How many subwords of its text a window of each question holds, (questions,)."""
         return max_tokens - self.specials - self.questions.lengths
 
     def too_long(self, max_tokens: int, stride: int) -> NDArray[np.bool_]:
-        """Which questions leave less room than `stride` in a window, where the text does not fit as a whole."""
-        room = self.room(max_tokens)
-        return (room < stride) & (self.contexts.lengths[self.context_of] > room)
+        """Which questions leave less space than `stride` in a window, where the text does not fit as a whole."""
+        space = self.space(max_tokens)
+        return (space < stride) & (self.contexts.lengths[self.context_of] > space)
 
     def windows(self, max_tokens: int, stride: int) -> Windows:
-        """The windows of each question; starts and ends are counted over the pieces of all contexts.
+        """The windows of each question; starts and ends are counted over the subwords of all contexts.
 
-        One window begins `stride` pieces after the one before it, the last one where it ends with the text. A question
-        that is too long, or asked of a text without pieces, has none.
+        Windows begin `stride` subwords apart; the last one ends with the text. A question
+        that is too long, or asked of a text without subwords, has none.
         """
         lengths = np.where(self.too_long(max_tokens, stride), 0, self.contexts.lengths[self.context_of])
-        sizes = np.maximum(self.room(max_tokens), stride)  # with less room than a stride the text fits as a whole
+        sizes = np.maximum(self.space(max_tokens), stride)  # with less space than a stride the text fits as a whole
         found = cut_windows(lengths, sizes, sizes - stride)
         moved = (self.contexts.firsts[self.context_of] - (np.cumsum(lengths) - lengths))[found.sequences]  # (windows,)
         return Windows(found.sequences, *(each + moved for each in found[1:]))
 
 
-class Cutter:
+class PairSplitter:
     """Cuts questions and texts as the tokenizer would, and frames windows of them.
 
     Raises RequestError for a tokenizer that cannot frame a pair of texts.
@@ -112,12 +112,12 @@ class Cutter:
         self.before, self.between, self.after = _frame(tokenizer, self._rules)
         self.pad: int = tokenizer.pad_token_id
 
-    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> Pieces:
-        """The pieces of `questions`, each asked of the text at the same place in `contexts`."""
+    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> PairSubwords:
+        """The subwords of `questions`, each asked of the text at the same place in `contexts`."""
         place: dict[str, int] = {}
         context_of = np.array([place.setdefault(text, len(place)) for text in contexts], dtype=np.int64)
         specials = len(self.before) + len(self.between) + len(self.after)
-        return Pieces(self._texts(questions), self._texts(list(place)), context_of, specials)
+        return PairSubwords(self._texts(questions), self._texts(list(place)), context_of, specials)
 
     def _texts(self, texts: Sequence[str]) -> Texts:
         added = len(self._before_text)
@@ -128,37 +128,37 @@ class Cutter:
         return Texts(ids, starts, ends, np.array([len(ids) for _, ids, _ in cut], dtype=np.int64), edges)
 
     def _cut(self, texts: Sequence[str]) -> Iterator[tuple[str, Encoding]]:
-        """Each text with its pieces; some at once, as an encoding holds much more than is kept of it."""
+        """Each text with its subwords; some at once, as an encoding holds much more than is kept of it."""
         for start in range(0, len(texts), CUT_AT_ONCE):
             block = texts[start : start + CUT_AT_ONCE]
             marked = [self._before_text + text for text in block]
             yield from zip(block, self._rules.encode_batch(marked, add_special_tokens=False), strict=True)
 
-    def begins(self, pieces: Pieces, windows: Windows) -> Integers:
+    def begins(self, subwords: PairSubwords, windows: Windows) -> Integers:
         """The column at which the text begins in each window, (windows,)."""
-        return len(self.before) + len(self.between) + pieces.questions.lengths[windows.sequences]
+        return len(self.before) + len(self.between) + subwords.questions.lengths[windows.sequences]
 
-    def lengths(self, pieces: Pieces, windows: Windows) -> Integers:
-        """The pieces of each window, question and special ones among them, (windows,)."""
-        return self.begins(pieces, windows) + windows.lengths + len(self.after)
+    def lengths(self, subwords: PairSubwords, windows: Windows) -> Integers:
+        """The subwords of each window, question and special ones among them, (windows,)."""
+        return self.begins(subwords, windows) + windows.lengths + len(self.after)
 
-    def batch(self, pieces: Pieces, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
+    def batch(self, subwords: PairSubwords, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
         """What the network reads of `windows`, all (height, width); rows beyond them repeat the last one.
 
-        choices: where an answer may begin or end: in the text, but for white space, or on the first piece, which stands
-        for no answer.
+        choices: where an answer may begin or end: in the text, but for white space, or on the first subword, which
+        means no answer.
         """
         windows = windows.chosen(np.pad(np.arange(len(windows.starts)), (0, height - len(windows.starts)), "edge"))
-        asked, begins = windows.sequences, self.begins(pieces, windows)
-        zeros, question_lengths = np.zeros_like(begins), pieces.questions.lengths[asked]
+        asked, begins = windows.sequences, self.begins(subwords, windows)
+        zeros, question_lengths = np.zeros_like(begins), subwords.questions.lengths[asked]
         ids = np.full((height, width), self.pad, np.int64)
         _put(ids, zeros, self.before, zeros, zeros + len(self.before))
-        _put(ids, zeros + len(self.before), pieces.questions.ids, pieces.questions.firsts[asked], question_lengths)
-        _put(ids, begins, pieces.contexts.ids, windows.starts, windows.lengths)
+        _put(ids, zeros + len(self.before), subwords.questions.ids, subwords.questions.firsts[asked], question_lengths)
+        _put(ids, begins, subwords.contexts.ids, windows.starts, windows.lengths)
         _put(ids, begins - len(self.between), self.between, zeros, zeros + len(self.between))
         _put(ids, begins + windows.lengths, self.after, zeros, zeros + len(self.after))
         choices = np.zeros((height, width), bool)
-        _put(choices, begins, pieces.contexts.is_solid, windows.starts, windows.lengths)
+        _put(choices, begins, subwords.contexts.is_solid, windows.starts, windows.lengths)
         choices[:, 0] = True
         columns = np.arange(width)
         mask = columns < (begins + windows.lengths + len(self.after))[:, None]
@@ -170,25 +170,25 @@ class Cutter:
             "choices": torch.from_numpy(choices),
         }
 
-    def edges(self, pieces: Pieces, windows: Windows, width: int) -> Tensor:
+    def edges(self, subwords: PairSubwords, windows: Windows, width: int) -> Tensor:
         """Where an answer may begin and where it may end so that it has whole words, (windows, width, 2)."""
-        begins = self.begins(pieces, windows)
+        begins = self.begins(subwords, windows)
         found = np.zeros((len(begins), width, 2), bool)
-        for side in (0, 1):
-            _put(found[..., side], begins, pieces.contexts.edges[:, side], windows.starts, windows.lengths)
+        for border in (0, 1):
+            _put(found[..., border], begins, subwords.contexts.edges[:, border], windows.starts, windows.lengths)
         found[:, 0] = True  # no answer
         return torch.from_numpy(found)
 
 
 def _put(rows: NDArray[Any], columns: Integers, values: NDArray[Any], starts: Integers, lengths: Integers) -> None:
-    """Writes the stretch of `values` that begins at `starts` into each of `rows`, from its column on."""
+    """Writes the range of `values` that begins at `starts` into each of `rows`, from its column on."""
     places = np.arange(rows.shape[1])
     where = (places >= columns[:, None]) & (places < (columns + lengths)[:, None])
-    rows[where] = values[stretches(starts, lengths)]
+    rows[where] = values[ranges(starts, lengths)]
 
 
 def _frame(tokenizer: PreTrainedTokenizerFast, rules: Tokenizer) -> tuple[Integers, Integers, Integers]:
-    """What stands before, between and after a pair of texts."""
+    """The special tokens before, between and after a pair of texts."""
     pair = rules.encode("a", "a")
     ids, of = np.array(pair.ids, dtype=np.int64), [-1 if text is None else text for text in pair.sequence_ids]
     first, second = of.index(0), of.index(1)
@@ -203,15 +203,15 @@ def _frame(tokenizer: PreTrainedTokenizerFast, rules: Tokenizer) -> tuple[Intege
 
 
 def _trimmed(text: str, cut: Encoding, added: int) -> Integers:
-    """Where the pieces of a text begin and end, white space at their ends left out, (pieces, 2).
+    """Where the subwords of a text begin and end, white space at their ends left out, (subwords, 2).
 
-    added: characters before the text that are not its own. A piece of white space alone has no character.
+    added: characters before the text that are not its own. A subword of white space alone has no character.
     """
     spans = np.asarray(cut.offsets, dtype=np.int64).reshape(-1, 2) - added
     characters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     solid = np.flatnonzero(~np.isin(characters, _SPACES))  # places of all else
     starts, ends = spans.clip(min=0).T
-    first, beyond = np.searchsorted(solid, starts), np.searchsorted(solid, ends)  # of what is solid in each piece
+    first, beyond = np.searchsorted(solid, starts), np.searchsorted(solid, ends)  # of what is solid in each subword
     known = np.append(solid, len(text))
     is_empty = first == beyond
     return np.stack([np.where(is_empty, starts, known[first]), np.where(is_empty, starts, known[beyond - 1] + 1)], 1)
@@ -245,44 +245,44 @@ Flags = NDArray[np.bool_]
 TEXT = 1 << 40
 """More characters than a text has: a text's number times this, plus a place in it, is in the order of the texts."""
 
-TOO_LONG = "a question so long that it leaves its text no room in a window; raise max_tokens or lower stride"
+TOO_LONG = "a question so long that it leaves its text no space in a window; raise max_tokens or lower stride"
 NOT_HELD = "an answer that no window holds whole; raise max_tokens or lower stride"
 NO_SUBWORDS = "an answer of which the tokenizer leaves nothing"
 
 
 def read_all(sources: Sequence[QuestionSource], rejects: Rejects) -> list[Question]:
-    """The questions of all `sources`; what was mended in reading is told. Raises RequestError where there are none."""
+    """The questions of all `sources`; logs corrected offsets. Raises RequestError where there are none."""
     items = (question_items(source.path, source.format) for source in sources)
     found = list(usable_questions(chain.from_iterable(items), rejects))
     if not found:
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected questions, found none that can be used")
-    tell_notes(Counter(note for question in found for note in question.notes))
+    log_notes(Counter(note for question in found for note in question.notes))
     return found
 
 
 class Golds(NamedTuple):
-    """Right answers as pieces [firsts, ends) of all contexts, all (golds,), sorted by their question's number."""
+    """Right answers as subwords [firsts, ends) of all contexts, all (golds,), sorted by their question's number."""
 
     questions: Integers
     firsts: Integers
     ends: Integers
 
     @classmethod
-    def of(cls, questions: Sequence[Question], pieces: Pieces) -> "Golds":
-        """Every distinct gold answer that has pieces: those that its characters are in, white space at its ends aside.
+    def of(cls, questions: Sequence[Question], subwords: PairSubwords) -> "Golds":
+        """Every distinct gold answer that has subwords: those of its characters but white space at its ends.
 
-        It begins or ends inside a piece where the text does not say otherwise: the whole piece is then its own.
+        It begins or ends inside a subword where word borders are others: the whole subword is then its own.
         """
-        told = [
+        spans = [
             (number, *_solid(answer.text, answer.start))
             for number, question in enumerate(questions)
             for answer in question.answers
         ]
-        owners, starts, ends = np.array(told, dtype=np.int64).reshape(-1, 3).T
-        starts, ends = (each + pieces.context_of[owners] * TEXT for each in (starts, ends))
-        contexts = pieces.contexts
-        moved = np.repeat(np.arange(len(contexts.lengths)) * TEXT, contexts.lengths)  # (pieces,)
+        owners, starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 3).T
+        starts, ends = (each + subwords.context_of[owners] * TEXT for each in (starts, ends))
+        contexts = subwords.contexts
+        moved = np.repeat(np.arange(len(contexts.lengths)) * TEXT, contexts.lengths)  # (subwords,)
         solid = np.flatnonzero(contexts.is_solid)
         first = np.searchsorted((contexts.ends + moved)[solid], starts, side="right")  # the first that ends after it
         end = np.searchsorted((contexts.starts + moved)[solid], ends, side="left")  # the first that begins after it
@@ -290,9 +290,9 @@ class Golds(NamedTuple):
         owners, first, end = np.unique(np.stack([owners, first, end])[:, has_pieces], axis=1)
         return cls(owners, solid[first], solid[end - 1] + 1)
 
-    def only_longer_than(self, pieces: int) -> Integers:
-        """The questions of which no right answer has so many pieces or fewer."""
-        return np.setdiff1d(self.questions, self.questions[self.ends - self.firsts <= pieces])
+    def only_longer_than(self, subwords: int) -> Integers:
+        """The questions of which no right answer has so many subwords or fewer."""
+        return np.setdiff1d(self.questions, self.questions[self.ends - self.firsts <= subwords])
 
 
 def _solid(text: str, start: int) -> tuple[int, int]:
@@ -302,9 +302,9 @@ def _solid(text: str, start: int) -> tuple[int, int]:
 
 
 class Held(NamedTuple):
-    """Which right answers stand whole in which window.
+    """Which right answers are whole in which window.
 
-    firsts, ends: pieces of all contexts, window by window, (answers held,). counts: of each window, (windows,).
+    firsts, ends: subwords of all contexts, window by window, (answers held,). counts: of each window, (windows,).
     """
 
     firsts: Integers
@@ -315,16 +315,16 @@ class Held(NamedTuple):
     def of(cls, golds: Golds, windows: Windows) -> "Held":
         begin, end = (np.searchsorted(golds.questions, windows.sequences, side) for side in ("left", "right"))
         window = np.repeat(np.arange(len(begin)), end - begin)  # of each gold answer to its question
-        gold = stretches(begin, end - begin)
+        gold = ranges(begin, end - begin)
         firsts, ends = golds.firsts[gold], golds.ends[gold]
         is_held = (firsts >= windows.starts[window]) & (ends <= windows.ends[window])
         return cls(firsts[is_held], ends[is_held], np.bincount(window[is_held], minlength=len(begin)))
 
     def in_windows(self, which: Integers) -> tuple[Flags, Integers, Integers]:
-        """Whether some windows have an answer, a second one, …, and its pieces [first, end), all (windows, answers)."""
+        """Whether some windows have an answer, a second one, …, and its subwords [first, end), (windows, answers)."""
         counts = self.counts[which]
         there = np.arange(max(1, counts.max(initial=0))) < counts[:, None]
-        places = stretches((np.cumsum(self.counts) - self.counts)[which], counts)
+        places = ranges((np.cumsum(self.counts) - self.counts)[which], counts)
         columns = [np.zeros(there.shape, np.int64) for _ in range(2)]
         for column, values in zip(columns, (self.firsts, self.ends), strict=True):
             column[there] = values[places]
@@ -332,12 +332,12 @@ class Held(NamedTuple):
 
 
 def training_faults(
-    questions: Sequence[Question], pieces: Pieces, golds: Golds, max_tokens: int, stride: int
+    questions: Sequence[Question], subwords: PairSubwords, golds: Golds, max_tokens: int, stride: int
 ) -> dict[str, Flags]:
-    """Which questions with a known answer cannot be learnt from in such windows, by reason, all (questions,)."""
-    windows, numbers = pieces.windows(max_tokens, stride), np.arange(len(questions))
+    """Which questions with a known answer cannot be trained on in such windows, by reason, all (questions,)."""
+    windows, numbers = subwords.windows(max_tokens, stride), np.arange(len(questions))
     is_held = np.isin(numbers, windows.sequences[Held.of(golds, windows).counts > 0])
-    is_too_long = pieces.too_long(max_tokens, stride)
+    is_too_long = subwords.too_long(max_tokens, stride)
     has_answer = np.array([bool(question.answers) for question in questions], bool)
     has_pieces = np.isin(numbers, golds.questions)
     needs_window = has_answer & ~is_too_long
@@ -349,12 +349,12 @@ def training_faults(
 
 
 def is_known(questions: Sequence[Question]) -> Flags:
-    """Of which questions there is something to learn, (questions,): where the answer stands, or that there is none."""
+    """Which questions have a known answer, or are known to have none, (questions,)."""
     return np.array([question.impossible or bool(question.answers) for question in questions], bool)
 
 
-def can_be_learnt(questions: Sequence[Question], faults: Mapping[str, Flags], rejects: Rejects) -> Flags:
-    """Which questions there is something to learn from, (questions,); the others are counted or told of.
+def trainable_questions(questions: Sequence[Question], faults: Mapping[str, Flags], rejects: Rejects) -> Flags:
+    """Which questions can be trained on, (questions,); the others are counted or logged.
 
     faults: see `training_faults`. These questions were counted as used when they were read, and become rejects.
     """
@@ -366,21 +366,21 @@ def can_be_learnt(questions: Sequence[Question], faults: Mapping[str, Flags], re
     if not known.all():
         first = shown_id(questions[int(np.argmin(known))].id)
         log(
-            f"nothing to learn from in {np.sum(~known):,} of {len(questions):,} questions, {first} the first: no "
-            "answer stands in their text. Mark those impossible that it should not answer."
+            f"nothing to train on in {np.sum(~known):,} of {len(questions):,} questions, {first} the first: no "
+            "answer is in their text. Mark those impossible that have none."
         )
     can: Flags = known & ~is_faulty
     return can
 
 
 def count_long_answers(questions: Sequence[Question], golds: Golds, max_answer_tokens: int) -> int:
-    """How many questions have right answers of more pieces alone, which no model gives; they are told of."""
+    """How many questions have right answers of more subwords alone, which no model gives; logs them."""
     beyond = golds.only_longer_than(max_answer_tokens)
     if len(beyond):
         first = shown_id(questions[beyond[0]].id)
         log(
             f"no right answer to {len(beyond):,} of {len(questions):,} questions, {first} the first, "
-            f"has {max_answer_tokens} pieces or fewer, and no longer one is given: train with a larger "
+            f"has {max_answer_tokens} subwords or fewer, and no longer one is given: train with a larger "
             "max_answer_tokens"
         )
     return len(beyond)

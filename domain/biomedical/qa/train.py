@@ -1,4 +1,4 @@
-"""The stage `domain.qa`: a BERT learns where in a text the answer to a question stands, and how sure it may be."""
+"""The stage `domain.qa`: a BERT is trained to find the answer to a question in a text, and calibrated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,19 +18,19 @@ from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
-from domain.biomedical.qa.answerer import nbest_of, tell_refused
+from domain.biomedical.qa.answerer import log_too_long, nbest_of
 from domain.biomedical.qa.decoding import NBest, Pools, scores_at, with_temperature, with_threshold
-from domain.biomedical.qa.metrics import figures
+from domain.biomedical.qa.metrics import squad_metrics
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import (
-    Cutter,
     Golds,
     Held,
-    can_be_learnt,
+    PairSplitter,
     count_long_answers,
     read_all,
+    trainable_questions,
     training_faults,
 )
 
@@ -73,7 +73,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
 class QaTask:
     """Answers in windows, as the training loop asks for them; an item is a window, and what an epoch has is drawn.
 
-    A window teaches every right answer that it holds whole, and one without any that there is no answer in it.
+    A window trains on every right answer that it holds whole, and one without any on having none.
     """
 
     def __init__(
@@ -86,24 +86,24 @@ class QaTask:
     ) -> None:
         self.model, self.qa_model = model.network, model
         self.seed, self.empty_windows = settings.seed, settings.empty_windows
-        self.cutter = Cutter(model.tokenizer)
-        self.pieces = self.cutter([each.question for each in questions], [each.context for each in questions])
-        windows = self.pieces.windows(model.max_tokens, model.stride)
-        golds = Golds.of(questions, self.pieces)
-        faults = training_faults(questions, self.pieces, golds, model.max_tokens, model.stride)
-        can_be = can_be_learnt(questions, faults, rejects)
+        self.splitter = PairSplitter(model.tokenizer)
+        self.subwords = self.splitter([each.question for each in questions], [each.context for each in questions])
+        windows = self.subwords.windows(model.max_tokens, model.stride)
+        golds = Golds.of(questions, self.subwords)
+        faults = training_faults(questions, self.subwords, golds, model.max_tokens, model.stride)
+        is_trainable = trainable_questions(questions, faults, rejects)
         count_long_answers(questions, golds, model.max_answer_tokens)
-        self.questions = int(can_be.sum())
-        self.windows = windows.chosen(np.flatnonzero(can_be[windows.sequences]))
+        self.questions = int(is_trainable.sum())
+        self.windows = windows.chosen(np.flatnonzero(is_trainable[windows.sequences]))
         self.held = Held.of(golds, self.windows)
-        self.window_lengths = self.cutter.lengths(self.pieces, self.windows)
+        self.window_lengths = self.splitter.lengths(self.subwords, self.windows)
         self.lengths = self.padded_lengths = self._lengths
         self._drawn: tuple[int, Items] = (-1, np.zeros(0, np.int64))
-        self.dev = Dev(dev, model, self.cutter, settings.precision) if dev else None
+        self.dev = QaDevSet(dev, model, self.splitter, settings.precision) if dev else None
         self.criterion = CRITERION if dev else None
 
     def counts(self) -> Metrics:
-        """How many questions and windows there are to learn from, and how many of these hold an answer."""
+        """How many questions and windows there are to train on, and how many of these hold an answer."""
         return {
             "train_questions": self.questions,
             "train_windows": len(self.held.counts),
@@ -130,14 +130,14 @@ class QaTask:
     def collate(self, items: Items, epoch: int) -> Batch:
         """The windows `items` of an epoch, and of each one the answers that it holds.
 
-        is_answer, firsts, lasts: whether there is one, and the columns of its first and last piece, all (windows,
-        answers). A window without any has one on column 0, which stands for no answer.
+        is_answer, firsts, lasts: whether there is one, and the columns of its first and last subword, all (windows,
+        answers). A window without any has one on column 0, which means no answer.
         """
         which = self._items(epoch)[items]
         windows = self.windows.chosen(which)
-        inputs = self.cutter.batch(self.pieces, windows, int(self.window_lengths[which].max()), len(which))
+        inputs = self.splitter.batch(self.subwords, windows, int(self.window_lengths[which].max()), len(which))
         is_answer, firsts, ends = self.held.in_windows(which)
-        moved = (self.cutter.begins(self.pieces, windows) - windows.starts)[:, None]  # from a piece to its column
+        moved = (self.splitter.begins(self.subwords, windows) - windows.starts)[:, None]  # from a subword to its column
         added = {
             "is_answer": is_answer | (np.arange(is_answer.shape[1]) == 0),
             "firsts": np.where(is_answer, firsts + moved, 0),
@@ -151,7 +151,7 @@ class QaTask:
         """−log P(any of the right answers), in nats, summed over windows.
 
         Their probabilities are added (Clark & Gardner 2018, section 2.2): a score takes any of them for right. Mean
-        likelihoods would want the mass shared out among them, and so the first piece of one with the last of another.
+        likelihoods would want the mass shared out among them, and so the first subword of one with the last of another.
         """
         inputs = dict(batch.inputs)
         is_answer, *places = (inputs.pop(name) for name in ("is_answer", "firsts", "lasts"))
@@ -160,26 +160,28 @@ class QaTask:
         return {"answer": -(first + last).masked_fill(~is_answer, -torch.inf).logsumexp(dim=1).sum()}
 
     def evaluate(self) -> Metrics:
-        return self.dev.figures(self.qa_model) if self.dev else {}
+        return self.dev.metrics(self.qa_model) if self.dev else {}
 
 
-class Dev:
-    """Dev questions, cut once, and what a model scores on them. Those that are too long for it are told of."""
+class QaDevSet:
+    """Dev questions, tokenized once, and what a model scores on them; logs those that are too long for it."""
 
-    def __init__(self, questions: Sequence[Question], model: AnswerModel, cutter: Cutter, precision: str) -> None:
-        self.cutter, self.precision = cutter, precision
+    def __init__(
+        self, questions: Sequence[Question], model: AnswerModel, splitter: PairSplitter, precision: str
+    ) -> None:
+        self.splitter, self.precision = splitter, precision
         self.pools = Pools.of(questions)
-        self.pieces = cutter([each.question for each in questions], [each.context for each in questions])
+        self.subwords = splitter([each.question for each in questions], [each.context for each in questions])
         if not len(self.pools.known):
             raise RequestError("dev: expected questions with answers, found none of which it is known what is right")
-        is_too_long = self.pieces.too_long(model.max_tokens, model.stride)
-        tell_refused(model, [question.id for question in compress(questions, is_too_long)], "dev: ")
+        is_too_long = self.subwords.too_long(model.max_tokens, model.stride)
+        log_too_long(model, [question.id for question in compress(questions, is_too_long)], "dev: ")
 
-    def figures(self, model: AnswerModel) -> Metrics:
+    def metrics(self, model: AnswerModel) -> Metrics:
         """Exact match and F1, where questions are impossible at the threshold that suits them best."""
         nbest = self._nbest(model)
         threshold = with_threshold(model, self.pools, nbest).threshold
-        found = figures(scores_at(self.pools, nbest, threshold), self.pools.scored)
+        found = squad_metrics(scores_at(self.pools, nbest, threshold), self.pools.scored)
         return {f"dev/{name}": value for name, value in found.items()}
 
     def tuned(self, model: AnswerModel) -> AnswerModel:
@@ -190,5 +192,5 @@ class Dev:
     def _nbest(self, model: AnswerModel) -> NBest:
         base, device = model.network.backbone, model.network.device
         precision, size = resolve_precision(self.precision, device), best_batch_tokens(device)
-        packed = pack_for(self.pieces.to_read, base, precision, size)  # anew, as the weights have changed
-        return self.pools.nbest(nbest_of(model, self.pieces, self.cutter, precision, size, packed))
+        packed = pack_for(self.subwords.to_read, base, precision, size)  # anew, as the weights have changed
+        return self.pools.nbest(nbest_of(model, self.subwords, self.splitter, precision, size, packed))

@@ -74,7 +74,7 @@ def write_sentences(tmp_path: Path) -> WriteSentences:
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a random BERT whose pieces are of the sentences above, and of parts of their words."""
+    """The folder of a random BERT whose subwords are of the sentences above, and of parts of their words."""
     folder = tmp_path_factory.mktemp("bert")
     size = NewEncoder.model_validate(SIZE)
     texts = [" ".join([*PLAIN, *DISEASES, *CHEMICALS])] * 3

@@ -70,7 +70,7 @@ def test_an_illegal_sentence_is_counted_and_the_others_are_read(tmp_path):
     assert [sentence.line for sentence in found] == [3, 5]
     assert json.loads((tmp_path / "rejects.jsonl").read_text()) == {
         "file": str(path), "line": 1, "reason": "an illegal tag sequence",
-        "detail": "in IOB2, 1 of 1 tags of the sentence may not stand where they do",
+        "detail": "in IOB2, 1 of 1 tags of the sentence are not allowed where they are",
     }  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def test_rejects_without_a_block_count_what_is_written(tmp_path):
         (f"1|t|{SECRET}\n1|a|b\n2\t0\t12\t{SECRET}\tX", "an annotation of another document (line 3"),
         (
             f"1|t|{SECRET}\n1|a|b\n1\t1\t13\t{SECRET}\tX",
-            "whose text is not what stands at its offsets (1 of 1",
+            "whose text is not at its offsets (1 of 1",
         ),
         (f"1|t|{SECRET}\n1|a|b\n1\t9\t99\t{SECRET}\tX", "with offsets that cannot be (1 of 1 entities, the first at 9"),
         (f"1|t|{SECRET}\n1|a|b\n1\t-3\t9\t{SECRET}\tX", "with offsets that cannot be (line 3: expected id, start, end"),
@@ -173,7 +173,7 @@ def test_two_documents_with_one_id(tmp_path, name, text):
         ('{"text": "a", "entities": {"start": 0}}', "entities: Input should be a valid"),
         (
             f'{{"text": "a", "entities": [{{"start": 0, "end": 1, "type": "X", "text": "{SECRET}"}}]}}',
-            "not what stands",
+            "is not at its offsets",
         ),
         ('{"text": "\\ud800"}', "line 2: not JSON"),
         ('{"text": "abc", "sentences": [[[5, 9]]]}', "line 2: tokens with offsets that cannot be (the first at 5 to 9"),
@@ -248,7 +248,7 @@ def test_a_document_on_a_line_with_all_others_is_told_by_its_id(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (f"T1\tX 0 3\tabc\nT2\tX 0 3\t{SECRET}", "whose text is not what stands"),
+        (f"T1\tX 0 3\tabc\nT2\tX 0 3\t{SECRET}", "whose text is not at"),
         ("T1\tX 0 3\tabc\nT2\tX 0", "1.ann, line 2: a line that is no annotation (expected T1, type, start and end"),
         ("T1\tX 0 3\tabc\nT1\tX 0 3\tabc", "1.ann, line 2: an entity's number given twice"),
         (f"{SECRET}", "1.ann, line 1: a line that is no annotation"),
@@ -286,7 +286,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_a_suffix_of_no_format(tmp_path):
-    with pytest.raises(RequestError, match="expected a suffix that tells the format"):
+    with pytest.raises(RequestError, match="expected a suffix that implies the format"):
         format_of(write(tmp_path / "a.xyz", ""))
 
 

@@ -41,7 +41,7 @@ def random_text(draw, alphabet):
 
 
 def random_entities(draw, text, nested=False, broken=False):
-    """Spans anywhere in `text`, at its very start and end often."""
+    """EntitySpans anywhere in `text`, at its very start and end often."""
     entities = []
     borders = sorted({0, len(text), *(draw.randint(0, len(text)) for _ in range(5))})
     spans = [(start, end) for start in borders for end in borders if start < end]

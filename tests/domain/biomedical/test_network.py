@@ -18,7 +18,7 @@ from transformers import (
 from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.model import Cutter, EntityModel, load_model, save_model, start_model
+from domain.biomedical.ner.model import EntityModel, WordSplitter, load_model, save_model, start_model
 
 LABELS = LabelSet.of_types(["Disease", "Chemical"])
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz"]
@@ -43,10 +43,10 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path
     save_model(model, tmp_path / "model")
     theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    cutter = Cutter(model.tokenizer)
-    pieces = cutter([WORDS])
+    splitter = WordSplitter(model.tokenizer)
+    subwords = splitter([WORDS])
     with torch.inference_mode():
-        ours = model.network(**cutter.batch(pieces, pieces.windows(40, 8), 20, 1))
+        ours = model.network(**splitter.batch(subwords, subwords.windows(40, 8), 20, 1))
         encoded = tokenizer(WORDS, is_split_into_words=True, return_tensors="pt")
         logits = theirs(**encoded).logits[0]
     firsts = [encoded.word_ids().index(word) for word in range(len(WORDS))]
@@ -74,21 +74,21 @@ def test_marked_capitals_begin_unseen_and_come_back(tiny_bert: Path, tmp_path: P
     model.network.eval()
     words = ["the", "PATIENT", "gout"]
 
-    def scores(model: EntityModel, cutter: Cutter) -> torch.Tensor:
-        pieces = cutter([words])
+    def scores(model: EntityModel, splitter: WordSplitter) -> torch.Tensor:
+        subwords = splitter([words])
         with torch.inference_mode():
-            return model.network(**cutter.batch(pieces, pieces.windows(40, 8), 20, 1))
+            return model.network(**splitter.batch(subwords, subwords.windows(40, 8), 20, 1))
 
-    unmarked = scores(model, Cutter(model.tokenizer))
-    torch.testing.assert_close(scores(model, model.make_cutter()), unmarked, rtol=0, atol=0)
+    unmarked = scores(model, WordSplitter(model.tokenizer))
+    torch.testing.assert_close(scores(model, model.make_splitter()), unmarked, rtol=0, atol=0)
     with torch.no_grad():
         model.network.network.bert.embeddings.token_type_embeddings.weight[1] += torch.linspace(-1, 1, 32)
-    marked = scores(model, model.make_cutter())
+    marked = scores(model, model.make_splitter())
     assert not torch.allclose(marked, unmarked)
     save_model(model, tmp_path / "model")
     back = load_model(tmp_path / "model")
     assert back.capitals
-    torch.testing.assert_close(scores(back, back.make_cutter()), marked)
+    torch.testing.assert_close(scores(back, back.make_splitter()), marked)
     theirs = AutoModelForTokenClassification.from_pretrained(tmp_path / "model").eval()
     encoded = AutoTokenizer.from_pretrained(tmp_path / "model")(words, is_split_into_words=True, return_tensors="pt")
     encoded["token_type_ids"] = torch.tensor([[int(word == 1) for word in encoded.word_ids()]])
@@ -112,7 +112,7 @@ def test_capitals_are_not_marked_where_the_vocabulary_tells_them(
     rules["normalizer"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
     assert not start_model(tmp_path, LABELS, max_tokens=40, capitals=True).capitals
-    assert "vocabulary tells capitals from small letters, so they are not marked" in capsys.readouterr().err
+    assert "vocabulary has capitals, so they are not marked" in capsys.readouterr().err
 
 
 def test_capitals_are_not_marked_without_a_second_token_type(
@@ -217,7 +217,7 @@ def test_a_cased_vocabulary_is_never_lower_cased(tiny_bert: Path, tmp_path: Path
     rules = json.loads((tmp_path / "tokenizer.json").read_text())
     vocabulary = rules["model"]["vocab"]
     rules["model"]["vocab"] = {
-        piece.upper() if n > 4 and not piece.startswith("##") else piece: n for piece, n in vocabulary.items()
+        subword.upper() if n > 4 and not subword.startswith("##") else subword: n for subword, n in vocabulary.items()
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
     with pytest.raises(RequestError, match="lower-cases text"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.model import Cutter, EntityModel, start_model
+from domain.biomedical.ner.model import EntityModel, WordSplitter, start_model
 from domain.biomedical.ner.tagger import Words, find_entities, predict_blocks
 
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz", "gout", "of", "\x01"]
@@ -55,10 +55,10 @@ def test_blocks_change_no_entity(model: EntityModel, sentences: list[list[str]])
 
 
 def test_a_word_is_scored_in_the_window_in_which_it_is_most_central(model: EntityModel) -> None:
-    words = ["patient", "of", "gout", "the"] * 12  # one piece each
+    words = ["patient", "of", "gout", "the"] * 12  # one subword each
     (scores,) = predict(model, [words])
-    cutter = Cutter(model.tokenizer)
-    ids = cutter([words]).ids
+    splitter = WordSplitter(model.tokenizer)
+    ids = splitter([words]).ids
     starts = [*range(0, 48 - 14, 8), 48 - 14]
     for place in range(48):
         start = max(starts, key=lambda start: (min(place - start, start + 13 - place), -start))

@@ -90,11 +90,11 @@ def test_many_are_answered_as_each_alone(answerer):
 )
 def test_the_sentence_is_all_that_the_answer_stands_in(answerer, monkeypatch, found, sentence):
     from domain.biomedical.qa import answerer as module
-    from domain.biomedical.qa.answerer import Found
+    from domain.biomedical.qa.answerer import AnswerSpan
 
     def find_answers(_model, questions, **_options):
         for _ in questions:
-            yield [Found(*found, 1.0, 0.5)]
+            yield [AnswerSpan(*found, 1.0, 0.5)]
 
     monkeypatch.setattr(module, "find_answers", find_answers)
     assert answerer.answer("?", CONTEXT).sentence == sentence

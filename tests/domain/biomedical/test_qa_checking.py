@@ -152,7 +152,7 @@ def test_lengths_are_measured_in_a_models_word_pieces(tmp_path, tiny_encoder):
     context = "fever " * 100 + "many words"
     questions = [
         Question("roomy", "What " * 25, "fever", (Answer("fever", 0),), document="a"),  # with its text in one window
-        Question("just", "What " * 24, context, (Answer("fever", 0),), document="a"),  # 40 pieces: 24, 13 and 3
+        Question("just", "What " * 24, context, (Answer("fever", 0),), document="a"),  # 40 subwords: 24, 13 and 3
         Question("long", "What " * 25, context, (Answer("fever", 0),), document="a"),
         Question("wide", "What", context, (Answer(context[: 6 * 37 - 1], 0),), document="a"),
         Question("late", "What", context, (Answer("many words", 600),), document="a"),
@@ -164,7 +164,7 @@ def test_lengths_are_measured_in_a_models_word_pieces(tmp_path, tiny_encoder):
         "a question": ("warn", 1), "an answer": ("warn", 1), "a context": ("good", 0),
     }  # fmt: skip
     assert (
-        f"leaves its text no room in a window; raise max_tokens or lower stride; the first is question long in {path}"
+        f"leaves its text no space in a window; raise max_tokens or lower stride; the first is question long in {path}"
         in (told["a question"].summary)
     )
     assert (

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from domain.biomedical.qa.decoding import (
+    CandidateSpans,
     NBest,
-    Spans,
     best_threshold,
     n_best,
     null_scores,
@@ -20,7 +20,7 @@ Listed = list[tuple[int, int, float]]
 
 
 def drawn(generator: np.random.Generator, has_ties: bool) -> Tensor:
-    """Scores of 3 windows of 9 pieces: a first one, two of a question, the text's, and behind it padding."""
+    """Scores of 3 windows of 9 subwords: a first one, two of a question, the text's, and behind it padding."""
     shape = (3, 9, 2)
     values = generator.integers(0, 3, shape) if has_ties else generator.normal(size=shape)
     scores = torch.from_numpy(values.astype(np.float32))
@@ -50,7 +50,7 @@ def best_first(spans: Listed) -> Listed:
 def test_the_best_spans_are_the_best_of_all(has_ties: bool, longest: int, top: int) -> None:
     for seed in range(20):
         generator = np.random.default_rng(seed)
-        scores, moved = drawn(generator, has_ties), np.array([0, 2, 0])  # the second window begins 2 pieces later
+        scores, moved = drawn(generator, has_ties), np.array([0, 2, 0])  # the second window begins 2 subwords later
         owners = np.array([0, 0, 1])  # the question of each window
         found = spans_in_windows(scores, longest, top)
         of_questions = found._replace(
@@ -128,7 +128,7 @@ def test_a_pool_has_the_best_spans_of_its_questions_by_their_scores() -> None:
 
 
 def test_nothing_read_gives_nothing() -> None:
-    none = Spans(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0))
+    none = CandidateSpans(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0))
     found = n_best(none, np.full(2, np.inf), 3)
     assert found.scores.shape == (2, 3)
     assert not np.isfinite(found.scores).any()

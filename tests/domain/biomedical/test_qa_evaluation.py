@@ -12,15 +12,15 @@ from asked_texts import many, write
 
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate as evaluation
-from domain.biomedical.qa.answerer import Asked, find_answers
+from domain.biomedical.qa.answerer import QuestionInput, find_answers
 from domain.biomedical.qa.decoding import NBest, Pools, scores_at, with_no_answer
 from domain.biomedical.qa.evaluate import AROUND, passages, slices, spread_evenly
 from domain.biomedical.qa.metrics import Score
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaEvaluateSettings
-from domain.biomedical.qa.subwords import Cutter
-from domain.biomedical.qa.train import Dev
+from domain.biomedical.qa.subwords import PairSplitter
+from domain.biomedical.qa.train import QaDevSet
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,9 @@ def read_nbest(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 def test_answers_are_written_and_scored_as_they_are_given(model: AnswerModel, tmp_path: Path) -> None:
     questions = many(30, 4, words=12)
-    found = list(find_answers(model, [Asked(q.question, q.context) for q in questions], top=21, precision="fp32"))
+    found = list(
+        find_answers(model, [QuestionInput(q.question, q.context) for q in questions], top=21, precision="fp32")
+    )
     answers = {
         q.id: q.context[best.start : best.end] if best.start >= 0 else ""
         for q, (best, *_) in zip(questions, found, strict=True)
@@ -107,7 +109,9 @@ def test_the_first_sentence_stands_beside_it(model: AnswerModel, tmp_path: Path)
 def test_snippets_of_a_question_are_pooled_by_their_scores(model: AnswerModel, tmp_path: Path) -> None:
     texts = ["the patient of gout", "no sign of flu in the patient", "gout and flu seen after a course"]
     found = list(
-        find_answers(replace(model, threshold=None), [Asked("mild", text) for text in texts], top=20, precision="fp32")
+        find_answers(
+            replace(model, threshold=None), [QuestionInput("mild", text) for text in texts], top=20, precision="fp32"
+        )
     )
     ranked = sorted(
         (-each.score, text[each.start : each.end]) for text, spans in zip(texts, found, strict=True) for each in spans
@@ -138,7 +142,7 @@ def test_right_answers_that_the_model_would_never_give_are_counted(
     metrics = evaluate(tmp_path, model, questions)
     assert metrics["beyond_max_answer_tokens"] == 1
     told = capsys.readouterr().err
-    assert "no right answer to 1 of 3 questions, long the first, has 2 pieces or fewer" in told
+    assert "no right answer to 1 of 3 questions, long the first, has 2 subwords or fewer" in told
     assert "1 questions count as not answered, 'too' the first: too long" in told
     assert metrics["questions"] == 3
     assert json.loads((tmp_path / "scores" / "predictions.json").read_text())["too"] == ""
@@ -159,7 +163,7 @@ def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model: Answ
 
 def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model: AnswerModel, tmp_path: Path) -> None:
     text = "the patient of gout"
-    (best, *_) = next(find_answers(replace(model, threshold=None), [Asked("mild", text)], precision="fp32"))
+    (best, *_) = next(find_answers(replace(model, threshold=None), [QuestionInput("mild", text)], precision="fp32"))
     right = [[text[best.start : best.end]]]
     asked = {"type": "factoid", "body": "mild", "exact_answer": right, "snippets": [{"text": text, "document": "d"}]}
     listed = [
@@ -234,7 +238,7 @@ def test_passages_that_touch_are_one_and_far_ones_are_two() -> None:
 
 def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model: AnswerModel) -> None:
     questions = many(80, 6, words=10, impossible=0.5)
-    dev = Dev(questions, model, Cutter(model.tokenizer), "fp32")
+    dev = QaDevSet(questions, model, PairSplitter(model.tokenizer), "fp32")
     nbest, tuned = dev._nbest(model), dev.tuned(model)
 
     def mean_f1(threshold: float | None) -> float:
@@ -251,7 +255,7 @@ def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model:
 
     assert 0 < np.mean(is_right) < 1
     assert all(likelihood(tuned.temperature) >= likelihood(other) - 1e-4 for other in (0.5, 1.0, 2.0, 4.0))
-    assert dev.figures(model)["dev/f1"] == pytest.approx(mean_f1(tuned.threshold))
+    assert dev.metrics(model)["dev/f1"] == pytest.approx(mean_f1(tuned.threshold))
 
 
 def test_a_pool_is_right_by_any_of_its_texts_and_impossible_only_as_a_whole() -> None:

@@ -97,7 +97,7 @@ def test_integer_ids_become_text_and_articles_without_title_have_a_name(tmp_path
 def test_wrong_offsets_are_mended_and_noted(tmp_path):
     (found,) = read_questions(squad(tmp_path / "a.json", asked(answers=[("fever", 13), ("rash", 35)])))
     assert found.answers == (Answer("fever", 16), Answer("rash", CONTEXT.index("rash")))
-    assert Counter(found.notes) == {"mended": 2}
+    assert Counter(found.notes) == {"corrected": 2}
 
 
 def test_of_several_answers_one_that_stands_nowhere_still_counts_in_a_score(tmp_path):
@@ -115,7 +115,7 @@ def test_gzip_is_read_whatever_its_name(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        (asked("q7", answers=[(f"{SECRET}ia", 3)]), "record q7: an answer that does not stand in its context"),
+        (asked("q7", answers=[(f"{SECRET}ia", 3)]), "record q7: an answer that is not in its context"),
         (asked("q7", answers=[("fever", 30)]), "expected it at 30 of 44 characters"),
         (asked("q7", question="  "), "record q7: an empty question"),
         (asked("q7", answers=[(" ", 8)]), "record q7: an empty answer"),
@@ -282,7 +282,7 @@ def test_questions_of_one_context_share_it_in_memory(tmp_path):
         ),
         (
             f'{{"id": "j7", "question": "q", "context": "c", "answers": [{{"text": "{SECRET}", "start": 0}}]}}',
-            "line 2, record j7: an answer that does not stand in its context",
+            "line 2, record j7: an answer that is not in its context",
         ),
     ],
 )
@@ -375,7 +375,7 @@ def test_a_folder_that_takes_no_file_is_told(tmp_path):
 def test_of_covid_qa_all_questions_are_read_and_234_offsets_mended():
     questions = list(read_questions(COVID))
     notes = Counter(note for question in questions for note in question.notes)
-    assert (len(questions), notes) == (1380, {"in place": 1146, "mended": 234})
+    assert (len(questions), notes) == (1380, {"in place": 1146, "corrected": 234})
     assert len({question.document for question in questions}) == 98
     assert all(each.context[gold.start : gold.end] == gold.text for each in questions for gold in each.answers)
 

@@ -9,16 +9,16 @@ import pytest
 from domain.biomedical.qa.metrics import (
     ScoredText,
     best_answers,
-    factoid_figures,
+    factoid_metrics,
     factoid_score,
     factoid_scores,
-    figures,
     first_wordings,
     golds_by_pool,
     mean,
     normalised,
     score,
     scores,
+    squad_metrics,
 )
 from domain.biomedical.qa.question_files import read_questions
 from domain.biomedical.qa.questions import Answer, Question
@@ -146,7 +146,7 @@ def test_figures_of_a_file_are_those_of_the_published_scripts_to_the_last_digit(
     questions = list(read_questions(tmp_path / "q.json"))
     assert len(questions) == 150
     found = scores(answers, questions, version)
-    assert figures(found, questions) == slow_figures(articles, answers, version)
+    assert squad_metrics(found, questions) == slow_figures(articles, answers, version)
     assert len(found) == (150 if version == "1.1" else 135)
 
 
@@ -159,7 +159,7 @@ def test_the_version_is_told_by_impossible_questions():
 
 def test_what_nobody_knows_the_answer_of_has_no_score():
     assert scores({"1": "c"}, [Question("1", "q", "c")]) == {}
-    assert figures({}, []) == {"exact_match": None, "f1": None}
+    assert squad_metrics({}, []) == {"exact_match": None, "f1": None}
 
 
 def test_a_gold_that_stands_nowhere_counts():
@@ -231,7 +231,7 @@ def test_unanswered_questions_are_skipped_and_counted_as_wrong():
     golds = {"1": GOLD, "2": GOLD, "3": GOLD, "4": GOLD}
     found = factoid_scores({"1": ["dupixent"], "2": ["x", "dupixent"], "3": []}, golds)
     assert found["4"] is None
-    assert factoid_figures(found) == {
+    assert factoid_metrics(found) == {
         "strict_accuracy": 1 / 3,
         "lenient_accuracy": 2 / 3,
         "mrr": 1.5 / 3,
@@ -243,9 +243,9 @@ def test_unanswered_questions_are_skipped_and_counted_as_wrong():
 
 
 def test_where_nothing_was_answered_there_is_no_figure():
-    found = factoid_figures({"1": None})
+    found = factoid_metrics({"1": None})
     assert (found["mrr"], found["with_unanswered/mrr"]) == (None, 0)
-    assert factoid_figures({})["with_unanswered/mrr"] is None
+    assert factoid_metrics({})["with_unanswered/mrr"] is None
 
 
 def test_snippets_are_pooled_by_logits():

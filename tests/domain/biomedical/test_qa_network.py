@@ -10,9 +10,9 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaCo
 from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_unigram
-from domain.biomedical.qa.answerer import Asked, find_answers
+from domain.biomedical.qa.answerer import QuestionInput, find_answers
 from domain.biomedical.qa.model import HEAD, AnswerModel, load_model, save_model, start_model
-from domain.biomedical.qa.subwords import Cutter
+from domain.biomedical.qa.subwords import PairSplitter
 
 QUESTION, CONTEXT = "mild", "the patient of gout and angina pectoris"
 
@@ -29,10 +29,10 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path
     save_model(model, tmp_path)
     theirs = AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
     encoded = AutoTokenizer.from_pretrained(tmp_path)(QUESTION, CONTEXT, return_tensors="pt")
-    cutter = Cutter(model.tokenizer)
-    pieces = cutter([QUESTION], [CONTEXT])
+    splitter = PairSplitter(model.tokenizer)
+    subwords = splitter([QUESTION], [CONTEXT])
     width = encoded["input_ids"].shape[1]
-    batch = cutter.batch(pieces, pieces.windows(40, 14), width + 3, 2)  # padding in both directions
+    batch = splitter.batch(subwords, subwords.windows(40, 14), width + 3, 2)  # padding in both directions
     for name in ("input_ids", "attention_mask", "token_type_ids"):
         assert batch[name][:, :width].tolist() == encoded[name].tolist() * 2
         assert not batch[name][:, width:].any()
@@ -110,15 +110,15 @@ def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokeni
     save_tokenizer(tokenizer, tmp_path, 64, has_types=False)
     model = load_model(tmp_path)
     assert (model.max_tokens, model.stride, model.max_answer_tokens, model.threshold) == (64, 21, 30, None)
-    cutter = Cutter(model.tokenizer)
-    pieces = cutter([QUESTION], [CONTEXT])
-    windows = pieces.windows(64, 21)
+    splitter = PairSplitter(model.tokenizer)
+    subwords = splitter([QUESTION], [CONTEXT])
+    windows = subwords.windows(64, 21)
     expected = load_tokenizer(tmp_path)(QUESTION, CONTEXT)["input_ids"]
-    assert cutter.batch(pieces, windows, len(expected), 1)["input_ids"][0].tolist() == expected
-    for found in next(find_answers(model, [Asked(QUESTION, CONTEXT)], top=20, precision="fp32")):
+    assert splitter.batch(subwords, windows, len(expected), 1)["input_ids"][0].tolist() == expected
+    for found in next(find_answers(model, [QuestionInput(QUESTION, CONTEXT)], top=20, precision="fp32")):
         answer = CONTEXT[found.start : found.end]
         assert answer
-        assert answer == answer.strip()  # though its pieces begin with the space before them
+        assert answer == answer.strip()  # though its subwords begin with the space before them
 
 
 def test_a_bert_without_such_a_head_is_refused(tiny_bert: Path) -> None:

@@ -13,9 +13,9 @@ from asked_texts import many
 
 from bertrelay.errors import RequestError
 from domain.biomedical.qa import answerer as answering
-from domain.biomedical.qa.answerer import Asked, Found, find_answers
+from domain.biomedical.qa.answerer import AnswerSpan, QuestionInput, find_answers
 from domain.biomedical.qa.model import AnswerModel, start_model
-from domain.biomedical.qa.subwords import Cutter, _inside_words
+from domain.biomedical.qa.subwords import PairSplitter, _inside_words
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +26,15 @@ def model(tiny_bert: Path) -> AnswerModel:
     return replace(found, threshold=0.5, temperature=2.0)
 
 
-def asked(count: int, seed: int = 0) -> list[Asked]:
+def asked(count: int, seed: int = 0) -> list[QuestionInput]:
     """Questions to texts of many lengths, several of which are asked of one text."""
     drawn = [each for words in (0, 5, 20, 60) for each in many(count // 4, seed + words, words=words)]
-    return [Asked(each.question, drawn[number - number % 2].context, each.id) for number, each in enumerate(drawn)]
+    return [
+        QuestionInput(each.question, drawn[number - number % 2].context, each.id) for number, each in enumerate(drawn)
+    ]
 
 
-def near(one: list[Found], other: list[Found]) -> bool:
+def near(one: list[AnswerSpan], other: list[AnswerSpan]) -> bool:
     places = [[each[:2] for each in found] for found in (one, other)]
     numbers = [np.array([each[2:] for each in found]) for found in (one, other)]
     return places[0] == places[1] and np.allclose(*numbers, rtol=1e-4, atol=1e-4)
@@ -56,20 +58,20 @@ def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(
     encoded = model.tokenizer(question.context, add_special_tokens=False, return_offsets_mapping=True)
     ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
     asked_ids = model.tokenizer(question.question, add_special_tokens=False)["input_ids"]
-    room, cls, sep = 24 - 3 - len(asked_ids), model.tokenizer.cls_token_id, model.tokenizer.sep_token_id
-    starts = [start for start in range(0, len(ids), 8) if start < len(ids) - room] + [len(ids) - room]
+    space, cls, sep = 24 - 3 - len(asked_ids), model.tokenizer.cls_token_id, model.tokenizer.sep_token_id
+    starts = [start for start in range(0, len(ids), 8) if start < len(ids) - space] + [len(ids) - space]
     scores: dict[tuple[int, int], float] = {}
     nulls = []
     for start in starts:
         before = [cls, *asked_ids, sep]
-        row = torch.tensor([[*before, *ids[start : start + room], sep]])
-        types = torch.tensor([[0] * len(before) + [1] * (room + 1)])
+        row = torch.tensor([[*before, *ids[start : start + space], sep]])
+        types = torch.tensor([[0] * len(before) + [1] * (space + 1)])
         with torch.inference_mode():
             out = theirs(input_ids=row, token_type_ids=types)
         first, last = out.start_logits[0].tolist(), out.end_logits[0].tolist()
         nulls.append(first[0] + last[0])
-        for begin in range(room):
-            for end in range(begin, min(begin + 4, room)):
+        for begin in range(space):
+            for end in range(begin, min(begin + 4, space)):
                 place = (offsets[start + begin][0], offsets[start + end][1])
                 total = first[len(before) + begin] + last[len(before) + end]
                 scores[place] = max(total, scores.get(place, -np.inf))
@@ -78,7 +80,7 @@ def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(
     weights = np.exp([score / 2.0 for score, _, _ in ranked])
     (found,) = find_answers(model, [question], top=21, precision="fp32")
     expected = [
-        Found(start, end, score, weight)
+        AnswerSpan(start, end, score, weight)
         for (score, start, end), weight in zip(ranked, weights / weights.sum(), strict=True)
     ]
     assert near(found, expected)
@@ -95,21 +97,23 @@ def test_fewer_told_are_the_first_of_more_with_the_same_probabilities(model: Ans
 
 def test_a_text_of_many_questions_is_cut_once(model: AnswerModel, monkeypatch: pytest.MonkeyPatch) -> None:
     cut: list[str] = []
-    texts = Cutter._texts
+    texts = PairSplitter._texts
 
-    def noted(self: Cutter, given: list[str]) -> object:
+    def noted(self: PairSplitter, given: list[str]) -> object:
         cut.extend(given)
         return texts(self, given)
 
-    monkeypatch.setattr(Cutter, "_texts", noted)
+    monkeypatch.setattr(PairSplitter, "_texts", noted)
     context = many(1, 1)[0].context
-    list(find_answers(model, [Asked(str(number), context) for number in range(14)], precision="fp32"))
+    list(find_answers(model, [QuestionInput(str(number), context) for number in range(14)], precision="fp32"))
     assert cut.count(context) == 1
 
 
 @pytest.mark.parametrize("context", ["", " \t\n", "\x01"])
 def test_a_text_without_a_piece_has_no_answer(model: AnswerModel, context: str) -> None:
-    assert next(find_answers(model, [Asked("mild", context)], precision="fp32")) == [Found(-1, -1, 0.0, 1.0)]
+    assert next(find_answers(model, [QuestionInput("mild", context)], precision="fp32")) == [
+        AnswerSpan(-1, -1, 0.0, 1.0)
+    ]
 
 
 LETTERS = re.compile(r"[^\W_]")
@@ -128,7 +132,7 @@ def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(
 
     def inside(whole_words: bool) -> list[tuple[int, int]]:
         chosen = replace(model, whole_words=whole_words)
-        (found,) = find_answers(chosen, [Asked("mild", context)], top=1000, precision="fp32")
+        (found,) = find_answers(chosen, [QuestionInput("mild", context)], top=1000, precision="fp32")
         spans = [(each.start, each.end) for each in found if each.start >= 0]
         assert len(spans) > 10
         return [span for span in spans if any(ends_inside_a_word(context, place) for place in span)]
@@ -162,7 +166,7 @@ def test_characters_are_those_of_the_text_whatever_it_holds(
 ) -> None:
     monkeypatch.setattr(answering, "CANDIDATES", 200)
     context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
-    (found,) = find_answers(model, [Asked("mild", context)], top=200, precision="fp32")
+    (found,) = find_answers(model, [QuestionInput("mild", context)], top=200, precision="fp32")
     spans = {(each.start, each.end) for each in found if each.start >= 0}
     for word in ("the", "patient", "gout", "flu", "sign"):
         start = context.index(word)
@@ -173,10 +177,10 @@ def test_characters_are_those_of_the_text_whatever_it_holds(
 
 
 def test_a_question_that_leaves_no_room_is_told_with_its_id(model: AnswerModel) -> None:
-    usual, long = asked(8)[-1], Asked("mild given " * 10, "the patient " * 20, "q17")
-    with pytest.raises(RequestError, match=r"question 'q17': too long: a window of 24 pieces .* 8 of the text"):
+    usual, long = asked(8)[-1], QuestionInput("mild given " * 10, "the patient " * 20, "q17")
+    with pytest.raises(RequestError, match=r"question 'q17': too long: a window of 24 subwords .* 8 of the text"):
         list(find_answers(model, [usual, long], precision="fp32"))
-    refused: list[Asked] = []
+    refused: list[QuestionInput] = []
     found = list(find_answers(model, [usual, long, usual], precision="fp32", refused=refused.append))
     assert refused == [long]
     assert found[1] == []
@@ -187,11 +191,11 @@ def test_a_question_that_leaves_no_room_is_told_with_its_id(model: AnswerModel) 
 def test_only_a_block_ahead_is_read(model: AnswerModel) -> None:
     read = 0
 
-    def endless() -> Iterator[Asked]:
+    def endless() -> Iterator[QuestionInput]:
         nonlocal read
         while True:
             read += 1
-            yield Asked("mild", "the patient of gout " * 5)
+            yield QuestionInput("mild", "the patient of gout " * 5)
 
     found = find_answers(model, endless(), precision="fp32", block_characters=500)
     for _ in range(20):
@@ -210,6 +214,6 @@ def test_a_text_of_ten_thousand_words_is_read_to_its_end(model: AnswerModel, mon
 
     monkeypatch.setattr(answering, "spans_in_windows", counted)
     context = "the patient of gout was seen " * 1667
-    (found,) = find_answers(model, [Asked("mild", context)], precision="fp32")
+    (found,) = find_answers(model, [QuestionInput("mild", context)], precision="fp32")
     assert seen == 1 + -(-(6 * 1667 - 20) // 8)
     assert found

@@ -13,7 +13,7 @@ def test_an_answer_at_its_offset_stays_there():
 @pytest.mark.parametrize("shift", [-MOST_SHIFT, -1, 1, MOST_SHIFT])
 def test_an_offset_is_mended_by_a_shift_of_a_few_characters(shift):
     context = "." * 30 + "fever" + "." * 30
-    assert placed(context, "fever", 30 + shift) == (Answer("fever", 30), "mended")
+    assert placed(context, "fever", 30 + shift) == (Answer("fever", 30), "corrected")
 
 
 @pytest.mark.parametrize("shift", [-MOST_SHIFT - 1, MOST_SHIFT + 1])
@@ -22,7 +22,7 @@ def test_what_stands_further_off_is_another_mention(shift):
 
 
 def test_the_nearest_mention_is_taken_and_of_two_the_earlier():
-    assert placed("ab..ab", "ab", 3) == (Answer("ab", 4), "mended")
+    assert placed("ab..ab", "ab", 3) == (Answer("ab", 4), "corrected")
     assert placed("ab.ab", "ab", 2)[0] == Answer("ab", 3)
     assert placed("binding it in", "in", 3)[0] == Answer("in", 11)
     assert placed("binding", "in", 3)[0] == Answer("in", 4)
@@ -30,7 +30,7 @@ def test_the_nearest_mention_is_taken_and_of_two_the_earlier():
 
 
 def test_an_offset_may_lie_outside_of_the_context():
-    assert placed("ab", "ab", -1) == (Answer("ab", 0), "mended")
+    assert placed("ab", "ab", -1) == (Answer("ab", 0), "corrected")
     assert placed("ab", "ab", 9)[0] == Answer("ab", 0)
     assert placed("ab", "ab", 90) == (None, "nowhere")
     assert placed("ab", "ab", -90) == (None, "nowhere")
@@ -39,7 +39,7 @@ def test_an_offset_may_lie_outside_of_the_context():
 
 def test_a_shift_counts_characters_and_not_bytes():
     context = "🧬 Größe, then 🧬 Länge"
-    assert placed(context, "Länge", 13) == (Answer("Länge", 16), "mended")
+    assert placed(context, "Länge", 13) == (Answer("Länge", 16), "corrected")
 
 
 def test_overlapping_mentions_are_seen():

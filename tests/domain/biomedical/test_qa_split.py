@@ -12,7 +12,7 @@ from bertrelay.errors import RequestError, WorkError
 from domain.biomedical.qa.question_files import read_questions, write_questions
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QuestionsSettings, SplitShares
-from domain.biomedical.qa.split import SPLITS, Groups, run, split_of
+from domain.biomedical.qa.split import SPLITS, ArticleGroups, run, split_of
 from pipelines.registry import REGISTRY
 
 
@@ -73,7 +73,7 @@ def test_a_share_of_nothing_leaves_an_empty_file(context, tmp_path):
 
 
 def test_articles_that_share_a_context_or_a_question_stay_together():
-    groups = Groups()
+    groups = ArticleGroups()
     questions = [
         Question("1", "q", "one", document="b"),
         Question("2", "q", "two", document="a"),
@@ -91,7 +91,7 @@ def test_articles_that_share_a_context_or_a_question_stay_together():
 def test_a_chain_of_shared_articles_is_one_group_whatever_the_order():
     links = [Question(str(n), "q", f"context {n}", document=f"d{n // 2}", pool=f"p{(n + 1) // 2}") for n in range(400)]
     for seed in range(3):
-        groups, shuffled = Groups(), random.Random(seed).sample(links, len(links))
+        groups, shuffled = ArticleGroups(), random.Random(seed).sample(links, len(links))
         for question in shuffled:
             groups.join(question)
         assert len(groups) == 1
@@ -99,7 +99,7 @@ def test_a_chain_of_shared_articles_is_one_group_whatever_the_order():
 
 
 def test_an_article_that_shares_nothing_is_named_by_itself_alone():
-    groups = Groups()
+    groups = ArticleGroups()
     for question in questions_of(["m", "a", "z"]):
         groups.join(question)
     assert [groups.name(question) for question in questions_of(["m", "a", "z"], 1)] == ["m", "a", "z"]
@@ -133,8 +133,8 @@ def test_what_was_mended_found_and_left_out_is_counted(context, tmp_path, capsys
     rejects = [json.loads(line) for line in (context.output / "rejects.jsonl").read_text().splitlines()]
     assert [each["record"] for each in rejects] == ["3", "5"]
     told = capsys.readouterr().err
-    assert "mended the offsets of 1 answers" in told
-    assert "1 answers beside others stand nowhere" in told
+    assert "corrected the offsets of 1 answers" in told
+    assert "1 further answers are not in their context" in told
     assert not (context.output / "alignment.json").exists()
     with pytest.raises(WorkError, match=r"2 of 6 .* line 1, record 3"):
         run(settings.model_copy(update={"max_rejects": 0.01}), context)

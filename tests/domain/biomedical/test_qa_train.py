@@ -16,12 +16,12 @@ from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
 from domain.biomedical.qa import train as training
-from domain.biomedical.qa.answerer import Asked, find_answers
+from domain.biomedical.qa.answerer import QuestionInput, find_answers
 from domain.biomedical.qa.metrics import score
 from domain.biomedical.qa.model import AnswerModel, load_model, start_model
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaSettings, QuestionSource
-from domain.biomedical.qa.subwords import Cutter, Golds, read_all
+from domain.biomedical.qa.subwords import Golds, PairSplitter, read_all
 from domain.biomedical.qa.train import QaTask
 
 LEARNING: dict[str, Any] = {
@@ -52,7 +52,7 @@ def learnt(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[A
 
 
 def exact_match(model: AnswerModel, questions: list[Question]) -> float:
-    found = find_answers(model, [Asked(each.question, each.context) for each in questions], precision="fp32")
+    found = find_answers(model, [QuestionInput(each.question, each.context) for each in questions], precision="fp32")
     answers = [
         question.context[best.start : best.end] if best.start >= 0 else ""
         for question, (best, *_) in zip(questions, found, strict=True)
@@ -62,11 +62,11 @@ def exact_match(model: AnswerModel, questions: list[Question]) -> float:
 
 
 def spans_in_pieces(model: AnswerModel, questions: list[Question]) -> list[tuple[int, int, int]]:
-    """Of each question the first and the last piece of its answer in its text, and where its first window ends."""
+    """Of each question the first and the last subword of its answer in its text, and where its first window ends."""
     found = []
     for each in questions:
-        pieces = Cutter(model.tokenizer)([each.question], [each.context])
-        golds, windows = Golds.of([each], pieces), pieces.windows(model.max_tokens, model.stride)
+        subwords = PairSplitter(model.tokenizer)([each.question], [each.context])
+        golds, windows = Golds.of([each], subwords), subwords.windows(model.max_tokens, model.stride)
         found.append((int(golds.firsts[0]), int(golds.ends[0]) - 1, int(windows.ends[0])))
     return found
 
@@ -179,7 +179,7 @@ def test_so_many_windows_without_an_answer_are_drawn_anew_for_each_epoch(tiny_be
 def test_characters_of_answers_become_pieces_also_inside_words_and_beyond_the_basic_plane(tiny_bert: Path) -> None:
     context = "𝒳é the patient of gout, no İ sign\u00a0flu"
     task = task_of(tiny_bert, [question(context, "gout", "patient of", " sign\u00a0", "out", "flu")])
-    contexts, golds = task.pieces.contexts, task.held
+    contexts, golds = task.subwords.contexts, task.held
     told = {context[contexts.starts[first] : contexts.ends[end - 1]] for first, end in zip(*golds[:2], strict=True)}
     assert told == {"gout", "patient of", "sign", "flu"}
 
@@ -211,7 +211,7 @@ def test_what_dev_data_cannot_do_is_told(tiny_bert: Path, tmp_path: Path, capsys
     dev = write(tmp_path / "dev.jsonl", [*many(5, 2), question(LONG, "flu", asked="mild given " * 13)])
     learn(tmp_path / "with", tiny_bert, train=[train], dev=[dev], epochs=1)
     told = capsys.readouterr().err
-    assert "dev: 1 questions count as not answered, 'q' the first: too long: a window of 40 pieces" in told
+    assert "dev: 1 questions count as not answered, 'q' the first: too long: a window of 40 subwords" in told
     assert "probabilities are not calibrated: expected at least 20 dev examples" in told
     learn(tmp_path / "without", tiny_bert, train=[train], epochs=1)
     assert "there is no dev data: the probabilities of this model are not calibrated" in capsys.readouterr().err
@@ -227,8 +227,8 @@ def test_offsets_mended_in_reading_are_told(tmp_path: Path, capsys: pytest.Captu
     found = read_all([QuestionSource.model_validate({"path": str(tmp_path / "a.jsonl")})], Rejects(None))
     told = capsys.readouterr().err
     assert [len(each.answers) for each in found] == [1, 1]
-    assert "mended the offsets of 1 answers" in told
-    assert "1 answers beside others stand nowhere in their context: scored by, and not learnt" in told
+    assert "corrected the offsets of 1 answers" in told
+    assert "1 further answers are not in their context: scored by, not trained on" in told
 
 
 def test_many_rejects_among_many_more_questions_are_borne(tmp_path: Path) -> None:
@@ -285,9 +285,9 @@ def test_a_model_that_learnt_from_no_impossible_question_always_answers(tiny_ber
     learn(tmp_path, tiny_bert, train=[train], epochs=1)
     model = load_model(tmp_path / "output" / "model")
     assert model.threshold is None
-    (found,) = find_answers(model, [Asked("mild", LONG)], precision="fp32")
+    (found,) = find_answers(model, [QuestionInput("mild", LONG)], precision="fp32")
     assert all(each.start >= 0 for each in found)
-    empty = next(find_answers(replace(model, threshold=-1e9), [Asked("mild", LONG)], precision="fp32"))
+    empty = next(find_answers(replace(model, threshold=-1e9), [QuestionInput("mild", LONG)], precision="fp32"))
     assert empty[0].start == -1
 
 

@@ -10,7 +10,7 @@ from domain.biomedical.ner.metrics import (
     Pairing,
     confusions,
     count_entities,
-    entity_figures,
+    entity_metrics,
     lenient_spans,
     pairings,
     strict_spans,
@@ -33,9 +33,9 @@ def slow_spans(tags: list[str]) -> set[tuple[int, int, str]]:
     for start in range(len(tags)):
         for end in range(start + 1, len(tags) + 1):
             kind = tags[start][2:]
-            goes_on = all(tag == f"I-{kind}" for tag in tags[start + 1 : end])
+            continues = all(tag == f"I-{kind}" for tag in tags[start + 1 : end])
             ends = end == len(tags) or tags[end] != f"I-{kind}"
-            if tags[start].startswith("B-") and goes_on and ends:
+            if tags[start].startswith("B-") and continues and ends:
                 found.add((start, end, kind))
     return found
 
@@ -47,24 +47,24 @@ def slow_lenient_spans(tags: list[str]) -> set[tuple[int, int, str]]:
         for end in range(start + 1, len(tags) + 1):
             kind, before = tags[start][2:], tags[start - 1][2:] if start else ""
             begins = tags[start].startswith("B-") or (tags[start].startswith("I-") and before != kind)
-            goes_on = all(tag == f"I-{kind}" for tag in tags[start + 1 : end])
+            continues = all(tag == f"I-{kind}" for tag in tags[start + 1 : end])
             ends = end == len(tags) or tags[end] != f"I-{kind}"
-            if begins and goes_on and ends:
+            if begins and continues and ends:
                 found.add((start, end, kind))
     return found
 
 
-def figures(gold: list[list[str]], predicted: list[list[str]], find=strict_spans, **more):
+def metrics(gold: list[list[str]], predicted: list[list[str]], find=strict_spans, **more):
     spans = [[find(tags) for tags in side] for side in (gold, predicted)]
     none = [()] * len(gold)
-    return entity_figures(count_entities(spans[0], none, spans[1], np.arange(len(gold)), TYPES), TYPES, **more)
+    return entity_metrics(count_entities(spans[0], none, spans[1], np.arange(len(gold)), TYPES), TYPES, **more)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_strict_figures_are_seqevals(seed: int) -> None:
     gold, predicted = random_tags(seed), random_tags(seed + 100)
     predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
-    ours = figures(gold, predicted, intervals=False)
+    ours = metrics(gold, predicted, intervals=False)
     report = classification_report(gold, predicted, mode="strict", scheme=IOB2, output_dict=True, zero_division=0)
     assert_same(ours, report)
 
@@ -80,7 +80,7 @@ def assert_same(ours, report) -> None:
 def test_lenient_figures_are_seqevals_default(seed: int) -> None:
     gold, predicted = random_tags(seed), random_tags(seed + 50)
     predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
-    ours = figures(gold, predicted, lenient_spans, intervals=False)
+    ours = metrics(gold, predicted, lenient_spans, intervals=False)
     assert_same(ours, classification_report(gold, predicted, output_dict=True, zero_division=0))
 
 
@@ -101,8 +101,8 @@ def test_intervals_hold_the_figure_and_come_from_units() -> None:
     predicted = [tags if n % 3 else ["O"] * len(tags) for n, tags in enumerate(gold)]
     spans = [[strict_spans(tags) for tags in side] for side in (gold, predicted)]
     none = [()] * len(gold)
-    by_sentence = entity_figures(count_entities(spans[0], none, spans[1], np.arange(60), TYPES), TYPES)
-    in_one = entity_figures(count_entities(spans[0], none, spans[1], np.zeros(60, int), TYPES), TYPES)
+    by_sentence = entity_metrics(count_entities(spans[0], none, spans[1], np.arange(60), TYPES), TYPES)
+    in_one = entity_metrics(count_entities(spans[0], none, spans[1], np.zeros(60, int), TYPES), TYPES)
     assert by_sentence["recall_low"] < by_sentence["recall"] < by_sentence["recall_high"]
     assert by_sentence["f1"] == in_one["f1"]
     assert "f1_low" not in in_one  # one document has no spread
@@ -111,11 +111,11 @@ def test_intervals_hold_the_figure_and_come_from_units() -> None:
 def test_gold_entities_beyond_tags_count_as_missed() -> None:
     span = TokenSpan(0, 1, "Disease")
     counts = count_entities([[span]], [("Disease", "Disease")], [[span]], np.array([0]), ["Disease"])
-    assert entity_figures(counts, ["Disease"], intervals=False)["recall"] == pytest.approx(1 / 3)
+    assert entity_metrics(counts, ["Disease"], intervals=False)["recall"] == pytest.approx(1 / 3)
 
 
 def test_what_was_not_measured_is_null_and_not_zero() -> None:
-    nothing = entity_figures(count_entities([[]], [()], [[]], np.array([0]), ["Disease"]), ["Disease"], intervals=False)
+    nothing = entity_metrics(count_entities([[]], [()], [[]], np.array([0]), ["Disease"]), ["Disease"], intervals=False)
     assert nothing["precision"] is None
     assert nothing["recall"] is None
     assert nothing["f1"] is None

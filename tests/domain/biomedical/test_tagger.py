@@ -58,7 +58,7 @@ NEVER_ENDING = " ".join(["the rats had fever of BRCA1 and gout"] * 60)
 
 @pytest.fixture(scope="module")
 def model():
-    """A random tagger that knows a few words; windows of 32 pieces, so that long sentences need several."""
+    """A random tagger that knows a few words; windows of 32 subwords, so that long sentences need several."""
     rules = Tokenizer(
         models.WordPiece(
             {word: row for row, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}, unk_token="[UNK]"

@@ -17,8 +17,8 @@ def by_hand(length: int, size: int, overlap: int) -> list[tuple[int, int]]:
 
 def owner_by_hand(place: int, windows: list[tuple[int, int]]) -> int:
     """The window whose nearer border is farthest away; the first of those that are as good."""
-    room = [min(place - start, end - 1 - place) if start <= place < end else -1 for start, end in windows]
-    return room.index(max(room))
+    space = [min(place - start, end - 1 - place) if start <= place < end else -1 for start, end in windows]
+    return space.index(max(space))
 
 
 def cases() -> list[tuple[int, int, int]]:
