@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.privacy import sensitive_data
@@ -76,6 +76,7 @@ class Stage:
     run: `package.module:function` of the work.
     summary: its line in `bertrelay recipes`.
     sensitive: whether it reads tables of patients.
+    metrics: `package.module:NAME` of the declared `Metric`s, by which a report shows what it returns.
     """
 
     kind: str
@@ -84,14 +85,16 @@ class Stage:
     run: str
     summary: str
     sensitive: bool = False
+    metrics: str = ""
 
     def load_settings(self) -> type[Settings]:
-        return cast(type[Settings], _load(self.settings))
+        return cast(type[Settings], load(self.settings))
 
     def load_run(self) -> Run:
-        return cast(Run, _load(self.run))
+        return cast(Run, load(self.run))
 
 
-def _load(path: str) -> object:
+def load(path: str) -> Any:
+    """What an import path `package.module:name` names."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -58,6 +58,7 @@ REGISTRY = (
         settings="teachers.settings:TrainSettings",
         run="teachers.train:run",
         summary="trains an English sentence encoder on pairs or triplets",
+        metrics="teachers.report_metrics:METRICS",
     ),
     Stage(
         kind="teachers.evaluate",
@@ -65,6 +66,7 @@ REGISTRY = (
         settings="teachers.settings:EvaluateSettings",
         run="teachers.evaluation.protocols:run_sts",
         summary="scores an English sentence encoder on similarity test sets",
+        metrics="teachers.report_metrics:METRICS",
     ),
     Stage(
         kind="teachers.protocols",
@@ -72,6 +74,7 @@ REGISTRY = (
         settings="teachers.evaluation.settings:ProtocolSettings",
         run="teachers.evaluation.protocols:run",
         summary="scores an encoder, GloVe or TF-IDF by the SBERT paper: similarity, SentEval, arguments, sections",
+        metrics="teachers.report_metrics:METRICS",
     ),
     Stage(
         kind="teachers.facets",
@@ -79,6 +82,7 @@ REGISTRY = (
         settings="teachers.evaluation.settings:FacetSettings",
         run="teachers.evaluation.facets:run",
         summary="trains and tests an encoder or cross-encoder on argument facets, in ten folds or across topics",
+        metrics="teachers.report_metrics:METRICS",
     ),
     Stage(
         kind="teachers.ablation",
@@ -86,6 +90,7 @@ REGISTRY = (
         settings="teachers.evaluation.settings:AblationSettings",
         run="teachers.evaluation.ablation:run",
         summary="trains an encoder for each pooling and concatenation of the SBERT paper, and compares them",
+        metrics="teachers.report_metrics:METRICS",
     ),
     Stage(
         kind="teachers.cross-encoder",
@@ -93,6 +98,7 @@ REGISTRY = (
         settings="teachers.settings:CrossEncoderSettings",
         run="teachers.cross_encoder_train:run",
         summary="trains a BERT that reads two sentences at once and scores them, a re-ranker too",
+        metrics="teachers.report_metrics:METRICS",
     ),
     Stage(
         kind="teachers.poly-encoder",
@@ -100,6 +106,7 @@ REGISTRY = (
         settings="teachers.settings:PolyEncoderSettings",
         run="teachers.cross_encoder_train:run_poly",
         summary="trains a poly-encoder, a re-ranker between vectors and a cross-encoder",
+        metrics="teachers.report_metrics:METRICS",
     ),
     Stage(
         kind="teachers.bilstm",
@@ -107,6 +114,7 @@ REGISTRY = (
         settings="teachers.settings:BiLstmSettings",
         run="teachers.baselines.word_vectors:run",
         summary="trains InferSent's encoder on labelled pairs: word vectors, a BiLSTM, their maximum",
+        metrics="teachers.report_metrics:METRICS",
     ),
     Stage(
         kind="teachers.rerank",
@@ -121,6 +129,7 @@ REGISTRY = (
         settings="students.settings:DistillSettings",
         run="students.distill:run",
         summary="teaches a multilingual student to stand where its teacher stands",
+        metrics="students.report_metrics:METRICS",
     ),
     Stage(
         kind="students.evaluate",
@@ -128,6 +137,7 @@ REGISTRY = (
         settings="students.settings:EvaluateSettings",
         run="students.evaluate:run",
         summary="scores a multilingual student: translation accuracy, distance to the teacher, similarity",
+        metrics="students.report_metrics:METRICS",
     ),
     Stage(
         kind="students.index",
@@ -149,6 +159,7 @@ REGISTRY = (
         settings="students.settings:ShrinkSettings",
         run="students.shrinking:run",
         summary="makes a model smaller: vocabulary, layers, dimensions; size, speed and scores before and after",
+        metrics="students.report_metrics:METRICS",
     ),
     Stage(
         kind="domain.pretrain",
@@ -156,6 +167,7 @@ REGISTRY = (
         settings="domain.pretraining.settings:PretrainSettings",
         run="domain.pretraining.train:run",
         summary="goes on training a BERT on documents: masked words and next sentences",
+        metrics="domain.report_metrics:PRETRAINING",
     ),
     Stage(
         kind="domain.terms",
@@ -163,6 +175,7 @@ REGISTRY = (
         settings="domain.terms.settings:TermsSettings",
         run="domain.terms.terms:run",
         summary="shows what a BERT holds medical terms for: vectors, neighbours, people's ratings, a t-SNE picture",
+        metrics="domain.report_metrics:TERMS",
     ),
     Stage(
         kind="domain.ner",
@@ -170,6 +183,7 @@ REGISTRY = (
         settings="domain.biomedical.ner.settings:NerSettings",
         run="domain.biomedical.ner.train:run",
         summary="teaches a BERT to find entities, diseases and chemicals for example",
+        metrics="domain.report_metrics:ENTITIES",
     ),
     Stage(
         kind="domain.ner-evaluate",
@@ -177,6 +191,7 @@ REGISTRY = (
         settings="domain.biomedical.ner.settings:NerEvaluateSettings",
         run="domain.biomedical.ner.evaluate:run",
         summary="scores how well a model finds entities: strict F1, by type, confusions, calibration",
+        metrics="domain.report_metrics:ENTITIES",
     ),
     Stage(
         kind="domain.questions",
@@ -205,6 +220,7 @@ REGISTRY = (
         settings="domain.biomedical.qa.settings:QaEvaluateSettings",
         run="domain.biomedical.qa.evaluate:run",
         summary="scores a model's answers: exact match, F1, BioASQ's measures, by length and place, calibration",
+        metrics="domain.report_metrics:ANSWERS",
     ),
     Stage(
         kind="domain.cohort",
@@ -244,6 +260,7 @@ REGISTRY = (
         run="domain.clinical.training:run",
         summary="teaches a BERT to tell from notes who comes back unplanned, and judges it admission by admission",
         sensitive=True,
+        metrics="domain.report_metrics:OUTCOMES",
     ),
     Stage(
         kind="domain.outcome",
@@ -252,5 +269,6 @@ REGISTRY = (
         run="domain.clinical.training:run_outcome",
         summary="teaches a BERT to tell deaths in hospital, length of stay or diagnoses from a stay's early notes",
         sensitive=True,
+        metrics="domain.report_metrics:OUTCOMES",
     ),
 )

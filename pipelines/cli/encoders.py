@@ -159,7 +159,7 @@ def evaluate(
     if as_json:
         write_out(json.dumps({"model": model, "metrics": metrics}, ensure_ascii=False, indent=2))
     else:
-        write_out("\n".join(score_lines({model: metrics}, intervals=True)))
+        write_out("\n".join(score_lines({model: metrics}, {model: "teachers.protocols"}, intervals=True)))
 
 
 def _source(model: str) -> dict[str, Any]:

@@ -193,7 +193,8 @@ def outcome_lines(outcome: "Outcome", report: Path) -> Iterator[str]:
         seconds = "" if planned.action == Action.SKIP else f"{outcome.seconds[key]:.1f} s"
         metrics = main_metrics(outcome.metrics.get(key, {}))
         yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {seconds:>9}  {metrics}".rstrip()
-    yield from score_lines(summary(outcome.plan.recipe, outcome.plan.run_folder))
+    kinds = {step.name: step.stage.kind for step in outcome.plan.recipe.steps}
+    yield from score_lines(summary(outcome.plan.recipe, outcome.plan.run_folder), kinds)
     models = [model for planned in steps if (model := _model(planned)).is_dir()]
     yield from (f"model   {short_path(model)}" for model in models)
     if report.exists():

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertrelay.files import read_json
+from domain.report_metrics import ANSWER_MEASURES
 from pipelines.report.charts import COLOURS, Curve, picture, plain
-from pipelines.report.tables import ANSWER_MEASURES, Figure
+from pipelines.report.tables import Figure
 
 if TYPE_CHECKING:
     from markupsafe import Markup

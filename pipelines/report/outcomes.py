@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from bertrelay.files import read_json
 from domain.clinical.settings import CONFUSION, CURVES, FLOW, SLICES, in_words
+from domain.report_metrics import OUTCOME_MODELS
 from pipelines.report.charts import COLOURS, DASHES, INK, Curve, picture, plain
-from pipelines.report.tables import READERS, Figure, shown
+from pipelines.report.tables import Figure, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAMES = READERS | {"model": "model", "tfidf": "TF-IDF"}
+NAMES = OUTCOME_MODELS | {"model": "model", "tfidf": "TF-IDF"}
 ORDER = ("model", "note_length", "tfidf", "model, calibrated")
 """Whose line has which colour, in every picture the same; a baseline's is only drawn once."""
 CALIBRATED = ", calibrated"

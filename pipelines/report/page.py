@@ -13,7 +13,7 @@ from bertrelay.stage import Metrics
 from pipelines.report.charts import Curve, training_curves
 from pipelines.report.examples import answer_pictures, entity_pictures
 from pipelines.report.outcomes import flow_table, readmission_pictures
-from pipelines.report.tables import ABOUT, score_tables, with_published
+from pipelines.report.tables import score_tables, with_published
 from pipelines.run_store import DONE, METRICS, latest_name
 from pipelines.runner import without_text
 
@@ -102,8 +102,7 @@ def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[st
         stages=stages,
         seconds=sum(stage.done["seconds"] for stage in stages),
         finished=max(stage.finished for stage in stages),
-        tables=with_published(score_tables(_summary(run_folder))),
-        about=ABOUT,
+        tables=with_published(score_tables(_summary(run_folder), {stage.name: stage.kind for stage in stages})),
         curves=[(stage, drawn) for stage in stages if (drawn := stage.curves)],
         without_text=without_text(withheld),
         heatmaps=[(stage, picture) for stage in quoted if (picture := _heatmap(stage.folder))],

@@ -100,8 +100,10 @@ def test_what_was_scored_here_is_no_readmission(found, tmp_path):
 def test_figures_of_answers_stand_together_and_published_ones_beside_them():
     metrics = {"exact_match": 0.5, "f1": 0.6, "f1_low": 0.5, "f1_high": 0.7, "published_mrr": 0.48, "mrr": 0.4}
     more = {"has_answer/f1": 0.7, "first_sentence/f1": 0.1, "ece": 0.02, "questions": 12.0}
-    table, counts = score_tables({"test": {**metrics, **more}, "ner": {"f1": 0.8}})[-2:]
-    assert [table.family, counts.family] == ["Answers", "Answers"]
+    table, counts = score_tables(
+        {"test": {**metrics, **more}, "ner": {"f1": 0.8}}, {"test": "domain.qa-evaluate", "ner": "domain.ner"}
+    )[-2:]
+    assert [table.family.title, counts.family.title] == ["Answers", "Answers"]
     assert list(table.rows) == ["all questions", "with an answer in the text", "the text's first sentence as answer"]
     named = {column[1]: str(figure) for column, figure in zip(table.columns, table.cells("all questions"), strict=True)}
     assert named == {"exact match": "0.500", "F1": "0.600", "MRR, published": "0.480", "MRR": "0.400"}

@@ -193,7 +193,7 @@ def test_published_figures_stand_only_where_their_row_is():
             }
         )
     )
-    found = {(table.family, table.caption): list(table.columns) for table in tables}
+    found = {(table.family.title, table.caption): list(table.columns) for table in tables}
     assert found == {
         ("Semantic textual similarity", ""): [("a", "Spearman, cosine")],
         ("Classification of sentences", ""): [("a", "accuracy")],

@@ -55,7 +55,7 @@ def test_published_figures_stand_beside_ours() -> None:
         ("missed: nothing predicted there", "3"),
         ("calibration error of the confidences", "0.020"),
     ]
-    assert table.family == "Entities"
+    assert table.family.title == "Entities"
     assert list(table.rows) == ["all types", "Disease"]
     assert table.columns == [("test", "F1"), ("test", "F1, published")]
     assert [figure.value for figure in table.cells("Disease")] == [0.8, 0.883]

@@ -180,7 +180,7 @@ def test_baselines_stand_beside_the_model_in_one_table() -> None:
     metrics = {"auroc": 0.8, "auroc_low": 0.7, "auroc_high": 0.9, "rp80": None, "auroc/tfidf": 0.7, "best_auroc": 0.85}
     metrics |= {"auroc/note_length": 0.55, "auroc/tfidf_low": 0.6, "auroc/tfidf_high": 0.75}
     (table,) = score_tables({"readmission": metrics})
-    assert table.family == "What becomes of patients"
+    assert table.family.title == "What becomes of patients"
     assert [column for _, column in table.columns] == ["model", "TF-IDF, logistic regression", "note length alone"]
     assert list(map(str, table.cells("AUROC"))) == ["0.800", "0.700", "0.550"]
     assert [each.interval for each in table.cells("AUROC")] == ["0.700 – 0.900", "0.600 – 0.750", ""]

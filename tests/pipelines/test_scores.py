@@ -4,7 +4,7 @@ from pipelines.report.tables import Figure, figures, main_metrics, score_tables,
 
 
 def table_of(tables, family, caption=""):
-    [found] = [table for table in tables if (table.family, table.caption) == (family, caption)]
+    [found] = [table for table in tables if (table.family.title, table.caption) == (family, caption)]
     return found
 
 

@@ -1,0 +1,80 @@
+"""How metrics are declared: each package says of its metrics how a report groups, names and compares them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+Better = Literal["higher", "lower"]
+NO_LABELS: Mapping[str, Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Metrics that a report shows together.
+
+    about: what they measure. place: families stand in this order. in_terminal: whether `bertrelay run` prints them,
+        with_intervals with their intervals. with_means: whether a row of means is added.
+    published: caption to {(row, model): value}, shown for comparison.
+    """
+
+    title: str
+    about: str = ""
+    place: int = 50
+    in_terminal: bool = False
+    with_intervals: bool = False
+    with_means: bool = False
+    published: Mapping[str, Mapping[tuple[str, str], float]] = field(default_factory=dict, compare=False)
+
+
+class Cell(NamedTuple):
+    """Where a report shows a metric. A caption is that of a table; columns stand in groups."""
+
+    family: Family
+    caption: str
+    row: str
+    group: str
+    column: str
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Metrics whose name matches a pattern, and the cell they go to.
+
+    pattern: a regular expression of the whole name, with named groups, which caption, row, group and column may use
+        as `{group}`, and `{stage}` too. labels: group to {text: what is shown for it}. better: which of two is better;
+        columns in which the lower is have an arrow.
+    """
+
+    pattern: str
+    family: Family
+    row: str
+    column: str = ""
+    group: str = "{stage}"
+    caption: str = ""
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: NO_LABELS, compare=False)
+    better: Better | None = "higher"
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        return re.compile(self.pattern)
+
+    def cell(self, stage: str, name: str) -> Cell | None:
+        """The cell of the metric `name` of a stage; None where it is not one of these."""
+        match = self._expression.fullmatch(name)
+        if match is None:
+            return None
+        texts = {group: self._label(group, text or "") for group, text in match.groupdict().items()}
+        filled = (each.format(stage=stage, **texts) for each in (self.caption, self.row, self.group, self.column))
+        caption, row, group, column = filled
+        arrow = " ↓" if self.better == "lower" else ""
+        return Cell(self.family, caption.removesuffix(" · "), row, group, column + arrow)
+
+    def _label(self, group: str, text: str) -> str:
+        return self.labels.get(group, {}).get(text, text.replace("/", " / "))
+
+
+def one_of(group: str, names: Mapping[str, str]) -> str:
+    """The pattern of a named group that is one of `names`."""
+    return f"(?P<{group}>{'|'.join(map(re.escape, names))})"
