@@ -22,11 +22,11 @@ import numpy as np
 from benchmarks.harness import Claim, Contender, finish, parser_of, start
 from benchmarks.machine import MINILM, environment
 from bertrelay.data.records import Rejects
+from bertrelay.data.tables import StsTable
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from teachers.evaluation.sts import read_sts, sts_metrics
-from teachers.settings import StsTable
 
 PEERS = ["3.4.1", "5.1.2", "6.2.0"]
 DIFFERENCE, SPEARMAN, TOLERANCE = 1e-5, 0.8203, 0.0005

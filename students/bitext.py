@@ -1,4 +1,4 @@
-"""Which sentences of two sides translate one another: pairs scored by the ratio margin, taken best first, one to one.
+"""Bitext mining: pairs of source and target sentences scored by the ratio margin, taken best first, one to one.
 
 Artetxe & Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual Sentence Embeddings": a cosine says
 little alone, as some sentences are near to everything. The margin divides it by how near both are to their neighbours.
@@ -31,8 +31,8 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
-from students.bitext_files import Side, lay_down, read_gold
-from students.neighbours import Neighbours, check_how, load_faiss, neighbours_both_ways
+from students.bitext_files import SentenceFile, read_gold, read_sentences
+from students.neighbours import Neighbours, bidirectional_knn, check_options, load_faiss
 from students.settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineSettings, work_beside
 
 CHUNK = 1_000_000  # pairs that are Python numbers at once
@@ -99,9 +99,9 @@ def one_to_one(pairs: Pairs) -> Pairs:
 
 
 def best_quality(scores: Scores, right: Mask, true_pairs: int) -> Quality:
-    """The threshold with the highest F1 among all there are, and the figures at it; of a tie, the highest threshold.
+    """The threshold with the highest F1, and the metrics at it; of a tie, the highest threshold.
 
-    It stands half way to the next lower score, so that printing it rounds no pair away.
+    It is half way to the next lower score, so that printing it rounds no pair away.
 
     scores: of the pairs, best first, at least one; right: which of them are true, of `true_pairs` that there are.
     """
@@ -113,7 +113,7 @@ def best_quality(scores: Scores, right: Mask, true_pairs: int) -> Quality:
 
 
 def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -> Quality:
-    """The figures of the pairs with a score of at least `threshold`; precision is None where there are none."""
+    """The metrics of the pairs with a score of at least `threshold`; precision is None where there are none."""
     taken = scores >= threshold
     found, count = int(right[taken].sum()), int(taken.sum())
     precision = found / count if count else None
@@ -121,7 +121,7 @@ def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -
 
 
 VECTORS = ("source.npy", "target.npy")
-OURS = ("source.arrow", "source.npy*", "target.arrow", "target.npy*", "*neighbours.npz*", "*neighbours.graph*")
+OWN_FILES = ("source.arrow", "source.npy*", "target.arrow", "target.npy*", "*neighbours.npz*", "*neighbours.graph*")
 
 
 class Mined(NamedTuple):
@@ -154,8 +154,8 @@ def mine(
     threshold: pairs with a lower margin are left out; without one, every row that finds a partner has it.
     method: as in `MineSettings`. Raises RequestError for vectors that cannot be compared.
     """
-    check_how(k, method, threshold)
-    pairs = one_to_one(score_pairs(*neighbours_both_ways(unit(source), unit(target), k, method)))
+    check_options(k, method, threshold)
+    pairs = one_to_one(score_pairs(*bidirectional_knn(unit(source), unit(target), k, method)))
     kept = pairs if threshold is None else pairs.where(pairs.scores >= threshold)
     return [Mined(*row) for row in zip(*(column.tolist() for column in kept), strict=True)]
 
@@ -179,18 +179,18 @@ def mine_files(
 ) -> Mining:
     """Writes the pairs of sentences of two files that translate one another, best first, with lines and texts.
 
-    Blank sentences are left out, and equal ones stand once, at their first line.
+    Blank sentences are left out, and of equal ones the first line counts.
 
     output: `.tsv`, `.csv`, `.jsonl` or `.parquet`, with the columns score, source_line, target_line, source, target.
     k, threshold, gold, method: as in `MineSettings`.
-    work: a folder to keep vectors and neighbours in, from which another call with the same sentences goes on; without
-        one they stand beside `output` until it is written.
+    work: a folder to keep vectors and neighbours in, from which another call with the same sentences resumes; without
+        one, next to `output` until it is written.
     cache: where a model or data set of the hub is kept.
     rejects: entered while sentences are read; without it the first record that cannot be used raises.
     process_group: all processes encode, each its share of the blocks; the main one does the rest.
     Raises RequestError for files that cannot be what they should be, before anything is encoded.
     """
-    check_how(k, method, threshold)
+    check_options(k, method, threshold)
     load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
     true_pairs_table = None if gold is None else as_table(gold)
@@ -206,7 +206,7 @@ def mine_files(
         mining = None
         if process_group.is_main:
             vectors = open_vectors(folder / VECTORS[0]), open_vectors(folder / VECTORS[1])
-            neighbours = neighbours_both_ways(*vectors, k=k, method=method, folder=folder, key=key)
+            neighbours = bidirectional_knn(*vectors, k=k, method=method, folder=folder, key=key)
             pairs = one_to_one(score_pairs(*neighbours))
             mining = _write(output, pairs, sides, threshold, true_pairs)
             if work is None:
@@ -241,16 +241,16 @@ def _read(
     folder: Path,
     cache: Path | None,
     rejects: Rejects | None,
-) -> tuple[tuple[Side, Side], NDArray[np.int64] | None]:
-    """Both sides, laid down in `folder`, and the true pairs where there is gold."""
+) -> tuple[tuple[SentenceFile, SentenceFile], NDArray[np.int64] | None]:
+    """Source and target, written to `folder`, and the true pairs where there is gold."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from error
     try:
         with rejects or nullcontext():
-            source = lay_down(tables[0], folder / "source.arrow", cache, rejects)
-            target = lay_down(tables[1], folder / "target.arrow", cache, rejects)
+            source = read_sentences(tables[0], folder / "source.arrow", cache, rejects)
+            target = read_sentences(tables[1], folder / "target.arrow", cache, rejects)
         return (source, target), None if gold is None else read_gold(gold, source, target, cache)
     except BertRelayError:
         if not (folder / VECTORS[0]).exists():  # nothing that took long
@@ -259,10 +259,10 @@ def _read(
 
 
 def _clear(folder: Path) -> None:
-    """Removes what is ours in `folder`, and the folder when nothing else stands there."""
+    """Removes our files in `folder`, and the folder when nothing else is in it."""
     for name in VECTORS:
         forget_manifest(folder / name)
-    for path in [path for pattern in OURS for path in folder.glob(pattern)]:
+    for path in [path for pattern in OWN_FILES for path in folder.glob(pattern)]:
         path.unlink()
     with suppress(OSError):
         folder.rmdir()
@@ -270,13 +270,13 @@ def _clear(folder: Path) -> None:
 
 def _encode(
     encoder: SentenceEncoder,
-    sides: tuple[Side, Side],
+    sides: tuple[SentenceFile, SentenceFile],
     folder: Path,
     precision: str,
     batch_tokens: int | None,
     process_group: ProcessGroup,
 ) -> str:
-    """Fills both files of vectors, of length one; returns what stands for them."""
+    """Fills both files of vectors, of length one; returns their key."""
     at_length_one = copy.copy(encoder)
     at_length_one.normalize = True
     digest = encoder_digest(at_length_one)
@@ -300,15 +300,15 @@ def _encode(
 def _write(
     output: Path,
     pairs: Pairs,
-    sides: tuple[Side, Side],
+    sides: tuple[SentenceFile, SentenceFile],
     threshold: float | None,
     true_pairs: NDArray[np.int64] | None,
 ) -> Mining:
-    """Writes the pairs that reach the threshold, given or chosen, and tells how good they are where there is gold."""
+    """Writes the pairs that reach the threshold, given or chosen, and their quality where there is gold."""
     quality = _quality(pairs, threshold, true_pairs, targets=len(sides[1]))
     threshold = quality.threshold if quality else threshold
     if threshold is None:
-        log("no threshold: every sentence that finds a partner keeps it; give one, or a gold file to choose it by")
+        log("no threshold: all pairs are written; give a threshold, or a gold file to choose it by")
     else:
         pairs = pairs.where(pairs.scores >= threshold)
     write_pairs(output, pairs, *sides)
@@ -348,7 +348,7 @@ class Row(NamedTuple):
     target: str
 
 
-def write_pairs(output: Path, pairs: Pairs, source: Side, target: Side) -> None:
+def write_pairs(output: Path, pairs: Pairs, source: SentenceFile, target: SentenceFile) -> None:
     """Writes the pairs with their lines and texts, best first; the file is whole or not there."""
     try:
         with atomic_write(output) as writing:
@@ -357,7 +357,7 @@ def write_pairs(output: Path, pairs: Pairs, source: Side, target: Side) -> None:
         raise write_error(output, error) from error
 
 
-def _rows(pairs: Pairs, source: Side, target: Side) -> Iterator[Row]:
+def _rows(pairs: Pairs, source: SentenceFile, target: SentenceFile) -> Iterator[Row]:
     for score, s, t in zip(*(column.tolist() for column in pairs), strict=True):
         yield Row(round(score, DIGITS_SHOWN), source.line(s), target.line(t), source.text(s), target.text(t))
 

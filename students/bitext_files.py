@@ -1,4 +1,4 @@
-"""What bitext mining reads: the sentences of two sides, each laid down once, and the true pairs of a gold file."""
+"""What bitext mining reads: the distinct sentences of source and target, and the true pairs of a gold file."""
 
 import hashlib
 from array import array
@@ -28,11 +28,11 @@ SCHEMA = pa.schema([("sentence", pa.string())])
 
 
 @dataclass(frozen=True)
-class Side:
-    """The distinct sentences of one side, clean (NFC, single spaces); equal ones are one row, at their first line.
+class SentenceFile:
+    """The distinct sentences of source or target, clean (NFC, single spaces); equal ones are one row.
 
     path: the Arrow file of all sentences that are not blank.
-    lines: where these stand in the table, int64 (sentences,)
+    lines: their lines in the table, int64 (sentences,)
     row_of: the row of each, int32 (sentences,)
     first: the sentence with which each row first appears, int64 (rows,)
     digest: of all sentences.
@@ -65,7 +65,7 @@ class Side:
         return self.read(row, row + 1)[0]
 
     def line(self, row: int) -> int:
-        """Where the sentence of a row stands first, from 1."""
+        """The first line of a row's sentence, from 1."""
         return int(self.lines[self.first[row]])
 
     def place(self, row: int) -> str:
@@ -73,14 +73,14 @@ class Side:
         return f"line {self.line(row):,} of {self.name}"
 
     def row_at(self, line: int) -> int | None:
-        """The row of the sentence that stands in a line; None where none does."""
+        """The row of the sentence of a line; None where there is none."""
         place = int(np.searchsorted(self.lines, line))
         is_there = place < len(self.lines) and self.lines[place] == line
         return int(self.row_of[place]) if is_there else None
 
 
-def lay_down(table: Table, path: Path, cache: Path | None, rejects: Rejects | None) -> Side:
-    """Writes the sentences of `table` to `path` and tells what is left out. Raises RequestError when all are blank."""
+def read_sentences(table: Table, path: Path, cache: Path | None, rejects: Rejects | None) -> SentenceFile:
+    """Writes the sentences of `table` to `path`, and logs what is left out. Raises RequestError when all are blank."""
     lines, digests, blank = array("q"), bytearray(), 0
 
     def sentences() -> Iterator[str]:
@@ -100,8 +100,10 @@ def lay_down(table: Table, path: Path, cache: Path | None, rejects: Rejects | No
     if not lines:
         raise RequestError(f"{table.name}: expected sentences, found {blank:,} blank ones and no other")
     row_of, first = number_targets(np.frombuffer(digests, DIGEST))
-    _tell(table.name, len(first), blank, len(lines) - len(first))
-    return Side(table.name, path, np.frombuffer(lines, np.int64), row_of, first, hashlib.sha256(digests).hexdigest())
+    _log_summary(table.name, len(first), blank, len(lines) - len(first))
+    return SentenceFile(
+        table.name, path, np.frombuffer(lines, np.int64), row_of, first, hashlib.sha256(digests).hexdigest()
+    )
 
 
 def _write_sentences(path: Path, sentences: Iterator[str]) -> None:
@@ -113,7 +115,7 @@ def _write_sentences(path: Path, sentences: Iterator[str]) -> None:
         raise write_error(path, error) from error
 
 
-def _tell(name: str, rows: int, blank: int, repeated: int) -> None:
+def _log_summary(name: str, rows: int, blank: int, repeated: int) -> None:
     counts = {"blank": blank, "equal to an earlier one": repeated}
     left_out = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     log(f"{name}: {rows:,} sentences" + (f"; left out: {left_out}" if left_out else ""))
@@ -122,7 +124,7 @@ def _tell(name: str, rows: int, blank: int, repeated: int) -> None:
 # Gold
 
 
-def read_gold(table: Table, source: Side, target: Side, cache: Path | None = None) -> NDArray[np.int64]:
+def read_gold(table: Table, source: SentenceFile, target: SentenceFile, cache: Path | None = None) -> NDArray[np.int64]:
     """The true pairs as `pair_keys`, each once: of the columns `source_line` and `target_line`, else of the first two.
 
     Raises RequestError, with file and line, for what is no line number, or of a line that holds no sentence.
@@ -147,7 +149,7 @@ def _without_header(table: Table) -> Table:
     return as_rows if all(str(value).isdecimal() for value in first.values) else table
 
 
-def _row_at(value: Any, side: Side, record: Record) -> int:
+def _row_at(value: Any, side: SentenceFile, record: Record) -> int:
     number = int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else None
     if number is None or isinstance(value, bool):
         raise RequestError(
@@ -157,6 +159,6 @@ def _row_at(value: Any, side: Side, record: Record) -> int:
     if row is None:
         raise RequestError(
             f"{record.file}, line {record.line:,}: expected the line of a sentence in {side.name}, found {number:,}, "
-            "where none stands. Lines count from 1, a header included; blank ones are no sentences"
+            "where there is none. Lines count from 1, a header included; blank ones are no sentences"
         )
     return row

@@ -1,4 +1,4 @@
-"""A student out of its teacher: layers copied or left out, and a new vocabulary that begins with old meanings."""
+"""What a student starts from: a pretrained model, a new network, or the teacher's layers under a new vocabulary."""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -18,7 +18,7 @@ from bertrelay.errors import RequestError
 from bertrelay.hardware import default_device
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.vocabulary import WORD_START, train_unigram
-from students.metrics import counts, side_by_side
+from students.metrics import before_and_after, counts
 from students.parallel.corpus import ParallelCorpus
 from students.settings import DistillSettings, TeacherCopy
 from students.targets import Targets
@@ -146,7 +146,7 @@ def keep_layers(backbone: PreTrainedModel, count: int) -> None:
 
 
 def set_dropout(backbone: PreTrainedModel, share: float) -> None:
-    """Drops `share` of the figures wherever the network drops any; what is saved with it stays the base's own."""
+    """Sets every dropout of the network to `share`; the saved configuration stays the base's own."""
     for module in backbone.modules():
         if isinstance(module, nn.Dropout):
             module.p = share
@@ -171,7 +171,7 @@ def start_student(
     """The student before its first step: it gives vectors of the teacher's size and scale.
 
     The student of a unit-norm teacher ends in a normalisation. Where sizes differ, or the teacher's vectors have
-    other lengths than 1, a projection is learnt; it begins as the ridge regression from the student's vectors to
+    other lengths than 1, a projection is trained; it starts as the ridge regression from the student's vectors to
     the teacher's, so that no step is lost, and no second moment of Adam spoilt, on finding mean and scale.
     """
     bare, sizes = _made_smaller(_base_encoder(settings, corpus, teacher, context), settings, corpus)
@@ -212,7 +212,7 @@ def _made_smaller(
     bare = trim_vocabulary(base, _Texts(corpus)) if settings.trim_vocabulary else base
     if settings.layers:
         keep_layers(bare.backbone, settings.layers)
-    return bare, side_by_side(before, counts(bare))
+    return bare, before_and_after(before, counts(bare))
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def _vocabulary_texts(corpus: ParallelCorpus) -> Iterator[str]:
 
 
 def new_xlmr(size: NewEncoder, corpus: ParallelCorpus, seed: int) -> SentenceEncoder:
-    """An XLM-R with random weights and a unigram vocabulary learnt from the corpus."""
+    """An XLM-R with random weights and a unigram vocabulary trained on the corpus."""
     tokenizer = train_unigram(_vocabulary_texts(corpus), size.vocabulary, size.max_tokens)
     config = xlmr_config(
         tokenizer,

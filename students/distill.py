@@ -29,7 +29,7 @@ CRITERION = "dev/explained_variance"
 class DevData:
     """Held-out pairs by language, and what the teacher says of their English sentences.
 
-    variance: of the training targets, the unit in which distances are told.
+    variance: of the training targets, the unit of relative distances.
     """
 
     pairs: dict[str, Translations]
@@ -42,13 +42,13 @@ def dev_data(corpus: ParallelCorpus, teacher: SentenceEncoder, targets: Targets,
     return DevData(pairs, Encoded.of(teacher, english_of(pairs), precision), targets.variance)
 
 
-def dev_figures(student: SentenceEncoder, dev: DevData, precision: str) -> Metrics:
+def dev_metrics(student: SentenceEncoder, dev: DevData, precision: str) -> Metrics:
     """Translation accuracy and distances by language; 1 − the mean relative distance is what chooses the weights."""
     others = [sentence for sides in dev.pairs.values() for sentence in sides.other]
     vectors = Encoded.of(student, [*dev.teacher.rows, *others], precision)
-    figures = parallel_metrics(dev.pairs, vectors, dev.teacher, dev.variance, intervals=False)
-    distances = [value for name, value in figures.items() if name.startswith("mse_relative/") and value is not None]
-    named = {f"dev/{name}": value for name, value in figures.items()}
+    metrics = parallel_metrics(dev.pairs, vectors, dev.teacher, dev.variance, intervals=False)
+    distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
+    named = {f"dev/{name}": value for name, value in metrics.items()}
     return {**named, CRITERION: 1 - float(np.mean(distances))}
 
 
@@ -56,7 +56,7 @@ CORPUS_VERSION = 1
 
 
 def run(settings: DistillSettings, context: StageContext) -> Metrics:
-    """Lays down the corpus, fills the teacher's vectors, trains the student, and writes `model/`."""
+    """Builds the corpus, computes the teacher's vectors, trains the student, and writes `model/`."""
     digests = Digests(context.cache / "digests.json")
     corpus_key = fingerprint({"version": CORPUS_VERSION, **content_parts(settings, _corpus_fields(settings), digests)})
     with accelerator().main_process_first():
@@ -135,4 +135,4 @@ class DistillationTask:
         return {"distance": (batch.inputs["weights"] * distances).sum() / self.targets.variance}
 
     def evaluate(self) -> Metrics:
-        return dev_figures(self.model, self.dev, self.settings.precision)
+        return dev_metrics(self.model, self.dev, self.settings.precision)

@@ -120,7 +120,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     targets = None if teacher is None else Encoded.of(teacher, english_of(tests), settings.precision, progress=True)
     metrics = parallel_metrics(tests, vectors, targets, read_variance(settings.model))
     metrics |= _lookup(lookups, tests) | (sts_metrics(sts, vectors) if sts else {})
-    picture = similarity_picture(tests, vectors, settings.picture_sentences)
+    picture = similarity_examples(tests, vectors, settings.picture_sentences)
     if picture is not None:
         write_json(context.output / PICTURE, picture)
     return metrics
@@ -144,7 +144,7 @@ def _models(settings: EvaluateSettings, context: StageContext) -> tuple[Sentence
 def read_translations(
     sources: Sequence[ParallelSource], context: StageContext, rejects: Rejects
 ) -> dict[str, Translations]:
-    """The pairs of `sources` by language; those with an empty side are left out and told, as in training."""
+    """The pairs of `sources` by language; those with an empty side are left out and counted, as in training."""
     languages = [language for source in sources for language in source.languages]
     found: dict[str, Translations] = {}
     empty = 0
@@ -177,7 +177,7 @@ def _lookup(lookups: Mapping[str, Translations], tests: Mapping[str, Translation
     return metrics
 
 
-def similarity_picture(tests: Mapping[str, Translations], vectors: Encoded, count: int) -> dict[str, object] | None:
+def similarity_examples(tests: Mapping[str, Translations], vectors: Encoded, count: int) -> dict[str, object] | None:
     """Cosines among the first `count` English sentences that all languages translate, and their translations."""
     translations = {language: dict(zip(sides.english, sides.other, strict=True)) for language, sides in tests.items()}
     if not translations or count == 0:

@@ -19,19 +19,19 @@ from students.index_files import (
     BUILDING,
     GRAPH,
     VECTORS,
-    IndexFacts,
+    IndexManifest,
     check_files,
     check_model,
     damaged,
     open_sentences,
-    read_facts,
+    read_manifest,
 )
 from students.neighbours import Rows, approximate_neighbours, exact_neighbours, open_hnsw
 from students.settings import IndexKind
 
 
 class Hit(NamedTuple):
-    """A sentence found: its cosine with the query, where it stands in the corpus, and what it says."""
+    """A sentence found: its cosine with the query, its line in the corpus, and its text."""
 
     similarity: float
     line: int
@@ -48,7 +48,7 @@ class SearchIndex:
     """
 
     folder: Path
-    facts: IndexFacts
+    facts: IndexManifest
     encoder: SentenceEncoder
     vectors: Vectors
     sentences: pa.Table
@@ -70,7 +70,7 @@ class SearchIndex:
 
         exact: compare with every sentence even where there is a graph.
         ef_search: candidates kept in the graph, more of which find more and take longer; the index's own if not given.
-        prompt_name: which of the model's prompts stands before each query; without one, the model's default.
+        prompt_name: which of the model's prompts precedes each query; without one, the model's default.
         place: what an error calls the query of a row, counted from 0.
         Raises RequestError for a query that is blank, and for `ef_search` where no graph is walked; WorkError for one
         whose vector is not finite.
@@ -98,7 +98,7 @@ class SearchIndex:
                 "no candidates; leave it out, or ask for kind hnsw"
             )
 
-    def tell_precision(self, precision: str) -> None:
+    def log_precision(self, precision: str) -> None:
         """Says so where `precision` is not what the sentences were encoded in; `auto` asks for none."""
         if precision not in ("auto", self.facts.precision):
             log(
@@ -136,17 +136,17 @@ def open_index(
     Raises RequestError when there is none, or when it is not finished, damaged, or of another model.
     """
     folder = Path(folder)
-    facts = read_facts(folder)
+    facts = read_manifest(folder)
     if facts is None:
         raise _not_there(folder)
     encoder = as_encoder(model, cache)
     check_model(folder, facts.origin, encoder_digest(encoder), encoder.dim)
-    return whole_index(encoder, folder, verify)
+    return load_index(encoder, folder, verify)
 
 
-def whole_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> SearchIndex:
+def load_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> SearchIndex:
     """As `open_index`, where `encoder` is known to be the model of the index."""
-    facts = read_facts(folder)
+    facts = read_manifest(folder)
     if facts is None:
         raise _not_there(folder)
     check_files(folder, facts, verify)
@@ -161,6 +161,6 @@ def whole_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) ->
 def _not_there(folder: Path) -> RequestError:
     if (folder / BUILDING).is_file():
         return RequestError(
-            f"{folder}: this index is not finished. Go on with it: bertrelay search MODEL CORPUS --index {folder}"
+            f"{folder}: this index is not finished. Resume it: bertrelay search MODEL CORPUS --index {folder}"
         )
     return RequestError(f"{folder}: expected an index, found none. Build one: bertrelay search MODEL CORPUS")

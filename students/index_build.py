@@ -1,6 +1,6 @@
-"""The stage `students.index`: a corpus laid down, encoded, and where it is large linked to a graph.
+"""The stage `students.index`: a corpus written, encoded, and where it is large linked to a graph.
 
-Killed anywhere, the same call goes on: from the first block of vectors that is missing, from the last checkpoint of
+Killed anywhere, the same call resumes: from the first block of vectors that is missing, from the last checkpoint of
 the graph.
 """
 
@@ -27,7 +27,7 @@ from bertrelay.files import read_json, sync_contents, write_error
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
-from students.index import Hit, SearchIndex, open_index, whole_index
+from students.index import Hit, SearchIndex, load_index, open_index
 from students.index_files import (
     BUILDING,
     FACTS,
@@ -35,18 +35,18 @@ from students.index_files import (
     RECALL,
     SENTENCES,
     VECTORS,
-    Begun,
-    IndexFacts,
+    BuildState,
+    IndexManifest,
     Origin,
     check_files,
     check_origin,
+    file_seal,
     open_sentences,
     origin_of,
-    read_begun,
-    read_facts,
-    sealed,
-    write_begun,
-    write_facts,
+    read_build_state,
+    read_manifest,
+    write_build_state,
+    write_manifest,
 )
 from students.neighbours import build_hnsw, load_faiss, open_hnsw, recall, write_index
 from students.settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings, index_beside
@@ -54,7 +54,7 @@ from students.settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings, index
 READ_AT_ONCE = 4096
 CHECKPOINT = "hnsw.checkpoint"
 LOCK = ".lock"
-OURS = {SENTENCES, VECTORS, GRAPH, FACTS, BUILDING, CHECKPOINT}
+OWN_FILES = {SENTENCES, VECTORS, GRAPH, FACTS, BUILDING, CHECKPOINT}
 SCHEMA = pa.schema({"text": pa.string(), "line": pa.int64()})
 
 
@@ -93,7 +93,7 @@ def build_index(
     process_group: ProcessGroup = SINGLE_PROCESS,
     rejects: Rejects | None = None,
 ) -> SearchIndex:
-    """The index of the sentences of `corpus` in `folder`: opened where it is whole, else built, or gone on with.
+    """The index of the sentences of `corpus` in `folder`: opened where it is complete, else built or resumed.
 
     Blank sentences are left out and counted; the others keep the number of their line. A whole index is opened without
     a lock and without writing, and its corpus read only where it was touched.
@@ -102,9 +102,9 @@ def build_index(
     corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
     kind: `auto` takes what is there; where there is nothing, it is exact up to 100,000 sentences and HNSW beyond.
     hnsw: of the graph; where there is one with other links, it is linked anew.
-    prompt_name: which of the model's prompts stands before each sentence; without one, the model's default.
-    query_prompt_name: which will stand before each query; that it is there is checked before anything is encoded.
-    rebuild: from the beginning, whatever is there but a rebuild of the same that was stopped, which is gone on with.
+    prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
+    query_prompt_name: the prompt of each query; it is checked before anything is encoded.
+    rebuild: start from the beginning; a rebuild of the same that was stopped is resumed.
     verify: read every file again, the corpus too, instead of trusting those that were not touched.
     cache: where a model or data set of the hub is kept.
     process_group: all processes encode, each its share of the blocks; the main one does the rest.
@@ -114,8 +114,8 @@ def build_index(
     check_choice("kind", kind, get_args(IndexKind))
     load_faiss()  # where it is missing, say so before hours of encoding
     table, folder = as_table(corpus), Path(folder)
-    _check_is_ours(folder)
-    facts = None if rebuild else read_facts(folder)
+    _check_is_index(folder)
+    facts = None if rebuild else read_manifest(folder)
     encoder = as_encoder(model, cache)
     precision = from_main(resolve_precision(precision, encoder.device), process_group)
     for wanted in (prompt_name, query_prompt_name):
@@ -123,22 +123,22 @@ def build_index(
     name = "" if encoder is model else str(model)
     known = facts.origin if facts and not verify else None
     origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name, known)
-    if from_main(facts is not None and _is_all(folder, facts, origin, kind, hnsw), process_group):
-        return whole_index(encoder, folder, verify)
-    with _held(folder) if process_group.is_main else nullcontext():
+    if from_main(facts is not None and _is_complete(folder, facts, origin, kind, hnsw), process_group):
+        return load_index(encoder, folder, verify)
+    with _index_lock(folder) if process_group.is_main else nullcontext():
         if process_group.is_main:
-            _begin(folder, origin, table, rebuild, cache, rejects)
+            _prepare(folder, origin, table, rebuild, cache, rejects)
         check_shared(folder, process_group)
-        begun = read_begun(folder)
-        if begun is not None:
-            _encode(encoder, folder, begun, prompt_name, precision, batch_tokens, process_group)
+        state = read_build_state(folder)
+        if state is not None:
+            _encode(encoder, folder, state, prompt_name, precision, batch_tokens, process_group)
         if process_group.is_main:
-            _finish(folder, begun, kind, hnsw, precision)
+            _finish(folder, state, kind, hnsw, precision)
         wait_for_all(process_group)
-    return whole_index(encoder, folder, verify)
+    return load_index(encoder, folder, verify)
 
 
-def _check_is_ours(folder: Path) -> None:
+def _check_is_index(folder: Path) -> None:
     """Raises RequestError where `folder` holds anything that is not of an index, for a rebuild deletes by name."""
     try:
         found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
@@ -146,7 +146,7 @@ def _check_is_ours(folder: Path) -> None:
         return
     except OSError as error:
         raise write_error(folder, error) from error
-    strange = [name for name in found if name not in OURS and not name.startswith(VECTORS)]
+    strange = [name for name in found if name not in OWN_FILES and not name.startswith(VECTORS)]
     if strange or (found and not _is_index(folder, found)):
         raise RequestError(
             f"--index: expected an index and nothing else, an empty folder or none, found {folder} with "
@@ -161,14 +161,14 @@ def _is_index(folder: Path, found: list[str]) -> bool:
     return FACTS in found and (SENTENCES in found or "seal" in (read_json(folder / FACTS) or {}))
 
 
-def _is_all(folder: Path, facts: IndexFacts, origin: Origin, kind: IndexKind, hnsw: Hnsw | None) -> bool:
+def _is_complete(folder: Path, facts: IndexManifest, origin: Origin, kind: IndexKind, hnsw: Hnsw | None) -> bool:
     """Whether nothing is to be built or tidied. Raises RequestError for an index of another origin."""
     check_origin(folder, facts.origin, origin)
     return not (folder / BUILDING).exists() and not _wants_graph(facts, kind, hnsw, is_new=False)
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _index_lock(folder: Path) -> Iterator[None]:
     """Makes `folder` and keeps it to this process; the system lets go of it even when the process is killed."""
     lock = FileLock(folder / LOCK)
     try:
@@ -190,35 +190,35 @@ def _held(folder: Path) -> Iterator[None]:
 # Before the vectors
 
 
-def _begin(
+def _prepare(
     folder: Path, origin: Origin, table: Table, rebuild: bool, cache: Path | None, rejects: Rejects | None
 ) -> None:
-    """Leaves a whole index, or the sentences laid down and `building.json`, which counts them."""
+    """Leaves a complete index, or the sentences and `building.json`, which counts them."""
     if rebuild and not _is_rebuilding(folder, origin):
-        write_begun(folder, Begun(origin, rebuild=True))
+        write_build_state(folder, BuildState(origin, rebuild=True))
         _clear(folder)
-    facts, begun = read_facts(folder), read_begun(folder)
+    facts, state = read_manifest(folder), read_build_state(folder)
     if facts is not None:
         check_origin(folder, facts.origin, origin)
         check_files(folder, facts)
         _forget_encoding(folder)  # and not the checkpoint of a graph that is being linked to it
         return
-    if begun is not None and begun.sentences is not None:
-        check_origin(folder, begun.origin, origin)
-    if not _is_laid_down(folder, begun):
-        _lay_down(folder, Begun(origin, rebuild=rebuild), table, cache, rejects)
+    if state is not None and state.sentences is not None:
+        check_origin(folder, state.origin, origin)
+    if not _has_sentences(folder, state):
+        _write_corpus(folder, BuildState(origin, rebuild=rebuild), table, cache, rejects)
 
 
 def _is_rebuilding(folder: Path, origin: Origin) -> bool:
     """Whether a rebuild from `origin` was stopped here after it had cleared the folder."""
-    begun = read_begun(folder)
-    return begun is not None and begun.rebuild and begun.sentences is not None and begun.origin == origin
+    state = read_build_state(folder)
+    return state is not None and state.rebuild and state.sentences is not None and state.origin == origin
 
 
-def _is_laid_down(folder: Path, begun: Begun | None) -> bool:
+def _has_sentences(folder: Path, state: BuildState | None) -> bool:
     """Whether the sentences of a build that was stopped are all there, as far as their file can be read."""
     try:
-        return begun is not None and len(open_sentences(folder)) == begun.sentences
+        return state is not None and len(open_sentences(folder)) == state.sentences
     except (OSError, pa.ArrowInvalid):
         return False
 
@@ -230,8 +230,8 @@ def _clear(folder: Path) -> None:
     _forget_building(folder)
 
 
-def _lay_down(folder: Path, begun: Begun, table: Table, cache: Path | None, rejects: Rejects | None) -> None:
-    write_begun(folder, begun)
+def _write_corpus(folder: Path, state: BuildState, table: Table, cache: Path | None, rejects: Rejects | None) -> None:
+    write_build_state(folder, state)
     try:
         sentences, blank = _write_sentences(folder / SENTENCES, table, cache, rejects)
     except BertRelayError:
@@ -240,7 +240,7 @@ def _lay_down(folder: Path, begun: Begun, table: Table, cache: Path | None, reje
     if blank:
         log(f"{table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
     sync_contents(folder)
-    write_begun(folder, replace(begun, sentences=sentences, blank=blank))
+    write_build_state(folder, replace(state, sentences=sentences, blank=blank))
 
 
 def _write_sentences(path: Path, table: Table, cache: Path | None, rejects: Rejects | None) -> tuple[int, int]:
@@ -268,7 +268,7 @@ def _write_sentences(path: Path, table: Table, cache: Path | None, rejects: Reje
 def _encode(
     encoder: SentenceEncoder,
     folder: Path,
-    begun: Begun,
+    state: BuildState,
     prompt_name: str | None,
     precision: str,
     batch_tokens: int | None,
@@ -280,12 +280,12 @@ def _encode(
         lambda first, end: sentences["text"].slice(first, end - first).to_pylist(),
         len(sentences),
         folder / VECTORS,
-        f"{begun.origin.model_digest} {begun.origin.content} {begun.origin.reading}",
+        f"{state.origin.model_digest} {state.origin.content} {state.origin.reading}",
         prompt_name=prompt_name,
         precision=precision,
         batch_tokens=batch_tokens,
         process_group=process_group,
-        place=lambda row: f"line {sentences['line'][row].as_py():,} of {begun.origin.corpus}",
+        place=lambda row: f"line {sentences['line'][row].as_py():,} of {state.origin.corpus}",
     )
 
 
@@ -305,17 +305,17 @@ def _at_unit_length(encoder: SentenceEncoder) -> SentenceEncoder:
 # After the vectors
 
 
-def _finish(folder: Path, begun: Begun | None, kind: IndexKind, hnsw: Hnsw | None, precision: str) -> None:
-    """Links the graph where one is wanted, and says that the index is whole."""
-    facts = read_facts(folder) if begun is None else _exact_facts(folder, begun, precision)
+def _finish(folder: Path, state: BuildState | None, kind: IndexKind, hnsw: Hnsw | None, precision: str) -> None:
+    """Builds the graph where one is wanted, and marks the index as complete."""
+    facts = read_manifest(folder) if state is None else _exact_manifest(folder, state, precision)
     if facts is None:
         raise WorkError(f"{folder}: the index vanished while it was built; run the same command again")
-    wants_graph = _wants_graph(facts, kind, hnsw, is_new=begun is not None)
+    wants_graph = _wants_graph(facts, kind, hnsw, is_new=state is not None)
     if wants_graph:
         facts = _with_graph(folder, facts, hnsw or Hnsw())
-    if wants_graph or begun is not None:
-        write_facts(folder, facts)
-    if facts.kind == "hnsw" or begun is not None:
+    if wants_graph or state is not None:
+        write_manifest(folder, facts)
+    if facts.kind == "hnsw" or state is not None:
         _forget_building(folder)
 
 
@@ -330,36 +330,36 @@ def _forget_encoding(folder: Path) -> None:
     (folder / BUILDING).unlink(missing_ok=True)
 
 
-def _exact_facts(folder: Path, begun: Begun, precision: str) -> IndexFacts:
-    return IndexFacts(
-        origin=begun.origin,
+def _exact_manifest(folder: Path, state: BuildState, precision: str) -> IndexManifest:
+    return IndexManifest(
+        origin=state.origin,
         sentences=len(open_vectors(folder / VECTORS)),
-        blank=begun.blank or 0,
+        blank=state.blank or 0,
         kind="exact",
         precision=precision,
         hnsw={},
         recall={},
-        files={name: sealed(folder / name) for name in (SENTENCES, VECTORS)},
+        files={name: file_seal(folder / name) for name in (SENTENCES, VECTORS)},
     )
 
 
-def _wants_graph(facts: IndexFacts, kind: IndexKind, hnsw: Hnsw | None, is_new: bool) -> bool:
+def _wants_graph(facts: IndexManifest, kind: IndexKind, hnsw: Hnsw | None, is_new: bool) -> bool:
     if kind == "exact":
         return False
     if facts.kind == "hnsw":
         return hnsw is not None and facts.hnsw != hnsw.model_dump()
     if kind == "auto" and is_new:
-        _tell_choice(facts.sentences)
+        _log_choice(facts.sentences)
     return kind == "hnsw" or (is_new and facts.sentences > EXACT_UP_TO)
 
 
-def _tell_choice(sentences: int) -> None:
+def _log_choice(sentences: int) -> None:
     chosen = "exact search" if sentences <= EXACT_UP_TO else "an approximate index (HNSW)"
     log(f"{sentences:,} sentences: {chosen}, as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it")
 
 
-def _with_graph(folder: Path, facts: IndexFacts, hnsw: Hnsw) -> IndexFacts:
-    """Links the graph unless it is there with the same links, measures it, and says how much it finds."""
+def _with_graph(folder: Path, facts: IndexManifest, hnsw: Hnsw) -> IndexManifest:
+    """Builds the graph unless it exists with the same links, and logs its recall."""
     vectors = open_vectors(folder / VECTORS)
     is_linked = _links(facts.hnsw) == _links(hnsw.model_dump())
     graph = (
@@ -385,16 +385,16 @@ def _links(parameters: dict[str, int]) -> dict[str, int]:
     return {name: value for name, value in parameters.items() if name != "ef_search"}
 
 
-def _write_graph(folder: Path, facts: IndexFacts, graph: Any) -> IndexFacts:
+def _write_graph(folder: Path, facts: IndexManifest, graph: Any) -> IndexManifest:
     """The graph on the disk and among the files. Where it replaces another, the index is exact meanwhile.
 
     So a kill between the graph and its facts leaves a whole index, without a graph.
     """
     files = {name: seal for name, seal in facts.files.items() if name != GRAPH}
     if facts.kind == "hnsw":
-        write_facts(folder, replace(facts, kind="exact", hnsw={}, recall={}, files=files))
+        write_manifest(folder, replace(facts, kind="exact", hnsw={}, recall={}, files=files))
     write_index(graph, folder / GRAPH)
-    return replace(facts, files={**files, GRAPH: sealed(folder / GRAPH)})
+    return replace(facts, files={**files, GRAPH: file_seal(folder / GRAPH)})
 
 
 def search(
@@ -417,12 +417,12 @@ def search(
     The first call builds an index and leaves it there; who asks often keeps what `build_index` or `open_index` gives.
 
     corpus: as for `build_index`; None opens `index` as it is.
-    index: its folder, or where it comes to stand; beside the corpus when not given.
+    index: its folder; next to the corpus by default.
     kind: as for `build_index`; `exact` compares with every sentence even where there is a graph, and without a corpus
         `hnsw` expects one.
     ef_search: as for `SearchIndex.search`.
     rebuild: as for `build_index`, so there must be a corpus.
-    prompt_name, query_prompt_name: which of the model's prompts stands before each sentence, and before each query.
+    prompt_name, query_prompt_name: which of the model's prompts precedes each sentence, and each query.
     Raises RequestError as `build_index`, `open_index` and `SearchIndex.search` do.
     """
     check_choice("kind", kind, get_args(IndexKind))
@@ -447,7 +447,7 @@ def search(
         )
     )
     opened.check_graph(kind, ef_search)
-    opened.tell_precision(precision)
+    opened.log_precision(precision)
     return opened.search(
         queries,
         k,

@@ -1,6 +1,6 @@
-"""What stands in the folder of an index, what it was made from, and whether it is whole.
+"""The files of an index: what it was built from, and whether it is complete.
 
-sentences.arrow   columns text and line: what a hit is told by
+sentences.arrow   columns text and line: what a hit shows
 vectors.npy       row i for sentence i, at length one
 hnsw.faiss        an approximate index: a FAISS index of its own, vectors included
 index.json        written last
@@ -48,10 +48,10 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What `building.json` tells; the counts are there when `sentences.arrow` is.
+class BuildState:
+    """The content of `building.json`; the counts are there when `sentences.arrow` is.
 
-    rebuild: what stood here before was asked to go, and is gone when the counts are there.
+    rebuild: the earlier index is to be deleted, and is when the counts are there.
     """
 
     origin: Origin
@@ -61,8 +61,8 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class IndexFacts:
-    """What `index.json` tells.
+class IndexManifest:
+    """The content of `index.json`.
 
     sentences: of the index; `blank` ones of the corpus were left out.
     kind: `exact` or `hnsw`.
@@ -96,12 +96,12 @@ def origin_of(
         reading["header"] = table.header
     path = Path(table.path)
     try:
-        stamp, begun = _stamp(path), time.time_ns()
+        stamp, now = _stamp(path), time.time_ns()
         content = known.content if known and known.stamp == stamp else Digests().of_file(path)
     except OSError as error:
         raise RequestError(f"{table.name} cannot be read: {error.strerror}. Give a file that may be read") from error
     # Changed again within the clock's grain, a file could keep its stamp: such a fresh one is not kept.
-    is_settled = begun - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS
+    is_settled = now - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS
     return Origin(model, model_digest, dim, table.name, content, reading, stamp if is_settled else [])
 
 
@@ -135,15 +135,15 @@ def check_origin(folder: Path, built: Origin, origin: Origin) -> None:
 # index.json and building.json
 
 
-def write_facts(folder: Path, facts: IndexFacts) -> None:
-    """Says that the index is whole."""
+def write_manifest(folder: Path, facts: IndexManifest) -> None:
+    """Marks the index as complete."""
     content = asdict(facts)
     _write(folder / FACTS, {**content, "seal": fingerprint(content)})
 
 
-def write_begun(folder: Path, begun: Begun) -> None:
-    """Says what is being built."""
-    _write(folder / BUILDING, asdict(begun))
+def write_build_state(folder: Path, state: BuildState) -> None:
+    """Writes what is being built."""
+    _write(folder / BUILDING, asdict(state))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -153,17 +153,17 @@ def _write(path: Path, content: dict[str, Any]) -> None:
         raise write_error(path, error) from error
 
 
-def read_begun(folder: Path) -> Begun | None:
+def read_build_state(folder: Path) -> BuildState | None:
     """What is being built in `folder`, or None."""
     found = read_json(folder / BUILDING)
     try:
-        return TypeAdapter(Begun).validate_python(found, strict=False) if found else None
+        return TypeAdapter(BuildState).validate_python(found, strict=False) if found else None
     except ValidationError:
         return None
 
 
-def read_facts(folder: Path) -> IndexFacts | None:
-    """What `index.json` tells, or None where there is none. Raises RequestError when it is damaged."""
+def read_manifest(folder: Path) -> IndexManifest | None:
+    """The content of `index.json`, or None where there is none. Raises RequestError when it is damaged."""
     if not (folder / FACTS).is_file():
         return None
     found = read_json(folder / FACTS) or {}
@@ -173,7 +173,7 @@ def read_facts(folder: Path) -> IndexFacts | None:
     if found.get("format") != FORMAT:
         raise damaged(folder, f"{FACTS} has format {found.get('format')}, and this version reads {FORMAT}")
     try:
-        facts = TypeAdapter(IndexFacts).validate_python(found)
+        facts = TypeAdapter(IndexManifest).validate_python(found)
     except ValidationError as error:
         raise damaged(folder, f"{FACTS} has {error.error_count()} values of other types") from None
     if not all(Path(name).name == name and {"sha256", "stamp"} <= seal.keys() for name, seal in facts.files.items()):
@@ -189,12 +189,12 @@ def open_sentences(folder: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(folder / SENTENCES))).read_all()
 
 
-def sealed(path: Path) -> dict[str, Any]:
-    """What tells the file from any other."""
+def file_seal(path: Path) -> dict[str, Any]:
+    """The digest and stamp of a file."""
     return {"sha256": Digests().of_file(path), "stamp": _stamp(path)}
 
 
-def check_files(folder: Path, facts: IndexFacts, verify: bool = False) -> None:
+def check_files(folder: Path, facts: IndexManifest, verify: bool = False) -> None:
     """Raises RequestError unless every file is as it was written; `verify` reads untouched ones too."""
     for name, seal in facts.files.items():
         path = folder / name

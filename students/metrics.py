@@ -16,7 +16,7 @@ from students.settings import ENGLISH
 
 @dataclass(frozen=True)
 class Encoded:
-    """Vectors of many sentences, found again by the sentence: one encoding serves all figures."""
+    """Vectors of many sentences, found again by the sentence: one encoding serves all metrics."""
 
     rows: Mapping[str, int]
     matrix: Vectors
@@ -63,7 +63,7 @@ def parallel_metrics(
 def translation_metrics(
     language: str, english: Vectors, other: Vectors, name: str = "translation_accuracy", intervals: bool = True
 ) -> Metrics:
-    """How often the nearest sentence of the other side, by cosine, is the translation: both directions.
+    """How often the nearest sentence of the other moment, by cosine, is the translation: both directions.
 
     english, other: row i of one translates row i of the other, (sentences, dim). A sentence that stands in a side
     twice counts by its row, as in other tools, so one of the two is a miss.
@@ -78,7 +78,7 @@ def translation_metrics(
 
 
 def mse(student: Vectors, teacher: Vectors) -> float:
-    """Mean squared error over sentences and dimensions: the figure others report, some of them times −100."""
+    """Mean squared error over sentences and dimensions: others report it too, some of them times −100."""
     return float(np.mean((student.astype(np.float64) - teacher) ** 2))
 
 
@@ -89,18 +89,18 @@ def mse_metrics(language: str, student: Vectors, teacher: Vectors, variance: flo
     return {f"mse/{language}": raw, **relative}
 
 
-SIDES = ("before", "after")
+MOMENTS = ("before", "after")
 
 
-def side_by_side(before: Metrics, after: Metrics) -> Metrics:
+def before_and_after(before: Metrics, after: Metrics) -> Metrics:
     """Both in one: `parameters` as `parameters/before` and `/after`, `sts/x/spearman_cosine` as `sts/x/before/…`."""
-    both = dict(zip(SIDES, (before, after), strict=True))
-    return {_sided(name, side): figures[name] for name in before for side, figures in both.items() if name in figures}
+    both = dict(zip(MOMENTS, (before, after), strict=True))
+    return {_at(name, moment): metrics[name] for name in before for moment, metrics in both.items() if name in metrics}
 
 
-def _sided(name: str, side: str) -> str:
+def _at(name: str, moment: str) -> str:
     head, _, last = name.rpartition("/")
-    return f"{head}/{side}/{last}" if head else f"{last}/{side}"
+    return f"{head}/{moment}/{last}" if head else f"{last}/{moment}"
 
 
 def counts(encoder: SentenceEncoder) -> Metrics:

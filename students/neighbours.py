@@ -56,7 +56,7 @@ def load_faiss() -> Any:
 def exact_neighbours(queries: Vectors, corpus: Vectors, k: int) -> tuple[Vectors, Rows]:
     """The `k` rows of `corpus` (m, dim) most similar to each of `queries` (n, dim), best first.
 
-    Returns similarities and rows, both (n, min(k, m)); equals stand in the order of their rows, and where more of them
+    Returns similarities and rows, both (n, min(k, m)); equals are in the order of their rows, and where more of them
     than fit share the last places, FAISS chooses. Unit vectors are assumed. The corpus is passed over once for some
     thousand queries, so it may be a memory-mapped file.
     """
@@ -89,11 +89,11 @@ def recall(index: Any, vectors: Vectors, ef_search: int, k: int = 10) -> NDArray
     there is one vector alone.
     """
     k = min(k, len(vectors) - 1)
-    asked = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), RECALL_QUERIES)).astype(np.int64))
+    queried = np.unique(np.linspace(0, len(vectors) - 1, min(len(vectors), RECALL_QUERIES)).astype(np.int64))
     if k == 0:
         return np.empty(0)
-    exact, _ = _without_self(*exact_neighbours(vectors[asked], vectors, k + 1), asked)
-    found, _ = _without_self(*approximate_neighbours(index, vectors[asked], k + 1, ef_search), asked)
+    exact, _ = _without_self(*exact_neighbours(vectors[queried], vectors, k + 1), queried)
+    found, _ = _without_self(*approximate_neighbours(index, vectors[queried], k + 1, ef_search), queried)
     return np.asarray((found >= exact[:, -1:] - ROUNDING).mean(axis=1))
 
 
@@ -117,7 +117,7 @@ def build_hnsw(vectors: Vectors, hnsw: Hnsw, checkpoint: Path | None = None, key
     """A FAISS index that walks a graph over `vectors` (n, dim), of which it holds a copy in memory.
 
     checkpoint: a file written every minute or so; killed and called again with the same `key` (which stands for the
-        vectors), it goes on from there. The caller removes it. With one thread the same vectors give the same graph,
+        vectors), it resumes from there. The caller removes it. With one thread the same vectors give the same graph,
         stopped on the way or not; with more, the order in which threads take their turns changes some links.
     """
     faiss = load_faiss()
@@ -184,7 +184,7 @@ def _resumed(path: Path, key: str, vectors: Vectors) -> Any | None:
         return None
     index = _read_checkpoint(path, key)
     if index is None:
-        log(f"{path} is damaged or of another index; the graph is begun again")
+        log(f"{path} is damaged or of another index; the graph is built again")
         return None
     storage = load_faiss().IndexFlatIP(index.d)
     for start in range(0, index.ntotal, GRAPH_BLOCK):
@@ -218,16 +218,16 @@ def _write_whole(path: Path, write: Callable[[Any], object]) -> None:
         raise write_error(path, error) from error
 
 
-ASKED_AT_ONCE = 4096
-CHOSEN_AT_ONCE = 1024
+QUERY_BLOCK = 4096
+RESCORE_BLOCK = 1024
 SPARE = 4  # neighbours found beyond k, from among which float64 chooses
 SECONDS_BETWEEN_SAVES = 20.0
 
-Found = NDArray[np.int32]
+NeighbourRows = NDArray[np.int32]
 """Row numbers of the neighbours found for each row, (n, k + spare); -1 where there is none yet, or none was found."""
 
 
-def neighbours_both_ways(
+def bidirectional_knn(
     source: Vectors,
     target: Vectors,
     k: int,
@@ -239,22 +239,22 @@ def neighbours_both_ways(
 
     source, target: unit vectors, float32 (n, dim) and (m, dim), which may be memory-mapped files.
     method: as in `MineSettings`.
-    folder: where what is found is saved meanwhile; killed and called again with the same `key`, which stands for the
-        vectors, it goes on from there.
+    folder: for checkpoints; killed and called again with the same `key`, which stands for the
+        vectors, it resumes from there.
     Raises RequestError for vectors that cannot be compared.
     """
-    check_how(k, method)
+    check_options(k, method)
     _check(source, target)
     exact = method == "exact" or (method == "auto" and len(source) * len(target) <= EXACT_PAIRS)
-    log(f"comparing {len(source):,} with {len(target):,} sentences {_told(exact, method)}")
+    log(f"comparing {len(source):,} with {len(target):,} sentences {_describe(exact, method)}")
     key = fingerprint({"vectors": key, "k": k, "exact": exact, "shapes": [source.shape, target.shape]})
     search = _open(folder, key, len(source), len(target), k + SPARE)
-    _ask(target, source, search.forward, search, exact, done_before=0)
-    _ask(source, target, search.backward, search, exact, done_before=len(source))
-    return _choose(search.forward, source, target, k), _choose(search.backward, target, source, k)
+    _find_neighbours(target, source, search.forward, search, exact, done_before=0)
+    _find_neighbours(source, target, search.backward, search, exact, done_before=len(source))
+    return _rescore(search.forward, source, target, k), _rescore(search.backward, target, source, k)
 
 
-def check_how(k: int, method: Method, threshold: float | None = None) -> None:
+def check_options(k: int, method: Method, threshold: float | None = None) -> None:
     """Raises RequestError for no neighbours, a method that there is not, and a threshold that is no number."""
     check_count("k", k)
     check_choice("method", method, get_args(Method))
@@ -277,7 +277,7 @@ def _check(source: Vectors, target: Vectors) -> None:
             )
 
 
-def _told(exact: bool, method: Method) -> str:
+def _describe(exact: bool, method: Method) -> str:
     if exact:
         return "exactly, all with all"
     why = "" if method == "approximate" else f", as they make more than {EXACT_PAIRS:,} pairs"
@@ -288,13 +288,13 @@ def _told(exact: bool, method: Method) -> str:
 class Search:
     """What is found so far in both directions, and the file it is saved in now and then.
 
-    done: sources that were asked with, and targets, which follow them.
+    done: how many rows were queried: sources first, then targets.
     """
 
     path: Path | None
     key: str
-    forward: Found
-    backward: Found
+    forward: NeighbourRows
+    backward: NeighbourRows
     done: int = 0
     saved: float = field(default_factory=time.monotonic)
 
@@ -336,8 +336,10 @@ def _save(search: Search, path: Path) -> None:
         raise write_error(path, error) from error
 
 
-def _ask(corpus: Vectors, queries: Vectors, found: Found, search: Search, exact: bool, done_before: int) -> None:
-    """Fills `found` with the neighbours in `corpus` of those `queries` that were not asked with yet."""
+def _find_neighbours(
+    corpus: Vectors, queries: Vectors, found: NeighbourRows, search: Search, exact: bool, done_before: int
+) -> None:
+    """Fills `found` with the neighbours in `corpus` of those `queries` that are not done yet."""
     done = search.done - done_before
     if done >= len(queries):
         return
@@ -346,11 +348,11 @@ def _ask(corpus: Vectors, queries: Vectors, found: Found, search: Search, exact:
         partial(exact_neighbours, corpus=corpus) if exact else _graph(corpus, checkpoint, f"{done_before} {search.key}")
     )
     with progress("comparing", len(queries), "sentences", done) as bar:
-        for first in range(done, len(queries), ASKED_AT_ONCE):
-            asked = queries[first : first + ASKED_AT_ONCE]
-            _, found[first : first + len(asked)] = find(asked, k=found.shape[1])
-            bar.advance(len(asked))
-            search.advance(len(asked), last=first + len(asked) == len(queries))
+        for first in range(done, len(queries), QUERY_BLOCK):
+            queried = queries[first : first + QUERY_BLOCK]
+            _, found[first : first + len(queried)] = find(queried, k=found.shape[1])
+            bar.advance(len(queried))
+            search.advance(len(queried), last=first + len(queried) == len(queries))
     if checkpoint:
         checkpoint.unlink(missing_ok=True)
 
@@ -360,14 +362,14 @@ def _graph(corpus: Vectors, checkpoint: Path | None, key: str) -> Callable[..., 
     return partial(approximate_neighbours, build_hnsw(corpus, hnsw, checkpoint, key), ef_search=hnsw.ef_search)
 
 
-def _choose(found: Found, own: Vectors, other: Vectors, k: int) -> Neighbours:
+def _rescore(found: NeighbourRows, own: Vectors, other: Vectors, k: int) -> Neighbours:
     """The `k` best by float64 cosines, of equals the lower row."""
-    # A graph may lead to fewer than were asked for: the best one stands again in the empty places, or, where there is
+    # A graph may find fewer than k: the best one is repeated in the empty places, or, where there is
     # none, row 0, which has the cosine that it has.
     rows = np.where(found < 0, found[:, :1], found).clip(0).astype(np.int64)  # (n, keep)
     cosines = np.empty(rows.shape)
-    for start in range(0, len(rows), CHOSEN_AT_ONCE):
-        block = slice(start, start + CHOSEN_AT_ONCE)
+    for start in range(0, len(rows), RESCORE_BLOCK):
+        block = slice(start, start + RESCORE_BLOCK)
         cosines[block] = np.einsum("nd,nkd->nk", _unit64(own[block]), _unit64(other[rows[block]]))
     cosines = cosines.round(DIGITS)
     best = np.lexsort((rows, -cosines))[:, :k]  # (n, k)

@@ -6,11 +6,10 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from bertrelay.data.tables import Column, Format, Table, TableSource, format_of, refuse_idle_header
+from bertrelay.data.tables import Column, Format, StsTable, Table, TableSource, format_of, refuse_idle_header
 from bertrelay.encoder_settings import NewEncoder, VocabularySize
 from bertrelay.settings import RUN_ONLY, DataSource, InputFile, MaxTokens, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
-from teachers.settings import StsTable
 
 ENGLISH = "en"
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
@@ -126,7 +125,7 @@ class Filters(Settings):
 class TeacherCopy(Settings):
     """A student with the teacher's layers and a new multilingual vocabulary.
 
-    vocabulary: pieces learnt from the corpus; each begins as the mean of the teacher's pieces of its text.
+    vocabulary: pieces trained on the corpus; each starts as the mean of the teacher's pieces of its text.
     """
 
     layers_of: Literal["teacher"]
@@ -156,8 +155,8 @@ class DistillSettings(TrainingSettings):
     """A student that learns to give, for English and for its translations, the teacher's vector of the English.
 
     base: what it starts from: a pretrained model, a size, or the teacher's layers.
-    trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before anything is learnt.
-    layers: keep so many of the base's layers, evenly spread. With either, sizes are told before and after.
+    trim_vocabulary: leave out the pieces of a pretrained base that `parallel` does not use, before training.
+    layers: keep so many of the base's layers, evenly spread. With either, sizes before and after are metrics.
     dropout: while training, in every layer; the base's own when absent.
     parallel: the corpora; `filters` say which of their pairs are left out.
     dev: held-out corpora, whose English is taken out of `parallel`; without any, `dev_sentences` English sentences
@@ -183,7 +182,7 @@ class DistillSettings(TrainingSettings):
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
         if not isinstance(self.base, ModelSource):
-            refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is learnt from the corpus")
+            refuse_idle(self, "trim_vocabulary", because="the vocabulary of this base is trained on the corpus")
         if self.dev:
             refuse_idle(self, "dev_sentences", because="`dev` gives the held-out sentences")
         elif self.dev_sentences == 0:
@@ -195,7 +194,7 @@ class EvaluateSettings(Settings):
     """A student on held-out sentences: translation accuracy, distance to the teacher, STS within and across languages.
 
     teacher: gives `mse/<language>`; left out, there is none.
-    lookup: training corpora from which word-for-word lookup learns its dictionary; its accuracy is told beside.
+    lookup: training corpora for the dictionary of word-for-word lookup, a baseline.
     picture_sentences: how many sentences, in every language, the picture of similarities shows; 0 for none.
     """
 
@@ -246,7 +245,7 @@ class IndexSettings(Settings):
 
     corpus: one column of text: plain lines, `text` of a table, or the column it names.
     kind: `exact` compares a query with every vector, `hnsw` walks a graph; `auto` is exact up to 100,000 sentences.
-    prompt: which of the model's prompts stands before each sentence; the model's default when absent.
+    prompt: which of the model's prompts precedes each sentence; the model's default when absent.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     max_rejects: the share of records that may be unusable.
     """
@@ -283,7 +282,7 @@ class MineSettings(Settings):
     source, target: a column of text each: `columns`, else `text`, or the whole line of plain lines.
     k: so many nearest neighbours of a sentence say what is near for it.
     threshold: pairs with a lower margin are left out; 1 is as near as to the neighbours.
-    gold: the true pairs, in columns `source_line` and `target_line`, from which precision, recall and F1 are told, and
+    gold: the true pairs, in columns `source_line` and `target_line`, for precision, recall and F1, and
         the threshold of the highest F1 is taken when none is given. Lines count from 1, a header included.
     method: exact compares all with all; approximate goes through a graph (HNSW); auto is exact up to 10¹¹ pairs.
     output: what kind of file `mined` is.
@@ -313,7 +312,7 @@ class ShrinkSettings(Settings):
     sts, parallel: test sets for `sts/…` and `translation_accuracy/…`, before and after; none of them is trained on.
     max_rejects: the share of records that may be unusable.
 
-    Fewer layers or dimensions give other vectors. `students.distill` can start from such a model, and teach it again.
+    Fewer layers or dimensions give other vectors. `students.distill` can start from such a model, and train it again.
     """
 
     model: ModelSource

@@ -28,7 +28,7 @@ from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from students.build import keep_layers
 from students.evaluate import all_sentences, read_translations
-from students.metrics import Encoded, counts, parallel_metrics, side_by_side
+from students.metrics import Encoded, before_and_after, counts, parallel_metrics
 from students.parallel.corpus import Translations
 from students.settings import ShrinkSettings
 from students.targets import read_variance, save_variance
@@ -173,7 +173,7 @@ def shrink(
 
 
 def sample_of(texts: Iterable[str], count: int = SAMPLE) -> list[str]:
-    """At most `count` texts that are not blank, each once: those of the smallest digests, wherever they stand."""
+    """At most `count` texts that are not blank, each once: those of the smallest digests, whatever their order."""
     found: dict[bytes, str] = {}
     for text in each_text(texts, "texts"):
         if text.strip():
@@ -208,8 +208,8 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     sizes = size_saved(larger, context.work / "before"), size(shrunk.encoder, context.output / "model")
     rates = ({"sentences_per_second": rate} for rate in speeds(encoders, sample, settings.precision))
     scores = (_scores(encoder, tests, sts, settings.precision) for encoder in encoders)
-    figures = (size | rate | score for size, rate, score in zip(sizes, rates, scores, strict=True))
-    return side_by_side(*figures) | moved(before, after, shrunk.axes)
+    metrics = (size | rate | score for size, rate, score in zip(sizes, rates, scores, strict=True))
+    return before_and_after(*metrics) | moved(before, after, shrunk.axes)
 
 
 def _save(encoder: SentenceEncoder, source: ModelSource, folder: Path) -> None:

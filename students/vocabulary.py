@@ -48,14 +48,14 @@ def document_of(rules: Tokenizer) -> Document:
         )
     if model["type"] == "BPE" and (model["continuing_subword_prefix"] or model["end_of_word_suffix"]):
         raise RequestError(
-            "vocabulary: expected BPE whose pieces are joined as they stand, found marks that joining takes away; "
+            "vocabulary: expected BPE whose pieces are joined without marks, found marks that joining takes away; "
             f"{LEAVE_IT}"
         )
     return document
 
 
 def always_kept(document: Document, rules: Tokenizer) -> set[int]:
-    """The ids that stay whatever a corpus holds: characters, special and added tokens, what stands for unknown ones.
+    """The ids that stay whatever a corpus holds: characters, special and added tokens, the unknown token.
 
     The piece of the lowest score stays too: by it unigram rates an unknown character.
     """
@@ -87,7 +87,7 @@ def with_parts(document: Document, kept: Iterable[int]) -> set[int]:
     return found
 
 
-def tried_in_vain(document: Document, rules: Tokenizer, text: str) -> Iterator[int]:
+def longest_failed_matches(document: Document, rules: Tokenizer, text: str) -> Iterator[int]:
     """In WordPiece the pieces at the beginning of words of `text` that turn unknown further on.
 
     They are in no token, yet without them a shorter piece might find a way through, and the word would be known.
@@ -218,7 +218,7 @@ def _usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> Usage:
         digests.append(_digest(ids))
         count += len(block)
         for place in np.unique((ids == END_OF_TEXT).cumsum()[ids == unknown]).tolist():
-            used.update(tried_in_vain(document, rules, block[place]))
+            used.update(longest_failed_matches(document, rules, block[place]))
     if not count:
         raise RequestError("vocabulary: expected texts to trim it to, found none")
     return Usage(used - {END_OF_TEXT}, count, digests)
@@ -263,7 +263,7 @@ def _check_same_tokens(trimmed: Tokenizer, kept: Ids, usage: Usage, texts: Itera
     if digests != usage.digests:
         raise WorkError(
             "vocabulary: a text would be cut into other tokens than before, so nothing was trimmed. If no file of the "
-            f"corpus was changed meanwhile, tell us which model it is, and {LEAVE_IT}"
+            f"corpus was changed meanwhile, report the model, and {LEAVE_IT}"
         )
 
 

@@ -55,7 +55,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 def fill(module: nn.Module, weights: Mapping[str, Tensor], file: Path, names: Collection[str] | None = None) -> None:
     """Gives `module`, or its parameters `names`, the `weights` of `file`.
 
-    Raises RequestError, naming the file, where one is missing, more than asked for, or of another shape.
+    Raises RequestError, naming the file, where one is missing, not expected, or of another shape.
     """
     own = {name: each.shape for name, each in module.state_dict().items() if names is None or name in names}
     found = {name: each.shape for name, each in weights.items()}
@@ -124,10 +124,10 @@ def _load_head(head: nn.Linear, classes: list[str], settings: TrainSettings, fol
             f"and this training has {classes} on {settings.concatenation}. Leave `head` out to begin a new one."
         )
     weights = read_weights(folder / WEIGHTS)
-    figures = weights["weight"].shape[-1] if "weight" in weights else None
-    if figures not in (None, head.in_features):
+    inputs = weights["weight"].shape[-1] if "weight" in weights else None
+    if inputs not in (None, head.in_features):
         raise RequestError(
-            f"head: the one in {folder} maps from {figures} figures, and this encoder gives {head.in_features}"
+            f"head: the one in {folder} has {inputs} inputs, expected {head.in_features} of this encoder"
         )
     fill(head, weights, folder / WEIGHTS)
 

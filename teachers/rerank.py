@@ -1,4 +1,4 @@
-"""Pairs of sentences in files of any size, scored in shards that survive a kill; what a search found, ranked anew."""
+"""Pairs of sentences in files of any size, scored in resumable shards; results of a search, reranked."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ from teachers.settings import RerankSettings
 class RerankedFile(NamedTuple):
     """What `rerank_file` did.
 
-    queries: None where pairs were scored as they stand.
+    queries: None where pairs were scored without ranking.
     pairs_per_second: of what was computed now; None where that is nothing.
     """
 
@@ -72,12 +72,12 @@ def rerank_file(
     pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search, whose
         candidates are ranked anew.
     output: `.csv`, `.jsonl` or `.parquet`, a row for each pair or candidate; `.txt` has a score in each line.
-    top: ranks the pairs whose first sentence is the same and that stand one below the other, and keeps so many.
+    top: ranks the pairs whose first sentence is the same and that are in consecutive rows, and keeps so many.
     cache: where a model or data set of the hub is kept.
     process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
         one folder of `output`, on a disk that all of them see.
 
-    Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
+    Killed and called again, with any number of processes, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be.
     """
     source, output = PairSource.of(as_table(pairs), top), Path(output)

@@ -1,6 +1,6 @@
 """What scoring pairs reads and writes: pairs of sentences, or queries with the candidates that a search has found.
 
-This room loads neither torch nor transformers, so that a wrong request is told of at once.
+Loads neither torch nor transformers, so that an invalid request is reported at once.
 """
 
 import csv
@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A query and its candidates; of a pair, its two sentences. line: where it stands, None for one of no file."""
+    """A query and its candidates; of a pair, its two sentences. line: of its file, None for one of no file."""
 
     text: str
     line: int | None
@@ -59,7 +59,7 @@ class Question(NamedTuple):
 class PairSource:
     """Where pairs come from.
 
-    kind: `pairs` are scored as they stand. `candidates` are pairs too, those of a query one below the other, and are
+    kind: `pairs` are scored without ranking. `candidates` are pairs too, those of a query one below the other, and are
         ranked; so are the `answers` of a search.
     top: how many candidates of each query are kept; all without it.
     """
@@ -70,7 +70,7 @@ class PairSource:
 
     @classmethod
     def of(cls, table: Table, top: int | None = None) -> "PairSource":
-        """Tells answers by their columns, and candidates by `top`. Raises RequestError for other than two columns."""
+        """Answers by their columns, candidates by `top`, else pairs. Raises RequestError for other than two columns."""
         if table.columns is not None and len(table.columns) != len(PAIR):
             raise RequestError(
                 f"{table.name}: expected two columns, those of the two sentences, found {len(table.columns)} named"
@@ -96,7 +96,7 @@ def _holds_answers(table: Table) -> bool:
         return False
     try:
         return next(rows(table, columns), None) is not None
-    except RequestError:  # no such columns; what else is wrong is told by whoever reads it
+    except RequestError:  # no such columns; other errors come when it is read
         return False
 
 
@@ -147,7 +147,7 @@ def _no_answer(record: Record, expected: str) -> RequestError:
 def _joined(pairs: Iterator[Question], by_line: bool) -> Iterator[Question]:
     """The candidates of one query after another.
 
-    by_line: whether pairs say where their query stands, so that equal ones in different places stay apart.
+    by_line: whether pairs have the line of their query, so that equal queries of different lines stay apart.
     """
     for _, run in groupby(pairs, lambda pair: (pair.text, pair.line if by_line else None)):
         first, *others = run
@@ -207,7 +207,7 @@ def check_ranking(source: PairSource, output: Path) -> None:
 
 
 def line_of(question: Question, scores: Sequence[float], source: PairSource) -> str:
-    """A pair and its score, or a query and its candidates from the best one on, as it stands in a shard."""
+    """A pair and its score, or a query and its candidates from the best one on, as a line of a shard."""
     rounded = [round(score, DIGITS) for score in scores]
     if not source.ranks:
         sentences = dict(zip(PAIR, (question.text, question.candidates[0].text), strict=True))

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import StsTable, Table
 from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.settings import RUN_ONLY, InputFile, MaxTokens, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
@@ -30,7 +30,7 @@ COLUMNS: dict[str, list[str | int]] = {
 """What each objective reads when a table does not name its columns."""
 
 OWN_KEYS = {"softmax": ["concatenation", "head"], "cosine": ["score_range"], "triplet": ["margin"]}
-"""The settings that one objective alone looks at."""
+"""The settings of one objective alone."""
 
 
 def _one_of_the_seven(parts: list[Part]) -> list[Part]:
@@ -50,16 +50,6 @@ Concatenation = Annotated[list[Part], AfterValidator(_one_of_the_seven)]
 ScoreRange = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_lowest_first)]
 
 
-class StsTable(Table):
-    """Pairs with a gold similarity: sentence, sentence, score.
-
-    second: a row-aligned table of the same shape from which the second sentence is read instead, for pairs across
-    two languages that stand in a file each.
-    """
-
-    second: InputFile | None = None
-
-
 class TrainSettings(TrainingSettings):
     """A teacher: what it starts from, what it learns from, and how. Defaults are those of the SBERT paper.
 
@@ -74,7 +64,7 @@ class TrainSettings(TrainingSettings):
     dropout: on the sentence vectors, while training.
     margin: of the triplet objective, in Euclidean distance.
     score_range: the lowest and highest gold score, which become cosine 0 and 1.
-    head: the softmax head of an earlier training to go on with, `@stage/head`.
+    head: the softmax head of an earlier training, `@stage/head`.
     max_tokens: the longest input, special tokens included; the base's own when absent.
     max_rejects: the share of records that may be unusable.
     """
@@ -99,7 +89,7 @@ class TrainSettings(TrainingSettings):
     def _nothing_idle(self) -> Self:
         for objective, keys in OWN_KEYS.items():
             if self.objective != objective:
-                because = f"only the {objective} objective looks at it, and the objective is {self.objective}"
+                because = f"only the {objective} objective uses it, and the objective is {self.objective}"
                 refuse_idle(self, *keys, because=because)
         if not (self.dev or self.dev_sts):
             refuse_idle(self, "evaluate_every", "patience", because="there is no dev data, neither `dev` nor `dev_sts`")
@@ -154,7 +144,7 @@ class CrossEncoderSettings(PairSettings):
 
     max_tokens: the longest pair, special tokens included; as many as the base has positions, and 256 at most.
     gated: no longer supported; false alone is accepted.
-    both_orders: each pair is learnt from as (a, b) and as (b, a), and a score is the mean of both: for likeness, which
+    both_orders: each pair is trained on as (a, b) and as (b, a), and a score is the mean of both: for likeness, which
         knows no order. Training and scoring take twice as long.
     """
 
@@ -166,7 +156,7 @@ class CrossEncoderSettings(PairSettings):
 class PolyEncoderSettings(PairSettings):
     """A poly-encoder, whose base may be any encoder of one pooling without a projection.
 
-    codes: how many learnt ones look at the first sentence.
+    codes: how many learned ones attend to the first sentence.
     """
 
     codes: Annotated[int, Field(ge=1, le=65_536)] = 64
@@ -177,7 +167,7 @@ class BiLstmSettings(TrainingSettings):
 
     glove: a text file of word vectors; those of the words in train and dev are kept with the model.
     train, dev: tables of premise, hypothesis and label, or with other columns that they name.
-    hidden: figures of each direction; a sentence vector has twice as many.
+    hidden: units of each direction; a sentence vector has twice as many.
     concatenation: what the linear map of the softmax objective sees.
     """
 
@@ -202,7 +192,7 @@ class RerankSettings(Settings):
 
     model: a cross-encoder or a poly-encoder.
     pairs: a table with the columns sentence1 and sentence2, or two that it names; or the answers of a search.
-    top: ranks the candidates of each query, which stand one below the other, and keeps so many; answers of a search
+    top: ranks the candidates of each query, which are in consecutive rows, and keeps so many; answers of a search
         are ranked without it too.
     output: `txt` has a score in each line; the others a row for each pair or candidate.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.

@@ -44,7 +44,7 @@ def start_encoder(settings: TrainSettings, sentences: Sequence[str], context: St
 
 
 def new_bert(size: NewEncoder, sentences: Sequence[str], seed: int) -> SentenceEncoder:
-    """A BERT with random weights and a WordPiece vocabulary learnt from `sentences`."""
+    """A BERT with random weights and a WordPiece vocabulary trained on `sentences`."""
     tokenizer = train_wordpiece(sentences, size.vocabulary, size.max_tokens, lowercase=not size.cased)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -66,7 +66,7 @@ def _as_set(encoder: SentenceEncoder, settings: TrainSettings) -> SentenceEncode
         prompts=encoder.prompts,
         similarity_fn_name=encoder.similarity_fn_name,
     )
-    if settings.linear and changed.projection is None:  # a base that has one goes on with it
+    if settings.linear and changed.projection is None:  # a base that has one keeps it
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             changed.projection = Projection(changed.pooled_dim, changed.pooled_dim)
@@ -91,23 +91,23 @@ def read_dev(settings: TrainSettings, context: StageContext, rejects: Rejects) -
 
 
 def criterion(settings: TrainSettings) -> str | None:
-    """The figure that chooses: the mean over the STS sets if there are any, else the objective's own measure."""
+    """The metric that chooses weights: the mean over the STS sets if there are any, else the objective's own."""
     if settings.dev_sts:
         return STS_MEAN
     return OWN[settings.objective] if settings.dev else None
 
 
-def dev_figures(model: Teacher, dev: DevData, classes: list[str], settings: TrainSettings) -> Metrics:
-    """Every dev figure of `model` as it stands."""
-    figures: Metrics = {}
+def dev_metrics(model: Teacher, dev: DevData, classes: list[str], settings: TrainSettings) -> Metrics:
+    """Every dev metric of `model`."""
+    metrics: Metrics = {}
     if dev.examples is not None:
-        figures[OWN[settings.objective]] = _own_measure(model, dev.examples, classes, settings)
+        metrics[OWN[settings.objective]] = _own_measure(model, dev.examples, classes, settings)
     if dev.sts:
         by_set = sts_metrics(dev.sts, lambda texts: _encode(model, texts, settings), intervals=False)
         known = [value for value in by_set.values() if value is not None]
-        figures |= {f"dev/{name}": value for name, value in by_set.items()}
-        figures[STS_MEAN] = float(np.mean(known)) if known else None
-    return figures
+        metrics |= {f"dev/{name}": value for name, value in by_set.items()}
+        metrics[STS_MEAN] = float(np.mean(known)) if known else None
+    return metrics
 
 
 def _own_measure(model: Teacher, examples: Examples, classes: list[str], settings: TrainSettings) -> float | None:
@@ -209,11 +209,11 @@ class TeacherTask:
                 return triplet_loss(anchor, positive, negative, self.settings.margin)
 
     def evaluate(self) -> Metrics:
-        return dev_figures(self.model, self.dev, self.classes, self.settings)
+        return dev_metrics(self.model, self.dev, self.classes, self.settings)
 
 
 def _as_tensor(labels: list[Any], classes: list[str], objective: str) -> Tensor:
-    """Class numbers, scores, or zeros that no triplet looks at, (items,)."""
+    """Class numbers, scores, or zeros for triplets, (items,)."""
     if objective == "softmax":
         number = {name: index for index, name in enumerate(classes)}
         return torch.tensor([number[label] for label in labels])

@@ -191,3 +191,13 @@ def write_jsonl(path: Path, documents: Iterable[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         for document in documents:
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+class StsTable(Table):
+    """Pairs with a gold similarity: sentence, sentence, score.
+
+    second: a row-aligned table of the same shape from which the second sentence is read instead, for pairs across
+    two languages, one file each.
+    """
+
+    second: InputFile | None = None

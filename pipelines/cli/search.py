@@ -148,7 +148,7 @@ def search(
             )
         if process_group.is_main:
             opened.check_graph(kind, ef_search)
-            opened.tell_precision(options["precision"])
+            opened.log_precision(options["precision"])
             find = partial(
                 opened.search, k=k, exact=kind == "exact", ef_search=ef_search, prompt_name=query_prompt, **options
             )

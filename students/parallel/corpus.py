@@ -1,4 +1,4 @@
-"""Parallel corpora: read, filtered, split and laid down once, as memory-mapped files that students learn from.
+"""Parallel corpora: read, filtered, split and written once, as memory-mapped files that students are trained on.
 
 Sentences are kept in Unicode NFC with single spaces. Two English sentences are one target when they are equal so, and
 one sentence of the dev split when they are equal but for case.
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Rejects
 from bertrelay.files import sync_contents, write_json
 from bertrelay.progress import log
-from students.parallel.pairs import DEV, TRAIN, Account, Pair, filtered, listed, read_pairs
-from students.parallel.split import Mask, Seen, number_targets, split_off_drawn, split_off_given
+from students.parallel.pairs import DEV, TRAIN, DropCounts, Pair, filtered, listed, read_pairs
+from students.parallel.split import Mask, PairDigests, number_targets, split_off_given, split_off_sampled
 from students.settings import ENGLISH, Filters, ParallelSource
 
 BLOCK_PAIRS = 4096
@@ -67,7 +67,7 @@ class ParallelCorpus:
     weights: of an English item the number of its translations, of a translation 1. int32 (items,)
     languages: index into `language_names`, where 0 is English. int16 (items,)
     dev: the sentences held out; no English one of them is in training in any language.
-    facts: what `corpus.json` tells: how many of what, and what became of the pairs of each source.
+    facts: the content of `corpus.json`: counts, and the drop reasons of each source.
     rejects: the file that lists the records that could not be used.
     """
 
@@ -83,7 +83,7 @@ class ParallelCorpus:
 
     @classmethod
     def open(cls, folder: Path) -> "ParallelCorpus":
-        """Opens a corpus that `build_corpus` laid down; sentences and arrays stay on disk."""
+        """Opens a corpus that `build_corpus` wrote; sentences and arrays stay on disk."""
         facts = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
         dev = json.loads((folder / "dev.json").read_text(encoding="utf-8"))
         return cls(
@@ -114,7 +114,7 @@ class CorpusPlan:
 
     dev_sentences: how many distinct English sentences to hold out: those with the smallest hash under `seed`, so that
     more data moves few of them. Not used where there are `dev_sources`.
-    dev_sources: held out as they stand; training gives up every pair whose English is in them.
+    dev_sources: held out as they are; every pair whose English is in them is left out of training.
     rejects_limit: the share of unusable records (a broken row, invalid UTF-8) that is borne. A pair that a filter
     leaves out is usable: it is counted with its reason and never stops anything.
     """
@@ -128,7 +128,7 @@ class CorpusPlan:
 
 
 def build_corpus(cache: Path, key: str, plan: CorpusPlan, context_cache: Path | None = None) -> ParallelCorpus:
-    """The corpus of `plan` in `cache / key`, laid down unless it is there; another process that asks waits.
+    """The corpus of `plan` in `cache / key`, built unless it exists; another process that wants it waits.
 
     key: stands for the content of the files and all of the plan but `rejects_limit`; what lies under an equal key is
         believed.
@@ -142,7 +142,7 @@ def build_corpus(cache: Path, key: str, plan: CorpusPlan, context_cache: Path | 
             _sweep(cache)
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
-            _lay_down(building, plan, context_cache)
+            _write_corpus(building, plan, context_cache)
             sync_contents(building)
             building.rename(folder)
     corpus = ParallelCorpus.open(folder)
@@ -171,58 +171,58 @@ def _check_rejects(corpus: ParallelCorpus, limit: float) -> None:
     rejects.check()
 
 
-def _lay_down(folder: Path, plan: CorpusPlan, context_cache: Path | None) -> None:
-    account, dev_account = Account(plan.sources), Account(plan.dev_sources)
-    with Seen(folder, plan.seed) as seen, Rejects(folder / REJECTS, plan.rejects_limit) as rejects:
-        given = _given_dev(read_pairs(plan.dev_sources, context_cache, rejects), dev_account)
-        kept = filtered(read_pairs(plan.sources, context_cache, rejects), plan.filters, account)
-        _write_spool(folder / SPOOL, _noted(kept, seen, account))
-    fates = _split(seen, plan, account, given)
-    for fate, mask in fates.items():
-        account.add(fate, seen.streams[mask])
-    account.check_trained()
-    dev = given if plan.dev_sources else _drawn_dev(folder / SPOOL, fates[DEV], seen, account)
-    english_count = _write_items(folder, fates[TRAIN], seen, account)
+def _write_corpus(folder: Path, plan: CorpusPlan, context_cache: Path | None) -> None:
+    counts, dev_counts = DropCounts(plan.sources), DropCounts(plan.dev_sources)
+    with PairDigests(folder, plan.seed) as seen, Rejects(folder / REJECTS, plan.rejects_limit) as rejects:
+        given = _given_dev(read_pairs(plan.dev_sources, context_cache, rejects), dev_counts)
+        kept = filtered(read_pairs(plan.sources, context_cache, rejects), plan.filters, counts)
+        _write_spool(folder / SPOOL, _with_digests(kept, seen, counts))
+    outcomes = _split(seen, plan, counts, given)
+    for outcome, mask in outcomes.items():
+        counts.add(outcome, seen.streams[mask])
+    counts.check_trained()
+    dev = given if plan.dev_sources else _drawn_dev(folder / SPOOL, outcomes[DEV], seen, counts)
+    english_count = _write_items(folder, outcomes[TRAIN], seen, counts)
     (folder / SPOOL).unlink()
     seen.forget()
     write_json(folder / "dev.json", {language: sides._asdict() for language, sides in dev.items()})
-    facts = _facts(english_count, account, dev_account, dev, rejects)
+    facts = _facts(english_count, counts, dev_counts, dev, rejects)
     write_json(folder / "corpus.json", facts)
-    _tell(facts, account)
+    _log_summary(facts, counts)
 
 
-def _noted(pairs: Iterable[Pair], seen: Seen, account: Account) -> Iterator[Pair]:
+def _with_digests(pairs: Iterable[Pair], seen: PairDigests, counts: DropCounts) -> Iterator[Pair]:
     for pair in pairs:
-        seen.note(pair, account.language_of(pair.stream))
+        seen.note(pair, counts.language_of(pair.stream))
         yield pair
 
 
-def _split(seen: Seen, plan: CorpusPlan, account: Account, given: DevSplit) -> dict[str, Mask]:
+def _split(seen: PairDigests, plan: CorpusPlan, counts: DropCounts, given: DevSplit) -> dict[str, Mask]:
     if plan.dev_sources:
         english = [sentence for sides in given.values() for sentence in sides.english]
         return split_off_given(seen, english, plan.filters.drop_duplicates)
-    languages = [language for _, language in account.streams]
-    return split_off_drawn(seen, languages, plan.dev_sentences, plan.filters.drop_duplicates)
+    languages = [language for _, language in counts.streams]
+    return split_off_sampled(seen, languages, plan.dev_sentences, plan.filters.drop_duplicates)
 
 
-def _given_dev(pairs: Iterable[Pair], account: Account) -> DevSplit:
+def _given_dev(pairs: Iterable[Pair], counts: DropCounts) -> DevSplit:
     """The dev pairs as their sources give them; only those with an empty side are left out."""
-    dev = {language: Translations([], []) for language in account.languages}
+    dev = {language: Translations([], []) for language in counts.languages}
     for stream, english, other in pairs:
         usable = bool(english and other)
-        account.fates[stream][DEV if usable else "empty side"] += 1
+        counts.outcomes[stream][DEV if usable else "empty side"] += 1
         if usable:
-            sides = dev[account.language_of(stream)]
+            sides = dev[counts.language_of(stream)]
             sides.english.append(english)
             sides.other.append(other)
     return dev
 
 
-def _drawn_dev(spool: Path, drawn: Mask, seen: Seen, account: Account) -> DevSplit:
+def _drawn_dev(spool: Path, drawn: Mask, seen: PairDigests, counts: DropCounts) -> DevSplit:
     english, other = (list(_spooled(spool, side, drawn)) for side in Translations._fields)
     dev: DevSplit = {}
     for stream, *pair in zip(seen.streams[drawn].tolist(), english, other, strict=True):
-        sides = dev.setdefault(account.language_of(stream), Translations([], []))
+        sides = dev.setdefault(counts.language_of(stream), Translations([], []))
         sides.english.append(pair[0])
         sides.other.append(pair[1])
     return dev
@@ -260,7 +260,7 @@ def _write_sentences(path: Path, batches: Iterator[pa.Array]) -> None:
             writer.write_batch(pa.record_batch([batch], schema=schema))
 
 
-def _write_items(folder: Path, train: Mask, seen: Seen, account: Account) -> int:
+def _write_items(folder: Path, train: Mask, seen: PairDigests, counts: DropCounts) -> int:
     """Writes the training items and returns how many of them are English."""
     places = np.flatnonzero(train)
     targets, first = number_targets(seen.digests("targets")[places])
@@ -268,7 +268,7 @@ def _write_items(folder: Path, train: Mask, seen: Seen, account: Account) -> int
     is_first[places[first]] = True
     _write_sentences(folder / "english.arrow", _spooled_batches(folder / SPOOL, "english", is_first))
     _write_sentences(folder / "translations.arrow", _spooled_batches(folder / SPOOL, "other", train))
-    codes = np.array([1 + account.languages.index(language) for _, language in account.streams], np.int16)
+    codes = np.array([1 + counts.languages.index(language) for _, language in counts.streams], np.int16)
     english = np.arange(len(first), dtype=np.int32)
     weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
     _write_array(folder / "targets.npy", np.concatenate([english, targets]))
@@ -286,9 +286,9 @@ def _write_array(path: Path, array: NDArray[np.integer]) -> None:
 
 
 def _facts(
-    english_count: int, account: Account, dev_account: Account, dev: DevSplit, rejects: Rejects
+    english_count: int, counts: DropCounts, dev_counts: DropCounts, dev: DevSplit, rejects: Rejects
 ) -> dict[str, Any]:
-    train = {language: account.total(language)[TRAIN] for language in account.languages}
+    train = {language: counts.total(language)[TRAIN] for language in counts.languages}
     return {
         "english": english_count,
         "items": english_count + sum(train.values()),
@@ -296,13 +296,13 @@ def _facts(
         "dev": {language: len(sides.english) for language, sides in dev.items()},
         "records": rejects.records,
         "rejects": dict(sorted(rejects.counts.items())),
-        "sources": account.by_source(),
-        "dev_sources": dev_account.by_source(),
+        "sources": counts.by_source(),
+        "dev_sources": dev_counts.by_source(),
     }
 
 
-def _tell(facts: dict[str, Any], account: Account) -> None:
-    dropped = {fate: count for fate, count in account.total().items() if fate not in (TRAIN, DEV)}
+def _log_summary(facts: dict[str, Any], counts: DropCounts) -> None:
+    dropped = {outcome: count for outcome, count in counts.total().items() if outcome not in (TRAIN, DEV)}
     log(
         f"parallel corpus: {facts['english']:,} English sentences to train on, translations {_named(facts['train'])}; "
         f"held out {_named(facts['dev']) or 'none'}; left out {listed(dropped) or 'none'}"

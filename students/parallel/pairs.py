@@ -1,4 +1,4 @@
-"""Pairs of an English sentence and its translation, read from any parallel source, filtered, and accounted for."""
+"""Pairs of an English sentence and its translation, read from any parallel source, filtered, and counted."""
 
 import re
 import unicodedata
@@ -27,7 +27,7 @@ WIDE = re.compile(
 class Pair(NamedTuple):
     """An English sentence and its translation, both clean.
 
-    stream: number of the source and language it came from, as `Account` counts them.
+    stream: number of the source and language it came from, as `DropCounts` counts them.
     """
 
     stream: int
@@ -96,22 +96,22 @@ def _width(text: str) -> int:
     return len(text) if text.isascii() or max(text) < FIRST_WIDE else len(text) + len(WIDE.findall(text))
 
 
-def filtered(pairs: Iterable[Pair], filters: Filters, account: "Account") -> Iterator[Pair]:
-    """The pairs that pass; the others go into the account."""
+def filtered(pairs: Iterable[Pair], filters: Filters, counts: "DropCounts") -> Iterator[Pair]:
+    """The pairs that pass; the others go into the counts."""
     for pair in pairs:
         reason = drop_reason(pair.english, pair.other, filters)
         if reason is None:
             yield pair
         else:
-            account.fates[pair.stream][reason] += 1
+            counts.outcomes[pair.stream][reason] += 1
 
 
-class Account:
-    """What became of every pair: a count for each fate, by stream, which is one language of one source."""
+class DropCounts:
+    """How many pairs were dropped, for which reason, and kept: by stream, which is one language of one source."""
 
     def __init__(self, sources: Sequence[ParallelSource]) -> None:
         self.streams = [(source.name, language) for source in sources for language in source.languages]
-        self.fates: list[Counter[str]] = [Counter() for _ in self.streams]
+        self.outcomes: list[Counter[str]] = [Counter() for _ in self.streams]
 
     @property
     def languages(self) -> list[str]:
@@ -121,17 +121,19 @@ class Account:
     def language_of(self, stream: int) -> str:
         return self.streams[stream][1]
 
-    def add(self, fate: str, streams: NDArray[np.int16]) -> None:
-        """Counts one pair of this fate for each entry of `streams`."""
+    def add(self, outcome: str, streams: NDArray[np.int16]) -> None:
+        """Counts one pair of this outcome for each entry of `streams`."""
         for stream, count in enumerate(np.bincount(streams, minlength=len(self.streams)).tolist()):
-            self.fates[stream][fate] += count
+            self.outcomes[stream][outcome] += count
 
     def total(self, language: str | None = None) -> dict[str, int]:
-        """Counts by fate, the most frequent first: of one language, or of all."""
+        """Counts by outcome, the most frequent first: of one language, or of all."""
         chosen = [
-            fates for (_, spoken), fates in zip(self.streams, self.fates, strict=True) if language in (None, spoken)
+            outcomes
+            for (_, spoken), outcomes in zip(self.streams, self.outcomes, strict=True)
+            if language in (None, spoken)
         ]
-        return {fate: count for fate, count in sum(chosen, Counter[str]()).most_common() if count}
+        return {outcome: count for outcome, count in sum(chosen, Counter[str]()).most_common() if count}
 
     def check_trained(self) -> None:
         """Raises RequestError, with what became of the pairs, for a language that has none left to train on."""
@@ -144,15 +146,15 @@ class Account:
                 )
 
     def by_source(self) -> list[dict[str, Any]]:
-        """The account as `corpus.json` keeps it."""
+        """The counts as `corpus.json` keeps it."""
         return [
             {
                 "source": name,
                 "language": language,
-                "pairs": fates.total(),
-                **{k: n for k, n in sorted(fates.items()) if n},
+                "pairs": outcomes.total(),
+                **{k: n for k, n in sorted(outcomes.items()) if n},
             }
-            for (name, language), fates in zip(self.streams, self.fates, strict=True)
+            for (name, language), outcomes in zip(self.streams, self.outcomes, strict=True)
         ]
 
 

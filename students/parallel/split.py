@@ -23,7 +23,7 @@ Mask = NDArray[np.bool_]
 Digests = NDArray[np.bytes_]
 
 
-class Seen:
+class PairDigests:
     """What is remembered of each pair, in the order of the pairs: its stream in memory, three digests in files.
 
     Of the English sentence that would be its target; of that sentence but for case, keyed by the seed; of the pair.
@@ -70,8 +70,10 @@ class Seen:
             (self._folder / f"{kind}.digests").unlink()
 
 
-def split_off_drawn(seen: Seen, languages: list[str], dev_sentences: int, drop_duplicates: bool) -> dict[str, Mask]:
-    """Masks over pairs by fate, with a dev split of the English sentences that have the smallest digests.
+def split_off_sampled(
+    seen: PairDigests, languages: list[str], dev_sentences: int, drop_duplicates: bool
+) -> dict[str, Mask]:
+    """Masks over pairs by outcome, with a dev split of the English sentences that have the smallest digests.
 
     Of a dev sentence the first translation into each language is its dev pair, and further ones go nowhere.
 
@@ -84,8 +86,8 @@ def split_off_drawn(seen: Seen, languages: list[str], dev_sentences: int, drop_d
     return {DUPLICATE: repeated, DEV: dev, IN_DEV: held & ~dev, TRAIN: ~repeated & ~held}
 
 
-def split_off_given(seen: Seen, dev_english: list[str], drop_duplicates: bool) -> dict[str, Mask]:
-    """Masks over pairs by fate, where the dev split comes from elsewhere and training gives up its English."""
+def split_off_given(seen: PairDigests, dev_english: list[str], drop_duplicates: bool) -> dict[str, Mask]:
+    """Masks over pairs by outcome, where the dev split comes from elsewhere and training gives up its English."""
     repeated = _repeated(seen.digests("pairs"), drop_duplicates)
     given = np.frombuffer(b"".join(map(seen.sentence_digest, dev_english)), dtype=DIGEST)
     held = ~repeated & _among(seen.digests("sentences"), np.unique(given))
@@ -105,7 +107,7 @@ def _digest(text: str, key: bytes = b"") -> bytes:
 
 
 def _repeated(digests: Digests, wanted: bool) -> Mask:
-    """True where an equal digest stands earlier; nowhere, when that is not `wanted`."""
+    """True where an equal digest comes earlier; nowhere, when that is not `wanted`."""
     repeated = np.full(len(digests), wanted)
     if wanted:
         repeated[np.unique(digests, return_index=True)[1]] = False
@@ -120,7 +122,7 @@ def _among(digests: Digests, ordered: Digests) -> Mask:
     return found
 
 
-def _first_of_each(held: Mask, seen: Seen, languages: list[str]) -> Mask:
+def _first_of_each(held: Mask, seen: PairDigests, languages: list[str]) -> Mask:
     """The first pair of each sentence and language among those `held`, which are few."""
     sentences = seen.digests("sentences")
     first: dict[tuple[bytes, str], int] = {}

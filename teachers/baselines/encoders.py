@@ -56,11 +56,11 @@ def encoder_at(
         )
     encoder = SentenceEncoder.load(folder)
     if pooling is not None:
-        encoder = repooled(encoder, pooling)
+        encoder = with_pooling(encoder, pooling)
     return finite(partial(encoder.encode, precision=precision))
 
 
-def repooled(encoder: SentenceEncoder, pooling: Sequence[str]) -> SentenceEncoder:
+def with_pooling(encoder: SentenceEncoder, pooling: Sequence[str]) -> SentenceEncoder:
     """The network of `encoder` under another pooling, without what came after its own."""
     return SentenceEncoder(
         encoder.backbone,
@@ -72,7 +72,7 @@ def repooled(encoder: SentenceEncoder, pooling: Sequence[str]) -> SentenceEncode
 
 
 def finite(encode: Encode) -> Encode:
-    """`encode`, but raising WorkError where a vector has a figure that is none."""
+    """`encode`, but raising WorkError for vectors that are not finite."""
 
     def checked(sentences: Sequence[str]) -> NDArray[np.float32]:
         vectors = encode(sentences)

@@ -47,10 +47,10 @@ class WordVectors:
 
     @classmethod
     def load(cls, path: Path, only: Iterable[str] | None = None) -> Self:
-        """Reads a text file, `.gz` too: in each line a word and its figures; word2vec's first line is passed over.
+        """Reads a text file, `.gz` too: in each line a word and its values; word2vec's first line is passed over.
 
         only: the words that are wanted, so that a file of gigabytes is read in little memory; all without it.
-        Raises RequestError, with the line, for one that has other than the first one's number of figures, or among
+        Raises RequestError, with the line, for one that has other than the first one's number of values, or among
         those that are wanted other than finite ones.
         """
         wanted = None if only is None else set(only)
@@ -66,7 +66,7 @@ class WordVectors:
                 word = " ".join(fields[:-dim]) if dim else ""  # a few of GloVe's words have spaces in them
                 if not word or (len(fields) > dim + 1 and is_number(fields[-dim - 1])):
                     found = "more" if word else "fewer"
-                    raise RequestError(f"{path}, line {number:,}: expected a word and {dim} figures, found {found}")
+                    raise RequestError(f"{path}, line {number:,}: expected a word and {dim} values, found {found}")
                 if word not in rows and (wanted is None or word in wanted):
                     rows[word] = len(rows)
                     vectors.append(_figures(fields[-dim:], path, number))
@@ -100,12 +100,12 @@ def forms_of(sentences: Sequence[str]) -> set[str]:
 
 def _figures(texts: Sequence[str], path: Path, line: int) -> NDArray[np.float32]:
     try:
-        figures = np.array(texts, dtype=np.float32)
+        values = np.array(texts, dtype=np.float32)
     except ValueError:
-        figures = np.full(len(texts), np.nan, np.float32)
-    if not np.isfinite(figures).all():
-        raise RequestError(f"{path}, line {line:,}: expected a word and {len(texts)} finite figures, found others")
-    return figures
+        values = np.full(len(texts), np.nan, np.float32)
+    if not np.isfinite(values).all():
+        raise RequestError(f"{path}, line {line:,}: expected a word and {len(texts)} finite values, found others")
+    return values
 
 
 def vectors_for(path: Path, sentences: Sequence[str]) -> WordVectors:
@@ -134,7 +134,7 @@ class _Description(Description):
 class BiLstmEncoder(nn.Module):
     """Sentences to vectors, (sentences, 2 · hidden).
 
-    words: what each row of the word vectors after the first, which is for unknown words, stands for.
+    words: the word of each row of the word vectors after the first, which is for unknown words.
     """
 
     def __init__(self, words: Sequence[str], word_dim: int, hidden: int) -> None:
@@ -207,13 +207,13 @@ class BiLstmEncoder(nn.Module):
     def load(cls, folder: str | Path) -> "BiLstmEncoder":
         """The encoder of a folder that was saved here. Raises RequestError for a folder that holds none."""
         folder = Path(folder)
-        told = read_model_file(folder / DESCRIPTION, _Description)
-        if told is None or not (folder / WEIGHTS).is_file():
+        description = read_model_file(folder / DESCRIPTION, _Description)
+        if description is None or not (folder / WEIGHTS).is_file():
             raise RequestError(
                 f"bilstm: expected {DESCRIPTION} and {WEIGHTS} in {folder}; train it with teachers.bilstm"
             )
         with torch.device("meta"):  # sizes take memory only when the weights have them
-            encoder = cls(told.words, told.word_dim, told.hidden)
+            encoder = cls(description.words, description.word_dim, description.hidden)
         fill(encoder, read_weights(folder / WEIGHTS), folder / WEIGHTS)
         encoder.embeddings.requires_grad_(False)
         return encoder.eval()
@@ -245,7 +245,7 @@ def run(settings: BiLstmSettings, context: StageContext) -> Metrics:
 
 
 def _teaching(settings: BiLstmSettings) -> TrainSettings:
-    """The softmax objective of the teachers, whose base is not looked at."""
+    """The softmax objective of the teachers, whose base is not used."""
     return TrainSettings(
         base=ModelSource("/"),
         objective="softmax",

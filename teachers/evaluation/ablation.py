@@ -1,6 +1,6 @@
 """The stage `teachers.ablation`: the two tables of section 6 of Reimers & Gurevych (2019), a training for each cell.
 
-The paper's figures are means over ten seeds, which is what `seeds` in a recipe makes of these.
+The paper's scores are means over ten seeds, which is what `seeds` in a recipe makes of these.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import StsTable, Table
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.settings import InputFile
@@ -20,7 +20,7 @@ from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import AblationSettings
 from teachers.evaluation.sts import read_sts
 from teachers.evaluation.sts_sets import SCALES
-from teachers.settings import StsTable, TrainSettings
+from teachers.settings import TrainSettings
 from teachers.train import trained, training_keys
 
 SICK = "SICK_train.txt"
@@ -33,7 +33,7 @@ Cell = tuple[str, str, str]
 def run(settings: AblationSettings, context: StageContext) -> Metrics:
     """`ablation/pooling/<pooling>/NLI` and `…/STSb`, `ablation/concatenation/<parts>/NLI`: Spearman on STSb."""
     files = OfficialFiles(Path(settings.data))
-    ways = list(_ways(files, settings))
+    trainings = list(_trainings(files, settings))
     with Rejects(None, settings.max_rejects) as rejects:
         table = _stsb(files, settings.part)
         pairs = read_sts(table, context, rejects)
@@ -43,16 +43,16 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
             f"{table.name}: expected gold scores from {lowest:g} to {highest:g}, found one outside. Is it another file?"
         )
     metrics: Metrics = {}
-    for cell, way in ways:  # a way that stands in both tables is trained once
-        model, _ = trained(_name(way), train.run, way, context)
+    for cell, training in trainings:  # a training of both tables is done once
+        model, _ = trained(_name(training), train.run, training, context)
         if context.process_group.is_main:
             cosines = cosines_of(pairs, encoder_at(model, settings.precision))
             metrics |= with_interval("/".join(["ablation", *cell]), spearman, cosines, pairs.scores)
     return metrics
 
 
-def _ways(files: OfficialFiles, settings: AblationSettings) -> Iterator[tuple[Cell, TrainSettings]]:
-    """Each cell of the tables with the training that it tells of."""
+def _trainings(files: OfficialFiles, settings: AblationSettings) -> Iterator[tuple[Cell, TrainSettings]]:
+    """Each cell of the tables with its training."""
     nli = settings.nli or [_sick(files)]
     sts: list[Table] = [_stsb(files, "train")]
     shared: dict[str, Any] = {
@@ -89,7 +89,9 @@ def _found(files: OfficialFiles, *names: str) -> InputFile:
     return InputFile(path.resolve())
 
 
-def _name(way: TrainSettings) -> str:
-    """A folder's name for what makes a way of training another one."""
+def _name(training: TrainSettings) -> str:
+    """The name of a training's folder."""
     words = {"|u-v|": "difference", "u*v": "product"}
-    return "-".join([way.objective, *(way.pooling or []), *(words.get(part, part) for part in way.concatenation)])
+    return "-".join(
+        [training.objective, *(training.pooling or []), *(words.get(part, part) for part in training.concatenation)]
+    )

@@ -87,7 +87,7 @@ def _rows(path: Path) -> Iterator[_Row]:
 
 
 def _columns(path: Path, header: list[str]) -> list[int]:
-    """Where score and arguments stand: by their names, or, where the header has none of these, as in the files."""
+    """The columns of score and arguments: by their names, or, where the header has none of these, as in the files."""
     unknown = [name for name in ARGUMENT_COLUMNS if name not in header]
     columns = list(ARGUMENT_COLUMNS.values())
     if not unknown:
@@ -136,7 +136,7 @@ LEAST_IN_FOLD = 2
 
 
 def run(settings: FacetSettings, context: StageContext) -> Metrics:
-    """`facets/<split>/<correlation>_<measure>`: the mean over the folds, each tested by what the others teach.
+    """`facets/<split>/<correlation>_<measure>`: the mean over the folds, each tested after training on the others.
 
     measure: `cosine` of an encoder's vectors, `score` of a cross-encoder.
     """
@@ -188,17 +188,17 @@ def _folds(topics: StsSet, settings: FacetSettings) -> NDArray[np.int64]:
 def _fold(
     number: int, pairs: StsPairs, is_tested: NDArray[np.bool_], settings: FacetSettings, context: StageContext
 ) -> Floats:
-    """How alike the sentences of each tested pair are, by what learnt from the other pairs, (tested,)."""
-    taught, tested = _chosen(pairs, ~is_tested), _chosen(pairs, is_tested)
+    """How alike the sentences of each tested pair are, after training on the other pairs, (tested,)."""
+    train_pairs, tested = _chosen(pairs, ~is_tested), _chosen(pairs, is_tested)
     name = f"{settings.split}-{number}"
-    table = _written(taught, context.work / f"{name}.jsonl")
-    learn = _by_reading_both if settings.learner == "cross-encoder" else _by_vectors
+    table = _written(train_pairs, context.work / f"{name}.jsonl")
+    learn = _by_cross_encoder if settings.learner == "cross-encoder" else _by_vectors
     return learn(name, table, tested, settings, context)
 
 
 def _by_vectors(name: str, table: Table, tested: StsPairs, settings: FacetSettings, context: StageContext) -> Floats:
-    """The cosines of an encoder that learnt to give those of `table`."""
-    way = TrainSettings(
+    """The cosines of an encoder trained on `table`."""
+    training = TrainSettings(
         base=settings.base,
         objective="cosine",
         train=[table],
@@ -206,19 +206,19 @@ def _by_vectors(name: str, table: Table, tested: StsPairs, settings: FacetSettin
         max_tokens=settings.max_tokens,
         **training_keys(settings),
     )
-    model, _ = trained(name, train.run, way, context)
+    model, _ = trained(name, train.run, training, context)
     if not context.process_group.is_main:
         return np.zeros(len(tested.scores))
     return cosines_of(tested, encoder_at(model, settings.precision))
 
 
-def _by_reading_both(
+def _by_cross_encoder(
     name: str, table: Table, tested: StsPairs, settings: FacetSettings, context: StageContext
 ) -> Floats:
-    """The scores of a cross-encoder that learnt to give those of `table`."""
+    """The scores of a cross-encoder trained on `table`."""
     base = cast(ModelSource, settings.base)
-    way = CrossEncoderSettings(base=base, train=[table], max_tokens=settings.max_tokens, **training_keys(settings))
-    model, _ = trained(name, cross_encoder_train.run, way, context)
+    training = CrossEncoderSettings(base=base, train=[table], max_tokens=settings.max_tokens, **training_keys(settings))
+    model, _ = trained(name, cross_encoder_train.run, training, context)
     if not context.process_group.is_main:
         return np.zeros(len(tested.scores))
     scorer = CrossEncoder.load(model)
@@ -231,9 +231,9 @@ def _chosen(pairs: StsPairs, rows: NDArray[np.bool_]) -> StsPairs:
     return StsPairs([pairs.first[row] for row in wanted], [pairs.second[row] for row in wanted], pairs.scores[wanted])
 
 
-def _written(taught: StsPairs, path: Path) -> Table:
+def _written(train_pairs: StsPairs, path: Path) -> Table:
     """The table of the pairs, which are written to `path`."""
-    rows = zip(taught.first, taught.second, taught.scores.tolist(), strict=True)
+    rows = zip(train_pairs.first, train_pairs.second, train_pairs.scores.tolist(), strict=True)
     lines = [json.dumps({"sentence1": first, "sentence2": second, "score": score}) for first, second, score in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{line}\n" for line in lines))

@@ -42,7 +42,7 @@ class OfficialFiles:
         return found[0] if found else None
 
     def _place(self, path: Path) -> str:
-        """The folder of `path` as seen from the one that `data` stands in."""
+        """The folder of `path` relative to the parent of `data`."""
         return str(Path(self.data.resolve().name) / path.parent.relative_to(self.data))
 
 

@@ -74,7 +74,7 @@ Score = Callable[[Fit], Metrics]
 
 
 def run(settings: ProtocolSettings, context: StageContext) -> Metrics:
-    """The figures of every protocol asked for; the main process does it, as others have nothing to add."""
+    """The metrics of the protocols; only the main process computes them."""
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
@@ -83,16 +83,16 @@ def run(settings: ProtocolSettings, context: StageContext) -> Metrics:
 
 
 def read_protocols(settings: ProtocolSettings, context: StageContext, rejects: Rejects) -> list[Score]:
-    """Each protocol with its files read and checked, so that what is wrong is told before a model is loaded.
+    """Each protocol with its files read and checked, so that errors come before a model is loaded.
 
-    Raises RequestError for a set that is asked for by name and not there, or a protocol of which none is there.
+    Raises RequestError for a set that is named and missing, or a protocol of which none is there.
     """
     files = OfficialFiles(Path(settings.data))
     return [_read(protocol, files, settings, context, rejects) for protocol in settings.protocols]
 
 
 def scored(settings: ProtocolSettings, scores: list[Score], cache: Path | None) -> Metrics:
-    """The figures of the encoder that `settings` name; `cache` is where a model of the hub is kept."""
+    """The metrics of the encoder that `settings` name; `cache` is where a model of the hub is kept."""
     from teachers.baselines.encoders import fit_of  # torch, which reading and checking files does without
 
     fit = fit_of(settings, cache)
@@ -122,14 +122,14 @@ def _read(
 def _hint(files: OfficialFiles, missing: list[str]) -> str:
     """What to do where a year is missing because the folder of its files does not say that they are its."""
     path = without_year(files, missing)
-    told = "is a file of an STS year, but no folder below DIR names one year: name its folder so, as STS13-en-test"
-    return f". {path} {told}" if path else ""
+    hint = "is a file of an STS year, but no folder below DIR names one year: name its folder so, as STS13-en-test"
+    return f". {path} {hint}" if path else ""
 
 
 def _there(
     protocol: str, found: Mapping[str, Read | None], settings: ProtocolSettings, hint: str = ""
 ) -> dict[str, Read]:
-    """What was found; raises RequestError where that is nothing, or not what was asked for by name."""
+    """What was found; raises RequestError where that is nothing, or a named set is missing."""
     there = {name: read for name, read in found.items() if read is not None}
     missing = [name for name in found if name not in there]
     if missing and (not there or any(name in settings.sets for name in missing)):

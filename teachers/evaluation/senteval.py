@@ -37,7 +37,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class TransferSet:
-    """What is learnt from and tested on; without a test part, each fold is tested by what the others teach."""
+    """Training and test data; without a test part, each fold is tested by training on the others."""
 
     train: Labelled
     test: Labelled | None = None
@@ -137,10 +137,10 @@ def _check_classes(name: str, read: TransferSet, folds: int) -> None:
             f"{name}: expected at least {folds} sentences of each class, so that each of {folds} folds has one, found "
             f"{counts.min()} in one of them. Check the files, or ask for fewer folds."
         )
-    untaught = sorted(set(read.test.labels) - set(classes)) if read.test else []
-    if untaught:
+    untrained = sorted(set(read.test.labels) - set(classes)) if read.test else []
+    if untrained:
         raise RequestError(
-            f"{name}: expected the classes of its test part in its training part too, found no {', '.join(untaught)} "
+            f"{name}: expected the classes of its test part in its training part too, found no {', '.join(untrained)} "
             "there. Do both files belong together?"
         )
 
@@ -161,14 +161,14 @@ def transfer_metrics(sets: Mapping[str, TransferSet], encode: Encode, folds: int
 
 def guesses_of(each: TransferSet, encode: Encode, folds: int, seed: int) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
     """What is guessed of every tested item, (items,), and what it is."""
-    taught, *tested = features_of([each.train, *([each.test] if each.test else [])], encode)
+    trained, *tested = features_of([each.train, *([each.test] if each.test else [])], encode)
     if each.test is not None:
-        return _guess(taught, each.train.labels, tested[0]), each.test.labels
+        return _guess(trained, each.train.labels, tested[0]), each.test.labels
     from sklearn.model_selection import StratifiedKFold
 
     labels, guesses = each.train.labels, np.empty_like(each.train.labels)
-    for others, fold in StratifiedKFold(folds, shuffle=True, random_state=seed).split(taught, labels):
-        guesses[fold] = _guess(taught[others], labels[others], taught[fold])
+    for others, fold in StratifiedKFold(folds, shuffle=True, random_state=seed).split(trained, labels):
+        guesses[fold] = _guess(trained[others], labels[others], trained[fold])
     return guesses, labels
 
 

@@ -67,7 +67,7 @@ class EncoderSource(Settings):
 
     model: any encoder; a plain BERT gives the mean of its token vectors.
     pooling: of the model, in place of its own: `["cls"]` for the vector of [CLS].
-    glove: a text file of word vectors, a word and its figures in each line, `.gz` too; a sentence is their mean.
+    glove: a text file of word vectors, a word and its numbers in each line, `.gz` too; a sentence is their mean.
     bilstm: the folder that a training of InferSent's encoder wrote.
     tfidf: words weighted by how rare they are among the sentences of the set that is scored.
     """
@@ -98,7 +98,7 @@ class ProtocolSettings(EncoderSource):
     sets: the names of some sets, such as STSb or MRPC, all of which must be there, at least one of each protocol;
         without names, every set that is.
     folds, seed: of the classifications without a test set.
-    precision: fp32, as published figures are; `auto` is faster, and moves a correlation by some 0.001.
+    precision: fp32, as for published results; `auto` is faster, and moves a correlation by some 0.001.
     """
 
     protocols: Annotated[list[Protocol], Field(min_length=1)]
@@ -129,8 +129,8 @@ class FacetSettings(TrainingSettings):
 
     learner: `encoder`, tested by its cosines, or `cross-encoder`, which reads both arguments at once, by its scores.
     data: a folder that has the three official files, wherever below it.
-    split: `ten-fold` tests on each tenth of all pairs what the other nine teach; `cross-topic` on each topic what
-        the other two teach.
+    split: `ten-fold` tests on each tenth of all pairs after training on the other nine; `cross-topic` on each
+        topic after training on the other two.
     folds: of the former.
     pooling, max_tokens: the base's own when absent; a cross-encoder reads 256 tokens at most.
     """

@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, aligned_rows, read
-from bertrelay.data.tables import Record, Unusable
+from bertrelay.data.tables import Record, StsTable, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
 from teachers.data import parse_score
-from teachers.settings import COLUMNS, StsTable
+from teachers.settings import COLUMNS
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 """Sentences to their vectors, float32 (sentences, dim)."""
 
 Fit = Callable[[Sequence[str]], Encode]
-"""All sentences that will be asked for to what encodes some of them: TF-IDF and word vectors want to know them."""
+"""All sentences of a set to the function that encodes some of them: TF-IDF and word vectors depend on them."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class StsPairs:
 
 
 def at_once(fit: Fit) -> Encode:
-    """What is asked for in one call is all there is."""
+    """Fits on the sentences of each call."""
     return lambda sentences: fit(sentences)(sentences)
 
 
@@ -59,7 +59,7 @@ def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPai
 
 
 def _across(table: StsTable, columns: Sequence[str | int], cache: Path | None, rejects: Rejects) -> Iterator[Record]:
-    """Records whose second sentence stands in the row-aligned table `second`."""
+    """Records whose second sentence is in the row-aligned table `second`."""
     other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
     for row, aligned in aligned_rows(table, other, columns, cache):
         if isinstance(row, Record) and isinstance(aligned, Record):

@@ -1,7 +1,7 @@
 """The seven STS sets of the SBERT paper, read from their official files and scored without training.
 
-A year's task is several subsets. Its figure is their mean; all pairs of a year taken together, which is how some
-papers count, stand beside it under `all`.
+A year's task is several subsets. Its score is their mean; `all` is the score of all pairs of a year together,
+which is how some papers count.
 """
 
 import re
@@ -140,7 +140,7 @@ def without_year(files: OfficialFiles, names: Sequence[str]) -> Path | None:
 
 
 def _year_of(path: Path, data: Path) -> str | None:
-    """The year that the innermost folder below `data` names, if any does; one that names several tells none."""
+    """The year that the innermost folder below `data` names, if any does; None for a folder that names several."""
     for folder in reversed(path.relative_to(data).parent.parts):
         years = set(YEAR.findall(folder))
         if len(years) == 1:
@@ -251,20 +251,20 @@ def correlations(
     """`<name>/<correlation>_<similarity>`, with an interval for Spearman of the cosine or the score.
 
     similar: how alike the pairs are, (pairs,), by each similarity, or by the `score` of a network that reads both.
-    groups: what each pair belongs to; the figure is then the mean over groups.
+    groups: what each pair belongs to; the correlation is then the mean over groups.
     """
     metrics: Metrics = {}
     grouped = np.zeros(len(scores), np.int64) if groups is None else groups
     for similarity, values in similar.items():
         for correlation, statistic in CORRELATIONS.items():
             measure = f"{correlation}_{similarity}"
-            figure = over_groups(statistic)
+            mean_statistic = over_groups(statistic)
             if intervals and measure in MAIN:
-                metrics |= with_interval(f"{name}/{measure}", figure, values, scores, grouped, groups=grouped)
+                metrics |= with_interval(f"{name}/{measure}", mean_statistic, values, scores, grouped, groups=grouped)
                 if metrics[f"{name}/{measure}"] is None:
                     log(f"{name}: no correlation, for all its gold scores are equal, or all similarities are")
             else:
-                metrics[f"{name}/{measure}"] = figure(values, scores, grouped)
+                metrics[f"{name}/{measure}"] = mean_statistic(values, scores, grouped)
     return metrics
 
 

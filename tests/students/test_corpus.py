@@ -351,14 +351,14 @@ def test_a_lower_limit_of_unusable_records_is_held_by_a_corpus_that_stands(tmp_p
 def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path: Path, monkeypatch: Any) -> None:
     """The runner tells a full disk by it. Files that go to /dev/full are written, and then find no room."""
     source = aligned(tmp_path, "de", numbered("de", range(50)))
-    lay_down = corpus_files._lay_down
+    read_sentences = corpus_files._write_corpus
     for name in ("pairs.arrow", "english.arrow", "targets.npy", "weights.npy", "languages.npy"):
 
         def on_a_full_disk(folder: Path, *rest: Any, name: str = name) -> None:
             (folder / name).symlink_to("/dev/full")
-            lay_down(folder, *rest)
+            read_sentences(folder, *rest)
 
-        monkeypatch.setattr(corpus_files, "_lay_down", on_a_full_disk)
+        monkeypatch.setattr(corpus_files, "_write_corpus", on_a_full_disk)
         with pytest.raises(OSError, match="No space left") as found:
             build(tmp_path, [source])
         assert found.value.errno == errno.ENOSPC, name
@@ -368,8 +368,8 @@ def test_two_processes_that_want_one_corpus_build_it_once(tmp_path: Path) -> Non
     aligned(tmp_path, "de", numbered("de", range(20_000)))
     code = (
         "import sys; from pathlib import Path; import students.parallel.corpus as c; from students.settings import *; "
-        "here = Path(sys.argv[1]); lay_down = c._lay_down; "
-        "c._lay_down = lambda *a: (print('built', flush=True), lay_down(*a)); "
+        "here = Path(sys.argv[1]); read_sentences = c._write_corpus; "
+        "c._write_corpus = lambda *a: (print('built', flush=True), read_sentences(*a)); "
         "corpus = c.build_corpus(here / 'cache', 'key', c.CorpusPlan([AlignedFiles("
         "english=str(here / 'train.de.en'), other=str(here / 'train.de.gz'), language='de')], 1)); print(len(corpus))"
     )

@@ -7,7 +7,7 @@ import pytest
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.stage import StageContext
-from students.distill import CRITERION, DevData, dev_data, dev_figures
+from students.distill import CRITERION, DevData, dev_data, dev_metrics
 from students.parallel.corpus import ParallelCorpus
 from students.targets import fill_targets
 
@@ -35,7 +35,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def test_dev_figures_are_those_of_arithmetic_on_the_vectors(student: SentenceEncoder, dev: DevData) -> None:
-    figures = dev_figures(student, dev, "fp32")
+    figures = dev_metrics(student, dev, "fp32")
     english_sentences = list(dev.teacher.rows)
     assert len(english_sentences) == 30
     teacher_vectors = dict(zip(english_sentences, dev.teacher.matrix.astype(np.float64), strict=True))
@@ -69,7 +69,7 @@ def test_one_encoding_of_each_sentence_serves_all_figures(
         return encode(sentences, **given)
 
     monkeypatch.setattr(student, "encode", spy)
-    dev_figures(student, dev, "fp32")
+    dev_metrics(student, dev, "fp32")
     [sentences] = calls
     assert len(sentences) == len(set(sentences)) == 30 * 3
 
@@ -87,4 +87,4 @@ def test_the_teacher_itself_explains_all_of_its_variance(
     teacher = tiny_encoder("bert", corpus.english.read(0, 100))
     own = {language: sides._replace(other=sides.english) for language, sides in dev.pairs.items()}
     itself = DevData(own, dev.teacher, dev.variance)
-    assert dev_figures(teacher, itself, "fp32")[CRITERION] == pytest.approx(1, abs=1e-6)
+    assert dev_metrics(teacher, itself, "fp32")[CRITERION] == pytest.approx(1, abs=1e-6)

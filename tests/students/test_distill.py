@@ -1,6 +1,9 @@
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -276,3 +279,46 @@ def test_without_dev_sentences_the_last_weights_are_kept(context: StageContext, 
     assert not [name for name in metrics if name.startswith(("dev/", "best"))]
     assert not logged(context, "dev/explained_variance")
     assert (context.output / "model" / "model.safetensors").is_file()
+
+
+WORKER = """
+import json, sys
+from pathlib import Path
+from bertrelay.stage import ProcessGroup, StageContext
+from students.distill import run
+from students.settings import DistillSettings
+
+folder = Path(sys.argv[1])
+context = StageContext(folder / "output", folder / "cache", ProcessGroup.from_environment())
+metrics = run(DistillSettings.model_validate_json((folder / "settings.json").read_text()), context)
+if context.process_group.is_main:
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+"""
+
+
+def test_two_processes_distill_what_one_does(context: StageContext, given: dict[str, Any], tmp_path: Path) -> None:
+    short = {"epochs": 1, "learning_rate": 1e-3}
+    two = StageContext(tmp_path / "two/output", tmp_path / "two/cache")
+    two.output.mkdir(parents=True)
+    (tmp_path / "two/settings.json").write_text(json.dumps({**given, **short}))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared |= {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", WORKER, str(tmp_path / "two")]
+    workers = [
+        subprocess.Popen(
+            command, env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True
+        )
+        for rank in "01"
+    ]
+    errors = [worker.communicate()[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], errors
+    expected, found = distill(context, given, **short), json.loads((tmp_path / "two/metrics.json").read_text())
+    losses = [[line["loss"] for line in logged(each, "loss")] for each in (context, two)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    for name in ("dev/explained_variance", "target_variance", "train_items"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-3), name
+    vectors = [SentenceEncoder.load(each.output / "model").encode(["a dog runs here"]) for each in (context, two)]
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-3)

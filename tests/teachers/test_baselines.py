@@ -52,9 +52,9 @@ def test_only_the_words_that_are_wanted_are_kept(tmp_path: Path) -> None:
     ("line", "told"),
     [
         ("cat 1 2", "line 7"),
-        ("cat 1 2 x", "line 7: expected a word and 3 finite figures, found others"),
-        ("cat 1 2 nan", "line 7: expected a word and 3 finite figures, found others"),
-        ("cat 1 2 3 4", "line 7: expected a word and 3 figures, found more"),
+        ("cat 1 2 x", "line 7: expected a word and 3 finite values, found others"),
+        ("cat 1 2 nan", "line 7: expected a word and 3 finite values, found others"),
+        ("cat 1 2 3 4", "line 7: expected a word and 3 values, found more"),
     ],
 )
 def test_a_word_of_other_figures_is_told_with_its_line(tmp_path: Path, line: str, told: str) -> None:

@@ -1,4 +1,4 @@
-"""The trainings of the paper's protocols and baselines: killed and begun again, and shared by two processes."""
+"""The trainings of the paper's protocols and baselines: killed and resumed, and shared by two processes."""
 
 import hashlib
 import json

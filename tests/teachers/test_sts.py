@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.tables import StsTable
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
 from teachers.evaluation.protocols import run_sts
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
-from teachers.settings import EvaluateSettings, StsTable
+from teachers.settings import EvaluateSettings
 
 ANGLES = {"a": 0, "b": 10, "c": 25, "d": 60, "e": 85, "f": 130}
 

@@ -24,7 +24,7 @@ from bertrelay.training.batches import micro_batches
 from teachers.data import Examples, read_examples
 from teachers.objectives import Teacher, start_head
 from teachers.settings import TrainSettings
-from teachers.train import DevData, TeacherTask, dev_figures, read_dev, run, start_encoder
+from teachers.train import DevData, TeacherTask, dev_metrics, read_dev, run, start_encoder
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 VERBS = ["runs", "sleeps", "eats", "waits", "sings"]
@@ -136,7 +136,7 @@ def test_the_best_dev_score_chooses_the_weights_that_are_saved(context: StageCon
     assert metrics["dev/spearman_cosine"] == scores[best]
     settings = TrainSettings.model_validate(given)
     teacher = Teacher(SentenceEncoder.load(context.output / "model"), None, 0.0, settings.concatenation)
-    assert dev_figures(teacher, dev_data(settings, context), [], settings)["dev/spearman_cosine"] == scores[best]
+    assert dev_metrics(teacher, dev_data(settings, context), [], settings)["dev/spearman_cosine"] == scores[best]
 
 
 def dev_data(settings: TrainSettings, context: StageContext) -> DevData:
@@ -314,7 +314,7 @@ def test_a_head_of_other_classes_or_another_size_is_refused(
     with pytest.raises(RequestError, match=r"concatenation|\['u', 'v', '\|u-v\|'\]"):
         start_head(other_parts, encoder, ["dissimilar", "similar"])
     wider = SentenceEncoder(encoder.backbone, encoder.tokenizer, pooling=["mean", "max"])
-    with pytest.raises(RequestError, match="maps from 96 figures, and this encoder gives 192"):
+    with pytest.raises(RequestError, match="has 96 inputs, expected 192"):
         start_head(settings, wider, ["dissimilar", "similar"])
     nowhere = settings.model_copy(update={"head": str(context.cache)})
     with pytest.raises(RequestError, match=r"expected head\.json and head\.safetensors"):

@@ -11,7 +11,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from students import neighbours as both_ways
 from students.bitext import Neighbours
-from students.neighbours import neighbours_both_ways
+from students.neighbours import bidirectional_knn
 
 
 def drawn(count: int, dim: int = 16, seed: int = 0) -> np.ndarray:
@@ -33,8 +33,8 @@ def assert_same(found: Neighbours, expected: Neighbours) -> None:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(both_ways, "CHOSEN_AT_ONCE", 13)
-    monkeypatch.setattr(both_ways, "ASKED_AT_ONCE", 19)
+    monkeypatch.setattr(both_ways, "RESCORE_BLOCK", 13)
+    monkeypatch.setattr(both_ways, "QUERY_BLOCK", 19)
     monkeypatch.setattr(both_ways, "SECONDS_BETWEEN_SAVES", 0.0)
 
 
@@ -42,7 +42,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("sources", "targets", "k"), [(70, 50, 4), (17, 11, 1), (3, 90, 4), (1, 1, 4), (40, 40, 40)])
 def test_both_directions_are_those_of_brute_force_in_float64(sources: int, targets: int, k: int) -> None:
     source, target = drawn(sources, seed=1), drawn(targets, seed=2)
-    forward, backward = neighbours_both_ways(source, target, k, "exact")
+    forward, backward = bidirectional_knn(source, target, k, "exact")
     assert_same(forward, brute_force(source, target, k))
     assert_same(backward, brute_force(target, source, k))
 
@@ -52,7 +52,7 @@ def test_neighbours_nearer_to_one_another_than_float32_can_tell_are_told_apart()
     source = drawn(30, dim=384, seed=1)
     target = np.repeat(source[:12], 5, axis=0)
     target += np.random.default_rng(3).normal(scale=2e-8, size=target.shape).astype(np.float32)
-    forward, backward = neighbours_both_ways(source, target, 4, "exact")
+    forward, backward = bidirectional_knn(source, target, 4, "exact")
     expected = brute_force(source, target, 4)
     gaps = np.diff(brute_force(source, target, 5).cosines, axis=1)
     assert np.abs(gaps).min() < 1e-7, "float32 cosines could not order these"
@@ -64,7 +64,7 @@ def test_neighbours_nearer_to_one_another_than_float32_can_tell_are_told_apart()
 def test_equal_vectors_are_neighbours_in_the_order_of_their_rows() -> None:
     source = drawn(5, dim=384)
     target = np.tile(source, (4 + both_ways.SPARE, 1))
-    forward, backward = neighbours_both_ways(source, target, 4, "exact")
+    forward, backward = bidirectional_knn(source, target, 4, "exact")
     assert np.array_equal(forward.rows, np.arange(5)[:, None] + 5 * np.arange(4))
     assert np.array_equal(backward.rows[:, 0], np.arange(len(target)) % 5)
 
@@ -73,7 +73,7 @@ def test_equal_vectors_are_neighbours_in_the_order_of_their_rows() -> None:
 def test_a_zero_vector_is_near_to_nothing_and_does_no_harm() -> None:
     source, target = drawn(20), drawn(30, seed=1)
     source[3] = 0
-    forward, backward = neighbours_both_ways(source, target, 2, "exact")
+    forward, backward = bidirectional_knn(source, target, 2, "exact")
     assert not forward.cosines[3].any()
     assert_same(backward, brute_force(target, source, 2))
 
@@ -81,7 +81,7 @@ def test_a_zero_vector_is_near_to_nothing_and_does_no_harm() -> None:
 @pytest.mark.usefixtures("small_blocks")
 def test_a_graph_finds_almost_all_neighbours_with_their_true_cosines() -> None:
     source, target = drawn(300, seed=1), drawn(400, seed=2)
-    forward, backward = neighbours_both_ways(source, target, 4, "approximate")
+    forward, backward = bidirectional_knn(source, target, 4, "approximate")
     for found, own, other in ((forward, source, target), (backward, target, source)):
         expected = brute_force(own, other, 4)
         assert (found.rows == expected.rows).mean() > 0.99
@@ -92,7 +92,7 @@ def test_a_graph_finds_almost_all_neighbours_with_their_true_cosines() -> None:
 def test_empty_places_of_a_graph_hold_the_best_again_or_the_first_row() -> None:
     own, other = drawn(2), drawn(9, seed=1)
     rows = np.array([[5, 2, -1, -1], [-1, -1, -1, -1]], np.int32)
-    found = both_ways._choose(rows, own, other, 4)
+    found = both_ways._rescore(rows, own, other, 4)
     assert set(found.rows[0]) == {5, 2}
     assert not found.rows[1].any()
     np.testing.assert_allclose(found.cosines[1], own[1] @ other[0], atol=1e-6)
@@ -102,9 +102,9 @@ def test_auto_is_exact_up_to_a_number_of_pairs_and_says_which(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(both_ways, "EXACT_PAIRS", 100)
-    neighbours_both_ways(drawn(10), drawn(10), 2)
+    bidirectional_knn(drawn(10), drawn(10), 2)
     assert "comparing 10 with 10 sentences exactly" in capsys.readouterr().err
-    neighbours_both_ways(drawn(10), drawn(11), 2)
+    bidirectional_knn(drawn(10), drawn(11), 2)
     assert "approximately, through a graph, as they make more than 100 pairs" in capsys.readouterr().err
 
 
@@ -120,7 +120,7 @@ def test_auto_is_exact_up_to_a_number_of_pairs_and_says_which(
 )
 def test_vectors_that_cannot_be_compared_are_refused(source: np.ndarray, target: np.ndarray, k: int, told: str) -> None:
     with pytest.raises(RequestError, match=told):
-        neighbours_both_ways(source, target, k)
+        bidirectional_knn(source, target, k)
 
 
 # Stopped and resumed
@@ -131,7 +131,7 @@ from pathlib import Path
 import numpy as np
 from students import neighbours as both_ways
 
-both_ways.ASKED_AT_ONCE, both_ways.SECONDS_BETWEEN_SAVES = 19, 0.0
+both_ways.QUERY_BLOCK, both_ways.SECONDS_BETWEEN_SAVES = 19, 0.0
 folder, method, after = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 save, saved = both_ways._save, []
 
@@ -143,7 +143,7 @@ def killed(*given):
 
 both_ways._save = killed
 source, target = np.load(folder / "s.npy"), np.load(folder / "t.npy")
-both_ways.neighbours_both_ways(source, target, 4, method, folder=folder, key="k")
+both_ways.bidirectional_knn(source, target, 4, method, folder=folder, key="k")
 """
 
 
@@ -162,11 +162,11 @@ def test_killed_and_called_again_it_goes_on_after_the_last_save(
         [sys.executable, "-c", KILLED_WHILE_COMPARING, tmp_path, method, str(after)], env=environment, check=False
     )
     assert killed.returncode == -signal.SIGKILL
-    whole = neighbours_both_ways(source, target, 4, method)
+    whole = bidirectional_knn(source, target, 4, method)
     saves: list[int] = []
     save = both_ways._save
     monkeypatch.setattr(both_ways, "_save", lambda *given: saves.append(1) or save(*given))
-    resumed = neighbours_both_ways(source, target, 4, method, folder=tmp_path, key="k")
+    resumed = bidirectional_knn(source, target, 4, method, folder=tmp_path, key="k")
     assert len(saves) == left, "there are 6 blocks of sources and 4 of targets"
     for found, expected in zip(resumed, whole, strict=True):
         assert np.array_equal(found.rows, expected.rows)

@@ -205,7 +205,7 @@ def test_without_a_threshold_every_sentence_that_finds_a_partner_is_written_and_
     mined = mine_files(bilingual, *files, tmp_path / "mined.tsv", precision="fp32")
     assert mined.pairs == len(rows_of(tmp_path / "mined.tsv")) > SHARED
     assert (mined.threshold, mined.f1) == (None, None)
-    assert "no threshold: every sentence that finds a partner keeps it" in capsys.readouterr().err
+    assert "no threshold: all pairs are written" in capsys.readouterr().err
 
 
 def test_a_given_threshold_is_kept_and_judged_by_gold(
@@ -269,8 +269,8 @@ def test_an_output_serves_as_gold(
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (["1\t2", "101\t3"], r"gold\.tsv, line 2: .*source\.txt, found 101, where none stands"),
-        (["0\t2"], "found 0, where none stands. Lines count from 1"),
+        (["1\t2", "101\t3"], r"gold\.tsv, line 2: .*source\.txt, found 101, where there is none"),
+        (["0\t2"], "found 0, where there is none. Lines count from 1"),
         (["source_line\ttarget_line", "1\tsecret words"], r"gold\.tsv, line 2: expected the numbers of two lines"),
         (["here\tthere", "1\t2"], "no column 'source_line'"),
         (["1"], "no column 1"),
@@ -408,7 +408,7 @@ from students import neighbours as both_ways
 from students import bitext as mining
 
 folder, moment = Path(sys.argv[1]), sys.argv[2]
-both_ways.ASKED_AT_ONCE, both_ways.SECONDS_BETWEEN_SAVES = 20, 0.0
+both_ways.QUERY_BLOCK, both_ways.SECONDS_BETWEEN_SAVES = 20, 0.0
 encode_files.SMALLEST_SHARD = 25
 
 def dies_after(room, name, calls):
@@ -447,7 +447,7 @@ def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
     killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], env=environment, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "m.tsv").exists()
-    monkeypatch.setattr(both_ways, "ASKED_AT_ONCE", 20)
+    monkeypatch.setattr(both_ways, "QUERY_BLOCK", 20)
     monkeypatch.setattr("bertrelay.encode_files.SMALLEST_SHARD", 25)
     resumed = mine_files(tmp_path / "model", *files, tmp_path / "m.tsv", gold=gold, precision="fp32")
     assert work_done["compared"] == compared

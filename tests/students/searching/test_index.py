@@ -227,13 +227,13 @@ def test_a_byte_that_flips_unseen_is_found_by_verify(encoder: SentenceEncoder, c
     """As a failing disk does it: times and size stay. Here the facts are made to say so."""
     build(encoder, corpus)
     folder = Path(f"{corpus}.index")
-    facts = building.read_facts(folder)
+    facts = building.read_manifest(folder)
     written = bytearray((folder / "vectors.npy").read_bytes())
     written[-2] ^= 1
     (folder / "vectors.npy").write_bytes(written)
     assert facts is not None
-    facts.files["vectors.npy"]["stamp"] = building.sealed(folder / "vectors.npy")["stamp"]
-    building.write_facts(folder, facts)
+    facts.files["vectors.npy"]["stamp"] = building.file_seal(folder / "vectors.npy")["stamp"]
+    building.write_manifest(folder, facts)
     open_index(encoder, folder)
     with pytest.raises(RequestError, match=r"vectors\.npy has other bytes than were written"):
         open_index(encoder, folder, verify=True)

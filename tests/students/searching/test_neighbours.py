@@ -206,11 +206,11 @@ def test_a_finished_graph_is_linked_again_only_for_other_vectors_or_links(
     assert links(drawn(100), SMALL, "key") == 100
     assert links(drawn(100), SMALL, "key") == 0
     assert links(drawn(100), SMALL.model_copy(update={"ef_search": 99}), "key") == 0
-    assert "begun again" not in capsys.readouterr().err
+    assert "built again" not in capsys.readouterr().err
     assert links(drawn(100), SMALL, "other key") == 100
     assert links(drawn(90), SMALL, "other key") == 90
     assert links(drawn(90), Hnsw(links=9), "other key") == 90
-    assert capsys.readouterr().err.count("the graph is begun again") == 3
+    assert capsys.readouterr().err.count("the graph is built again") == 3
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -225,7 +225,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_seen(
     added.clear()
     build_hnsw(drawn(100), SMALL, tmp_path / "graph", "key")
     assert sum(added) == 100
-    assert "graph is damaged or of another index; the graph is begun again" in capsys.readouterr().err
+    assert "graph is damaged or of another index; the graph is built again" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("small_blocks")

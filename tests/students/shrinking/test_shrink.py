@@ -15,7 +15,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import Metrics, StageContext
 from students import shrinking as figures
 from students.settings import ShrinkSettings
-from students.shrinking import moved, run, sample_of, shrink, side_by_side, speeds
+from students.shrinking import before_and_after, moved, run, sample_of, shrink, speeds
 from students.targets import read_variance, save_variance
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -222,7 +222,7 @@ def test_sentence_transformers_loads_the_smaller_model_and_gives_our_vectors(
 
 def test_names_say_the_side_where_the_report_finds_them() -> None:
     before = {"parameters": 9.0, "sts/x/spearman_cosine": 0.8, "translation_accuracy/en-de": 0.9, "no": None}
-    both = side_by_side(before, {**before, "parameters": 4.0})
+    both = before_and_after(before, {**before, "parameters": 4.0})
     assert both["parameters/before"] == 9 and both["parameters/after"] == 4
     assert list(both)[2:6] == [
         "sts/x/before/spearman_cosine",

@@ -260,7 +260,7 @@ def test_random_vocabularies_cut_random_texts_as_before(kind: str) -> None:
 
 
 def test_tokens_that_would_change_stop_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "tried_in_vain", lambda *_: ())
+    monkeypatch.setattr(room, "longest_failed_matches", lambda *_: ())
     with pytest.raises(WorkError, match="cut into other tokens than before, so nothing was trimmed"):
         trim_vocabulary(encoder_of(word_piece(*DEAD_END), "bert"), ["abc xbc"])
 
