@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from bertrelay.errors import RequestError, WorkError
 from students.parallel import corpus as corpus_files
 from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.parallel.pairs import clean, drop_reason
+from students.parallel.pairs import drop_reason
 from students.settings import AlignedFiles, Filters, ParallelSource, TranslationColumns
 
 Pairs = Sequence[tuple[str, str]]
@@ -68,15 +68,6 @@ def test_items_targets_and_weights_by_hand(tmp_path: Path) -> None:
         ("Un chat.", "fr", "A cat.", 1),
         ("Un oiseau.", "fr", "A bird.", 1),
     ]
-
-
-def test_the_weight_of_an_english_item_is_the_number_of_its_translations(tmp_path: Path) -> None:
-    rng = random.Random(5)
-    pairs = list(dict.fromkeys((f"e{rng.randrange(300)}", f"t{rng.randrange(50)}") for _ in range(2000)))
-    corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)])
-    expected = {english: sum(pair[0] == english for pair in pairs) for english, _ in pairs}
-    assert {item[0]: item[3] for item in items(corpus) if item[1] == "en"} == expected
-    assert sorted((item[2], item[0]) for item in items(corpus) if item[1] == "de") == sorted(pairs)
 
 
 def test_any_block_of_texts_is_the_same_as_that_part_of_all(tmp_path: Path) -> None:
@@ -207,14 +198,6 @@ def test_every_pair_is_accounted_for(tmp_path: Path) -> None:
     (account,) = corpus.facts["sources"]
     reasons = {"copy of the source": 1, "empty side": 2, "too long": 1, "duplicate": 1, "length ratio": 1, "train": 1}
     assert {key: account[key] for key in account if key not in ("source", "language")} == {"pairs": 7, **reasons}
-
-
-def test_copies_and_duplicates_stay_when_they_are_not_to_be_dropped(tmp_path: Path) -> None:
-    pairs = [("Same", "Same"), ("Same", "Same")]
-    corpus = build(
-        tmp_path, [aligned(tmp_path, "de", pairs)], filters=Filters(drop_copies=False, drop_duplicates=False)
-    )
-    assert items(corpus) == [("Same", "en", "Same", 2), ("Same", "de", "Same", 1), ("Same", "de", "Same", 1)]
 
 
 def test_the_same_translation_in_two_sources_is_a_duplicate_and_in_two_languages_not(tmp_path: Path) -> None:
@@ -454,7 +437,3 @@ def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found: object
         sources_of(found)
     assert any(message in error["msg"] and error["loc"][-1] == where for error in refused.value.errors())
     assert len({error["loc"][1:2] for error in refused.value.errors()}) == 1
-
-
-def test_clean_text_is_composed_and_single_spaced() -> None:
-    assert clean("\t e\u0301te\u0301\u2028 \u3000x\n") == "été x"

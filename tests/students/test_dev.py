@@ -74,13 +74,6 @@ def test_one_encoding_of_each_sentence_serves_all_figures(
     assert len(sentences) == len(set(sentences)) == 30 * 3
 
 
-def test_english_of_dev_is_in_no_language_of_train(dev: DevData, corpus: ParallelCorpus) -> None:
-    held_out = set(dev.teacher.rows)
-    assert not held_out & set(corpus.english.read(0, len(corpus.english)))
-    spoken = {sentence for sides in dev.pairs.values() for sentence in sides.other}
-    assert not spoken & set(corpus.translations.read(0, len(corpus.translations)))
-
-
 def test_the_teacher_itself_explains_all_of_its_variance(
     tiny_encoder: MakeEncoder, corpus: ParallelCorpus, dev: DevData
 ) -> None:

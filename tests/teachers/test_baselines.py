@@ -43,11 +43,6 @@ def test_a_sentence_is_the_mean_of_its_words(tmp_path: Path, name: str, first: s
     np.testing.assert_allclose(found, means, rtol=1e-6)
 
 
-def test_only_the_words_that_are_wanted_are_kept(tmp_path: Path) -> None:
-    found = WordVectors.load(write_vectors(tmp_path / "glove.txt"), only=["dog", "zebra"])
-    assert (list(found.rows), found.matrix.tolist()) == (["dog"], [[0.5, -1, 0]])
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -69,11 +64,6 @@ def test_a_word_may_have_spaces(tmp_path: Path) -> None:
     path.write_text(path.read_text() + ". . 1 2 3\n7 1 2 3\n")
     found = WordVectors.load(path)
     assert [found.matrix[found.rows[word]].tolist() for word in (". .", "7")] == [[1, 2, 3]] * 2
-
-
-def test_vectors_that_know_no_word_are_told(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="knows no word of these sentences"):
-        encode_of(EncoderSource(glove=str(write_vectors(tmp_path / "glove.txt"))), tmp_path)(["zebra"])
 
 
 def test_tf_idf_by_hand() -> None:

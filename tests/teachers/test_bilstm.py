@@ -1,6 +1,5 @@
 """InferSent's encoder against an LSTM written by hand, and its training."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -64,14 +63,6 @@ def test_it_loads_after_saving_with_equal_vectors(encoder: BiLstmEncoder, tmp_pa
         BiLstmEncoder.load(tmp_path / "model").encode(SENTENCES), encoder.encode(SENTENCES), rtol=1e-6
     )
     with pytest.raises(RequestError, match=r"expected bilstm\.json and bilstm\.safetensors in"):
-        BiLstmEncoder.load(tmp_path)
-
-
-def test_weights_of_another_network_are_told(encoder: BiLstmEncoder, tmp_path: Path) -> None:
-    encoder.save(tmp_path)
-    told = json.loads((tmp_path / "bilstm.json").read_text())
-    (tmp_path / "bilstm.json").write_text(json.dumps({**told, "hidden": 4}))
-    with pytest.raises(RequestError, match=r"bilstm\.safetensors, found lstm\.bias_hh_l0, .* of another shape"):
         BiLstmEncoder.load(tmp_path)
 
 

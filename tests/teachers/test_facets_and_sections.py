@@ -74,29 +74,6 @@ def test_arguments_keep_their_commas_quotes_and_line_breaks(tmp_path: Path) -> N
     assert (pairs.first, pairs.second) == ([argument], ["No."])
 
 
-def test_an_arguments_file_without_its_header_is_told(tmp_path: Path) -> None:
-    write_topics(tmp_path)
-    path = tmp_path / "ArgPairs_DP.csv"
-    path.write_text(path.read_text().split("\n", 2)[2])
-    with pytest.raises(RequestError, match=r"ArgPairs_DP\.csv, line 1: expected a header .*, found a pair"):
-        read_topics(OfficialFiles(tmp_path))
-
-
-def test_columns_of_arguments_go_by_their_names_where_they_have_them(tmp_path: Path) -> None:
-    for file in TOPICS.values():
-        with (tmp_path / file).open("w", newline="") as written:
-            rows = [["id", "sentence_2", "regression_label", "sentence_1"], ["7", "second", "2.5", "first"]]
-            csv.writer(written).writerows(rows)
-    topics = read_topics(OfficialFiles(tmp_path))
-    assert topics is not None
-    pairs = topics.subsets["gun-control"]
-    assert (pairs.first, pairs.second, pairs.scores.tolist()) == (["first"], ["second"], [2.5])
-    with (tmp_path / "ArgPairs_GC.csv").open("w", newline="") as written:
-        csv.writer(written).writerows([["regression_label", *"abcdefgh", "sentence_1", "other"], ["1", *"abcdefghij"]])
-    with pytest.raises(RequestError, match=r"expected a header with regression_label, .*, found no sentence_2"):
-        read_topics(OfficialFiles(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
@@ -157,16 +134,6 @@ def test_sections_are_encoded_block_by_block_by_what_all_of_them_taught(monkeypa
     assert sizes == [12, 12, 9]
 
 
-def test_sections_without_their_columns_are_told(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="Sentence3"):
-        sections(tmp_path, [("a", "b", "c")], header="Sentence1,Sentence2,Other")
-
-
 def test_a_triplet_cut_short_is_counted(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="too few fields"):
         sections(tmp_path, [("a", "b", "c"), ("a", "b")])
-
-
-def test_a_triplet_with_a_blank_sentence_is_counted(tmp_path: Path) -> None:
-    with pytest.raises(WorkError, match=r"1 × an empty sentence in .*test\.csv.* line 3"):
-        sections(tmp_path, [("a", "b", "c"), ("a", "", "c")])

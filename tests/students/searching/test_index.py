@@ -15,7 +15,7 @@ from filelock import FileLock
 from scipy.spatial.distance import cdist
 
 from bertrelay import encode_files, encoding
-from bertrelay.data.records import Rejects, Table
+from bertrelay.data.records import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
@@ -98,11 +98,6 @@ def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(
         assert [(hit.line, hit.text) for hit in hits] == nearest_lines(encoder, corpus, query, 7)
     assert "left out 3 blank sentences" in capsys.readouterr().err
     assert (index.facts.sentences, index.facts.blank) == (61, 3)
-
-
-def test_k_beyond_the_corpus_gives_all_of_it_but_for_blank_lines(encoder: SentenceEncoder, corpus: Path) -> None:
-    hits = build(encoder, corpus).search(["the dog"], 1000)[0]
-    assert sorted(hit.line for hit in hits) == [line for line in range(1, 64) if line not in (4, 20)]
 
 
 def test_a_whole_index_is_opened_without_encoding_or_the_corpus(
@@ -239,14 +234,6 @@ def test_a_byte_that_flips_unseen_is_found_by_verify(encoder: SentenceEncoder, c
         open_index(encoder, folder, verify=True)
 
 
-def test_a_copied_index_is_whole(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
-    build(encoder, corpus)
-    Path(tmp_path / "copy").mkdir()
-    for path in Path(f"{corpus}.index").iterdir():
-        (tmp_path / "copy" / path.name).write_bytes(path.read_bytes())
-    assert open_index(encoder, tmp_path / "copy").facts.sentences == 61
-
-
 def test_a_folder_with_other_files_is_left_alone(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "vectors.npy").write_text("precious")
@@ -334,14 +321,6 @@ def test_an_untouched_corpus_is_not_read_again(
     os.utime(corpus, ns=(written.st_atime_ns, written.st_mtime_ns))
     with pytest.raises(RequestError, match="its content differs"):
         build(encoder, corpus)
-
-
-def test_a_corpus_written_the_moment_before_is_read_again(
-    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("students.index_files.CLOCK_GRAIN_NS", 10**15)
-    assert build(encoder, corpus).facts.origin.stamp == []
-    assert build(encoder, corpus).facts.origin.stamp == []
 
 
 def test_a_second_builder_is_told_of_the_first(encoder: SentenceEncoder, corpus: Path) -> None:
@@ -614,10 +593,3 @@ def test_the_stage_builds_an_index_and_lists_what_it_could_not_use(
     assert [(reject["line"], reject["reason"]) for reject in rejected] == [(65, "not valid UTF-8")]
     assert sorted(path.name for path in context.output.iterdir()) == ["index", "rejects.jsonl"]
     assert open_index(tmp_path / "model", context.output / "index").search(["the dog runs here"], 1)[0][0].line == 1
-
-
-def test_too_many_unusable_records_stop_it(encoder: SentenceEncoder, corpus: Path) -> None:
-    with corpus.open("ab") as file:
-        file.write(b"\xff\n\xff\n")
-    with pytest.raises(WorkError, match="2 of 66 records cannot be used"):
-        build(encoder, corpus, rejects=Rejects(None, 0.01))

@@ -36,17 +36,6 @@ def test_every_query_of_many_has_its_own_hits_best_first(index: SearchIndex) -> 
     assert max(hit.similarity for hits in found for hit in hits) <= 1
 
 
-def test_no_query_has_no_answer(index: SearchIndex) -> None:
-    assert index.search([]) == []
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_vectors_of_ones_own_find_what_their_sentences_find(index: SearchIndex, exact: bool) -> None:
-    similarities, rows = index.neighbours(index.vectors[[3, 7]], 2, exact)
-    assert rows[:, 0].tolist() == [3, 7]
-    np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-6)
-
-
 def test_vectors_of_another_size_are_refused(index: SearchIndex) -> None:
     with pytest.raises(RequestError, match=r"expected query vectors of shape \(n, 16\), found \(2, 8\)"):
         index.neighbours(np.ones((2, 8), np.float32), 1)
@@ -97,13 +86,6 @@ def test_a_query_prompt_stands_before_queries_alone(tiny_encoder: MakeEncoder, t
     hit = index.search(["dort"], 1, prompt_name="query", precision="fp32")[0][0]
     assert hit.text == "le chat dort"
     assert hit.similarity == pytest.approx(1, abs=1e-5)
-
-
-def test_a_model_whose_vectors_are_all_zero_finds_something_at_zero(tiny_encoder: MakeEncoder, tmp_path: Path) -> None:
-    encoder = _with_norms(tiny_encoder("bert", LINES), 0.0)
-    (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
-    hits = build_index(encoder, tmp_path / "corpus.txt", tmp_path / "index").search(["a dog"], 3)[0]
-    assert [hit.similarity for hit in hits] == [0, 0, 0]
 
 
 def test_a_query_whose_vector_is_not_finite_is_told(index: SearchIndex, tiny_encoder: MakeEncoder) -> None:

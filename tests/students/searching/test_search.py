@@ -7,7 +7,7 @@ import pytest
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from students.index import Hit, open_index
+from students.index import Hit
 from students.index_build import build_index, search
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -36,12 +36,6 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
     assert (corpus.with_name("c.txt.index") / "index.json").stat() == before
 
 
-def test_an_index_stands_where_it_is_told_to(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
-    search(encoder, corpus, ["a dog"], index=tmp_path / "elsewhere", kind="hnsw")
-    assert open_index(encoder, tmp_path / "elsewhere").facts.kind == "hnsw"
-    assert not Path(f"{corpus}.index").exists()
-
-
 def test_an_index_is_built_anew_and_its_graph_walked_as_told(encoder: SentenceEncoder, corpus: Path) -> None:
     def ask(**given: Any) -> list[list[Hit]]:
         return search(encoder, corpus, LINES[:1], 1, precision="fp32", **given)
@@ -55,17 +49,6 @@ def test_an_index_is_built_anew_and_its_graph_walked_as_told(encoder: SentenceEn
         ask(ef_search=5)
     with pytest.raises(RequestError, match="rebuild: expected a corpus"):
         search(encoder, None, LINES[:1], index=f"{corpus}.index", rebuild=True)
-
-
-def test_a_precision_that_is_not_the_index_s_is_told(
-    encoder: SentenceEncoder, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    search(encoder, corpus, ["a dog"], precision="fp32")
-    search(encoder, None, ["a dog"], index=f"{corpus}.index")
-    assert "its sentences were encoded in" not in capsys.readouterr().err
-    for given in (corpus, None):
-        search(encoder, given, ["a dog"], index=f"{corpus}.index", precision="bf16")
-        assert "its sentences were encoded in fp32 and stay so; bf16 is for the queries" in capsys.readouterr().err
 
 
 def test_without_a_corpus_and_an_index_there_is_nothing_to_search(encoder: SentenceEncoder) -> None:

@@ -79,13 +79,6 @@ def test_a_model_gives_its_vectors_on_the_axes_whatever_it_ended_in(
     np.testing.assert_array_equal(loaded.encode(SENTENCES, precision="fp32"), vectors)
 
 
-def test_dimensions_that_hold_nothing_go_without_any_loss(tiny_encoder: MakeEncoder) -> None:
-    encoder = tiny_encoder("bert", SENTENCES, projection=Projection(16, 24, bias=False), normalize=True)
-    smaller, _ = reduced(encoder, 16)
-    before, after = (each.encode(SENTENCES, precision="fp32") for each in (encoder, smaller))
-    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
-
-
 def test_a_projection_that_bends_is_refused(tiny_encoder: MakeEncoder) -> None:
     encoder = tiny_encoder("bert", SENTENCES, projection=Projection(16, 16, activation=nn.Tanh()))
     with pytest.raises(RequestError, match="ends in a linear map, found Tanh"):
