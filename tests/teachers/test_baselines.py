@@ -3,18 +3,25 @@
 import gzip
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from scipy.stats import spearmanr
 
-from bertrelay.encoder import SentenceEncoder
+from bertrelay.encoder import Projection, SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.stage import StageContext
 from teachers.baselines.encoders import encode_of, finite, tfidf
-from teachers.baselines.poly_encoder import PolyEncoder
-from teachers.baselines.word_vectors import WordVectors
+from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
+from teachers.baselines.word_vectors import BiLstmEncoder, WordVectors, run
 from teachers.cross_encoder import start_cross_encoder
+from teachers.cross_encoder_train import run_poly
 from teachers.evaluation.settings import EncoderSource
+from teachers.settings import BiLstmSettings, PolyEncoderSettings
 
 VECTORS = {
     "the": [1, 0, 2],
@@ -119,3 +126,171 @@ def test_a_packed_file_of_vectors_that_is_cut_off_is_told(tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(RequestError, match=r"glove\.txt\.gz is cut off or damaged"):
         WordVectors.load(path)
+
+
+WORDS = ["the", "dog", "cat", "bird", "runs", "sleeps", "sings", "."]
+WORD_VECTORS = np.random.default_rng(0).normal(size=(len(WORDS), 5)).astype(np.float32)
+SENTENCES = ["the dog runs.", "The cat sleeps", "bird", "the zebra sings in the bird.", ""]
+
+
+@pytest.fixture
+def encoder() -> BiLstmEncoder:
+    return BiLstmEncoder.of(WordVectors({word: row for row, word in enumerate(WORDS)}, WORD_VECTORS), hidden=3, seed=1)
+
+
+def sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-x))
+
+
+def lstm_by_hand(encoder: BiLstmEncoder, inputs: NDArray[np.float32], end: str) -> NDArray[np.float64]:
+    """The states after each of `inputs`, (words, hidden); the weights of this way have `end` behind their names."""
+    own = encoder.lstm.state_dict()
+    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+    weights = {name: own[name + end].numpy() for name in names}
+    state = cell = np.zeros(3)
+    states = []
+    for word in inputs:
+        gates = weights["weight_ih_l0"] @ word + weights["bias_ih_l0"] + weights["weight_hh_l0"] @ state
+        enter, forget, new, out = np.split(gates + weights["bias_hh_l0"], 4)
+        cell = sigmoid(forget) * cell + sigmoid(enter) * np.tanh(new)
+        state = sigmoid(out) * np.tanh(cell)
+        states.append(state)
+    return np.array(states)
+
+
+def by_hand(encoder: BiLstmEncoder, words: list[str]) -> NDArray[np.float64]:
+    inputs = np.array([WORD_VECTORS[WORDS.index(word)] if word in WORDS else np.zeros(5) for word in words], np.float32)
+    forward = lstm_by_hand(encoder, inputs, "")
+    backward = lstm_by_hand(encoder, inputs[::-1], "_reverse")
+    return np.concatenate([forward.max(axis=0), backward.max(axis=0)])
+
+
+def test_a_vector_is_the_maximum_over_both_ways_and_padding_changes_nothing(encoder: BiLstmEncoder) -> None:
+    found = encoder.encode(SENTENCES)
+    words = [["the", "dog", "runs", "."], ["the", "cat", "sleeps"], ["bird"]]
+    words += [["the", "zebra", "sings", "in", "the", "bird", "."], ["zebra"]]
+    np.testing.assert_allclose(found, [by_hand(encoder, each) for each in words], atol=1e-5)
+
+
+def test_it_loads_after_saving_with_equal_vectors(encoder: BiLstmEncoder, tmp_path: Path) -> None:
+    encoder.save(tmp_path / "model")
+    np.testing.assert_allclose(
+        BiLstmEncoder.load(tmp_path / "model").encode(SENTENCES), encoder.encode(SENTENCES), rtol=1e-6
+    )
+    with pytest.raises(RequestError, match=r"expected bilstm\.json and bilstm\.safetensors in"):
+        BiLstmEncoder.load(tmp_path)
+
+
+def test_it_learns_labelled_pairs_and_leaves_the_word_vectors(context: StageContext, tmp_path: Path) -> None:
+    lines = [" ".join([word, *map(str, vector)]) for word, vector in zip(WORDS, WORD_VECTORS, strict=True)]
+    (tmp_path / "glove.txt").write_text("".join(f"{line}\n" for line in lines))
+    drawn = np.random.default_rng(3)
+    for part, count in (("train", 300), ("dev", 60)):
+        rows = [("premise", "hypothesis", "label")]
+        for _ in range(count):
+            a, b = drawn.choice(["dog", "cat", "bird"], 2)
+            rows.append((f"the {a} runs", f"the {b} {drawn.choice(WORDS[4:7])}", "same" if a == b else "other"))
+        (tmp_path / f"{part}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    given = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
+    settings = {**given, "glove": str(tmp_path / "glove.txt"), "hidden": 16, "epochs": 6, "learning_rate": 2e-2}
+    metrics = run(BiLstmSettings.model_validate({**settings, "batch_items": 16, "precision": "fp32"}), context)
+    accuracy = metrics["dev/accuracy"]
+    assert accuracy is not None and accuracy > 0.9
+    trained = BiLstmEncoder.load(context.output / "model")
+    kept = trained.embeddings.weight[1 + trained.words.index("dog")].numpy()
+    np.testing.assert_allclose(kept, WORD_VECTORS[WORDS.index("dog")], rtol=1e-5)
+    encode = encode_of(EncoderSource.model_validate({"bilstm": str(context.output / "model")}), tmp_path)
+    np.testing.assert_allclose(encode(SENTENCES), trained.encode(SENTENCES), rtol=1e-6)
+
+
+ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
+POLY_SENTENCES = [f"the {animal} runs near the old station" for animal in ANIMALS] + ["a bird"]
+PAIRS = [(POLY_SENTENCES[n % 7], POLY_SENTENCES[(3 * n + 2) % 7]) for n in range(11)]
+
+Floats = NDArray[np.float64]
+
+
+@pytest.fixture
+def sentence_encoder(tiny_encoder: Callable[..., SentenceEncoder]) -> SentenceEncoder:
+    return tiny_encoder("bert", POLY_SENTENCES)
+
+
+def softmax(values: Floats) -> Floats:
+    powers = np.exp(values - values.max())
+    found: Floats = powers / powers.sum()
+    return found
+
+
+def poly_by_hand(model: PolyEncoder, first: str, second: str) -> float:
+    """The equations of the paper, code by code, for one pair without padding."""
+    tokens = []
+    for ids in model.encoder.tokenize([first, second]):
+        with torch.inference_mode():
+            hidden = model.encoder.backbone(input_ids=torch.tensor([ids])).last_hidden_state[0]
+        tokens.append(hidden.numpy().astype(np.float64))  # (tokens, dim)
+    contexts = []
+    for code in model.codes.detach().numpy():
+        weights = softmax(np.array([code @ token for token in tokens[0]]))
+        contexts.append(sum(weight * token for weight, token in zip(weights, tokens[0], strict=True)))
+    candidate = tokens[1].mean(axis=0)
+    weights = softmax(np.array([candidate @ context for context in contexts]))
+    mixed = sum(weight * context for weight, context in zip(weights, contexts, strict=True))
+    return float(1 / (1 + np.exp(-(model.scale.item() * (mixed @ candidate) + model.shift.item()))))
+
+
+def test_scores_are_those_by_hand_and_the_same_after_saving(sentence_encoder: SentenceEncoder, tmp_path: Path) -> None:
+    model = PolyEncoder(sentence_encoder, codes=5, seed=3).eval()
+    model.shift.data.fill_(-0.5)
+    scores = model.predict(PAIRS, precision="fp32", batch_tokens=80)
+    np.testing.assert_allclose(scores, [poly_by_hand(model, *pair) for pair in PAIRS], rtol=1e-4)
+    model.save(tmp_path / "model")
+    loaded = PolyEncoder.load(tmp_path / "model")
+    np.testing.assert_allclose(loaded.predict(PAIRS, precision="fp32", batch_tokens=80), scores, rtol=1e-6)
+
+
+def test_it_learns_and_its_figures_are_scipys_on_its_scores(
+    context: StageContext, tmp_path: Path, sentence_encoder: SentenceEncoder
+) -> None:
+    sentence_encoder.save(tmp_path / "base")
+    drawn = np.random.default_rng(1)
+    tested = []
+    for part, count in (("train", 300), ("test", 60)):
+        rows: list[tuple[Any, ...]] = [("sentence1", "sentence2", "score")]
+        for _ in range(count):
+            a, b = drawn.integers(6, size=2)
+            rows.append((f"the {ANIMALS[a]} runs", f"a {ANIMALS[b]}", int(2 * (a < 3) + 3 * (b < 3))))
+        tested = rows[1:]
+        (tmp_path / f"{part}.tsv").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+    given = {"base": str(tmp_path / "base"), "train": [{"path": str(tmp_path / "train.tsv")}], "codes": 4}
+    given |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "batch_items": 16, "epochs": 5}
+    settings = PolyEncoderSettings.model_validate({**given, "learning_rate": 3e-3, "precision": "fp32"})
+    found = run_poly(settings, context)["sts/toy/spearman_score"]
+    scores = PolyEncoder.load(context.output / "model").predict([row[:2] for row in tested], precision="fp32")
+    assert found is not None and found > 0.6
+    assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
+
+
+@pytest.mark.parametrize("name", ["codes", "scale", "shift"])
+def test_a_weight_that_is_missing_or_of_another_shape_is_told(
+    sentence_encoder: SentenceEncoder, tmp_path: Path, name: str
+) -> None:
+    PolyEncoder(sentence_encoder, codes=5).save(tmp_path)
+    weights = load_file(tmp_path / WEIGHTS)
+    save_file({key: each for key, each in weights.items() if key != name}, tmp_path / WEIGHTS)
+    with pytest.raises(RequestError, match=rf"poly\.safetensors, found {name} missing or of another shape"):
+        PolyEncoder.load(tmp_path)
+    save_file(weights | {name: torch.zeros(2, 3)}, tmp_path / WEIGHTS)
+    with pytest.raises(RequestError, match=rf"poly\.safetensors, found {name} missing or of another shape"):
+        PolyEncoder.load(tmp_path)
+    (tmp_path / WEIGHTS).write_bytes((tmp_path / WEIGHTS).read_bytes()[:50])
+    with pytest.raises(RequestError, match=r"poly\.safetensors, found what cannot be read"):
+        PolyEncoder.load(tmp_path)
+
+
+def test_a_base_that_codes_cannot_look_at_is_told(sentence_encoder: SentenceEncoder, tmp_path: Path) -> None:
+    sentence_encoder.save(tmp_path)
+    with pytest.raises(RequestError, match=r"expected a poly-sentence_encoder with poly\.safetensors in"):
+        PolyEncoder.load(tmp_path)
+    sentence_encoder.projection = Projection(16, 8)
+    with pytest.raises(RequestError, match="expected an sentence_encoder of one pooling and no projection"):
+        PolyEncoder(sentence_encoder, codes=2)

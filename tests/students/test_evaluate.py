@@ -1,17 +1,26 @@
+"""None"""
+
 import json
 from collections.abc import Callable, Sequence
+from itertools import permutations
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bertrelay.data.records import Rejects
 from bertrelay.distributed import ProcessGroup
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.evaluation.similarity import METRICS, Metric
 from bertrelay.stage import Metrics, StageContext
-from students.evaluate import read_translations, run
+from students import similarity
+from students.evaluate import Lookup, read_translations, run
+from students.metrics import mse, mse_metrics, translation_metrics
+from students.parallel.corpus import Translations
 from students.settings import AlignedFiles, EvaluateSettings
 from students.targets import save_variance
 
@@ -166,3 +175,141 @@ def test_only_the_main_process_scores(context: StageContext, models: dict[str, s
     second = StageContext(context.output, context.cache, ProcessGroup(rank=1, size=2))
     assert evaluate(second, **models, parallel=[toy.source("test")]) == {}
     assert not encoded
+
+
+def at(*degrees: float, length: float = 1.0) -> np.ndarray:
+    turned = np.radians(degrees)
+    return (length * np.stack([np.cos(turned), np.sin(turned)], axis=1)).astype(np.float32)
+
+
+def test_translation_accuracy_in_both_directions_by_hand() -> None:
+    english, german = at(0, 40, 90, 180), at(10, 80, 85, 100)
+    # From English 0 finds 10, 40 finds 10 (a miss), 90 finds 85, 180 finds 100; from German 10 finds 0, 85 finds 90,
+    # and 80 and 100 find 90, which is a miss.
+    assert translation_metrics("de", english, german, intervals=False) == {
+        "translation_accuracy/en-de": 0.75,
+        "translation_accuracy/de-en": 0.5,
+    }
+
+
+def test_of_a_tie_the_first_row_is_found_so_one_of_two_equal_sentences_is_a_miss() -> None:
+    english, korean = at(0, 50, 0), at(0, 50, 0)
+    assert translation_metrics("ko", english, korean, intervals=False) == {
+        "translation_accuracy/en-ko": pytest.approx(2 / 3),
+        "translation_accuracy/ko-en": pytest.approx(2 / 3),
+    }
+
+
+def test_mse_is_the_mean_over_sentences_and_dimensions() -> None:
+    student, teacher = np.array([[1, 2], [3, 4]], np.float32), np.array([[1, 0], [0, 4]], np.float32)
+    assert mse(student, teacher) == (0 + 4 + 9 + 0) / 4
+    assert mse_metrics("de", student, teacher, variance=2.6) == {
+        "mse/de": 3.25,
+        "mse_relative/de": pytest.approx((4 + 9) / 2 / 2.6),  # mean squared distance, in units of the variance
+    }
+
+
+def test_the_mean_vector_scores_1_and_the_teacher_0() -> None:
+    teacher = np.random.default_rng(0).normal(3, 2, (50, 6)).astype(np.float32)
+    variance = float(np.sum(np.var(teacher.astype(np.float64), axis=0)))
+    mean = np.broadcast_to(teacher.mean(axis=0), teacher.shape)
+    assert mse_metrics("de", mean, teacher, variance)["mse_relative/de"] == pytest.approx(1)
+    assert mse_metrics("de", teacher, teacher, variance)["mse_relative/de"] == 0
+
+
+NOUNS = {"dog": "perro", "cat": "gato", "bird": "pájaro", "horse": "caballo", "mouse": "ratón"}
+VERBS = {"sees": "ve", "hears": "oye", "seeks": "busca"}
+
+
+def pairs(swap: bool = False, reorder: bool = False) -> Translations:
+    """`the dog sees the cat` and word for word what it is, with the verb first or with the roles swapped."""
+    english, other = [], []
+    for subject, object_ in permutations(NOUNS, 2):
+        for verb, translated in VERBS.items():
+            roles = (object_, subject) if swap else (subject, object_)
+            words = [NOUNS[roles[0]], translated, NOUNS[roles[1]]]
+            english.append(f"{subject} {verb} {object_}")
+            other.append(" ".join(sorted(words, reverse=True) if reorder else words))
+    return Translations(english, other)
+
+
+def one_way() -> Translations:
+    """Of each two sentences that differ in who does what to whom, one."""
+    both = pairs(reorder=True)
+    kept = [i for i, english in enumerate(both.english) if english.split()[0] < english.split()[2]]
+    return Translations([both.english[i] for i in kept], [both.other[i] for i in kept])
+
+
+def test_the_dictionary_is_the_one_the_corpus_was_made_with() -> None:
+    lookup = Lookup(pairs())
+    english = lookup.english.get_feature_names_out()
+    other = lookup.other.get_feature_names_out()
+    learnt = {other[row]: english[column] for row, column in zip(*lookup.translation.nonzero(), strict=True)}
+    assert learnt == {translated: word for word, translated in {**NOUNS, **VERBS}.items()}
+
+
+def test_dice_chooses_the_translation_by_hand() -> None:
+    lookup = Lookup(Translations(["a b", "a b", "a c"], ["x", "x", "y"]))
+    # x with a: 2·2/(2+3), with b: 2·2/(2+2); y with a: 2·1/(1+3), with c: 2·1/(1+1).
+    english = lookup.english.get_feature_names_out()
+    best = np.asarray(lookup.translation.argmax(axis=1)).ravel()
+    assert english[best].tolist() == ["b", "c"]
+
+
+def test_words_never_seen_find_nothing_and_do_no_harm() -> None:
+    test = Translations(["dog sees cat", "zebra grazes"], ["perro ve gato", "cebra pasta"])
+    metrics = Lookup(pairs()).metrics("es", test)
+    assert metrics["lookup_accuracy/es-en"] == 0.5
+
+
+KNOWN = {"east": (4.0, 3.0), "north": (3.0, 4.0), "west": (-4.0, 3.0), "nowhere": (0.0, 0.0)}
+# Of east with north, with west and with nowhere, by hand.
+EAST: dict[Metric, list[float]] = {
+    "cosine": [24 / 25, -7 / 25, 0],
+    "dot": [24, -7, 0],
+    "euclidean": [-sqrt(2), -8, -5],
+    "manhattan": [-2, -8, -7],
+}
+WEST_WITH_NORTH: dict[Metric, float] = {"cosine": 0, "dot": 0, "euclidean": -sqrt(50), "manhattan": -8}
+
+
+@pytest.fixture
+def encoder(tiny_encoder: Callable[..., SentenceEncoder], monkeypatch: pytest.MonkeyPatch) -> SentenceEncoder:
+    """Gives each word its known vector, and zeros in the other dimensions."""
+    made, words = tiny_encoder("bert", list(KNOWN)), list(KNOWN)
+    vectors = torch.zeros(len(words), made.dim)
+    vectors[:, :2] = torch.tensor(list(KNOWN.values()))
+    monkeypatch.setattr(made, "tokenize", lambda texts: [[words.index(text)] for text in texts])
+    monkeypatch.setattr(made, "forward", lambda ids, mask: vectors[ids[:, 0]])  # noqa: ARG005
+    return made
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_pairs_and_matrices_are_what_arithmetic_by_hand_gives(metric: Metric, encoder: SentenceEncoder) -> None:
+    others = ["north", "west", "nowhere"]
+    pairs = similarity(encoder, ["east"] * 3, others, metric)
+    np.testing.assert_allclose(pairs, EAST[metric], rtol=1e-6, atol=1e-6)
+    table = similarity(encoder, ["east", "west"], others, metric, matrix=True)
+    assert table.shape == (2, 3)
+    np.testing.assert_allclose(table[0], EAST[metric], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(table[1, 0], WEST_WITH_NORTH[metric], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sides", "asked", "told"),
+    [
+        (["east", "north"], {}, "one string; write"),
+        ([["east"], "north"], {"matrix": True}, "one string; write"),
+        ([["east", None], ["north", "west"]], {}, "NoneType at position 1"),
+        ([["east"]], {}, "found 1 sentences.*matrix=True"),
+        ([["east"], ["north", "west"]], {}, "found 1 and 2 sentences"),
+        ([[], []], {}, "found 0 and 0 sentences"),
+        ([["east"], []], {"matrix": True}, "found 1 and 0 sentences"),
+        ([["east"], ["west"]], {"metric": "cosin"}, "metric: expected cosine, dot"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    sides: list[Any], asked: dict[str, Any], told: str, encoder: SentenceEncoder
+) -> None:
+    with pytest.raises(RequestError, match=told):
+        similarity(encoder, *sides, **asked)

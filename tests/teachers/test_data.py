@@ -1,3 +1,5 @@
+"""None"""
+
 import json
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""None"""
+
 import json
 import os
 import signal
@@ -15,15 +17,15 @@ from filelock import FileLock
 from scipy.spatial.distance import cdist
 
 from bertrelay import encode_files, encoding
-from bertrelay.data.records import Table
+from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
 from bertrelay.stage import StageContext
 from students import index_build as building
 from students import neighbours
-from students.index import SearchIndex, open_index
-from students.index_build import build_index, run
+from students.index import Hit, SearchIndex, open_index
+from students.index_build import build_index, run, search
 from students.settings import Hnsw, IndexSettings
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -593,3 +595,171 @@ def test_the_stage_builds_an_index_and_lists_what_it_could_not_use(
     assert [(reject["line"], reject["reason"]) for reject in rejected] == [(65, "not valid UTF-8")]
     assert sorted(path.name for path in context.output.iterdir()) == ["index", "rejects.jsonl"]
     assert open_index(tmp_path / "model", context.output / "index").search(["the dog runs here"], 1)[0][0].line == 1
+
+
+SUBJECTS, VERBS = ["the dog", "two cats", "ein Hund", "le chat", "une souris"], ["runs", "bellt", "dort", "singt"]
+LINES = [f"{subject} {verb}" for verb in VERBS for subject in SUBJECTS]
+
+
+@pytest.fixture(scope="module")
+def word_encoder(tiny_encoder: MakeEncoder) -> SentenceEncoder:
+    return tiny_encoder("bert", LINES)
+
+
+@pytest.fixture(scope="module")
+def index(word_encoder: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
+    corpus = tmp_path_factory.mktemp("search") / "corpus.txt"
+    corpus.write_text("\n".join(LINES), encoding="utf-8")
+    return build_index(word_encoder, corpus, f"{corpus}.index", kind="hnsw", precision="fp32")
+
+
+def test_every_query_of_many_has_its_own_hits_best_first(index: SearchIndex) -> None:
+    found = index.search([*LINES, LINES[0]], 4, precision="fp32")
+    assert [hits[0].text for hits in found] == [*LINES, LINES[0]]
+    assert [hits[0].line for hits in found] == [*range(1, 21), 1]
+    for hits in found:
+        assert hits[0].similarity == pytest.approx(1, abs=1e-5)
+        assert [hit.similarity for hit in hits] == sorted((hit.similarity for hit in hits), reverse=True)
+    assert max(hit.similarity for hits in found for hit in hits) <= 1
+
+
+def test_vectors_of_another_size_are_refused(index: SearchIndex) -> None:
+    with pytest.raises(RequestError, match=r"expected query vectors of shape \(n, 16\), found \(2, 8\)"):
+        index.neighbours(np.ones((2, 8), np.float32), 1)
+
+
+@pytest.mark.parametrize(
+    ("queries", "k", "told"),
+    [
+        (["a dog", " \n"], 1, r"found an empty one \(query 2\)"),
+        ("a dog", 1, r"found one string; write \[text\]"),
+        (["a dog", 3], 1, r"search: expected text, found int at position 1"),
+        (["a dog"], 0, "k: expected 1 or more, found 0"),
+    ],
+)
+def test_wrong_queries_are_refused(index: SearchIndex, queries: list[str], k: int, told: str) -> None:
+    with pytest.raises(RequestError, match=told):
+        index.search(queries, k)
+
+
+def test_candidates_of_a_graph_are_for_one_that_is_walked(index: SearchIndex, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
+    without = build_index(index.encoder, tmp_path / "corpus.txt", tmp_path / "index", precision="fp32")
+    with pytest.raises(RequestError, match=r"ef_search: expected search through a graph .*found exact search"):
+        without.search(["a dog"], ef_search=5)
+    with pytest.raises(RequestError, match="ef_search: expected search through a graph"):
+        index.search(["a dog"], exact=True, ef_search=5)
+    with pytest.raises(RequestError, match="ef_search: expected 1 or more, found 0"):
+        index.search(["a dog"], ef_search=0)
+    assert len(index.search(["a dog"], 3, ef_search=5)[0]) == 3
+
+
+def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([[0.5, -np.inf]], np.float32), np.array([[6, -1]])
+
+    monkeypatch.setattr("students.index.approximate_neighbours", lost)
+    assert index.search(["a dog"], 2) == [[(0.5, 7, LINES[6])]]
+
+
+def test_a_query_prompt_stands_before_queries_alone(tiny_encoder: MakeEncoder, tmp_path: Path) -> None:
+    from bertrelay.layout import Prompts
+
+    encoder = tiny_encoder("bert", LINES, prompts=Prompts({"query": "le chat "}))
+    (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
+    index = build_index(encoder, tmp_path / "corpus.txt", tmp_path / "index", precision="fp32")
+    hit = index.search(["dort"], 1, prompt_name="query", precision="fp32")[0][0]
+    assert hit.text == "le chat dort"
+    assert hit.similarity == pytest.approx(1, abs=1e-5)
+
+
+def test_a_query_whose_vector_is_not_finite_is_told(index: SearchIndex, tiny_encoder: MakeEncoder) -> None:
+    broken = _with_norms(tiny_encoder("bert", LINES), float("nan"))
+    with pytest.raises(WorkError, match="not finite for query 1"):
+        SearchIndex(index.folder, index.facts, broken, index.vectors, index.sentences, None).search(["a dog"])
+
+
+def _with_norms(word_encoder: SentenceEncoder, value: float) -> SentenceEncoder:
+    """The last normalisation scaled by `value`, and so every vector."""
+    norm = word_encoder.backbone.encoder.layer[-1].output.LayerNorm
+    norm.weight.data.fill_(value)
+    norm.bias.data.fill_(value)
+    return word_encoder
+
+
+def test_an_index_that_is_not_there_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="expected an index, found none"):
+        open_index("/no/such/model", tmp_path)
+
+
+def test_the_index_opens_by_the_name_of_its_model(
+    index: SearchIndex, word_encoder: SentenceEncoder, tmp_path: Path
+) -> None:
+    word_encoder.save(tmp_path / "model")
+    found = open_index(tmp_path / "model", index.folder).search(["le chat dort"], 1)[0][0]
+    assert (found.line, found.text) == (1 + LINES.index("le chat dort"), "le chat dort")
+
+
+SEARCHED_LINES = ["the dog runs", "two cats sleep", "ein Hund bellt", "le chat dort"]
+
+
+@pytest.fixture(scope="module")
+def line_encoder(tiny_encoder: MakeEncoder) -> SentenceEncoder:
+    return tiny_encoder("bert", SEARCHED_LINES * 5)
+
+
+@pytest.fixture
+def lines_file(tmp_path: Path) -> Path:
+    (tmp_path / "c.txt").write_text("\n".join(SEARCHED_LINES), encoding="utf-8")
+    return tmp_path / "c.txt"
+
+
+def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
+    line_encoder: SentenceEncoder, lines_file: Path
+) -> None:
+    built = search(line_encoder, lines_file, SEARCHED_LINES[1:3], 2, precision="fp32")
+    assert [[hit.line for hit in hits[:1]] for hits in built] == [[2], [3]]
+    before = (lines_file.with_name("c.txt.index") / "index.json").stat()
+    assert search(line_encoder, Table(path=str(lines_file)), SEARCHED_LINES[1:3], 2, precision="fp32") == built
+    assert search(line_encoder, None, SEARCHED_LINES[1:3], 2, index=f"{lines_file}.index", precision="fp32") == built
+    assert (lines_file.with_name("c.txt.index") / "index.json").stat() == before
+
+
+def test_an_index_is_built_anew_and_its_graph_walked_as_told(line_encoder: SentenceEncoder, lines_file: Path) -> None:
+    def ask(**given: Any) -> list[list[Hit]]:
+        return search(line_encoder, lines_file, SEARCHED_LINES[:1], 1, precision="fp32", **given)
+
+    assert ask(kind="hnsw", ef_search=5)[0][0].line == 1
+    lines_file.write_text("\n".join(["ein Hund bellt", *SEARCHED_LINES]), encoding="utf-8")
+    with pytest.raises(RequestError, match="its content differs"):
+        ask()
+    assert ask(rebuild=True)[0][0].line == 2
+    with pytest.raises(RequestError, match="ef_search: expected search through a graph"):
+        ask(ef_search=5)
+    with pytest.raises(RequestError, match="rebuild: expected a corpus"):
+        search(line_encoder, None, SEARCHED_LINES[:1], index=f"{lines_file}.index", rebuild=True)
+
+
+def test_without_a_corpus_and_an_index_there_is_nothing_to_search(line_encoder: SentenceEncoder) -> None:
+    with pytest.raises(RequestError, match="expected the folder of an index"):
+        search(line_encoder, None, ["a dog"])
+
+
+def test_a_kind_that_there_is_not_is_refused_before_anything_is_built(
+    line_encoder: SentenceEncoder, lines_file: Path
+) -> None:
+    for ask in (
+        lambda kind: search(line_encoder, lines_file, ["a dog"], kind=kind),
+        lambda kind: build_index(line_encoder, lines_file, f"{lines_file}.index", kind=kind),
+    ):
+        with pytest.raises(RequestError, match="kind: expected auto, exact or hnsw, found 'hsnw'"):
+            ask("hsnw")
+    assert not Path(f"{lines_file}.index").exists()
+
+
+def test_a_graph_that_is_not_there_is_not_walked_in_silence(line_encoder: SentenceEncoder, lines_file: Path) -> None:
+    search(line_encoder, lines_file, ["a dog"])
+    with pytest.raises(RequestError, match=r"kind: expected a graph \(hnsw\) in .*c\.txt\.index, found none"):
+        search(line_encoder, None, ["a dog"], index=f"{lines_file}.index", kind="hnsw")
