@@ -5,21 +5,17 @@ little alone, as some sentences are near to everything. The margin divides it by
 """
 
 import copy
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import as_table
-from bertrelay.data.tables import write_csv, write_jsonl, write_tsv
+from bertrelay.data.tables import write_table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main
 from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
@@ -36,6 +32,14 @@ from students.neighbours import Neighbours, bidirectional_knn, check_options, lo
 from students.settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineSettings, work_beside
 
 CHUNK = 1_000_000  # pairs that are Python numbers at once
+DIGITS_SHOWN = 6  # of a score
+OUTPUT_COLUMNS = {
+    "score": "double",
+    "source_line": "int64",
+    "target_line": "int64",
+    "source": "string",
+    "target": "string",
+}
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
@@ -332,48 +336,14 @@ def pair_keys(pairs: Pairs, targets: int) -> NDArray[np.int64]:
     return pairs.sources * targets + pairs.targets
 
 
-ROWS_AT_ONCE = 4096
-
-
-DIGITS_SHOWN = 6  # of a score
-
-
-class Row(NamedTuple):
-    """A line of the output: lines count from 1, a header included."""
-
-    score: float
-    source_line: int
-    target_line: int
-    source: str
-    target: str
-
-
 def write_pairs(output: Path, pairs: Pairs, source: SentenceFile, target: SentenceFile) -> None:
-    """Writes the pairs with their lines and texts, best first; the file is whole or not there."""
+    """Writes the pairs with their lines and texts, best first; the file is complete or not there."""
+    rows = (
+        (round(score, DIGITS_SHOWN), source.line(s), target.line(t), source.text(s), target.text(t))
+        for score, s, t in zip(*(column.tolist() for column in pairs), strict=True)
+    )
     try:
         with atomic_write(output) as writing:
-            WRITERS[output.suffix](writing, _rows(pairs, source, target))
+            write_table(writing, OUTPUT_COLUMNS, rows, output.suffix)
     except OSError as error:
         raise write_error(output, error) from error
-
-
-def _rows(pairs: Pairs, source: SentenceFile, target: SentenceFile) -> Iterator[Row]:
-    for score, s, t in zip(*(column.tolist() for column in pairs), strict=True):
-        yield Row(round(score, DIGITS_SHOWN), source.line(s), target.line(t), source.text(s), target.text(t))
-
-
-def _write_parquet(path: Path, rows: Iterator[Row]) -> None:
-    types = (pa.float64(), pa.int64(), pa.int64(), pa.string(), pa.string())
-    schema = pa.schema(list(zip(Row._fields, types, strict=True)))
-    with path.open("wb") as file, pq.ParquetWriter(file, schema) as writer:
-        while block := list(islice(rows, ROWS_AT_ONCE)):
-            columns = [pa.array(column, kind) for column, kind in zip(zip(*block, strict=True), types, strict=True)]
-            writer.write_table(pa.table(columns, schema=schema))
-
-
-WRITERS: dict[str, Callable[[Path, Iterator[Row]], None]] = {
-    ".tsv": lambda path, rows: write_tsv(path, Row._fields, rows),
-    ".csv": lambda path, rows: write_csv(path, Row._fields, rows),
-    ".jsonl": lambda path, rows: write_jsonl(path, (row._asdict() for row in rows)),
-    ".parquet": _write_parquet,
-}

@@ -3,7 +3,6 @@
 Loads neither torch nor transformers, so that an invalid request is reported at once.
 """
 
-import csv
 import hashlib
 import json
 import shutil
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertrelay.data.records import read, rows
-from bertrelay.data.shards import Shards, Span, cut_spans
-from bertrelay.data.tables import Record, Table
+from bertrelay.data.shards import Shards, Span, cut_spans, write_lines
+from bertrelay.data.tables import Record, Table, write_table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error
 
@@ -230,22 +229,21 @@ def _json_line(document: dict[str, Any]) -> str:
 def assemble(shards: Shards, source: PairSource, output: Path) -> None:
     """Writes `output` from the shards: a row for each pair or candidate; in JSONL a line for each query."""
     columns = HIT_COLUMNS if source.ranks else PAIR_COLUMNS
+    rows = (row for shard in shards.complete() for row in _shard_rows(shard))
     try:
         with atomic_write(output) as building:
             match output.suffix:
-                case ".csv":
-                    _write_csv(shards, columns, building)
-                case ".parquet":
-                    _write_parquet(shards, columns, building)
                 case ".jsonl":
-                    _write_jsonl(shards, building)
-                case _:
-                    _write_scores(shards, building)
+                    _join(shards, building)
+                case ".txt":
+                    write_lines(building, (f"{row['score']:.{DIGITS}f}\n" for row in rows))
+                case suffix:
+                    write_table(building, columns, (tuple(map(row.get, columns)) for row in rows), suffix)
     except OSError as error:
         raise write_error(output, error) from error
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def _shard_rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as lines:
         for document in map(json.loads, lines):
             if "hits" not in document:
@@ -254,32 +252,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 yield {"query_line": document.get("line"), "query": document["query"], **hit}
 
 
-def _write_jsonl(shards: Shards, path: Path) -> None:
+def _join(shards: Shards, path: Path) -> None:
     with path.open("wb") as file:
         for shard in shards.complete():
             with shard.open("rb") as lines:
                 shutil.copyfileobj(lines, file)
-
-
-def _write_csv(shards: Shards, columns: dict[str, str], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(columns))
-        writer.writeheader()
-        for shard in shards.complete():
-            writer.writerows(_rows(shard))
-
-
-def _write_scores(shards: Shards, path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for shard in shards.complete():
-            file.writelines(f"{row['score']:.{DIGITS}f}\n" for row in _rows(shard))
-
-
-def _write_parquet(shards: Shards, columns: dict[str, str], path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
-    with pq.ParquetWriter(path, schema) as writer:
-        for shard in shards.complete():
-            writer.write_table(pa.Table.from_pylist(list(_rows(shard)), schema))

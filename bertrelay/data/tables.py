@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
@@ -33,6 +33,7 @@ FORMATS: dict[str, Format] = {
 
 COLUMN_NAME = re.compile(r"[^\W\d][\w.-]{0,39}")
 COLUMNS_SHOWN = 20
+PARQUET_ROWS = 4096  # written at once
 
 
 class TableSource(DataSource):
@@ -191,6 +192,34 @@ def write_jsonl(path: Path, documents: Iterable[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         for document in documents:
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def write_parquet(path: Path, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes the rows, block by block. columns: name to a type that Arrow knows by name, such as int64 or string."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema, stream = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()]), iter(rows)
+    with path.open("wb") as file, pq.ParquetWriter(file, schema) as writer:
+        while block := list(islice(stream, PARQUET_ROWS)):
+            arrays = [
+                pa.array(column, field.type) for column, field in zip(zip(*block, strict=True), schema, strict=True)
+            ]
+            writer.write_table(pa.table(arrays, schema=schema))
+
+
+def write_table(path: Path, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], suffix: str = "") -> None:
+    """Writes rows as the suffix of `path`, or `suffix`, says: .csv, .tsv, .jsonl or .parquet. columns: name to type."""
+    names = list(columns)
+    match suffix or path.suffix:
+        case ".csv":
+            write_csv(path, names, rows)
+        case ".tsv":
+            write_tsv(path, names, rows)
+        case ".jsonl":
+            write_jsonl(path, (dict(zip(names, row, strict=True)) for row in rows))
+        case _:
+            write_parquet(path, columns, rows)
 
 
 class StsTable(Table):

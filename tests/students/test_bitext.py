@@ -23,7 +23,6 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
 from students import bitext as mining
-from students import bitext as mining_output
 from students import neighbours as both_ways
 from students.bitext import Neighbours, Pairs, best_quality, mine, mine_files, one_to_one, quality_at, run, score_pairs
 from students.settings import MineSettings
@@ -483,11 +482,11 @@ def test_a_second_process_on_the_same_output_is_refused(
 def test_a_full_disk_is_told_and_leaves_no_half_file(
     bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, _: Any) -> None:
+    def full(path: Path, *_: Any) -> None:
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(mining_output.WRITERS, ".tsv", full)
+    monkeypatch.setattr(mining, "write_table", full)
     with pytest.raises(WorkError, match=r"could not write .*m\.tsv: No space left on device"):
         mine_files(bilingual, *files, tmp_path / "m.tsv", precision="fp32")
     assert not list(tmp_path.glob("*.writing")) and not (tmp_path / "m.tsv").exists()
