@@ -289,8 +289,8 @@ def test_a_weight_that_is_missing_or_of_another_shape_is_told(
 
 def test_a_base_that_codes_cannot_look_at_is_told(sentence_encoder: SentenceEncoder, tmp_path: Path) -> None:
     sentence_encoder.save(tmp_path)
-    with pytest.raises(RequestError, match=r"expected a poly-sentence_encoder with poly\.safetensors in"):
+    with pytest.raises(RequestError, match=r"expected a poly-encoder with poly\.safetensors in"):
         PolyEncoder.load(tmp_path)
     sentence_encoder.projection = Projection(16, 8)
-    with pytest.raises(RequestError, match="expected an sentence_encoder of one pooling and no projection"):
+    with pytest.raises(RequestError, match="expected an encoder of one pooling and no projection"):
         PolyEncoder(sentence_encoder, codes=2)
