@@ -1,4 +1,4 @@
-"""What goes wrong while a stage works, said so that a user knows what to do."""
+"""Error handling: errors of the system and of signals become errors that say what to do."""
 
 import errno
 import re
@@ -25,13 +25,13 @@ def named(label: str) -> Iterator[None]:
 
 @contextmanager
 def force_explained(forced: Sequence[str]) -> Iterator[None]:
-    """Says how a run with `--force` is gone on with: repeated as it is, the command would throw away what is saved."""
+    """Adds how a run with `--force` resumes: the same command would remove what is saved."""
     try:
         yield
     except (Stopped, WorkError) as error:
         if not forced:
             raise
-        hint = f"Leave --force out when you go on: with it, {', '.join(forced)} would begin anew."
+        hint = f"Leave --force out to resume: with it, {', '.join(forced)} would restart."
         raise reworded(error, f"{error} {hint}") from error
 
 
@@ -75,10 +75,10 @@ def _error_number(error: BaseException | None) -> int | None:
 
 
 @contextmanager
-def stopping_at_once(then: str = "the same command goes on from here") -> Iterator[None]:
+def stopping_at_once(then: str = "the same command resumes from here") -> Iterator[None]:
     """Turns SIGTERM, Ctrl-C and SIGHUP into Stopped. A training, which stops at a step of its own, handles them itself.
 
-    then: what the user is told of what was done.
+    then: what the error says of the work so far.
     """
 
     def stop(number: int) -> None:

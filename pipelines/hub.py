@@ -1,6 +1,6 @@
 """Revisions of hub ids: the recipe's pin, else what the first run wrote into `<recipe>.lock`.
 
-Only a run asks the hub, and only for what is not known. `plan` reads what stands here.
+Only a run asks the hub, and only for what is not known. `plan` reads the lock file.
 """
 
 import os
@@ -20,7 +20,7 @@ Ask = Callable[[HubId], str]
 
 
 def lock_path(recipe: Recipe, runs: Path) -> Path:
-    """Beside the recipe; a built-in recipe's lock stands with the runs."""
+    """Beside the recipe; a built-in recipe's lock is with the runs."""
     return recipe.source.path.with_suffix(".lock") if recipe.source.path else runs / f"{recipe.source.stem}.lock"
 
 
@@ -48,7 +48,7 @@ def hub_ids(step: Step) -> list[HubId]:
 
 
 def unknown_ids(step: Step, known: Mapping[str, str]) -> list[HubId]:
-    """The hub ids of a step whose revision neither the recipe nor the lock file tells."""
+    """The hub ids of a step whose revision neither the recipe nor the lock file has."""
     return [source for source in hub_ids(step) if not source.revision and name_of(source) not in known]
 
 
@@ -99,7 +99,7 @@ def ask_hub(source: HubId) -> str:
     except Exception as error:  # no network has as many names as the hub's client had HTTP libraries
         raise RequestError(_unreachable(name, source, error)) from error
     if not found.sha:
-        raise RequestError(f"{name}: the hub tells no revision; pin one: {source.hub_id}@REVISION")
+        raise RequestError(f"{name}: the hub gives no revision; pin one: {source.hub_id}@REVISION")
     return found.sha
 
 

@@ -162,7 +162,7 @@ def _explained(failed: Mapping[int, int], errors: Path) -> int:
     if code < 0:
         why = ", perhaps because memory ran out" if code == -signal.SIGKILL else ""
         log(
-            f"process {rank} was ended by {signal.Signals(-code).name}{why}; the same command goes on from what is done"
+            f"process {rank} was ended by {signal.Signals(-code).name}{why}; the same command resumes from what is done"
         )
         return 128 - code
     if code <= 128:  # else it was asked to stop
@@ -205,7 +205,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it died before this process could ask to be told
+    if os.getppid() != parent:  # it died before this process asked for the signal
         os._exit(1)
 
 

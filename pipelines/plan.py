@@ -43,7 +43,7 @@ class PlannedStep:
     """A step, what happens to it and why.
 
     parts: what its result depends on; empty as long as a hub revision is unknown.
-    afresh: what stands in its folder is removed before it runs.
+    afresh: what its folder holds is removed before it runs.
     """
 
     step: Step
@@ -165,10 +165,10 @@ def _precisions(step: Step) -> list[str]:
 
 
 def _furthest(drafts: Sequence[PlannedStep]) -> PlannedStep:
-    """The draft whose result is there, else the one that was begun, else the first: another machine's work is kept."""
+    """The draft whose result is there, else the unfinished one, else the first: another machine's work is kept."""
     whole = (draft for draft in drafts if draft.folder.is_dir())
-    begun = (draft for draft in drafts if has_work(draft.folder))
-    return next(whole, None) or next(begun, drafts[0])
+    started = (draft for draft in drafts if has_work(draft.folder))
+    return next(whole, None) or next(started, drafts[0])
 
 
 def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, PlannedStep]:
@@ -186,21 +186,21 @@ def _unknown_upstream(needed: Mapping[str, PlannedStep]) -> list[str]:
 
 
 def _decide(draft: PlannedStep, planned: Mapping[Key, PlannedStep], digests: Digests, forced: bool) -> PlannedStep:
-    """Whether what stands in the step's folder is enough."""
+    """Whether the result in the step's folder is complete and current."""
 
     def decided(action: Action, *reasons: str, afresh: bool = False) -> PlannedStep:
         return PlannedStep(draft.step, action, tuple(dict.fromkeys(reasons)), draft.parts, draft.stage_folder, afresh)
 
     if forced:
-        begun = ["what is begun of it is removed; without --force it would go on"] if has_work(draft.folder) else []
-        return decided(Action.RUN, "forced: it begins anew", *begun, afresh=True)
+        removed = ["unfinished work is removed; without --force it would resume"] if has_work(draft.folder) else []
+        return decided(Action.RUN, "forced: it restarts", *removed, afresh=True)
     if draft.folder.is_dir():
         wrong = damage(draft.folder, digests)
         return decided(Action.RUN, wrong, afresh=True) if wrong else decided(Action.SKIP)
     before = previous_parts(draft.stage_folder, draft.step.seed)
     why = list(changes(draft, before, planned)) if before is not None else []
     if has_work(draft.folder):
-        return decided(Action.RESUME, "begun and not finished", *why)
+        return decided(Action.RESUME, "started and not finished", *why)
     return decided(Action.RUN, *(why or ["first time"]))
 
 
@@ -262,9 +262,9 @@ def short_path(path: str | Path) -> str:
 
 
 def left_behind(plan: Plan) -> dict[Path, int]:
-    """What was begun of the planned stages under other settings and not finished, and its bytes.
+    """Unfinished results of the planned stages under other settings, and their bytes.
 
-    It is never removed, as the same settings would go on with it.
+    They are never removed, as the same settings would resume them.
     """
     current = {partial_of(planned.folder) for planned in plan.steps}
     unknown = {planned.stage_folder for planned in plan.steps if not planned.parts}  # any of theirs may be current

@@ -128,7 +128,7 @@ REGISTRY = (
         version=2,
         settings="students.settings:DistillSettings",
         run="students.distill:run",
-        summary="teaches a multilingual student to stand where its teacher stands",
+        summary="trains a multilingual student to give its teacher's vectors",
         metrics="students.report_metrics:METRICS",
     ),
     Stage(
@@ -166,7 +166,7 @@ REGISTRY = (
         version=2,
         settings="domain.pretraining.settings:PretrainSettings",
         run="domain.pretraining.train:run",
-        summary="goes on training a BERT on documents: masked words and next sentences",
+        summary="continues to pretrain a BERT on documents: masked words and next sentences",
         metrics="domain.report_metrics:PRETRAINING",
     ),
     Stage(
@@ -182,7 +182,7 @@ REGISTRY = (
         version=1,
         settings="domain.biomedical.ner.settings:NerSettings",
         run="domain.biomedical.ner.train:run",
-        summary="teaches a BERT to find entities, diseases and chemicals for example",
+        summary="trains a BERT to find entities, diseases and chemicals for example",
         metrics="domain.report_metrics:ENTITIES",
     ),
     Stage(
@@ -212,7 +212,7 @@ REGISTRY = (
         version=2,
         settings="domain.biomedical.qa.settings:QaSettings",
         run="domain.biomedical.qa.train:run",
-        summary="teaches a BERT to find the answer to a question in a text",
+        summary="trains a BERT to find the answer to a question in a text",
     ),
     Stage(
         kind="domain.qa-evaluate",
@@ -243,7 +243,7 @@ REGISTRY = (
         version=2,
         settings="domain.biomedical.ner.settings:TagSettings",
         run="domain.biomedical.ner.tagging:run",
-        summary="finds the entities of documents, and writes both in the format asked for",
+        summary="finds the entities of documents, and writes both in one of many formats",
     ),
     Stage(
         kind="domain.notes",
@@ -258,7 +258,7 @@ REGISTRY = (
         version=4,
         settings="domain.clinical.settings:ReadmissionSettings",
         run="domain.clinical.training:run",
-        summary="teaches a BERT to tell from notes who comes back unplanned, and judges it admission by admission",
+        summary="trains a BERT to predict unplanned readmissions from notes, and evaluates it by admission",
         sensitive=True,
         metrics="domain.report_metrics:OUTCOMES",
     ),
@@ -267,7 +267,7 @@ REGISTRY = (
         version=3,
         settings="domain.clinical.settings:OutcomeSettings",
         run="domain.clinical.training:run_outcome",
-        summary="teaches a BERT to tell deaths in hospital, length of stay or diagnoses from a stay's early notes",
+        summary="trains a BERT to predict deaths in hospital, length of stay or diagnoses from early notes",
         sensitive=True,
         metrics="domain.report_metrics:OUTCOMES",
     ),

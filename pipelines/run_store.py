@@ -1,4 +1,4 @@
-"""The folder of a run: what stands in a stage's folder, whether it is whole, and how it comes to stand there.
+"""The run store: the folders of stages, whether they are complete, and how they are written.
 
 runs/<recipe>/<stage>/<fingerprint, 12 hex>/            whole: done.json was written last, then the folder renamed
 runs/<recipe>/<stage>/<fingerprint, 12 hex>.partial/    being built, or stopped on the way
@@ -45,7 +45,7 @@ LIBRARIES = (
 
 @dataclass(frozen=True)
 class Done:
-    """What `done.json` tells of a whole folder.
+    """What `done.json` says of a complete folder.
 
     seconds: of all attempts together, those that were stopped or killed among them.
     """
@@ -72,7 +72,7 @@ def latest_name(seed: int | None) -> str:
 
 
 def read_done(folder: Path) -> Done | None:
-    """What stands in `done.json`, or None where there is none that can be read."""
+    """The content of `done.json`, or None where there is none that can be read."""
     found = read_json(folder / DONE)
     try:
         return Done(**{name: found[name] for name in Done.__dataclass_fields__}) if found else None
@@ -95,7 +95,7 @@ def damage(folder: Path, digests: Digests) -> str | None:
 
 
 def has_work(folder: Path) -> bool:
-    """Whether a stage stopped on the way to `folder` and left something to go on from."""
+    """Whether a stage stopped on the way to `folder` and left something to resume from."""
     partial = partial_of(folder)
     ours = {partial / FINGERPRINT, partial / ATTEMPT}
     return any(path.is_file() and path not in ours for path in partial.rglob("*"))
@@ -112,12 +112,12 @@ def size_of(folder: Path) -> int:
 
 
 def previous_parts(stage_folder: Path, seed: int | None) -> Parts | None:
-    """The fingerprint parts of the last result; without one, of the newest folder that was begun."""
+    """The fingerprint parts of the last result; without one, of the newest unfinished folder."""
     last = _parts_in(stage_folder / latest_name(seed))
     if last is not None or seed is not None or not stage_folder.is_dir():
         return last
-    begun = [path for path in stage_folder.iterdir() if path.is_dir() and not path.is_symlink()]
-    newest = sorted(begun, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    started = [path for path in stage_folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    newest = sorted(started, key=lambda path: path.stat().st_mtime_ns, reverse=True)
     return next((parts for path in newest if (parts := _parts_in(path)) is not None), None)
 
 
@@ -158,7 +158,7 @@ def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> No
     plain = {name: _figure(value) for name, value in metrics.items()}
     write_json(partial / METRICS, plain)
     finished, attempt = datetime.now(UTC), json.loads((partial / ATTEMPT).read_text())
-    told = {
+    facts = {
         "parts": parts,
         "metrics": plain,
         "outputs": dict(_outputs(partial, digests)),
@@ -167,7 +167,7 @@ def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> No
         "finished": finished.isoformat(timespec="seconds"),
         "seconds": round(attempt["seconds_before"] + finished.timestamp() - attempt["began"], 3),
     }
-    write_json(partial / DONE, told)
+    write_json(partial / DONE, facts)
     _rename_whole(folder, digests)
 
 
@@ -207,7 +207,7 @@ def link_latest(folder: Path, name: str) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Removes a result and what was begun of it; half removed it has another name, so it is never taken for whole."""
+    """Removes a result, finished or not; half removed it has another name, so it is never taken for complete."""
     for path in (folder, partial_of(folder)):
         if path.exists():
             doomed = folder.with_name(folder.name + DISCARDED)

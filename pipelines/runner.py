@@ -1,4 +1,4 @@
-"""Runs the steps of a recipe: what is whole is skipped, what was begun goes on, and what is done says so last.
+"""Runs the steps of a recipe: finished ones are skipped, unfinished ones resume, and `done.json` is written last.
 
 Every process of a run walks through here. The main one alone locks, plans, names and links; the others follow its plan.
 """
@@ -91,7 +91,7 @@ class Outcome:
 
 
 def run(recipe: Recipe, options: RunOptions) -> Outcome:
-    """Runs what is not done of `recipe`; what was done is kept, and the next run goes on from it.
+    """Runs what is not done of `recipe`; what was done is kept, and the next run resumes from it.
 
     Raises RequestError for wrong input and for a second runner, WorkError when a stage fails, Stopped on a signal.
     """
@@ -228,22 +228,22 @@ def _link(planned: PlannedStep, recipe: Recipe) -> None:
 
 
 def _round_off(plan: Plan, options: RunOptions, digests: Digests) -> None:
-    """Writes what is told about the whole run."""
+    """Writes the summary and the report of the run."""
     digests.save()
     for step in plan.recipe.steps:
         unlink_other_seeds(plan.run_folder / step.name, plan.recipe.seeds)
     steps, report = plan.recipe.steps, plan.run_folder / REPORT
     withheld = {step.name for step in steps if step.reads_sensitive and not getattr(step.settings, "with_text", False)}
     with _protected(plan.recipe, steps):
-        told_anew = write_summary(plan.recipe, plan.run_folder)
-        if options.write_report and (told_anew or not plan.idle or not _is_up_to_date(report, withheld)):
+        changed = write_summary(plan.recipe, plan.run_folder)
+        if options.write_report and (changed or not plan.idle or not _is_up_to_date(report, withheld)):
             options.write_report(plan.run_folder, withheld)
         if report.exists():
             make_readable(report)
 
 
 def _is_up_to_date(report: Path, withheld: Collection[str]) -> bool:
-    """Whether a report stands there that was written when the same stages' text was to be left out."""
+    """Whether the report exists and leaves out the text of the same stages."""
     return report.exists() and without_text(withheld) in report.read_text(encoding="utf-8")
 
 

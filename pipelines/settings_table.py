@@ -1,4 +1,4 @@
-"""The settings of stages as tables: for `bertrelay recipes STAGE` and `docs/settings.md`."""
+"""The settings of stages with their descriptions: for help and `bertrelay recipes STAGE`."""
 
 import re
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def described(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _entries(base: type[BaseModel], model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """The `name: text` lines of a docstring; a text goes on in indented lines."""
+    """The `name: text` lines of a docstring; a text continues in indented lines."""
     lines = re.sub(r"\n {8,}", " ", base.__doc__ or "").splitlines()
     for line in lines:
         entry = ENTRY.fullmatch(line.strip())
@@ -58,16 +58,6 @@ def settings_lines(stage: Stage) -> Iterator[str]:
         yield f"\n{key}  ({', '.join(filter(None, [kind, default]))})"
         if description:
             yield f"    {description}"
-
-
-def settings_table(stage: Stage) -> str:
-    """The same as a section in Markdown."""
-    rows = ["| setting | type | default | |", "|---|---|---|---|"]
-    rows += [
-        "| {} |".format(" | ".join(cell.replace("|", "\\|") for cell in row))
-        for row in settings_rows(stage.load_settings())
-    ]
-    return "\n".join([f"## `{stage.kind}`", "", f"{stage.summary[0].upper()}{stage.summary[1:]}.", "", *rows, ""])
 
 
 def settings_rows(settings: type[Settings]) -> Iterator[tuple[str, str, str, str]]:

@@ -51,7 +51,7 @@ searching = typer.Typer()
 
 
 class Answer(NamedTuple):
-    """What was found for a query; `line` is where the query stands in its file, None for one of `--query`."""
+    """What was found for a query; `line` is the line of the query in its file, None for one of `--query`."""
 
     query: str
     line: int | None
@@ -170,7 +170,7 @@ def _check(
     if corpus is None and index is None:
         wrong = "expected CORPUS, from which an index is built, or --index DIR, which has one; found neither"
     elif corpus is None and rebuild:
-        wrong = "--rebuild: expected CORPUS, from which the index is built anew; found --index alone"
+        wrong = "--rebuild: expected CORPUS, from which the index is built again; found --index alone"
     elif any(not text.strip() for text in query):
         wrong = "--query: expected a text to look for, found an empty one"
     elif output and as_json:
@@ -217,7 +217,7 @@ def _place(queries: "Table | None", lines: list[int | None], row: int) -> str:
 
 
 def _sentences(queries: "Table") -> Iterator[tuple[str, int]]:
-    """The sentences of `--queries` with their lines; blank ones are left out and told."""
+    """The sentences of `--queries` with their lines; blank ones are skipped and counted."""
     from bertrelay.data.sentences import sentence_records
 
     blank = used = 0
@@ -230,8 +230,8 @@ def _sentences(queries: "Table") -> Iterator[tuple[str, int]]:
     if not used:
         raise RequestError(f"{queries.name}: expected texts to look for, found {blank:,} blank ones and no other")
     if blank:
-        told = "1 blank query has" if blank == 1 else f"{blank:,} blank queries have"
-        log(f"{queries.name}: {told} no answer")
+        blanks = "1 blank query has" if blank == 1 else f"{blank:,} blank queries have"
+        log(f"{queries.name}: {blanks} no answer")
 
 
 def _write(

@@ -212,7 +212,7 @@ class Request:
     computing: dict[str, Any]
 
     def shows_progress(self, sentences: int) -> bool:
-        """For long work, where it does not stand between the lines of the answer."""
+        """For long work, where it does not interrupt the lines of the answer."""
         return sentences >= ENOUGH_FOR_PROGRESS and not (self.outputs.on_standard_output and sys.stdout.isatty())
 
     def load(self) -> "SentenceEncoder":

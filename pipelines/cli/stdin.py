@@ -36,7 +36,7 @@ def check_dashes(arguments: Sequence[str]) -> None:
 def input_file(source: str, output: Path | None) -> Iterator[str]:
     """The name of the file to read for `source`: itself, or for `-` that of a private copy of standard input.
 
-    The copy stands beside `output`, or where temporary files do, and is removed in the end. Errors call it by its name.
+    The copy is beside `output`, or among temporary files, and is removed in the end. Errors call it by its name.
     """
     if source != DASH:
         yield source

@@ -129,19 +129,19 @@ def answer_pictures(folder: Path, with_text: bool = True) -> AnswerPictures | No
     slices, examples = read_json(folder / SLICES), read_json(folder / "examples.json")
     if slices is None or examples is None or "answer_words" not in slices:
         return None
-    told = {caption: slices[way] for way, caption in WAYS.items() if slices[way]}
+    by_caption = {caption: slices[way] for way, caption in WAYS.items() if slices[way]}
     return AnswerPictures(
         [ANSWER_MEASURES[name] for name in ("exact_match", "f1")],
-        [Curve(caption, _drawn(listed)) for caption, listed in told.items()],
-        [(caption, [_slice(each) for each in listed]) for caption, listed in told.items()],
+        [Curve(caption, _drawn(listed)) for caption, listed in by_caption.items()],
+        [(caption, [_slice(each) for each in listed]) for caption, listed in by_caption.items()],
         [_example(each, is_right=False) for each in examples["wrong"] if with_text],
         [_example(each, is_right=True) for each in examples["right"] if with_text],
     )
 
 
-def _slice(told: Mapping[str, Any]) -> Slice:
-    figures = [Figure(told[name], told.get(f"{name}_low"), told.get(f"{name}_high")) for name in ("exact_match", "f1")]
-    return told["name"], f"{told['questions']:,}", figures
+def _slice(each: Mapping[str, Any]) -> Slice:
+    figures = [Figure(each[name], each.get(f"{name}_low"), each.get(f"{name}_high")) for name in ("exact_match", "f1")]
+    return each["name"], f"{each['questions']:,}", figures
 
 
 def _drawn(listed: Sequence[Mapping[str, Any]]) -> str:
@@ -173,22 +173,22 @@ def _plot(axes: "Axes", listed: Sequence[Mapping[str, Any]]) -> None:
     axes.legend(frameon=False, fontsize=7)
 
 
-def _example(told: Mapping[str, Any], is_right: bool) -> Example:
+def _example(each: Mapping[str, Any], is_right: bool) -> Example:
     from domain.biomedical.page import marked, percent
 
-    passages = [marked(passage["text"], _marks(passage["marks"], is_right)) for passage in told["passages"]]
-    golds = " / ".join(dict.fromkeys(gold for gold in told["golds"] if gold))
-    return Example(told["question"], told["answer"], percent(told["probability"]), golds, passages)
+    passages = [marked(passage["text"], _marks(passage["marks"], is_right)) for passage in each["passages"]]
+    golds = " / ".join(dict.fromkeys(gold for gold in each["golds"] if gold))
+    return Example(each["question"], each["answer"], percent(each["probability"]), golds, passages)
 
 
 def _marks(listed: Sequence[Mapping[str, Any]], is_right: bool) -> list[Any]:
-    """The answer, and the right ones that stand elsewhere or are longer or shorter."""
+    """The answer, and the right ones that are elsewhere or longer or shorter."""
     from domain.biomedical.page import Mark
 
     answers = [(each["start"], each["end"]) for each in listed if each["kind"] == "answer"]
     golds = _joined((each["start"], each["end"]) for each in listed if each["kind"] == "gold")
-    told = ("right hue-2", "✓") if is_right else ("wrong hue-6", "✗")
-    found = [Mark(start, end, *told, "answered") for start, end in answers]
+    style = ("right hue-2", "✓") if is_right else ("wrong hue-6", "✗")
+    found = [Mark(start, end, *style, "answered") for start, end in answers]
     if is_right and found:
         return found
     return [*found, *(Mark(start, end, "gold hue-0", "gold", "right") for start, end in golds)]

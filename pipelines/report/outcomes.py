@@ -1,4 +1,4 @@
-"""What a stage that tells outcomes left behind, to what a report shows: curves, groups of patients, who is left out."""
+"""What stages that predict clinical outcomes wrote, as the report shows it: curves, patient groups, exclusions."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,8 +25,8 @@ GROUP_FIGURES = {"auroc": "AUROC", "auprc": "AUPRC", "prevalence": "prevalence"}
 MEANS = {"mean_calibrated": "mean calibrated probability", "mean_probability": "mean probability"}
 """The first of tasks that are calibrated, the second of labels."""
 CALIBRATION_FIGURES = {
-    f"{name}{when}": f"{told}, {'before' if when else 'after'}"
-    for name, told in (
+    f"{name}{when}": f"{title}, {'before' if when else 'after'}"
+    for name, title in (
         ("observed_expected", "observed/expected"),
         ("calibration_slope", "slope"),
         ("calibration_intercept", "intercept"),
@@ -48,7 +48,7 @@ class ReadmissionPictures:
     calibration: the same of the calibration before and after the recalibration; nothing where there is none.
     figures, calibration_figures: what these figures are called.
     alarms: what the alarm threshold rests on; empty where nothing is known of it.
-    confusion: of a task with classes, a class with how often it was taken for each; a dash where the row is not told.
+    confusion: of a task with classes, a class with how often it was taken for each; a dash where the row is withheld.
     """
 
     curves: list[Curve]
@@ -114,8 +114,8 @@ def _curves(found: Mapping[str, Any]) -> list[Curve]:
     prevalence, outcome = found["prevalence"], found.get("outcome", "readmitted")
     named = in_words(outcome)
     level, slope = (prevalence, prevalence), (0.0, 1.0)
-    told = {name: found["calibration"][name] for name in CALIBRATIONS if name in found["calibration"]}
-    calibration = {name: [*map(_with_interval, points)] for name, points in told.items()}
+    title = {name: found["calibration"][name] for name in CALIBRATIONS if name in found["calibration"]}
+    calibration = {name: [*map(_with_interval, points)] for name, points in title.items()}
     return [
         Curve("ROC", _drawn(found["roc"], "false positive rate", "recall", slope)),
         Curve("Precision and recall", _drawn(found["precision_recall"], "recall", "precision", level)),
@@ -141,7 +141,7 @@ def _reading(found: Mapping[str, Any], groups: Mapping[str, str]) -> Iterator[Cu
     of_whom = f" ({count:,} admissions of several chunks)" if (count := found.get("read_in_parts")) else ""
     read = "share of the chunks read"
     yield Curve(f"AUROC as more of the note is read{of_whom}", _drawn({"": line("auroc")}, read, "AUROC"))
-    means = {told: line(name) for name, told in groups.items()}
+    means = {title: line(name) for name, title in groups.items()}
     yield Curve(f"P as more of the note is read{of_whom}", _drawn(means, read, "mean P"))
 
 
@@ -174,8 +174,8 @@ def _plot(
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         marker = "o" if len(points) <= POINTS_WITH_MARKS else ""
         xs, ys = [point[0] for point in points], [point[1] for point in points]
-        told = name.replace(reader, NAMES.get(reader, reader), 1) or None
-        axes.plot(xs, ys, color=colour, linestyle=dashes, marker=marker, markersize=3, linewidth=1.4, label=told)
+        title = name.replace(reader, NAMES.get(reader, reader), 1) or None
+        axes.plot(xs, ys, color=colour, linestyle=dashes, marker=marker, markersize=3, linewidth=1.4, label=title)
         for x, _, low, high in (point for point in points if len(point) == 4):
             axes.vlines(x, low, high, color=colour, linewidth=1.2)
     plain(axes)
@@ -188,9 +188,9 @@ def _plot(
         axes.legend(frameon=False, fontsize=7)
 
 
-def _group(told: Mapping[str, Any], names: Iterable[str]) -> Group:
-    if told["suppressed"]:
-        return told["characteristic"], f"{told['suppressed']} small groups, not shown", "", []
-    figures = told["figures"]
+def _group(each: Mapping[str, Any], names: Iterable[str]) -> Group:
+    if each["suppressed"]:
+        return each["characteristic"], f"{each['suppressed']} small groups, not shown", "", []
+    figures = each["figures"]
     found = [Figure(figures.get(name), figures.get(f"{name}_low"), figures.get(f"{name}_high")) for name in names]
-    return told["characteristic"], told["group"], f"{told['admissions']:,}", found
+    return each["characteristic"], each["group"], f"{each['admissions']:,}", found

@@ -25,7 +25,7 @@ SIMILARITY = "similarity.json"
 
 @dataclass(frozen=True)
 class FinishedStage:
-    """A stage, for one seed where it is repeated, as its folder tells of it."""
+    """A stage, for one seed where it is repeated, as its folder has it."""
 
     name: str
     seed: str
@@ -96,7 +96,7 @@ def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[st
     environment.filters |= {"duration": duration, "day": day}
     quoted = [stage for stage in stages if stage.name not in withheld]
     entities = [(stage, found) for stage in stages if (found := entity_pictures(stage.folder, stage in quoted))]
-    answers = [(stage, told) for stage in stages if (told := answer_pictures(stage.folder, stage in quoted))]
+    answers = [(stage, scored) for stage in stages if (scored := answer_pictures(stage.folder, stage in quoted))]
     return environment.get_template(TEMPLATE).render(
         recipe=run_folder.resolve().name,
         stages=stages,

@@ -272,7 +272,7 @@ def test_killed_in_every_way_and_by_other_processes_it_goes_on_to_the_same_bytes
         _, told = stopped.communicate(timeout=60)
         assert stopped.returncode == 128 + number
         assert are_gone(workers)
-        assert told.count(f"stopped by {number.name}; the same command goes on from here") == 1
+        assert told.count(f"stopped by {number.name}; the same command resumes from here") == 1
         assert "Traceback" not in told
         done = shards_done(folder)
 

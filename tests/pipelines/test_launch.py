@@ -113,7 +113,7 @@ def test_a_worker_that_lost_another_is_not_taken_at_its_word(monkeypatch):
 
 def test_a_worker_that_was_killed_is_spoken_for(capsys):
     assert in_two("import os\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)") == 137
-    told = "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command goes on from what is done"
+    told = "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command resumes from what is done"
     assert capsys.readouterr().err == f"{told}\n"
 
 

@@ -158,7 +158,7 @@ def test_what_was_begun_is_resumed_and_an_empty_beginning_is_not(relay, runs):
     latest = (runs / "relay/aside/latest").resolve()
     partial = latest.rename(latest.with_name(latest.name + ".partial"))
     (partial / "done.json").unlink()
-    assert planned(relay, runs)["aside"] == ("RESUME", "begun and not finished")
+    assert planned(relay, runs)["aside"] == ("RESUME", "started and not finished")
     for path in [*partial.glob("model/*"), *partial.glob("m*")]:
         path.rmdir() if path.is_dir() else path.unlink()
     assert planned(relay, runs)["aside"] == ("RUN", "first time")
@@ -169,7 +169,7 @@ def test_force_says_that_what_was_begun_is_lost(relay, runs):
     latest = (runs / "relay/aside/latest").resolve()
     latest.rename(latest.with_name(latest.name + ".partial"))
     found = planned(relay, runs, choice=StageChoice(force=("aside",)))["aside"]
-    assert found == ("RUN", "forced: it begins anew", "what is begun of it is removed; without --force it would go on")
+    assert found == ("RUN", "forced: it restarts", "unfinished work is removed; without --force it would resume")
 
 
 def test_what_other_settings_left_unfinished_is_told_with_its_size_and_stays(relay, runs):
@@ -192,7 +192,7 @@ def test_what_other_settings_left_unfinished_is_told_with_its_size_and_stays(rel
 def test_force_and_only_choose_stages_and_unknown_ones_are_refused(relay, runs):
     go(relay, runs)
     forced = planned(relay, runs, choice=StageChoice(force=("student",)))["student"]
-    assert forced == ("RUN", "forced: it begins anew")
+    assert forced == ("RUN", "forced: it restarts")
     assert list(planned(relay, runs, choice=StageChoice(only=("student",)))) == ["teacher", "student"]
     for choice in (StageChoice(only=("studnet",)), StageChoice(force=("studnet",))):
         with pytest.raises(RequestError, match='did you mean "student"'):
@@ -266,7 +266,7 @@ def test_what_a_machine_of_another_precision_began_goes_on_in_that_precision(rel
     (partial / "work").mkdir(parents=True)
     (partial / "work" / "checkpoint").write_text("half")
     machine("fp32")
-    assert planned(relay, runs)["aside"] == ("RESUME", "begun and not finished")
+    assert planned(relay, runs)["aside"] == ("RESUME", "started and not finished")
     go(relay, runs, only=("aside",))
     assert seen == ["bf16"]
     assert planned(relay, runs, choice=StageChoice(force=("aside",)))["aside"][0] == "RUN"

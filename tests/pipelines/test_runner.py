@@ -198,7 +198,7 @@ def test_a_signal_stops_with_a_word_and_the_run_can_go_on(write_recipe, runs, st
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == code
-    assert f"[slow] stopped by {number.name}; the same command goes on from here" in err
+    assert f"[slow] stopped by {number.name}; the same command resumes from here" in err
     assert "Traceback" not in err
     assert actions(go(path, runs)) == {"slow": "RESUME"}
 
@@ -210,7 +210,7 @@ def test_a_stopped_run_with_force_says_to_leave_it_out(write_recipe, runs, start
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
-    assert err.endswith("Leave --force out when you go on: with it, slow would begin anew.\n")
+    assert err.endswith("Leave --force out to resume: with it, slow would restart.\n")
     assert actions(go(path, runs)) == {"slow": "RESUME"}
 
 

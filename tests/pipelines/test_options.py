@@ -1,0 +1,85 @@
+"""Options that derive from settings: one declaration for recipes and the command line."""
+
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+from pydantic import Field
+from typer.testing import CliRunner
+
+from bertrelay.settings import ModelSource, Positive, Settings
+from pipelines.cli.options import command
+from pipelines.registry import REGISTRY
+from pipelines.settings_table import described, settings_lines, settings_rows
+
+
+class Sizes(Settings):
+    """What a test trains.
+
+    layers: how many layers, of which
+        each has heads.
+    kind, name: two of one text.
+    """
+
+    layers: Positive = 3
+    rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    kind: Literal["small", "large"] = "small"
+    name: str = "model"
+    cased: bool = False
+    base: ModelSource
+    sets: list[str] = Field(default=[])
+    dim: int = Field(default=8, description="Size of a vector.")
+
+
+@pytest.fixture
+def given():
+    """A command with all fields of `Sizes`: what its function gets for some arguments."""
+    app, calls = typer.Typer(), []
+
+    @command(app, Sizes, *Sizes.model_fields, names={"sets": "--set", "layers": "-l"})
+    def train(source: str, **options: Any) -> None:
+        calls.append({"source": source, **options})
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, [*map(str, arguments)])
+        return calls.pop() if calls else result.output
+
+    return run
+
+
+def test_options_have_the_defaults_and_types_of_the_settings(given):
+    assert given("in", "--base", "a/b") == {
+        "source": "in",
+        "layers": 3,
+        "rate": None,
+        "kind": "small",
+        "name": "model",
+        "cased": False,
+        "base": "a/b",
+        "sets": [],
+        "dim": 8,
+    }
+    found = given("in", "--base", "b", "-l", 2, "--rate", 0.5, "--kind", "large", "--cased", "--set", "x", "--set", "y")
+    assert (found["layers"], found["rate"], found["kind"], found["cased"]) == (2, 0.5, "large", True)
+    assert found["sets"] == ["x", "y"]
+
+
+@pytest.mark.parametrize("wrong", [["-l", 0], ["--rate", 1.5], ["--kind", "huge"], []])
+def test_options_have_the_limits_choices_and_requirements_of_the_settings(given, wrong):
+    base = ["--base", "b"] if wrong else []
+    assert "Usage" in given("in", *base, *wrong)
+
+
+def test_help_has_the_descriptions_of_the_settings(given):
+    assert described(Sizes)["layers"] == "How many layers, of which each has heads."
+    assert described(Sizes)["dim"] == "Size of a vector."
+    assert "two of one text" in given("--help") or "Two of one text" in given("--help")
+    assert list(settings_rows(Sizes))[2] == ("kind", "small or large", "small", "two of one text.")
+
+
+def test_a_stage_is_printed_with_its_settings_as_a_recipe_writes_them():
+    (stage,) = (each for each in REGISTRY if each.kind == "students.mine")
+    head, *lines = settings_lines(stage)
+    assert head == f"students.mine: {stage.summary}"
+    assert [line.split()[0] for line in lines if line.startswith("\n")] == list(stage.load_settings().model_fields)
+    assert any("method" in line and "auto or exact or approximate" in line for line in lines)
