@@ -3,10 +3,12 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from filelock import FileLock
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import ReadBlock, SentenceScan, as_table, block_reader, scan
@@ -25,7 +27,7 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, fr
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode_blocks
-from bertrelay.files import check_output, output_lock, read_json, refuse_symlink, write_json
+from bertrelay.files import check_output, output_lock, read_json, refuse_symlink, write_error, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import Bar, log
@@ -143,26 +145,46 @@ def fill_vectors(
     shards = _shards(rows, path, process_group)
     precision = resolve_precision(precision, encoder.device)
     manifest, kept = _manifest(encoder, rows, key, prompt_name, precision), _manifest_path(path)
-    if from_main(path.is_file() and read_json(kept) == manifest, process_group):
-        return 0
-    if process_group.is_main:
-        refuse_symlink(path)
-        kept.unlink(missing_ok=True)
-        path.unlink(missing_ok=True)  # of another model or input
-    shards.begin(manifest)
-    missing = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens, description, place)
-    if process_group.is_main:
-        write_vectors(path, each_block(shards.complete()), rows, encoder.dim, read_block)
-        write_json(kept, manifest)
-        shards.remove()
-    wait_for_all(process_group)
+    with _locked(path) if process_group.is_main else nullcontext():
+        if from_main(path.is_file() and read_json(kept) == manifest, process_group):
+            return 0
+        if process_group.is_main:
+            refuse_symlink(path)
+            kept.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # of another model or input
+        shards.begin(manifest)
+        missing = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens, description, place)
+        if process_group.is_main:
+            write_vectors(path, each_block(shards.complete()), rows, encoder.dim, read_block)
+            write_json(kept, manifest)
+            shards.remove()
+        wait_for_all(process_group)
     return missing
 
 
 def forget_manifest(path: Path) -> None:
     """Removes what `fill_vectors` keeps beside `path`, when the vectors are of use without it."""
-    _manifest_path(path).unlink(missing_ok=True)
+    for beside in (_manifest_path(path), _lock_path(path)):
+        beside.unlink(missing_ok=True)
     Shards(path, []).remove()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Waits for another run that computes the same vectors: a cache serves several."""
+    lock = FileLock(_lock_path(path))
+    try:
+        lock.acquire()
+    except OSError as error:
+        raise write_error(path, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
 
 
 def _manifest_path(path: Path) -> Path:

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,9 +70,23 @@ def test_a_finished_file_is_not_filled_again_unless_something_changed(
     assert blocks_filled(make_encoder(), "other key") == 8
     assert blocks_filled(make_encoder(pooling=["cls", "mean"]), "other key") == 8
     assert open_vectors(tmp_path / "v.npy").shape == (61, 32)
-    assert {path.name for path in tmp_path.iterdir()} == {"v.npy", "v.npy.manifest.json"}
+    assert {path.name for path in tmp_path.iterdir()} >= {"v.npy", "v.npy.manifest.json"}
     forget_manifest(tmp_path / "v.npy")
     assert {path.name for path in tmp_path.iterdir()} == {"v.npy"}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_of_two_runs_at_once_the_second_waits_and_computes_nothing(
+    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
+) -> None:
+    encoder, texts = make_encoder(), Texts(many)
+
+    def run_once(_: int) -> int:
+        return fill_vectors(encoder, texts, len(many), tmp_path / "v.npy", "key", precision="fp32")
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(run_once, range(2))) == [0, 61]
+    assert len(texts.asked) == 8
 
 
 KILLED = """
