@@ -16,7 +16,7 @@ from typing import Any
 
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
-from pipelines.samples.notes import Note, late_notes_of, masked_as_in_iv, notes_of, wordings
+from pipelines.samples.notes import HospitalNote, late_notes_of, masked_as_in_iv, notes_of, wordings
 from pipelines.samples.patients import Stay, Subject, draw_subject, problems
 from pipelines.samples.settings import HospitalSettings
 from pipelines.samples.templates import load
@@ -107,7 +107,9 @@ def _rows(settings: HospitalSettings, number: int) -> Iterator[tuple[str, Row]]:
             yield "risk", {**ids, "hadm_id": stay.hadm_id, "true_risk": f"{stay.prognosis.risk:.6f}"}
 
 
-def _records(random: Random, subject: Subject, notes: Iterable[Note], version: str) -> Iterator[tuple[str, Row]]:
+def _records(
+    random: Random, subject: Subject, notes: Iterable[HospitalNote], version: str
+) -> Iterator[tuple[str, Row]]:
     """The rows of a patient in the tables of one form."""
     form, is_iii = load("hospital")[f"MIMIC-{version}"], version == "III"
     tables = {table.rpartition("/")[2].lower(): table for table in form["tables"]}
@@ -169,7 +171,7 @@ def _discharge_location(random: Random, stay: Stay) -> str:
     return "SHORT TERM HOSPITAL" if stay.transferred else random.choice(("HOME", "HOME HEALTH CARE", "SNF"))
 
 
-def _note_iii(random: Random, note: Note) -> Row:
+def _note_iii(random: Random, note: HospitalNote) -> Row:
     time = _time(note.charted) if note.has_time else None
     return {
         "row_id": note.row_id,
@@ -185,7 +187,7 @@ def _note_iii(random: Random, note: Note) -> Row:
     }
 
 
-def _note_iv(subject: Subject, note: Note, number: int) -> tuple[str, Row]:
+def _note_iv(subject: Subject, note: HospitalNote, number: int) -> tuple[str, Row]:
     """Reports are charted by day, as the real ones are."""
     short = {"report": "DS", "addendum": "AD"}.get(note.kind, "RR")
     return "note/radiology" if short == "RR" else "note/discharge", {

@@ -48,7 +48,7 @@ MASK = re.compile(r"\[\*\*[^*]*\*\*\]")
 
 
 @dataclass(frozen=True)
-class Note:
+class HospitalNote:
     """One note.
 
     hadm_id: None for a note that belongs to no stay.
@@ -74,7 +74,7 @@ def wordings(name: str) -> Any:
     return next(table[name] for table in tables if name in table)
 
 
-def notes_of(random: Random, subject: Subject, words: int, early: bool) -> list[Note]:
+def notes_of(random: Random, subject: Subject, words: int, early: bool) -> list[HospitalNote]:
     """All notes of a patient in no order; `early` ones beside reports and radiology, where MIMIC-III has them."""
     notes = [note for stay in subject.stays for note in _of_stay(random, subject, stay, words, early)]
     if random.random() < NO_STAY:
@@ -83,10 +83,10 @@ def notes_of(random: Random, subject: Subject, words: int, early: bool) -> list[
     return notes
 
 
-def late_notes_of(random: Random, subject: Subject) -> Iterator[Note]:
+def late_notes_of(random: Random, subject: Subject) -> Iterator[HospitalNote]:
     """Reports and addenda that give the outcome away: from three days after the discharge on, or after the next stay.
 
-    Nobody has them at the discharge, so a model that reads them looks better than it is.
+    Nobody has them at the discharge, so a model that reads them scores better than it can in use.
     """
     ends = accumulate((stay.discharged for stay in subject.stays), max)
     begins = (*(stay.admitted for stay in subject.stays[1:]), None)
@@ -105,7 +105,7 @@ def late_notes_of(random: Random, subject: Subject) -> Iterator[Note]:
         yield replace(note, row_id=LATE_ROW_ID + stay.hadm_id)
 
 
-def _of_stay(random: Random, subject: Subject, stay: Stay, words: int, early: bool) -> Iterator[Note]:
+def _of_stay(random: Random, subject: Subject, stay: Stay, words: int, early: bool) -> Iterator[HospitalNote]:
     if stay.kind == "donor":
         return
     if stay.kind == "newborn":
@@ -118,16 +118,16 @@ def _of_stay(random: Random, subject: Subject, stay: Stay, words: int, early: bo
         charted = stay.admitted + (stay.discharged - stay.admitted) * random.random()
         findings = prose(_sampled(random, "radiology", 3, charted))
         text = f"CHEST, PORTABLE\nREASON: {stay.problem.complaint}\nFINDINGS: {findings}\n"
-        yield Note(stay.hadm_id, "radiology", "Radiology", "CHEST (PORTABLE AP)", charted, text)
+        yield HospitalNote(stay.hadm_id, "radiology", "Radiology", "CHEST (PORTABLE AP)", charted, text)
     if early:
         yield from _care(random, stay, statements(random, present))
         if random.random() < TRACING:
             category = random.choice(("ECG", "Echo"))
             text = prose(_filled(random, wordings("ecg"), stay.admitted)) + "\n"
-            yield Note(stay.hadm_id, "tracing", category, "Report", stay.admitted, text, has_time=False)
+            yield HospitalNote(stay.hadm_id, "tracing", category, "Report", stay.admitted, text, has_time=False)
 
 
-def _reports(random: Random, subject: Subject, stay: Stay, stated: Sequence[str], words: int) -> Iterator[Note]:
+def _reports(random: Random, subject: Subject, stay: Stay, stated: Sequence[str], words: int) -> Iterator[HospitalNote]:
     """One discharge report; or two, or one and an addendum, which then share the statements among them."""
     chance = random.random()
     shared = chance < SECOND_REPORT + ADDENDUM
@@ -143,11 +143,11 @@ def _reports(random: Random, subject: Subject, stay: Stay, stated: Sequence[str]
         yield _report(stay, day, f"Addendum:\n{prose(_filled(random, lines, stay.discharged))}\n", "addendum")
 
 
-def _report(stay: Stay, charted: datetime, text: str, kind: NoteKind = "report") -> Note:
-    return Note(stay.hadm_id, kind, "Discharge summary", kind.capitalize(), charted, text, has_time=False)
+def _report(stay: Stay, charted: datetime, text: str, kind: NoteKind = "report") -> HospitalNote:
+    return HospitalNote(stay.hadm_id, kind, "Discharge summary", kind.capitalize(), charted, text, has_time=False)
 
 
-def _care(random: Random, stay: Stay, stated: Sequence[str]) -> Iterator[Note]:
+def _care(random: Random, stay: Stay, stated: Sequence[str]) -> Iterator[HospitalNote]:
     """Notes of nurses and physicians: those of the first day share all statements among them."""
     days = (stay.discharged - stay.admitted) / timedelta(days=1)
     early = random.randint(1, 3)
@@ -163,11 +163,11 @@ def _care(random: Random, stay: Stay, stated: Sequence[str]) -> Iterator[Note]:
         yield replace(_care_note(random, stay, "Nursing", random.uniform(1, 10), text), is_error=True)
 
 
-def _care_note(random: Random, stay: Stay, category: str, hours: float, text: str) -> Note:
+def _care_note(random: Random, stay: Stay, category: str, hours: float, text: str) -> HospitalNote:
     has_time = hours < 23 or random.random() >= NO_TIME
     charted = stay.admitted + timedelta(minutes=int(hours * 60))
     description = "Report" if category == "Nursing/other" else f"{category.strip()} Progress Note"
-    return Note(stay.hadm_id, "care", category, description, charted, text, has_time)
+    return HospitalNote(stay.hadm_id, "care", category, description, charted, text, has_time)
 
 
 def _care_text(random: Random, stay: Stay, stated: Sequence[str], opening: bool) -> str:
@@ -180,14 +180,14 @@ def _care_text(random: Random, stay: Stay, stated: Sequence[str], opening: bool)
     return f"{admitted if opening else ''}{_vitals(random)}\n{prose(body)}\n"
 
 
-def _of_no_stay(random: Random, last: Stay) -> Note:
+def _of_no_stay(random: Random, last: Stay) -> HospitalNote:
     """A note between stays, or one whose stay nobody wrote down."""
     charted = last.admitted + timedelta(hours=random.randint(-900, 900))
     text = prose(_sampled(random, "radiology", 3, charted)) + "\n"
-    return Note(None, "radiology", "Radiology", "CHEST (PA & LAT)", charted, text)
+    return HospitalNote(None, "radiology", "Radiology", "CHEST (PA & LAT)", charted, text)
 
 
-def _of_newborn(random: Random, stay: Stay) -> Iterator[Note]:
+def _of_newborn(random: Random, stay: Stay) -> Iterator[HospitalNote]:
     lines = _sampled(random, "newborn", 4, stay.discharged)
     yield _report(stay, stay.discharged, f"Newborn Care:\n{prose(lines)}\n")
     for _ in range(2):

@@ -2,7 +2,7 @@
 
 Which words are an entity, and of which type, follows from the sentence alone: a name may be met in training and again
 in a test, or be coined for one abstract. Names are coordinated, introduced with their abbreviation and afterwards
-written by it, and stand beside what looks like them: cell lines, trials, scores, authors, and words that are a name
+written by it, and occur beside what looks like them: cell lines, trials, scores, authors, and words that are a name
 elsewhere. The names and numbers that answer a question occur elsewhere in its context, and some questions are about a
 sentence that the context lacks.
 """
@@ -446,7 +446,7 @@ def _worded(question: str, cast: dict[str, Name]) -> str:
 
 
 def answer_spans(sentence: Sentence, part: str) -> Iterator[tuple[int, str]]:
-    """Where a part of its template stands in a sentence, and its text; without a final abbreviation as well.
+    """Where a part of its template is in a sentence, and its text; without a final abbreviation as well.
 
     Roles of `part` are in lower case.
     """

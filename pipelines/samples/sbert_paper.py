@@ -10,7 +10,7 @@ from typing import Any
 
 from bertrelay.stage import Metrics, StageContext
 from pipelines.samples.meanings import Meaning, kinds, render, verbs
-from pipelines.samples.sentences import Source, draw_labelled, draw_scored, draw_triplets
+from pipelines.samples.sentences import Meanings, draw_labelled, draw_scored, draw_triplets
 from pipelines.samples.settings import SbertPaperSettings
 from teachers.evaluation.settings import ARGUMENT_COLUMNS, FOLDED, SPLIT, TOPICS, TRIPLET, YEARS
 
@@ -44,7 +44,7 @@ def run(settings: SbertPaperSettings, context: StageContext) -> Metrics:
 
 def write_sbert_paper(folder: Path, settings: SbertPaperSettings) -> dict[str, int]:
     """Writes all files below `folder`, a function of `settings` alone; rows by file."""
-    source, counts = Source(settings.seed), dict[str, int]()
+    source, counts = Meanings(settings.seed), dict[str, int]()
     for groups in ((_years, _similarity, _classification, _arguments), (_sections, _inference)):
         files = [file for group in groups for file in group(source, settings)]
         # Rows that a generator yields are drawn only now.
@@ -52,7 +52,7 @@ def write_sbert_paper(folder: Path, settings: SbertPaperSettings) -> dict[str, i
     return counts | {"glove.txt": _write_word_vectors(folder, settings.seed)}
 
 
-def _years(source: Source, settings: SbertPaperSettings) -> Iterator[File]:
+def _years(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
     """For each subset of a year a file of sentences and a file of gold scores, line by line."""
     for year, subsets in YEARS.items():
         for subset in subsets:
@@ -64,7 +64,7 @@ def _years(source: Source, settings: SbertPaperSettings) -> Iterator[File]:
             yield f"STS/{year}-en-test/{prefix}.gs.{subset}.txt", [(gold,) for gold in golds], "\t"
 
 
-def _similarity(source: Source, settings: SbertPaperSettings) -> Iterator[File]:
+def _similarity(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
     """The STS benchmark and SICK, with their parts."""
     sizes = {"test": settings.sts, "dev": settings.sts, "train": settings.train}
     for part, size in sizes.items():
@@ -75,13 +75,13 @@ def _similarity(source: Source, settings: SbertPaperSettings) -> Iterator[File]:
         yield f"SICK/SICK_{part}.txt", _sick(source, sizes[like]), "\t"
 
 
-def _sick(source: Source, count: int) -> Rows:
+def _sick(source: Meanings, count: int) -> Rows:
     yield "pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"
     for number, (first, second, label) in enumerate(draw_labelled(source, count), 1):
         yield number, render(first, "en"), render(second, "en"), RELATEDNESS[label], label.upper()
 
 
-def _classification(source: Source, settings: SbertPaperSettings) -> Iterator[File]:
+def _classification(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
     for name, files in FOLDED.items():
         for file, rows in zip(files.values(), _by_class(source, name, settings.classes), strict=True):
             yield f"{name}/{file}", rows, "\t"
@@ -94,7 +94,7 @@ def _classification(source: Source, settings: SbertPaperSettings) -> Iterator[Fi
         yield f"MRPC/{file}", _paraphrases(source, 2 * settings.classes), "\t"
 
 
-def _by_class(source: Source, name: str, count: int) -> tuple[list[tuple[str]], list[tuple[str]]]:
+def _by_class(source: Meanings, name: str, count: int) -> tuple[list[tuple[str]], list[tuple[str]]]:
     """`count` sentences of each class of the classification `name`, the one that its condition holds for first."""
     found: dict[bool, list[tuple[str]]] = {True: [], False: []}
     while min(map(len, found.values())) < count:
@@ -108,18 +108,18 @@ def _question(meaning: Meaning) -> tuple[str, str]:
     return QUESTIONS[list(verbs()).index(meaning.main.verb) % len(QUESTIONS)], render(meaning, "en")
 
 
-def _paraphrases(source: Source, count: int) -> Rows:
+def _paraphrases(source: Meanings, count: int) -> Rows:
     yield "Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"
     for number, (first, second, score) in enumerate(_scored(source, count)):
         yield int(score >= PARAPHRASE), 2 * number, 2 * number + 1, first, second
 
 
-def _arguments(source: Source, settings: SbertPaperSettings) -> Iterator[File]:
+def _arguments(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
     for file in TOPICS.values():
         yield f"AFS/{file}", _facets(source, settings.sts), ","
 
 
-def _facets(source: Source, count: int) -> Rows:
+def _facets(source: Meanings, count: int) -> Rows:
     named = {place: name for name, place in ARGUMENT_COLUMNS.items()}
     places = range(max(named) + 1)
     yield [named.get(place, f"column_{place}") for place in places]
@@ -129,13 +129,13 @@ def _facets(source: Source, count: int) -> Rows:
         yield [values.get(named.get(place, ""), "") for place in places]
 
 
-def _sections(source: Source, settings: SbertPaperSettings) -> Iterator[File]:
+def _sections(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
     for part, count in {"test": settings.sts, "validation": settings.sts, "train": settings.train}.items():
         rows = [[render(meaning, "en") for meaning in triplet] for triplet in draw_triplets(source, count)]
         yield f"wikipedia-sections/{part}.csv", [TRIPLET, *rows], ","
 
 
-def _inference(source: Source, settings: SbertPaperSettings) -> Iterator[File]:
+def _inference(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
     """SNLI and MultiNLI, whose two dev parts are of the genres of the training part and of others."""
     for corpus, part in (
         ("snli", "dev"),
@@ -154,7 +154,7 @@ def _sentences(first: Any, second: Any) -> dict[str, str]:
     return {"sentence1": render(first, "en"), "sentence2": render(second, "en")}
 
 
-def _scored(source: Source, count: int) -> list[tuple[str, str, float]]:
+def _scored(source: Meanings, count: int) -> list[tuple[str, str, float]]:
     return [(render(first, "en"), render(second, "en"), score) for first, second, score in draw_scored(source, count)]
 
 

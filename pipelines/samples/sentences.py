@@ -69,7 +69,7 @@ def run(settings: SampleSettings, context: StageContext) -> Metrics:
 def write_samples(folder: Path, settings: SampleSettings) -> dict[str, int]:
     """Writes all sample files into `folder`, a function of `settings` alone; rows by file name."""
     folder.mkdir(parents=True, exist_ok=True)
-    source = Source(settings.seed)
+    source = Meanings(settings.seed)
     parts: dict[str, Items] = {
         "parallel.test": source.hold_out(draw_single(source, settings.parallel_test)),
         "sts.test": source.hold_out(draw_scored(source, settings.sts // 6)),
@@ -105,7 +105,7 @@ def _cells(part: Meaning | str | float, languages: Row) -> Iterable[str]:
 def write_plain_files(folder: Path, seed: int, sentences: int = PLAIN_SENTENCES) -> dict[str, int]:
     """Writes sentences line by line in three languages, queries, and the lines that are translations; rows by name."""
     folder.mkdir(parents=True, exist_ok=True)
-    meanings = [meaning for (meaning,) in draw_single(Source(seed), sentences)]
+    meanings = [meaning for (meaning,) in draw_single(Meanings(seed), sentences)]
     lines = {name: [render(meaning, language) for meaning in meanings] for name, language in PLAIN_FILES.items()}
     lines["questions.txt"] = lines["english.txt"][:QUERIES]
     for name, each in lines.items():
@@ -115,7 +115,7 @@ def write_plain_files(folder: Path, seed: int, sentences: int = PLAIN_SENTENCES)
     return {name: len(each) for name, each in lines.items()} | {"pairs.tsv": sentences}
 
 
-class Source:
+class Meanings:
     """New meanings without end, each only once and none that is held out."""
 
     def __init__(self, seed: int) -> None:
@@ -146,12 +146,12 @@ class Source:
                     yield drawn
 
 
-def draw_single(source: Source, count: int) -> list[tuple[Meaning]]:
+def draw_single(source: Meanings, count: int) -> list[tuple[Meaning]]:
     """`count` new meanings, for parallel sentences."""
     return [(source.new(),) for _ in range(count)]
 
 
-def draw_labelled(source: Source, count: int) -> list[tuple[Meaning, Meaning, str]]:
+def draw_labelled(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, str]]:
     """`count` premises and hypotheses; the labels follow one another, so each has a third."""
     drawn: list[tuple[Meaning, Meaning, str]] = []
     while len(drawn) < count:
@@ -195,7 +195,7 @@ def _contradicting(premise: Meaning, random: Random) -> Meaning | None:
     return pick(random, edit(premise) or negated(premise), unlike=premise)
 
 
-def draw_scored(source: Source, count: int) -> list[tuple[Meaning, Meaning, float]]:
+def draw_scored(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, float]]:
     """`count` pairs from nought to five edits apart, and some unrelated ones, with their similarity."""
     drawn: list[tuple[Meaning, Meaning, float]] = []
     while len(drawn) < count:
@@ -206,7 +206,7 @@ def draw_scored(source: Source, count: int) -> list[tuple[Meaning, Meaning, floa
     return drawn
 
 
-def draw_triplets(source: Source, count: int) -> list[tuple[Meaning, Meaning, Meaning]]:
+def draw_triplets(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, Meaning]]:
     """`count` anchors, each with something similar and something less similar."""
     drawn: list[tuple[Meaning, Meaning, Meaning]] = []
     while len(drawn) < count:

@@ -24,7 +24,7 @@ from pipelines.samples.meanings import (
     translations,
     verbs,
 )
-from pipelines.samples.sentences import Source, run, write_plain_files, write_samples
+from pipelines.samples.sentences import Meanings, run, write_plain_files, write_samples
 from pipelines.samples.settings import SampleSettings
 from pipelines.samples.templates import Rules, load
 
@@ -232,7 +232,7 @@ def test_an_unknown_name_in_a_rule_is_named() -> None:
 
 
 def test_every_meaning_has_sentences_of_its_own_in_every_language() -> None:
-    source = Source(seed=3)
+    source = Meanings(seed=3)
     drawn = [translations(source.new()) for _ in range(2000)]
     for in_one_language in zip(*drawn, strict=True):
         assert len(set(in_one_language)) == len(drawn)
@@ -318,7 +318,7 @@ def test_similarity_is_the_share_of_what_is_expressed() -> None:
 
 
 def test_similarity_is_symmetric_and_five_for_the_same_alone() -> None:
-    source = Source(seed=11)
+    source = Meanings(seed=11)
     drawn = [source.new() for _ in range(300)]
     for first, second in pairwise(drawn):
         assert similarity(first, second) == similarity(second, first)
