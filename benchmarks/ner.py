@@ -134,7 +134,7 @@ def main() -> None:
             DEFAULT: partial(train_peer, bench, False),
             BF16: partial(train_peer, bench, True),
         }
-        answers = train_in_turns(works, options, ["f1", "precision", "recall"])
+        answers = train_in_turns(works, options, ["f1"])
     finish(options, claims(answers) if len(answers) == len(names) else [], trainings=answers)
 
 

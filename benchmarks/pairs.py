@@ -61,7 +61,7 @@ def measure(options: Namespace, sentences: list[str], encoder: SentenceEncoder) 
     pairs = [tuple(chance.sample(sentences, 2)) for _ in range(options.cross_pairs)]
     works: dict[str, Callable[[int], Answer]] = {
         PAIR: lambda _: encode_and_compare(encoder, sentences),
-        CROSS: lambda _: {"seconds": timed(cross.score, pairs)[1]},
+        CROSS: lambda _: {"seconds": timed(cross.predict, pairs)[1]},
         UNSORTED: lambda _: {"seconds": timed(encode_in_batches, encoder, sentences, False)[1]},
         SORTED: lambda _: {"seconds": timed(encode_in_batches, encoder, sentences, True)[1]},
     }

@@ -1,0 +1,235 @@
+"""README's commands and the examples of docs/api.md run as typed, on tiny models; what the pages name exists."""
+
+import re
+import shlex
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from bertrelay.evaluation import statistics
+from domain.biomedical.ner import model as ner
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.qa import model as qa
+from domain.clinical import classifier
+from domain.clinical.settings import ChunkSettings, OutcomeModelSettings
+from pipelines.cli.app import app
+from pipelines.recipe import read_recipe
+from pipelines.registry import REGISTRY
+from pipelines.samples.hospital import write_hospitals, write_terms
+from pipelines.samples.papers import write_entities, write_papers, write_questions
+from pipelines.samples.sbert_paper import write_sbert_paper
+from pipelines.samples.sentences import PLAIN_FILES, write_plain_files, write_samples
+from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
+from teachers.cross_encoder import start_cross_encoder
+
+ROOT = Path(__file__).resolve().parents[1]
+README, API = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/api.md"))
+SHARED = ("harness.py", "trainer.py")
+STUDENT = "runs/quickstart/student/latest/model"
+LINES = [line.strip().removeprefix("$ ") for line in README.splitlines() if line.startswith("    ")]
+COMMANDS = [shlex.split(line, comments=True) for line in LINES if line.startswith(("make ", "torchrun ", "bertrelay "))]
+
+NOT_RUN = {
+    "make": "it installs, and takes minutes",
+    "torchrun": "tests/pipelines/test_launchers.py runs it",
+    "bertrelay run": "it takes minutes, or data of the user; tests/pipelines/test_recipe.py reads every recipe",
+}
+MODELS = {"MODEL": STUDENT, "ENCODER": STUDENT, "CROSS-ENCODER": "cross-encoder"}
+ONE_PROCESS = ["--processes", "2"]  # what several do is in tests/pipelines/test_cli_encode.py
+
+
+def is_run(words):
+    return not any(" ".join(words).startswith(f"{start} ") for start in NOT_RUN)
+
+
+@pytest.fixture(scope="module")
+def place(tiny_encoder, tmp_path_factory):
+    """A folder with the sample files and a student."""
+    folder = tmp_path_factory.mktemp("readme")
+    write_samples(folder, SampleSettings(parallel_train=100, parallel_test=100, nli=100, sts=120, triplets=100))
+    write_entities(folder, EntitySettings(train=10, dev=5, test=5))
+    write_questions(folder, QuestionSettings(train=10, dev=5, test=5))
+    write_sbert_paper(folder / "sbert-paper", SbertPaperSettings(sts=20, train=20, classes=12))
+    write_plain_files(folder, seed=1, sentences=80)
+    texts = [line for name in PLAIN_FILES for line in (folder / name).read_text("utf-8").splitlines()]
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 66}
+    student = tiny_encoder("xlm-roberta", texts, layers=2, sizes=sizes, normalize=True)
+    (folder / STUDENT).parent.mkdir(parents=True)
+    student.save(folder / STUDENT)
+    write_papers(folder)
+    write_hospitals(folder)
+    write_heads(folder)
+    write_clinic(folder, tiny_encoder("bert", texts))
+    return folder
+
+
+def write_heads(folder):
+    """Models on the student that have learnt nothing: a cross-encoder, a tagger and one that answers."""
+    start_cross_encoder(folder / STUDENT).save(folder / "cross-encoder")
+    tagger = ner.start_model(folder / STUDENT, LabelSet.of_types(["Chemical", "Disease"]))
+    answerer = qa.start_model(folder / STUDENT)
+    for kind, name, model in ((ner, "ner", tagger), (qa, "qa", answerer)):
+        path = folder / f"runs/laboratory/{name}/latest/model"
+        path.parent.mkdir(parents=True)
+        kind.save_model(model, path)
+
+
+def write_clinic(folder, bert):
+    """Notes of a few patients, terms and a plain BERT, where the recipe `clinic` leaves them."""
+    results = {name: folder / f"runs/clinic/{name}/latest" for name in ("notes", "hospital", "pretraining")}
+    for path in results.values():
+        path.mkdir(parents=True)
+    splits = ["train", "validation", "test"] * 3
+    texts = [" ".join(f"word{number}of{note}" for number in range(40)) for note in range(len(splits))]
+    persons = {"hadm_id": list("123456789"), "subject_id": list("123456789")}
+    pq.write_table(pa.table({**persons, "text": texts, "split": splits}), results["notes"] / "notes.parquet")
+    write_terms(results["hospital"])
+    bert.backbone.save_pretrained(results["pretraining"] / "model")
+    bert.tokenizer.save_pretrained(results["pretraining"] / "model")
+    readmission = classifier.start_model(
+        results["pretraining"] / "model", OutcomeModelSettings(chunking=ChunkSettings(max_tokens=32))
+    )
+    (folder / "runs/clinic/readmission/latest").mkdir(parents=True)
+    classifier.save_model(readmission, folder / "runs/clinic/readmission/latest/model")
+
+
+def test_the_commands_of_readme_run_as_typed(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
+    commands = [words[1:] for words in COMMANDS if is_run(words)]
+    assert len(commands) >= 20
+    for words in commands:
+        given = [MODELS.get(word, word) for word in words]
+        if given[-2:] == ONE_PROCESS:
+            del given[-2:]
+        done = CliRunner().invoke(app, given)
+        assert done.exit_code == 0, f"{' '.join(words)}: {done.exception or done.output}"
+    assert {"vectors.npy", "vectors.parquet", "pairs.csv", "matrix.png", "found.jsonl", "best.jsonl", "mined.tsv"} <= {
+        path.name for path in place.iterdir()
+    }
+
+
+def test_commands_that_are_not_run_are_in_readme():
+    for start in NOT_RUN:
+        assert any(" ".join(words).startswith(f"{start} ") for words in COMMANDS), start
+
+
+def test_the_python_examples_run(place, monkeypatch):
+    monkeypatch.chdir(place)
+    names = {}
+    for code in re.findall(r"^```python\n(.*?)^```", README + API, re.MULTILINE | re.DOTALL):
+        exec(code, names)
+    made = ["my-student", "copied-student", "smaller-student"]
+    assert all((place / name / "modules.json").is_file() for name in made)
+
+
+def test_the_recipe_of_readme_is_valid(tmp_path):
+    (recipe,) = re.findall(r"^```toml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my.toml").write_text(recipe.replace(", … }", " }"), encoding="utf-8")
+    assert [step.name for step in read_recipe(str(tmp_path / "my.toml"), REGISTRY, []).steps] == [
+        "teacher",
+        "student",
+        "test",
+    ]
+
+
+# The pages
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return {path.name: path.read_text("utf-8") for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+
+
+def commands_of(page):
+    lines = [line.strip().removeprefix("$ ") for line in page.splitlines() if line.startswith("    ")]
+    for line in lines:
+        for part in line.split("#")[0].split("&&"):
+            yield part.split("|")[-1].strip()
+
+
+PAGES = [path.relative_to(ROOT) for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]]
+DOCUMENTED = sorted({line for page in PAGES for line in commands_of((ROOT / page).read_text("utf-8"))})
+
+
+@pytest.mark.parametrize("line", [line for line in DOCUMENTED if line.startswith("bertrelay ")])
+def test_every_command_has_the_arguments_and_options_it_is_given(line):
+    words = shlex.split(line.replace("…", "x").partition("<")[0].partition(">")[0])
+    command, given = typer.main.get_command(app), words[1:]
+    while hasattr(command, "commands"):
+        command, given = command.commands[given[0]], given[1:]
+    command.make_context("bertrelay", list(given))
+
+
+@pytest.mark.parametrize("line", [line for line in DOCUMENTED if line.startswith("python -m benchmarks.")])
+def test_every_benchmark_has_the_options_it_is_given(line):
+    words = shlex.split(line)
+    module = ROOT / f"{words[2].replace('.', '/')}.py"
+    sources = [module.read_text("utf-8"), *((ROOT / "benchmarks" / name).read_text("utf-8") for name in SHARED)]
+    options = [word for word in words if word.startswith("--") and word != "--help"]
+    assert all(any(f'"{option}"' in source for source in sources) for option in options)
+
+
+def test_every_benchmark_is_documented(pages):
+    scripts = [path.stem for path in (ROOT / "benchmarks").glob("*.py") if '__name__ == "__main__"' in path.read_text()]
+    named = set(re.findall(r"python -m benchmarks\.(\w+)", pages["benchmarks.md"]))
+    assert set(scripts) - {"harness"} == named
+
+
+@pytest.mark.parametrize("name", [page.name for page in PAGES])
+def test_settings_in_recipes_exist(pages, name):
+    for block in re.findall(r"^```toml\n(.*?)^```", pages[name], re.MULTILINE | re.DOTALL):
+        for table in tomllib.loads(block.replace(", … }", " }")).values():
+            if isinstance(table, dict) and "uses" in table:
+                (stage,) = (stage for stage in REGISTRY if stage.kind == table["uses"])
+                module, _, settings = stage.settings.partition(":")
+                known = getattr(import_module(module), settings).model_fields
+                assert table.keys() - {"uses", "sensitive"} <= known.keys(), table["uses"]
+
+
+@pytest.mark.parametrize("name", [page.name for page in PAGES])
+def test_files_and_links_exist(pages, name):
+    folder = ROOT if name == "README.md" else ROOT / "docs"
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", pages[name]):
+        path = (folder / target) if target else folder / name
+        assert path.is_file(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}, anchor
+    for code in re.findall(
+        r"`((?:bertrelay|teachers|students|domain|pipelines|tests|benchmarks)/[\w./-]*)`", pages[name]
+    ):
+        assert (ROOT / code).exists(), code
+
+
+def test_modules_of_the_architecture_exist(pages):
+    for row in re.findall(r"^\| .*\.py`.*$", pages["architecture.md"], re.MULTILINE):
+        names = re.findall(r"`([\w/]+\.py)`", row)
+        folders = {ROOT, ROOT / "bertrelay", *((ROOT / name).parent for name in names if "/" in name)}
+        for name in names:
+            assert any((folder / name).exists() for folder in folders), name
+
+
+def test_pages_are_short(pages):
+    longest = {name: 200 if name == "README.md" else 250 for name in pages}
+    assert {name: text.count("\n") for name, text in pages.items() if text.count("\n") > longest[name]} == {}
+
+
+def test_every_promise_names_a_test_that_exists(pages):
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", pages["promises.md"])
+    assert len(named) >= 40
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text("utf-8"), f"{file}::{test}"
+
+
+def test_every_public_name_is_documented(pages):
+    domains = (f"domain.{name}" for name in ("biomedical", "clinical", "pretraining", "terms"))
+    for package in ("bertrelay", "students", "teachers", *domains):
+        names = import_module(package).__all__
+        assert [name for name in names if not re.search(rf"\b{name}\b", pages["api.md"])] == [], package
