@@ -4,7 +4,7 @@ import pytest
 from real_files import NER, with_ner
 
 from bertrelay.errors import RequestError
-from domain.biomedical.documents import Columns, write_documents
+from domain.biomedical.documents import write_documents
 from domain.biomedical.documents.checking import check
 from domain.biomedical.documents.document import Document, Entity
 from domain.findings import overall, splits_of
@@ -142,17 +142,6 @@ def test_a_bad_split_is_not_hidden_by_a_good_one(tmp_path):
     bad = conll(tmp_path / "bad.tsv", "a/Q-X", *(f"w{number}" for number in range(50)))
     good = conll(tmp_path / "good.tsv", *(f"v{number}" for number in range(500)))
     assert finding(check({"train": bad, "test": good}), "records").severity == "fail"
-
-
-def test_entities_of_white_space_are_told(tmp_path):
-    write_documents(tmp_path / "a.jsonl", [Document("1", "gout \n ", (Entity(5, 6, "X"),))])
-    assert finding(check({"train": tmp_path / "a.jsonl"}), "spans").counts["unsaid"] == 1
-
-
-def test_columns_of_other_formats_are_refused(tmp_path):
-    write_documents(tmp_path / "a.jsonl", [Document("1", "gout")])
-    with pytest.raises(RequestError, match=r"a\.jsonl: columns: only conll"):
-        check({"train": tmp_path / "a.jsonl"}, columns=Columns(1, 2))
 
 
 def test_a_file_without_blank_lines_is_told(tmp_path):

@@ -30,14 +30,6 @@ def test_pieces_are_the_tokenizers_own(tiny_bert: Path, splitter: WordSplitter) 
     assert subwords.lengths.sum() == len(subwords.ids)
 
 
-def test_every_word_has_a_first_piece_in_its_own_sentence(splitter: WordSplitter) -> None:
-    subwords = splitter(SENTENCES)
-    assert len(subwords.firsts) == 8
-    assert (np.diff(subwords.firsts) > 0).all()
-    owners = np.searchsorted(np.cumsum(subwords.lengths), subwords.firsts, side="right")
-    assert owners.tolist() == [0, 0, 0, 0, 2, 2, 2, 3]
-
-
 def test_a_window_is_framed_as_the_tokenizer_frames_a_sentence(tiny_bert: Path, splitter: WordSplitter) -> None:
     tokenizer = load_tokenizer(tiny_bert)
     subwords = splitter([SENTENCES[0]])

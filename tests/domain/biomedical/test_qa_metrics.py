@@ -15,7 +15,6 @@ from domain.biomedical.qa.metrics import (
     first_wordings,
     golds_by_pool,
     mean,
-    normalised,
     score,
     scores,
     squad_metrics,
@@ -164,27 +163,6 @@ def test_what_nobody_knows_the_answer_of_has_no_score():
 
 def test_a_gold_that_stands_nowhere_counts():
     assert score("b", Question("1", "q", "a", (Answer("a", 0),), ("b",)).gold_texts) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The U.S.A.", "usa"),
-        ("an apple-a-day", "appleaday"),
-        ("a  b\u00a0the\tc", "b c"),
-        ("Theory of the thé", "theory of thé"),
-        ("A", ""),
-    ],
-)
-def test_texts_are_compared_as_the_rules_say(text, expected):
-    assert normalised(text) == expected
-
-
-def test_f1_by_hand():
-    # 2 of 3 words against 2 of 4: 2 · 2/3 · 2/4 / (2/3 + 2/4) = 4/7
-    assert score("red blood cells", ["blood cells are small"]).f1 == pytest.approx(4 / 7)
-    # "to to" shares one of its two words with "to": 2 · 1/2 · 1 / (3/2) = 2/3
-    assert score("to to", ["to"]).f1 == pytest.approx(2 / 3)
 
 
 def test_the_mean_adds_up_in_order():

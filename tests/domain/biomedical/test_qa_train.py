@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from asked_texts import WORDS, asked, many, write
-from pydantic import ValidationError
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, Stopped, WorkError
@@ -296,9 +295,3 @@ def test_dev_data_of_which_nobody_knows_what_is_right_is_told(tiny_bert: Path, t
     dev = write(tmp_path / "dev.jsonl", [question(LONG)])
     with pytest.raises(RequestError, match="dev: expected questions with answers"):
         learn(tmp_path, tiny_bert, train=[train], dev=[dev])
-
-
-def test_settings_without_effect_are_refused() -> None:
-    least = {"base": "/m", "train": [{"path": "t.jsonl"}]}
-    with pytest.raises(ValidationError, match="patience: without effect"):
-        QaSettings.model_validate({**least, "patience": 2})

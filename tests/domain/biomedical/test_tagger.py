@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import unicodedata
 from dataclasses import replace
 from itertools import pairwise
 
@@ -134,14 +133,6 @@ def test_every_entity_is_whole_words_of_the_text_as_it_was_given(tag):
         assert all(first.end <= second.start for first, second in pairwise(document.entities))
 
 
-def test_an_entity_may_end_with_a_combining_mark_and_never_loses_it(tag):
-    (document,) = tag(["gou\u0308t fe\u0301ver cafe\u0301 " * 5])
-    assert document.entities
-    for entity in document.entities:
-        assert not unicodedata.combining(document.text[entity.start])
-        assert not (entity.end < len(document.text) and unicodedata.combining(document.text[entity.end]))
-
-
 def test_a_document_has_the_entities_of_its_sentences_tagged_alone(tag):
     (whole,) = tag([LONG])
     spans = sentence_spans(LONG)
@@ -182,21 +173,6 @@ def test_documents_that_come_as_tokens_keep_them(model):
     assert {entity.start for entity in document.entities} <= {0, 10, 13}
 
 
-def test_documents_are_streamed(model):
-    """Two blocks are read ahead of the document that is handed out, and no more."""
-    read = []
-
-    def documents():
-        for number in range(200):
-            read.append(number)
-            yield Document(str(number), "gout of rats .")
-
-    stream = EntityTagger(model).tag_documents(documents(), precision="fp32", block_words=8)
-    next(stream)
-    assert len(read) < 20
-    assert sum(1 for _ in stream) == 199
-
-
 def test_a_saved_tagger_gives_the_same_and_knows_its_temperature(model, tag, tmp_path):
     save_model(model, tmp_path)
     loaded = EntityTagger.load(tmp_path)
@@ -209,12 +185,6 @@ def test_the_temperature_changes_confidences_and_no_entity(model, tag):
     (cold,), (warm,) = EntityTagger(replace(model, temperature=0.5)).tag([LONG], precision="fp32"), tag([LONG])
     assert places(cold) == places(warm)
     assert [entity.confidence for entity in cold.entities] != [entity.confidence for entity in warm.entities]
-
-
-def test_texts_may_come_one_by_one(tag):
-    assert tag(text for text in CORNERS) == tag(CORNERS)
-    with pytest.raises(RequestError, match="found int at position 1"):
-        tag(iter(["gout", 3]))
 
 
 @pytest.mark.parametrize(
