@@ -30,9 +30,9 @@ from bertrelay.backbone import bert_config, save_backbone, save_tokenizer
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.vocabulary import train_wordpiece
 from domain.clinical.classifier import save_model, start_model
+from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scorer import ReadmissionScorer, joined
 from domain.clinical.scoring import score_file
-from domain.clinical.settings import OutcomeModelSettings
 from pipelines.samples.hospital import write_hospital
 from pipelines.samples.settings import HospitalSettings
 

@@ -27,7 +27,7 @@ from domain.biomedical.ner.model import start_model as start_tags
 from domain.biomedical.ner.tagger import EntityTagger
 from domain.clinical.classifier import save_model as save_outcome
 from domain.clinical.classifier import start_model as start_outcome
-from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scorer import OutcomeScorer
 from domain.terms.vectors import term_vectors
 from students import shrink

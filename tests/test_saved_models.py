@@ -11,7 +11,7 @@ from domain.biomedical.ner import model as entities
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.qa import model as answers
 from domain.clinical import classifier
-from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.outcomes import OutcomeModelSettings
 from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.baselines.word_vectors import BiLstmEncoder
 from teachers.cross_encoder import start_cross_encoder

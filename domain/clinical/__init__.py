@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from domain.clinical.cleaning import Section, clean, find_sections
     from domain.clinical.cohort import write_cohort
     from domain.clinical.notes import write_notes
+    from domain.clinical.outcomes import ChunkSettings
     from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
     from domain.clinical.scoring import score_file
-    from domain.clinical.settings import ChunkSettings, CohortSettings, NotesSettings
+    from domain.clinical.settings import CohortSettings, NotesSettings
     from domain.findings import Finding
 
 __all__ = [
@@ -38,7 +39,7 @@ __getattr__ = loader(
     __name__,
     {
         "Chunk": "chunks",
-        "ChunkSettings": "settings",
+        "ChunkSettings": "outcomes",
         "Chunker": "chunks",
         "Chunks": "chunks",
         "CohortSettings": "settings",

@@ -4,12 +4,13 @@ The text is tokenized once, as a whole. Chunks are spans of its characters and s
 lost or counted twice: without overlap the spans of an admission, one after the other, are its text.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.inference import padded
 from bertrelay.progress import log, progress
-from domain.clinical.settings import ChunkSettings
+from domain.clinical.outcomes import ChunkSettings
 from domain.pretraining.vocabulary import before_sentences, plain_rules
 from domain.sentences import sentence_spans
 
@@ -255,16 +256,22 @@ def warn_of_unknown(shares: NDArray[np.float64]) -> None:
 
 def chunk_tokens(texts: Iterable[str], chunker: Chunker) -> ChunkTokens:
     """The chunks of some texts, in memory."""
-    ids, rows, lost = [np.zeros(0, np.int32)], list[tuple[int, int, int, int]](), [0, 0]
-    for admission, chunks in enumerate(chunker.of_texts(texts)):
-        ids += [chunk.ids for chunk in chunks.kept]
-        rows += _rows(admission, chunks.kept)
-        lost = _and(lost, chunks)
-    return _tokens(np.concatenate(ids), np.array(rows, np.int64).reshape(-1, len(COLUMNS)).T, *lost)
+    found = list(chunker.of_texts(texts))
+    chunks = [chunk for each in found for chunk in each.kept]
+    lengths = np.array([len(chunk.ids) for chunk in chunks], np.int64)
+    return ChunkTokens(
+        ids=np.concatenate([np.zeros(0, np.int32), *(chunk.ids for chunk in chunks)]),
+        starts=np.cumsum(lengths) - lengths,
+        lengths=lengths,
+        admissions=np.repeat(np.arange(len(found)), [len(each.kept) for each in found]),
+        spans=np.array([(chunk.start, chunk.end) for chunk in chunks], np.int64).reshape(-1, 2),
+        lost_chunks=sum(each.lost_chunks for each in found),
+        lost_characters=sum(each.lost_characters for each in found),
+    )
 
 
 def stored_chunk_tokens(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> ChunkTokens:
-    """The chunks of `count` texts, read from `folder` or written there first, by whoever comes first.
+    """The chunks of `count` texts, read from `folder` or written there first, by whichever process comes first.
 
     folder: named by the caller after everything the chunks depend on.
     """
@@ -273,44 +280,27 @@ def stored_chunk_tokens(texts: Iterable[str], count: int, chunker: Chunker, fold
         facts = read_json(folder / DONE)
         if facts is None:
             facts = _write(texts, count, chunker, folder)
-    columns = [np.fromfile(folder / f"{name}.bin", np.int64) for name in COLUMNS]
-    size = int(columns[-1].sum())
+    admissions, starts, ends, lengths = (np.fromfile(folder / f"{name}.bin", np.int64) for name in COLUMNS)
+    size = int(lengths.sum())
     ids: Any = np.memmap(folder / "ids.bin", np.int32, "r", shape=(size,)) if size else np.zeros(0, np.int32)
-    return _tokens(ids, columns, facts["lost_chunks"], facts["lost_characters"])
+    spans = np.stack([starts, ends], axis=1)
+    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans, **facts)
 
 
-def _write(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> dict[str, Any]:
+def _write(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> dict[str, int]:
     folder.mkdir(exist_ok=True)
-    lost = [0, 0]
+    lost, done, stream = Counter[str](), 0, iter(texts)
     with ExitStack() as stack:
         bar = stack.enter_context(progress("cutting notes into chunks", count, "admissions"))
-        ids, *columns = (stack.enter_context((folder / f"{name}.bin").open("wb")) for name in ("ids", *COLUMNS))
-        for admission, chunks in enumerate(chunker.of_texts(texts)):
-            _append(ids, columns, admission, chunks.kept)
-            lost = _and(lost, chunks)
-            bar.advance()
+        files = [stack.enter_context((folder / f"{name}.bin").open("wb")) for name in ("ids", *COLUMNS)]
+        while block := list(islice(stream, TEXTS_AT_ONCE)):
+            tokens = chunk_tokens(block, chunker)
+            columns = (tokens.ids, tokens.admissions + done, *tokens.spans.T, tokens.lengths)
+            for file, column in zip(files, columns, strict=True):
+                file.write(np.ascontiguousarray(column).data)
+            lost.update(lost_chunks=tokens.lost_chunks, lost_characters=tokens.lost_characters)
+            done += len(block)
+            bar.advance(len(block))
     sync_contents(folder)
-    facts = {"lost_chunks": lost[0], "lost_characters": lost[1]}
-    write_json(folder / DONE, facts)  # last: its presence means all is there
-    return facts
-
-
-def _append(ids: BinaryIO, columns: Sequence[BinaryIO], admission: int, chunks: list[Chunk]) -> None:
-    for chunk in chunks:
-        ids.write(chunk.ids.data)
-    for column, values in zip(columns, zip(*_rows(admission, chunks), strict=True), strict=False):
-        column.write(np.array(values, np.int64).data)
-
-
-def _rows(admission: int, chunks: list[Chunk]) -> list[tuple[int, int, int, int]]:
-    return [(admission, chunk.start, chunk.end, len(chunk.ids)) for chunk in chunks]
-
-
-def _and(lost: list[int], chunks: Chunks) -> list[int]:
-    return [lost[0] + chunks.lost_chunks, lost[1] + chunks.lost_characters]
-
-
-def _tokens(ids: NDArray[np.int32], columns: Any, lost_chunks: int, lost_characters: int) -> ChunkTokens:
-    admissions, starts, ends, lengths = columns
-    spans = np.stack([starts, ends], axis=1)
-    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans, lost_chunks, lost_characters)
+    write_json(folder / DONE, lost)  # last: its presence means all is there
+    return lost

@@ -17,7 +17,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.model_files import read_model_file
 from bertrelay.pooling import Pooling
-from domain.clinical.settings import Kind, OutcomeModelSettings, OutcomeName, PoolingName
+from domain.clinical.outcomes import Kind, OutcomeModelSettings, OutcomeName, PoolingName
 from domain.heads import Head, HeadNetwork, check_positions, save_network
 
 DESCRIPTION = "outcome.json"

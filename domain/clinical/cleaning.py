@@ -1,4 +1,4 @@
-"""The text of a stay: typed tokens for what was removed, notes cleaned, joined in order, and split in sections.
+"""The text of a stay: typed tokens for what was removed, wrapped lines joined, sections by their headers.
 
 MIMIC-III says what it removed (`[**Hospital1 18**]`), MIMIC-IV does not (`___`); there the words around it decide.
 Pretraining keeps these tokens whole and never masks them (`protected_tokens`). Every word, number, decimal point and
@@ -6,10 +6,9 @@ check box stays, and so do the lines that their writer ended.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from domain.sentences import line_ends
 
@@ -55,7 +54,7 @@ AFTER_IV = (
 )
 KINDS_AFTER_IV = [(token, re.compile(rule, re.IGNORECASE)) for token, rule in AFTER_IV]
 KINDS_BEFORE_IV = [(token, re.compile(rule + r"\s{0,3}$", re.IGNORECASE)) for token, rule in BEFORE_IV]
-REACH = 40  # characters before a mark that are looked at
+REACH = 40  # characters before a mark that are read
 
 
 def with_tokens(text: str) -> str:
@@ -65,18 +64,18 @@ def with_tokens(text: str) -> str:
 
 
 def _token_of_iii(words: str) -> str:
-    """The token for what a mark of MIMIC-III says of itself."""
+    """The token for what a mark of MIMIC-III names."""
     if any(each.isdigit() for each in words) and FULL_DATE.fullmatch(words):
         return DATE
     return next((token for token, kind in KINDS_OF_III if kind.search(words)), REMOVED)
 
 
 def _token_of_iv(text: str, found: re.Match[str]) -> str:
-    """The token for what the words after a mark of MIMIC-IV, else those before it, say of it."""
+    """The token for a mark of MIMIC-IV by the words after it, else by those before it."""
     before = text[max(0, found.start() - REACH) : found.start()]
     after = (token for token, kind in KINDS_AFTER_IV if kind.match(text, found.end()))
-    told = (token for token, kind in KINDS_BEFORE_IV if kind.search(before))
-    return next(after, None) or next(told, REMOVED)
+    earlier = (token for token, kind in KINDS_BEFORE_IV if kind.search(before))
+    return next(after, None) or next(earlier, REMOVED)
 
 
 KNOWN = """
@@ -100,7 +99,7 @@ KNOWN = """
     technique | transitional issues | underlying medical condition | vital signs | wet read
 """
 NAMES = frozenset(name.strip() for name in KNOWN.split("|"))
-"""Headers that are told wherever a line begins with them, followed by a colon or alone."""
+"""Headers that are recognised wherever a line begins with them, followed by a colon or alone."""
 
 HEADER = re.compile(
     r"""^[ \t]*(?:[#*•]+[ ]?)?
@@ -185,67 +184,13 @@ def _joined(text: str) -> str:
     joined = []
     for start, end in pairwise(places):
         first, *others = text[start:end].removesuffix("\n").split("\n")
-        joined.append("".join([first, *(("\n" if _begins_anew(line) else " ") + line for line in others)]))
+        joined.append("".join([first, *(("\n" if _keeps_its_line(line) else " ") + line for line in others)]))
     return "\n".join(joined)
 
 
-def _begins_anew(line: str) -> bool:
+def _keeps_its_line(line: str) -> bool:
     return TIMED.match(line) is not None or begins_with_header(line)
 
 
-REPORT, ADDENDUM, OTHER = 0, 1, 2
-"""Kinds of notes: a discharge summary, what was added to one later, and all else."""
 BETWEEN = "\n\n"
-
-
-class Note(NamedTuple):
-    """A note of a stay, as the blocks hold it. `order` is the place of its row in its table."""
-
-    hadm_id: str
-    kind: int
-    at: datetime | None
-    order: int
-    text: str
-
-    @property
-    def written(self) -> tuple[bool, Any, int]:
-        """Sorts notes by time; those without one come last, in the order of their rows."""
-        return self.at is None, self.at or 0, self.order
-
-
-def in_order(notes: Sequence[Note]) -> list[Note]:
-    """The notes of a stay: reports in time order, each followed by its addenda; before them all else, in time order.
-
-    An addendum belongs to the last report of its admission that was written before it, else to the first one; where
-    the admission has no report, to one of the stay. Without any report, addenda stand for themselves.
-    """
-    by_time = sorted(notes, key=lambda note: note.written)
-    reports = [note for note in by_time if note.kind == REPORT]
-    addenda: dict[int, list[Note]] = {place: [] for place in range(len(reports))}
-    alone = []
-    for addendum in (note for note in by_time if note.kind == ADDENDUM):
-        if reports:
-            addenda[_report_of(addendum, reports)].append(addendum)
-        else:
-            alone.append(addendum)
-    summaries = [note for place, report in enumerate(reports) for note in (report, *addenda[place])]
-    return [*(note for note in by_time if note.kind == OTHER), *summaries, *alone]
-
-
-def _report_of(addendum: Note, reports: Sequence[Note]) -> int:
-    """The place of the report that an addendum belongs to."""
-    places = range(len(reports))
-    own = [place for place in places if reports[place].hadm_id == addendum.hadm_id] or [*places]
-    before = [place for place in own if reports[place].written[:2] <= addendum.written[:2]]
-    return before[-1] if before else own[0]
-
-
-def text_of(notes: Sequence[Note]) -> dict[str, Any]:
-    """The cleaned notes of a stay as one text, in order, with its sections and the number of notes that are in it."""
-    texts = [text for note in in_order(notes) if (text := clean(note.text))]
-    sections, start = [], 0
-    for text in texts:
-        sections += [(start + section.start, start + section.end, section.name) for section in find_sections(text)]
-        start += len(text) + len(BETWEEN)
-    named = [dict(zip(("start", "end", "name"), section, strict=True)) for section in sections]
-    return {"text": BETWEEN.join(texts), "sections": named, "n_notes": len(texts)}
+"""What joins the notes of a stay."""

@@ -11,8 +11,8 @@ from bertrelay.evaluation.calibration import CALIBRATION_ERRORS, Bins, calibrati
 from bertrelay.evaluation.statistics import ratio, with_intervals
 from bertrelay.stage import Metrics
 from domain.clinical.metrics import Flags, Floats, Ranking, auroc, auroc_of, average_precision, best_recall
+from domain.clinical.outcomes import Kind, OutcomeModelSettings
 from domain.clinical.prediction import aggregate
-from domain.clinical.settings import Kind, OutcomeModelSettings
 
 if TYPE_CHECKING:
     import pandas as pd

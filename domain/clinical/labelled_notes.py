@@ -21,7 +21,8 @@ from domain.clinical.admissions import Flow
 from domain.clinical.cohort import CHARACTERISTICS, COHORT, SPLITS, STAYS
 from domain.clinical.ids import canonical_ids
 from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
-from domain.clinical.settings import DIAGNOSES, GROUPS, LENGTH_OF_STAY, READMISSION, Input, Outcome, in_words
+from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, Input, Outcome, in_words
+from domain.clinical.settings import GROUPS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -207,7 +207,7 @@ GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
-class Block:
+class TableBlock:
     """Some thousand rows of a table; block n of a file holds the same rows whenever it is read.
 
     number: from 0.
@@ -233,7 +233,9 @@ def read_table(file: Path, columns: Sequence[str], rejects: Rejects) -> "pd.Data
     return found
 
 
-def read_blocks(file: Path, columns: Sequence[str], rejects: TakesRejects, first_block: int = 0) -> Iterator[Block]:
+def read_blocks(
+    file: Path, columns: Sequence[str], rejects: TakesRejects, first_block: int = 0
+) -> Iterator[TableBlock]:
     """Streams the blocks of a table from `first_block` on; those before it are read over and not looked at.
 
     columns: by their names in lower case.
@@ -246,7 +248,9 @@ def read_blocks(file: Path, columns: Sequence[str], rejects: TakesRejects, first
         wrong = reading.take_wrong_rows()
         if number >= first_block:
             _reject(wrong, file, rejects)
-            yield Block(number, _usable(batch.rename_columns(list(names)), rows, file, rejects), reading.bytes_read)
+            yield TableBlock(
+                number, _usable(batch.rename_columns(list(names)), rows, file, rejects), reading.bytes_read
+            )
     _reject(reading.take_wrong_rows(), file, rejects)
     if reading.last_row == 1:
         raise RequestError(f"{file} holds no rows that can be read. Check that it is complete, or fetch it again.")

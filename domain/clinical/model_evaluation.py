@@ -33,17 +33,9 @@ from domain.clinical.evaluation import (
     while_reading,
 )
 from domain.clinical.metrics import Floats, alarm_threshold, auroc_of, mean_of_known, threshold_at_precision
+from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SCORES, SLICES, OutcomeModelSettings, probability_column
 from domain.clinical.prediction import aggregate_labels, choose_c
-from domain.clinical.settings import (
-    CONFUSION,
-    CURVES,
-    FLOW,
-    SCORES,
-    SLICES,
-    LearningSettings,
-    OutcomeModelSettings,
-    probability_column,
-)
+from domain.clinical.settings import LearningSettings
 
 if TYPE_CHECKING:
     from domain.clinical.training import OutcomeTask, Split

@@ -1,4 +1,4 @@
-"""Rows of MIMIC's tables of notes: which of them a stage asks for, whose they are, and when they were written."""
+"""Rows of MIMIC's tables of notes: which of them the settings name, whose they are, and when they were written."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from bertrelay.data.records import RejectList
 from bertrelay.errors import RequestError
 from domain.clinical.admissions import STAY
-from domain.clinical.cleaning import ADDENDUM, OTHER, REPORT
 from domain.clinical.cohort import COHORT, MEMBERS
 from domain.clinical.ids import canonical_ids
 from domain.clinical.mimic import ROW, read_blocks
@@ -30,6 +29,8 @@ COLUMNS = {
     "discharge": ("subject_id", "hadm_id", "note_type", "charttime", "storetime", "text"),
     "radiology": ("subject_id", "hadm_id", "note_type", "charttime", "storetime", "text"),
 }
+REPORT, ADDENDUM, OTHER = 0, 1, 2
+"""Kinds of notes: a discharge summary, what was added to one later, and all else."""
 LAST_SECOND = np.timedelta64(86_399, "s")
 """Of a day. A note dated by its day alone may have been written as late as that."""
 
@@ -47,16 +48,16 @@ NOTE_SCHEMA = pa.schema(
 ERROR, NO_ADMISSION = "marked as an error", "without a HADM_ID"
 NOT_DISCHARGE, DISCHARGE = "no discharge summary", "a discharge summary"
 UNKNOWN, OUTSIDE = "of an admission that the table of admissions does not have", "of an admission outside the cohort"
-STRANGER = "of another subject than the admission"
+OTHER_SUBJECT = "of another subject than the admission"
 ENDED, NO_TIME = "of a stay that ended before the cut-off", "without time and date"
 NEXT_STAY, AFTER_DISCHARGE = "written after the next admission began", "written too long after the discharge"
 LATE, STORED_LATE = "charted after the cut-off", "charted before the cut-off and stored after it"
 NO_TEXT = "without text"
 REASONS = (
-    *(ERROR, NO_ADMISSION, NOT_DISCHARGE, DISCHARGE, UNKNOWN, OUTSIDE, STRANGER),
+    *(ERROR, NO_ADMISSION, NOT_DISCHARGE, DISCHARGE, UNKNOWN, OUTSIDE, OTHER_SUBJECT),
     *(ENDED, NO_TIME, NEXT_STAY, AFTER_DISCHARGE, LATE, STORED_LATE, NO_TEXT),
 )
-"""Why a note is left out, in the order in which they are looked at."""
+"""Why a note is left out, in the order in which they are checked."""
 NEXT_STAY_AT = "next_stay_at"
 BY_DAY, NOT_STORED = "dated by the day alone", "without a store time"
 
@@ -67,7 +68,7 @@ class Stays:
 
     next_begins: when the subject's next stay begins, planned or not, (stays,).
     of_admission: hadm_id to the number of its stay.
-    admissions: every hadm_id that the hospital knows; None where no table tells.
+    admissions: every hadm_id that the hospital knows; None without that table.
     """
 
     table: pa.Table
@@ -124,25 +125,25 @@ def read_stays(cohort: Path, admissions: Path | None, file: str = COHORT) -> Sta
 def _known(admissions: Path | None) -> frozenset[str] | None:
     if admissions is None:
         return None
-    blocks = read_blocks(admissions, ("hadm_id",), RejectList())  # which the cohort's stage has told
+    blocks = read_blocks(admissions, ("hadm_id",), RejectList())  # the cohort's stage has logged them
     return frozenset(hadm_id for block in blocks for hadm_id in block.rows["hadm_id"].to_pylist())
 
 
 @dataclass
-class Sieve:
+class RowFilter:
     """Which rows of a block are still in, and how many fell out for which reason."""
 
-    left: Booleans
+    mask: Booleans
     counts: Counter[str] = field(default_factory=Counter)
 
     def drop(self, reason: str, wrong: Booleans) -> None:
         """Leaves out the rows that are `wrong`; what fell out before is not counted again."""
-        self.counts[reason] += int((self.left & wrong).sum())
-        self.left &= ~wrong
+        self.counts[reason] += int((self.mask & wrong).sum())
+        self.mask &= ~wrong
 
 
 class NoteFilter:
-    """Chooses, of a block of rows, the notes that a stage asks for."""
+    """Chooses, of a block of rows, the notes that the settings name."""
 
     def __init__(self, stays: Stays, settings: NotesSettings) -> None:
         self.stays, self.settings = stays, settings
@@ -153,55 +154,59 @@ class NoteFilter:
         self.until_day_ends = self.until.astype("datetime64[D]") + LAST_SECOND
 
     def __call__(self, rows: pa.Table, table: str) -> tuple[pa.Table, Counter[str]]:
-        """The notes of a block of `table` as `NOTE_SCHEMA` has them, sorted by stay, and what became of the others."""
+        """The notes of a block of `table` as `NOTE_SCHEMA` has them, by stay, and counts of the others by reason."""
         kinds, is_radiology = _kinds(rows, table)
         hadm_ids = rows["hadm_id"].to_pylist()
         numbers = self.stays.of_admission
         stays = np.array([numbers.get(hadm_id, -1) for hadm_id in hadm_ids], np.int32)
         charted, written, by_day = _times(rows, table)
-        sieve = Sieve(np.ones(rows.num_rows, bool))
-        sieve.drop(ERROR, _equals(rows, "iserror", "1"))
-        sieve.drop(NO_ADMISSION, _equals(rows, "hadm_id", ""))
-        self._drop_other_kinds(sieve, kinds, is_radiology)
-        self._drop_strangers(sieve, stays, hadm_ids, rows["subject_id"].to_pylist())
-        self._drop_late(sieve, stays, charted, written, by_day)
-        sieve.drop(NO_TEXT, _is_blank(rows["text"]))
-        sieve.counts[BY_DAY] = int((sieve.left & by_day).sum())
-        sieve.counts[NOT_STORED] = int((sieve.left & np.isnat(rows["storetime"].to_numpy())).sum())
+        rows_left = RowFilter(np.ones(rows.num_rows, bool))
+        rows_left.drop(ERROR, _equals(rows, "iserror", "1"))
+        rows_left.drop(NO_ADMISSION, _equals(rows, "hadm_id", ""))
+        self._drop_other_kinds(rows_left, kinds, is_radiology)
+        self._drop_other_stays(rows_left, stays, hadm_ids, rows["subject_id"].to_pylist())
+        self._drop_late(rows_left, stays, charted, written, by_day)
+        rows_left.drop(NO_TEXT, _is_blank(rows["text"]))
+        rows_left.counts[BY_DAY] = int((rows_left.mask & by_day).sum())
+        rows_left.counts[NOT_STORED] = int((rows_left.mask & np.isnat(rows["storetime"].to_numpy())).sum())
         columns = [stays, rows["hadm_id"], kinds, pa.array(charted), rows[ROW], rows["text"]]
-        kept = pa.table(columns, names=NOTE_SCHEMA.names).filter(pa.array(sieve.left)).cast(NOTE_SCHEMA)
-        return kept.take(pc.sort_indices(kept, [("stay", "ascending")])), sieve.counts
+        kept = pa.table(columns, names=NOTE_SCHEMA.names).filter(pa.array(rows_left.mask)).cast(NOTE_SCHEMA)
+        return kept.take(pc.sort_indices(kept, [("stay", "ascending")])), rows_left.counts
 
-    def _drop_other_kinds(self, sieve: Sieve, kinds: NDArray[np.int8], is_radiology: Booleans) -> None:
+    def _drop_other_kinds(self, rows_left: RowFilter, kinds: NDArray[np.int8], is_radiology: Booleans) -> None:
         if self.settings.input == "early":
-            sieve.drop(DISCHARGE, kinds != OTHER)
+            rows_left.drop(DISCHARGE, kinds != OTHER)
         else:
-            sieve.drop(NOT_DISCHARGE, (kinds == OTHER) & ~(is_radiology & self.settings.radiology))
+            rows_left.drop(NOT_DISCHARGE, (kinds == OTHER) & ~(is_radiology & self.settings.radiology))
 
-    def _drop_strangers(self, sieve: Sieve, stays: NDArray[np.int32], hadm_ids: list[str], subjects: list[str]) -> None:
+    def _drop_other_stays(
+        self, rows_left: RowFilter, stays: NDArray[np.int32], hadm_ids: list[str], subjects: list[str]
+    ) -> None:
         known = self.stays.admissions
         if known is not None:
-            sieve.drop(UNKNOWN, np.array([hadm_id not in known for hadm_id in hadm_ids], bool))
-        sieve.drop(OUTSIDE, stays < 0)
+            rows_left.drop(UNKNOWN, np.array([hadm_id not in known for hadm_id in hadm_ids], bool))
+        rows_left.drop(OUTSIDE, stays < 0)
         whose = (self.subjects[stay] for stay in stays.tolist())
-        sieve.drop(STRANGER, np.array([one != other for one, other in zip(whose, subjects, strict=True)], bool))
+        rows_left.drop(
+            OTHER_SUBJECT, np.array([one != other for one, other in zip(whose, subjects, strict=True)], bool)
+        )
 
     def _drop_late(
-        self, sieve: Sieve, stays: NDArray[np.int32], charted: Times, written: Times, by_day: Booleans
+        self, rows_left: RowFilter, stays: NDArray[np.int32], charted: Times, written: Times, by_day: Booleans
     ) -> None:
         """Leaves out what nobody could read at the time of the prediction."""
         is_early = self.settings.input == "early"
         if is_early:
-            sieve.drop(ENDED, ~self.open[stays])
-        sieve.drop(NO_TIME, np.isnat(written))
-        sieve.drop(NEXT_STAY, written >= self.stays.next_begins[stays])
+            rows_left.drop(ENDED, ~self.open[stays])
+        rows_left.drop(NO_TIME, np.isnat(written))
+        rows_left.drop(NEXT_STAY, written >= self.stays.next_begins[stays])
         if is_early:
             too_late = written >= self.cut_offs[stays]
-            sieve.drop(LATE, too_late & (charted >= self.cut_offs[stays]))
-            sieve.drop(STORED_LATE, too_late)
+            rows_left.drop(LATE, too_late & (charted >= self.cut_offs[stays]))
+            rows_left.drop(STORED_LATE, too_late)
         else:
             until = np.where(by_day, self.until_day_ends[stays], self.until[stays])
-            sieve.drop(AFTER_DISCHARGE, written > until)
+            rows_left.drop(AFTER_DISCHARGE, written > until)
 
 
 def _kinds(rows: pa.Table, table: str) -> tuple[NDArray[np.int8], Booleans]:

@@ -12,7 +12,7 @@ from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_b
 from bertrelay.progress import Bar
 from domain.clinical.chunks import ChunkTokens
 from domain.clinical.classifier import OutcomeModel
-from domain.clinical.settings import PAPERS_C, AggregationName, OutcomeModelSettings
+from domain.clinical.outcomes import PAPERS_C, AggregationName, OutcomeModelSettings
 
 Floats = NDArray[np.float64]
 

@@ -22,8 +22,8 @@ from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_s
 from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
 from domain.clinical.ids import given_note, tell_mixed_ids
+from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words, probability_column
 from domain.clinical.prediction import aggregate, aggregate_labels, chunk_log_odds, shares
-from domain.clinical.settings import READMISSION, OutcomeModelSettings, OutcomeName, in_words, probability_column
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,6 +21,7 @@ from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from domain.clinical.chunks import warn_of_unknown
 from domain.clinical.classifier import read_description
+from domain.clinical.outcomes import OutcomeModelSettings, OutcomeName
 from domain.clinical.score_files import (
     BLOCK_ADMISSIONS,
     BLOCK_CHARACTERS,
@@ -44,7 +45,6 @@ from domain.clinical.scorer import (
     flat,
     joined,
 )
-from domain.clinical.settings import OutcomeModelSettings, OutcomeName
 
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 MAX_REJECTS = 0.01

@@ -1,17 +1,13 @@
-"""Settings of the clinical stages, the outcomes that can be predicted, and the files that an evaluation writes.
+"""Settings of the clinical stages; imports neither torch nor pandas."""
 
-Imports neither torch nor pandas.
-"""
-
-from dataclasses import dataclass
-from math import inf
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from bertrelay.settings import WHEN_SET, InputFile, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
 from domain.clinical.mimic import HospitalTables, NoteTables, note_version
+from domain.clinical.outcomes import OUTCOMES, PAPERS_C, AggregationName, ChunkSettings, Input, PoolingName
 
 Discharge = Literal["acute-care-transfer", "against-medical-advice", "hospice"]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -79,8 +75,6 @@ class CohortSettings(Settings):
         return self
 
 
-Input = Literal["discharge", "early"]
-
 NOT_IN_IV = (
     'input: "early" asks for notes from the first hours of a stay, and MIMIC-IV has discharge summaries and radiology '
     'reports only. Set input = "discharge", or give MIMIC-III.'
@@ -126,27 +120,6 @@ class NotesSettings(Settings):
         return self
 
 
-class ChunkSettings(Settings):
-    """Chunks of an admission's text.
-
-    max_tokens: of a chunk at most, special tokens included.
-    overlap: tokens at most that a chunk repeats of the one before it; it begins with a sentence where it can.
-    max_chunks: of an admission at most; those after them are left out and counted. None keeps all.
-    """
-
-    max_tokens: Annotated[int, Field(ge=8)] = 512
-    overlap: Annotated[int, Field(ge=0)] = 0
-    max_chunks: Positive | None = None
-
-    @model_validator(mode="after")
-    def _goes_on(self) -> Self:
-        if self.overlap > self.max_tokens // 2:
-            raise ValueError(
-                f"overlap: expected at most half of max_tokens, {self.max_tokens // 2}, found {self.overlap}"
-            )
-        return self
-
-
 NEAR = 0.8
 LEAST_NEAR = 0.7  # texts that are less alike are not surely found
 
@@ -164,71 +137,8 @@ class AuditSettings(Settings):
     leaks: Literal["stop", "tell"] = "stop"
 
 
-Kind = Literal["binary", "multi-class", "multi-label"]
-OutcomeName = Literal["readmission", "mortality", "length-of-stay", "diagnoses"]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A task.
-
-    told: what its probabilities are of, for people.
-    kind: which figures it is judged by. A binary one has a label that is true or not, and is judged by AUROC, AUPRC,
-        recall at a precision and calibration; of a multi-class one exactly one label is true: macro AUROC, each label
-        against the rest, and accuracy; of a multi-label one any: macro and micro AUROC.
-    labels: their names; none where they are chosen on the train split.
-    early_only: whether it is asked of early notes alone, and of all stays, those that end in death among them, since a
-        discharge summary gives it away. Else it is asked of the stays of the cohort.
-    """
-
-    name: OutcomeName
-    told: str
-    kind: Kind
-    labels: tuple[str, ...]
-    early_only: bool = True
-
-
-READMISSION = Outcome(
-    "readmission",
-    "that an unplanned admission begins within 30 days of discharge",
-    "binary",
-    ("readmitted",),
-    early_only=False,
-)
-MORTALITY = Outcome("mortality", "that the patient dies in hospital", "binary", ("died_in_hospital",))
-LENGTH_OF_STAY = Outcome(
-    "length-of-stay", "of how long the stay lasts", "multi-class", ("under_3_days", "3_to_7_days", "over_7_days")
-)
-DIAGNOSES = Outcome("diagnoses", "of the diagnoses that the stay is coded with", "multi-label", ())
-
-OUTCOMES: dict[str, Outcome] = {
-    outcome.name: outcome for outcome in (READMISSION, MORTALITY, LENGTH_OF_STAY, DIAGNOSES)
-}
-
-
-def probability_column(label: str) -> str:
-    """What a table of scores calls the probability of one of several labels."""
-    return f"probability/{label}"
-
-
-def in_words(label: str) -> str:
-    """`died in hospital` for `died_in_hospital`."""
-    return label.replace("_", " ")
-
-
-SCORES = "scores.parquet"
-CURVES = "curves.json"
-SLICES = "slices.json"
-FLOW = "flow.csv"
-CONFUSION = "confusion.json"
-
-
-AggregationName = Literal["max_and_mean", "max", "mean"]
-PoolingName = Literal["cls", "mean"]
 GROUPS = 50
 OF_BINARY_TASKS = ("alarm_precision", "minimum_alarms", "permutations")
-PAPERS_C = 2.0
-"""Of Huang, Altosaar & Ranganath (2019)."""
 
 
 class LearningSettings(TrainingSettings):
@@ -301,45 +211,3 @@ class OutcomeSettings(LearningSettings):
         if OUTCOMES[self.task].kind != "binary":
             refuse_idle(self, *OF_BINARY_TASKS, because=f"the task is {self.task!r}")
         return self
-
-
-class OutcomeModelSettings(Settings):
-    """What `outcome.json` in a model folder says: all that scoring needs beside the network.
-
-    labels: what the network's classes are called, in their order.
-    pooling: what of a chunk the head reads; the first token in older models.
-    input: the notes of a stay that it learnt from; None where they, or the older stage that wrote this, did not say.
-    slope, intercept: of a binary task, what turns the log-odds of P into those of `calibrated`. A `temperature`, which
-        older models have in their place, is read as a slope of 1 / temperature.
-    threshold: of a binary task, P from which on an alarm is raised; None where no threshold had the evidence asked for.
-    alarm_precision: what was asked of it. alarms, alarms_right: of the validation admissions, how many reached it, and
-        for how many of these the outcome was true; None where there is no threshold, and in older models.
-    """
-
-    task: OutcomeName = READMISSION.name
-    labels: list[str] = list(READMISSION.labels)
-    input: Input | None = None
-    pooling: PoolingName = "cls"
-    chunking: ChunkSettings = ChunkSettings()
-    aggregation: AggregationName = "max_and_mean"
-    c: Annotated[float, Field(gt=0)] = PAPERS_C
-    slope: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    intercept: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    threshold: float | None = None
-    alarm_precision: Annotated[float, Field(gt=0, lt=1)] = 0.8
-    alarms: Annotated[int, Field(ge=0)] | None = None
-    alarms_right: Annotated[int, Field(ge=0)] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_slope(cls, given: Any) -> Any:
-        """The slope of a temperature; what is no temperature stays, and is refused as an unknown key."""
-        temperature = given.get("temperature") if isinstance(given, dict) and "slope" not in given else None
-        if not isinstance(temperature, (int, float)) or not 0 < temperature < inf:
-            return given
-        others = {name: value for name, value in given.items() if name != "temperature"}
-        return {"slope": 1 / temperature, "intercept": 0.0, **others}
-
-    @property
-    def outcome(self) -> Outcome:
-        return OUTCOMES[self.task]

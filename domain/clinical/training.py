@@ -32,16 +32,9 @@ from domain.clinical.ids import canonical_id
 from domain.clinical.labelled_notes import LabelledNotes, read_labelled_notes
 from domain.clinical.metrics import Flags, Floats, auprc_of, auroc_of, mean_of_known
 from domain.clinical.model_evaluation import judge
+from domain.clinical.outcomes import OUTCOMES, PAPERS_C, Kind, OutcomeModelSettings
 from domain.clinical.prediction import aggregate_labels, chunk_log_odds
-from domain.clinical.settings import (
-    OUTCOMES,
-    PAPERS_C,
-    Kind,
-    LearningSettings,
-    OutcomeModelSettings,
-    OutcomeSettings,
-    ReadmissionSettings,
-)
+from domain.clinical.settings import LearningSettings, OutcomeSettings, ReadmissionSettings
 from domain.pretraining.vocabulary import plain_rules
 
 CRITERION = "dev/auroc"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertrelay.files import read_json
-from domain.clinical.settings import CONFUSION, CURVES, FLOW, SLICES, in_words
+from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SLICES, in_words
 from domain.report_metrics import OUTCOME_MODELS
 from pipelines.report.charts import COLOURS, DASHES, INK, Curve, picture, plain
 from pipelines.report.tables import Figure, shown

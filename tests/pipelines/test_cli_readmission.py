@@ -38,7 +38,7 @@ def model(tmp_path_factory):
 
     from bertrelay.backbone import save_backbone, save_tokenizer
     from domain.clinical.classifier import save_model, start_model
-    from domain.clinical.settings import OutcomeModelSettings
+    from domain.clinical.outcomes import OutcomeModelSettings
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
@@ -278,7 +278,7 @@ def test_a_model_of_another_task_is_told(model, notes, tmp_path):
 def lengths(model, tmp_path):
     """The folder of a model of lengths of stay."""
     from domain.clinical.classifier import save_model, start_model
-    from domain.clinical.settings import LENGTH_OF_STAY, OutcomeModelSettings
+    from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
 
     given = {"task": "length-of-stay", "labels": list(LENGTH_OF_STAY.labels), "chunking": {"max_tokens": 8}}
     save_model(start_model(model, OutcomeModelSettings.model_validate(given)), tmp_path / "lengths")

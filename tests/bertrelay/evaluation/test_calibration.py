@@ -18,7 +18,7 @@ from bertrelay.evaluation.calibration import (
     fit_temperature,
     logistic_regression,
 )
-from domain.clinical.settings import OutcomeModelSettings
+from domain.clinical.outcomes import OutcomeModelSettings
 
 
 def test_the_temperature_that_spoiled_confidences_is_found_again() -> None:

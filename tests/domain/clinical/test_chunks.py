@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_wordpiece
 from domain.clinical.chunks import Chunker
-from domain.clinical.settings import ChunkSettings
+from domain.clinical.outcomes import ChunkSettings
 from domain.sentences import sentence_spans
 
 SENTENCES = [

@@ -29,17 +29,17 @@ from domain.clinical.note_filter import (
     NO_TEXT,
     NO_TIME,
     NOT_DISCHARGE,
+    OTHER_SUBJECT,
     OUTSIDE,
     STORED_LATE,
-    STRANGER,
     UNKNOWN,
 )
 from domain.clinical.settings import NotesSettings
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.documents import NOT_TRAIN, Document, LeftOut
+from domain.pretraining.network import read_words
 from domain.pretraining.readers import read_documents
 from domain.pretraining.settings import DocumentSource
-from domain.pretraining.vocabulary import read_words
 
 OF_III = ["ROW_ID", "SUBJECT_ID", "HADM_ID", "CHARTDATE", "CHARTTIME", "STORETIME", "CATEGORY", "DESCRIPTION"]
 OF_III += ["CGID", "ISERROR", "TEXT"]
@@ -188,7 +188,7 @@ def test_notes_that_have_no_place_in_a_discharge_text_are_counted_with_their_rea
         NOT_DISCHARGE: 2,
         UNKNOWN: 1,
         OUTSIDE: 1,
-        STRANGER: 1,
+        OTHER_SUBJECT: 1,
         NO_TEXT: 2,
     }
     assert (metrics["rows"], metrics["notes"], metrics["stays"]) == (11, 1, 1)
@@ -511,7 +511,7 @@ def test_a_truncated_table_is_told(hospital, context, tmp_path):
 def many(hospital, monkeypatch):
     """Sixty stays with notes all over a table that is read in many blocks, and put together in many runs."""
     monkeypatch.setattr(mimic, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(notes, "PART_BYTES", 4096)
+    monkeypatch.setattr(notes, "SHARD_BYTES", 4096)
     stays = [stay(str(n), str(n % 40), split=("train", "validation", "test")[n % 3]) for n in range(60)]
     rows = [report(f"Report {n} of many words." * 9, hadm_id=n % 60, SUBJECT_ID=n % 60 % 40) for n in range(240)]
     rows += [report("Unusable.", day="no day", hadm_id=3), report("Outside.", hadm_id=77)] * 3
@@ -549,7 +549,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("after", [1, 3, 7])
-@pytest.mark.parametrize("killed", ["_write_block", "_write_part"])
+@pytest.mark.parametrize("killed", ["_write_block", "_write_shard"])
 def test_killed_anywhere_it_goes_on_and_ends_the_same(many, context, monkeypatch, killed, after):
     room = notes
     work, calls = getattr(room, killed), []
@@ -580,7 +580,7 @@ from domain.clinical import NotesSettings, write_notes
 from domain.clinical import mimic
 from domain.clinical import notes
 
-mimic.BLOCK_BYTES = notes.PART_BYTES = 4096
+mimic.BLOCK_BYTES = notes.SHARD_BYTES = 4096
 room = notes
 write, calls = getattr(room, sys.argv[2]), []
 
@@ -596,11 +596,11 @@ write_notes(NotesSettings.model_validate_json(sys.argv[1]), Path(sys.argv[3]))
 """
 
 
-@pytest.mark.parametrize("killed", ["_write_block", "_write_part"])
+@pytest.mark.parametrize("killed", ["_write_block", "_write_shard"])
 def test_after_a_kill_nobody_can_answer_it_goes_on_and_ends_the_same(many, context, killed):
     command = [sys.executable, "-c", KILLED, many.model_dump_json(), killed, context.output]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    done = {"_write_block": "notes", "_write_part": "parts"}[killed]
+    done = {"_write_block": "notes", "_write_shard": "parts"}[killed]
     assert len(list((context.work / done).glob("*.json"))) == 3
     whole = other(context, "whole")
     assert notes.write_notes(many, context.output) == notes.run(many, whole)

@@ -17,9 +17,10 @@ from bertrelay.stage import StageContext
 from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model
 from domain.clinical.labelled_notes import by_length, read_labelled_notes
+from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, OutcomeModelSettings
 from domain.clinical.prediction import against_the_rest, aggregate, aggregate_labels, chunk_log_odds
 from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
-from domain.clinical.settings import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, OutcomeModelSettings, OutcomeSettings
+from domain.clinical.settings import OutcomeSettings
 from domain.clinical.training import run_outcome, unlikeliness
 
 TRAINING = {"epochs": 8, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}

@@ -21,8 +21,9 @@ from domain.clinical.chunks import Chunker, chunk_tokens, stored_chunk_tokens
 from domain.clinical.classifier import load_model, start_model
 from domain.clinical.evaluation import while_reading
 from domain.clinical.model_evaluation import of_baseline
+from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.prediction import aggregate, chunk_log_odds
-from domain.clinical.settings import OutcomeModelSettings, ReadmissionSettings
+from domain.clinical.settings import ReadmissionSettings
 from domain.clinical.training import chunk_weights, run
 
 CHUNKING = {"max_tokens": 24}

@@ -13,9 +13,9 @@ from scipy.special import expit
 from bertrelay.errors import RequestError
 from domain.clinical.chunks import Chunker
 from domain.clinical.classifier import load_model, save_model, start_model
+from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.prediction import aggregate, chunk_log_odds
 from domain.clinical.scorer import FLAT, OutcomeScorer, ReadmissionScorer, joined, page
-from domain.clinical.settings import OutcomeModelSettings
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
 

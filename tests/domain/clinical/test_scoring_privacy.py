@@ -17,8 +17,8 @@ from noted_patients import write_bert
 
 from bertrelay.data.records import Rejects
 from domain.clinical.classifier import save_model, start_model
+from domain.clinical.outcomes import LENGTH_OF_STAY, OutcomeModelSettings
 from domain.clinical.score_files import NotesTable, sorted_notes
-from domain.clinical.settings import LENGTH_OF_STAY, OutcomeModelSettings
 from pipelines.cli import _exit_code
 
 MARK = re.compile("qzx", re.IGNORECASE)

@@ -7,8 +7,7 @@ from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
 from bertrelay.settings import InputFile
 from bertrelay.vocabulary import train_unigram, train_wordpiece
-from domain.pretraining.network import save_network
-from domain.pretraining.vocabulary import give_embeddings, read_words, with_new_tokens
+from domain.pretraining.network import give_embeddings, read_words, save_network, with_new_tokens
 
 TEXTS = ["the patient has a fever and low potassium", "the heart and the kidney", "[ name ] h y p e r k a l e m i a s"]
 

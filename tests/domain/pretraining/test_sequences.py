@@ -4,9 +4,9 @@ import pytest
 from bertrelay.errors import RequestError
 from bertrelay.vocabulary import train_unigram, train_wordpiece
 from domain.pretraining.items import Text, draw_pairs, pack
+from domain.pretraining.network import with_new_tokens
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
-from domain.pretraining.vocabulary import with_new_tokens
 
 TOKENIZER = train_wordpiece(["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"], 90, 40)
 UNIGRAM = train_unigram(["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"], 90, 40)
