@@ -1,14 +1,20 @@
-"""How far the probabilities of what is true or not are to be believed: figures with intervals, and curves."""
+"""Metrics of predicted outcomes on the test admissions, with intervals that resample subjects; curves, and slices.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+Slices are the metrics of groups of patients, or of labels. What a group is called, how many are in it and of how many
+of them the outcome is true is published only where of ten or more it is, and of ten or more it is not: fewer may be
+identifiable, and a name of a table's own may be anything. Where those left out are fewer together, the next smallest
+are left out too, for else a subtraction from the whole would reveal them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.evaluation.calibration import CALIBRATION_ERRORS, Bins, calibration_metrics
-from bertrelay.evaluation.statistics import ratio, with_intervals
+from bertrelay.evaluation.statistics import MetricsOfWeights, ratio, with_intervals
 from bertrelay.stage import Metrics
 from domain.clinical.metrics import Flags, Floats, Ranking, auroc, auroc_of, average_precision, best_recall
 from domain.clinical.outcomes import Kind, OutcomeModelSettings
@@ -19,53 +25,73 @@ if TYPE_CHECKING:
 
 POINTS = 200
 STEPS_OF_READING = 10
+FEWEST = 10
+AGES = (0, 45, 65, 75, 85, 200)
+AGE_BANDS = ("under 45", "45 to 64", "65 to 74", "75 to 84", "85 and over")
+LENGTHS = ("shortest quarter", "second quarter", "third quarter", "longest quarter")
+GROUPED_BY = {"sex": "sex", "insurance": "insurance", "race": "ethnicity", "admission_type": "admission type"}
+UNKNOWN = "unknown"
 
 Curve = list[tuple[float, float]]
+Slice = dict[str, Any]
+"""A group and its metrics; `suppressed` counts small groups of a characteristic in place of them."""
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Admissions with their probabilities and what came of them, all (admissions,).
+class Predicted:
+    """Admissions with their probabilities and outcomes, all (admissions,).
 
-    calibrated: the recalibrated probabilities.
+    calibrated: the recalibrated probabilities; None where there is no recalibration.
     """
 
     subjects: NDArray[Any]
     outcomes: Flags
     probability: Floats
-    calibrated: Floats
+    calibrated: Floats | None = None
+
+    def of(self, chosen: Flags) -> "Predicted":
+        """Those of the admissions that are chosen, (admissions,)."""
+        calibrated = None if self.calibrated is None else self.calibrated[chosen]
+        return Predicted(self.subjects[chosen], self.outcomes[chosen], self.probability[chosen], calibrated)
+
+    def calibration(self) -> MetricsOfWeights:
+        """Calibration after and before the recalibration; nothing where there is none."""
+        if self.calibrated is None:
+            return lambda _: {}
+        return calibration_metrics(self.outcomes, self.probability, self.calibrated)
+
+    def recall_and_precision(self, threshold: float, weights: Floats) -> list[Floats]:
+        raised = self.probability >= threshold
+        hits = weights @ (raised & self.outcomes).astype(np.float64)
+        return [ratio(hits, weights @ of.astype(np.float64)) for of in (self.outcomes, raised)]
 
 
-def figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
-    """Every figure of test admissions, with a 95 % interval that resamples subjects.
+# Of a binary task
+
+
+def binary_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) -> Metrics:
+    """The metrics of test admissions.
 
     threshold: of `rp80`, chosen on validation admissions; None where none reached the precision, and then `rp80` is
     None too. `rp80_precision` is what it comes to here, `rp80_optimistic` what a threshold chosen here would reach.
     """
-    ranking, outcomes = Ranking(judged.probability, judged.outcomes), judged.outcomes
-    calibrations = calibration_metrics(judged.outcomes, judged.probability, judged.calibrated)
+    ranking, outcomes = Ranking(predicted.probability, predicted.outcomes), predicted.outcomes.astype(np.float64)
+    calibration = predicted.calibration()
 
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
         ranked = {"auroc": auroc(*counts), "auprc": average_precision(*counts), "rp80_optimistic": best_recall(*counts)}
-        at_threshold = [] if threshold is None else _recall_and_precision(judged, threshold, weights)
+        at_threshold = [] if threshold is None else predicted.recall_and_precision(threshold, weights)
         alarms = dict(zip(("rp80", "rp80_precision"), at_threshold, strict=False))
-        prevalence = {"prevalence": ratio(weights @ outcomes.astype(np.float64), weights.sum(-1))}
-        return {**ranked, **alarms, **calibrations(weights), **prevalence}
+        return {**ranked, **alarms, **calibration(weights), "prevalence": ratio(weights @ outcomes, weights.sum(-1))}
 
     missing: Metrics = {"rp80": None, "rp80_precision": None} if threshold is None else {}
-    return with_intervals(of, judged.subjects, distances=CALIBRATION_ERRORS, seed=seed) | missing
+    return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed) | missing
 
 
-def _recall_and_precision(judged: Judged, threshold: float, weights: Floats) -> list[Floats]:
-    raised, positive = judged.probability >= threshold, judged.outcomes
-    hits = weights @ (raised & positive).astype(np.float64)
-    return [ratio(hits, weights @ of.astype(np.float64)) for of in (positive, raised)]
-
-
-def differences(ours: Judged, other: Judged, seed: int = 0) -> Metrics:
-    """AUROC and AUPRC of `ours` minus those of `other` on the same admissions: a paired bootstrap over subjects."""
-    rankings = [Ranking(each.probability, each.outcomes) for each in (ours, other)]
+def metric_differences(model: Predicted, baseline: Predicted, seed: int = 0) -> Metrics:
+    """AUROC and AUPRC of `model` minus those of `baseline` on the same admissions, from the same resamples."""
+    rankings = [Ranking(each.probability, each.outcomes) for each in (model, baseline)]
 
     def of(weights: Floats) -> dict[str, Floats]:
         first, second = (ranking.counts(weights) for ranking in rankings)
@@ -74,26 +100,26 @@ def differences(ours: Judged, other: Judged, seed: int = 0) -> Metrics:
             "auprc_difference": average_precision(*first) - average_precision(*second),
         }
 
-    return with_intervals(of, ours.subjects, seed=seed)
+    return with_intervals(of, model.subjects, seed=seed)
 
 
-def alarm_figures(judged: Judged, threshold: float | None, seed: int = 0) -> Metrics:
+def alarm_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) -> Metrics:
     """How many test admissions reach the alarm threshold, their precision, and the recall; None without a threshold."""
     names = "alarm_recall", "alarm_precision"
     if threshold is None:
         return {"alarms": None, **dict.fromkeys(names)}
 
     def of(weights: Floats) -> dict[str, Floats]:
-        return dict(zip(names, _recall_and_precision(judged, threshold, weights), strict=True))
+        return dict(zip(names, predicted.recall_and_precision(threshold, weights), strict=True))
 
-    raised = int((judged.probability >= threshold).sum())
-    return {"alarms": raised} | with_intervals(of, judged.subjects, seed=seed)
+    raised = int((predicted.probability >= threshold).sum())
+    return {"alarms": raised} | with_intervals(of, predicted.subjects, seed=seed)
 
 
-def permutation_figures(auroc: float, permuted: Floats) -> Metrics:
-    """Where an AUROC stands among those of permuted labels, (permutations,).
+def permutation_metrics(auroc: float, permuted: Floats) -> Metrics:
+    """How an AUROC compares with those of permuted labels, (permutations,).
 
-    `permutation_p`: of the permutations and the figure itself, the share that reaches it.
+    `permutation_p`: of the permutations and the value itself, the share that reaches it.
     """
     return {
         "permutations": len(permuted),
@@ -104,40 +130,40 @@ def permutation_figures(auroc: float, permuted: Floats) -> Metrics:
     }
 
 
-def best_figures(judged: Judged, true_risk: Floats, seed: int = 0) -> Metrics:
+def best_metrics(predicted: Predicted, true_risk: Floats, seed: int = 0) -> Metrics:
     """The AUROC of the true risks of the same admissions, which no model can be expected to pass."""
-    ranking = Ranking(true_risk, judged.outcomes)
-    return with_intervals(lambda weights: {"best_auroc": auroc(*ranking.counts(weights))}, judged.subjects, seed=seed)
+    ranking = Ranking(true_risk, predicted.outcomes)
+    return with_intervals(
+        lambda weights: {"best_auroc": auroc(*ranking.counts(weights))}, predicted.subjects, seed=seed
+    )
 
 
-# Curves
-
-
-def curves(judged: Mapping[str, Judged]) -> dict[str, Any]:
-    """ROC, precision-recall and calibration curves of each model, by name; the last with 95 % intervals of subjects."""
+def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
+    """ROC, precision-recall and calibration curves of each model, by name; the last with 95 % intervals."""
     drawn: dict[str, Any] = {"roc": {}, "precision_recall": {}, "calibration": {}}
-    for name, each in judged.items():
+    for name, each in models.items():
         hits, misses = Ranking(each.probability, each.outcomes).counts(np.ones(len(each.outcomes)))
         recall, false_alarms = hits / hits[-1], misses / misses[-1]
         drawn["roc"][name] = [(0.0, 0.0), *_thinned(false_alarms, recall)]
         drawn["precision_recall"][name] = _thinned(recall, hits / (hits + misses))
-        drawn["calibration"][name] = _calibration(each, each.probability)
-        drawn["calibration"][f"{name}, calibrated"] = _calibration(each, each.calibrated)
+        drawn["calibration"][name] = _calibration_curve(each, each.probability)
+        if each.calibrated is not None:
+            drawn["calibration"][f"{name}, calibrated"] = _calibration_curve(each, each.calibrated)
     return drawn
 
 
-def _calibration(judged: Judged, probability: Floats) -> list[tuple[float | None, ...]]:
+def _calibration_curve(predicted: Predicted, probability: Floats) -> list[tuple[float | None, ...]]:
     """(mean probability, share of positives, admissions, low and high of that share) of each bin that is not empty.
 
-    None where there is no interval. The borders of the bins stay; who is in them is drawn anew.
+    None where there is no interval. The borders of the bins stay; who is in them is resampled.
     """
-    bins = Bins(probability, judged.outcomes)
+    bins = Bins(probability, predicted.outcomes)
 
     def of(weights: Floats) -> dict[str, Floats]:
         shares = bins.shares(weights)
         return {f"{number}": shares[..., number] for number in bins.numbers}
 
-    found = with_intervals(of, judged.subjects)
+    found = with_intervals(of, predicted.subjects)
     bounds = [(found.get(f"{number}_low"), found.get(f"{number}_high")) for number in bins.numbers]
     return [(*point, *interval) for point, interval in zip(bins.points, bounds, strict=True)]
 
@@ -151,11 +177,11 @@ def _thinned(across: Floats, up: Floats) -> Curve:
 def while_reading(
     probabilities: Floats, admissions: NDArray[np.int64], outcomes: Flags, settings: OutcomeModelSettings
 ) -> dict[str, Any]:
-    """The score as more of the note is read, of admissions with several chunks, as of others all is read at once.
+    """The score as more of the note is read, of admissions with several chunks.
 
     `while_reading`: at each step the AUROC, and the mean P of those with the label, by its name, and of others.
     `read_in_parts`: how many have several chunks. Both None where those with the label, or the others, are too few to
-    be told of.
+    be published.
     probabilities, admissions: of chunks, those of an admission in order; of `share` of them as many are read as make
     up at least that.
     """
@@ -166,21 +192,24 @@ def while_reading(
     order = np.argsort(admissions, kind="stable")
     places = np.empty(len(admissions), np.int64)
     places[order] = np.concatenate([np.arange(count) for count in counts])
+    groups = {settings.labels[0]: is_long & outcomes, "others": is_long & ~outcomes}
     found: list[dict[str, float | None]] = []
     for step in range(1, STEPS_OF_READING + 1):
         is_read = places * STEPS_OF_READING < step * counts[admissions]
         read = probabilities[is_read], admissions[is_read]
         so_far = aggregate(*read, len(outcomes), settings.aggregation, settings.c)
-        groups = {settings.labels[0]: is_long & outcomes, "others": is_long & ~outcomes}
         means = {name: float(so_far[group].mean()) for name, group in groups.items()}
         auroc_so_far = auroc_of(so_far[is_long], outcomes[is_long])
         found.append({"share": step / STEPS_OF_READING, "auroc": auroc_so_far, **means})
     return {"while_reading": found, "read_in_parts": int(is_long.sum())}
 
 
+# Of several labels
+
+
 @dataclass(frozen=True)
-class JudgedLabels:
-    """Admissions with their probabilities and what came of them.
+class PredictedLabels:
+    """Admissions with the probabilities of several labels.
 
     subjects: (admissions,). labels, probabilities: (admissions, labels).
     """
@@ -191,62 +220,61 @@ class JudgedLabels:
     kind: Kind
 
     @property
-    def is_known(self) -> Flags:
-        """Of which labels there is an AUROC: true of some admissions and not of others, (labels,)."""
+    def has_auroc(self) -> Flags:
+        """Which labels are true of some admissions and not of others, (labels,)."""
         counts = self.labels.sum(axis=0)
-        known: Flags = (counts > 0) & (counts < len(self.labels))
-        return known
+        found: Flags = (counts > 0) & (counts < len(self.labels))
+        return found
 
     @property
     def likeliest(self) -> NDArray[np.int64]:
-        """The label that is told of each admission, (admissions,)."""
-        told: NDArray[np.int64] = np.argmax(self.probabilities, axis=1)
-        return told
+        """The label that is predicted of each admission, (admissions,)."""
+        return np.argmax(self.probabilities, axis=1)
 
 
-def label_figures(judged: JudgedLabels, seed: int = 0) -> Metrics:
-    """Every figure of test admissions, with a 95 % interval that resamples subjects.
+def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
+    """The metrics of test admissions.
 
     `auroc_macro`, the mean over labels of each against the rest, those left out that are true of none or of all, and in
-    a resample those that are so there. Of labels that exclude each other `accuracy`, the likeliest label being told; of
-    others `auroc_micro`, of all pairs of admission and label together.
+    a resample those that are so there. Of labels that exclude each other `accuracy` of the likeliest; of others
+    `auroc_micro`, of all pairs of admission and label together.
     """
-    known = np.flatnonzero(judged.is_known)
-    rankings = [Ranking(judged.probabilities[:, label], judged.labels[:, label]) for label in known]
-    pooled = Ranking(judged.probabilities.ravel(), judged.labels.ravel())
-    is_right = judged.likeliest == judged.labels.argmax(1)
+    known = np.flatnonzero(predicted.has_auroc)
+    rankings = [Ranking(predicted.probabilities[:, label], predicted.labels[:, label]) for label in known]
+    pooled = Ranking(predicted.probabilities.ravel(), predicted.labels.ravel())
+    is_right = predicted.likeliest == predicted.labels.argmax(1)
 
     def of(weights: Floats) -> dict[str, Floats]:
-        figures = {"auroc_macro": _mean([auroc(*ranking.counts(weights)) for ranking in rankings], weights)}
-        if judged.kind == "multi-class":
-            return figures | {"accuracy": ratio(weights @ is_right.astype(np.float64), weights.sum(-1))}
-        return figures | {"auroc_micro": np.apply_along_axis(micro, -1, weights)}
+        metrics = {"auroc_macro": _mean([auroc(*ranking.counts(weights)) for ranking in rankings], weights)}
+        if predicted.kind == "multi-class":
+            return metrics | {"accuracy": ratio(weights @ is_right.astype(np.float64), weights.sum(-1))}
+        return metrics | {"auroc_micro": np.apply_along_axis(micro, -1, weights)}
 
     def micro(weights: Floats) -> Floats:
         """Of one resample, (admissions,): all at once would be labels times as large as the others."""
-        return auroc(*pooled.counts(np.repeat(weights, judged.labels.shape[1])))
+        return auroc(*pooled.counts(np.repeat(weights, predicted.labels.shape[1])))
 
-    counts = {"labels": len(judged.is_known), "labels_left_out": int((~judged.is_known).sum())}
-    return with_intervals(of, judged.subjects, seed=seed) | counts
+    counts = {"labels": len(predicted.has_auroc), "labels_left_out": int((~predicted.has_auroc).sum())}
+    return with_intervals(of, predicted.subjects, seed=seed) | counts
 
 
-def _mean(figures: list[Floats], weights: Floats) -> Floats:
+def _mean(metrics: list[Floats], weights: Floats) -> Floats:
     """The mean of those that are defined, resample by resample."""
-    if not figures:
+    if not metrics:
         return np.full(weights.shape[:-1], np.nan)
-    stacked = np.stack(figures)
+    stacked = np.stack(metrics)
     return ratio(np.nansum(stacked, axis=0), (~np.isnan(stacked)).sum(axis=0))
 
 
-def confusion(judged: JudgedLabels) -> list[list[int] | None]:
+def confusion(predicted: PredictedLabels) -> list[list[int] | None]:
     """How many admissions of each label, a row, were taken for each, a column.
 
     A row with a count below ten that is not 0 is None; and where it is the only one, the next smallest row is too, for
-    else the accuracy would tell.
+    else the accuracy would reveal it.
     """
-    size = judged.labels.shape[1]
+    size = predicted.labels.shape[1]
     table = np.zeros((size, size), np.int64)
-    np.add.at(table, (judged.labels.argmax(1), judged.likeliest), 1)
+    np.add.at(table, (predicted.labels.argmax(1), predicted.likeliest), 1)
     rows: list[list[int]] = table.tolist()
     hidden = [row for row in rows if any(0 < count < FEWEST for count in row)]
     if len(hidden) == 1 and size > 1:
@@ -254,64 +282,37 @@ def confusion(judged: JudgedLabels) -> list[list[int] | None]:
     return [None if row in hidden else row for row in rows]
 
 
-FEWEST = 10
-AGES = (0, 45, 65, 75, 85, 200)
-AGE_BANDS = ("under 45", "45 to 64", "65 to 74", "75 to 84", "85 and over")
-LENGTHS = ("shortest quarter", "second quarter", "third quarter", "longest quarter")
-UNKNOWN = "unknown"
+# Slices
 
 
-@dataclass(frozen=True)
-class Slice:
-    """A group and its figures; `suppressed` counts small groups of a characteristic in place of them.
-
-    Of a label the group is who has it, and the figures are those of all.
-    """
-
-    characteristic: str
-    group: str | None = None
-    admissions: int | None = None
-    figures: Mapping[str, float | None] | None = None
-    suppressed: int = 0
-
-
-def slices(
-    groups: "pd.DataFrame",
-    probability: Floats,
-    calibrated: Floats,
-    outcomes: Flags,
-    subjects: NDArray[Any],
-    seed: int = 0,
-) -> list[dict[str, Any]]:
-    """The figures of each group of each characteristic, a column of `groups`, (admissions, characteristics)."""
+def slices(groups: "pd.DataFrame", predicted: Predicted, seed: int = 0) -> list[Slice]:
+    """The metrics of each group of each characteristic, a column of `groups`, (admissions, characteristics)."""
     found: list[Slice] = []
-    for characteristic in groups:
-        members = {str(name): (groups[characteristic] == name).to_numpy() for name in _names(groups[characteristic])}
-        shown = _large_enough({name: _of_each_kind(outcomes[is_in]) for name, is_in in members.items()})
-        for name in shown:
-            chosen = members[name]
-            figures = _figures(probability[chosen], outcomes[chosen], subjects[chosen], seed, calibrated[chosen])
-            found.append(Slice(str(characteristic), name, int(chosen.sum()), figures))
-        found += _suppressed(str(characteristic), len(members) - len(shown))
-    return [asdict(each) for each in found]
+    for characteristic, column in groups.items():
+        members = {str(name): predicted.of((column == name).to_numpy()) for name in _names(column)}
+        found += _slices(str(characteristic), members, lambda each: len(each.outcomes), seed)
+    return found
 
 
-def label_slices(
-    task: str, names: Sequence[str], probabilities: Floats, labels: Flags, subjects: NDArray[Any], seed: int = 0
-) -> list[dict[str, Any]]:
-    """The figures of each of several labels; probabilities, labels: (admissions, labels)."""
-    columns = dict(zip(names, zip(probabilities.T, labels.T, strict=True), strict=True))
-    shown = _large_enough({name: _of_each_kind(outcomes) for name, (_, outcomes) in columns.items()})
-    found = [
-        Slice(task, name, int(outcomes.sum()), _figures(of_label, outcomes, subjects, seed))
-        for name, (of_label, outcomes) in columns.items()
-        if name in shown
+def label_slices(task: str, names: Sequence[str], predicted: PredictedLabels, seed: int = 0) -> list[Slice]:
+    """The metrics of each of several labels, whose groups are the admissions that have it."""
+    columns = zip(names, predicted.labels.T, predicted.probabilities.T, strict=True)
+    members = {name: Predicted(predicted.subjects, outcomes, of_label) for name, outcomes, of_label in columns}
+    return _slices(task, members, lambda each: int(each.outcomes.sum()), seed)
+
+
+def _slices(
+    characteristic: str, members: Mapping[str, Predicted], size: Callable[[Predicted], int], seed: int
+) -> list[Slice]:
+    """Those that are large enough, and how many are not; size: what `admissions` says of a group."""
+    shown = _large_enough({name: _of_each_kind(each.outcomes) for name, each in members.items()})
+    rows = [(name, size(members[name]), _slice_metrics(members[name], seed), 0) for name in shown]
+    small = len(members) - len(shown)
+    keys = ("characteristic", "group", "admissions", "figures", "suppressed")
+    return [
+        dict(zip(keys, (characteristic, *row), strict=True))
+        for row in [*rows, *([(None, None, None, small)] if small else [])]
     ]
-    return [asdict(each) for each in (*found, *_suppressed(task, len(names) - len(shown)))]
-
-
-def _suppressed(characteristic: str, count: int) -> list[Slice]:
-    return [Slice(characteristic, suppressed=count)] if count else []
 
 
 def _of_each_kind(outcomes: Flags) -> NDArray[np.int64]:
@@ -326,7 +327,7 @@ def _names(column: "pd.Series[Any]") -> list[Any]:
 
 
 def _large_enough(counts: Mapping[str, NDArray[np.int64]]) -> list[str]:
-    """The groups that may be told, of all by how many of each kind they have, (2,)."""
+    """The groups that may be published, of all by how many of each kind they have, (2,)."""
     small, hidden = list[str](), np.zeros(2, np.int64)
     for name in sorted(counts, key=lambda name: int(counts[name].min())):
         if counts[name].min() >= FEWEST and (not small or hidden.min() >= FEWEST):
@@ -336,30 +337,26 @@ def _large_enough(counts: Mapping[str, NDArray[np.int64]]) -> list[str]:
     return [name for name in counts if name not in small]
 
 
-def _figures(
-    probability: Floats, outcomes: Flags, subjects: NDArray[Any], seed: int, calibrated: Floats | None = None
-) -> dict[str, float | None]:
-    """Of a group with its calibration, before the recalibration and after it; of a label, which has none, without."""
-    ranking = Ranking(probability, outcomes)
-    mean = {"mean_probability": probability} if calibrated is None else {"mean_calibrated": calibrated}
-    calibration = None if calibrated is None else calibration_metrics(outcomes, probability, calibrated)
+def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
+    ranking, calibration = Ranking(predicted.probability, predicted.outcomes), predicted.calibration()
+    outcomes, calibrated = predicted.outcomes.astype(np.float64), predicted.calibrated
+    mean = {"mean_probability": predicted.probability} if calibrated is None else {"mean_calibrated": calibrated}
 
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
-        shares = {"prevalence": outcomes.astype(np.float64), **mean}
-        means = {name: ratio(weights @ values, weights.sum(-1)) for name, values in shares.items()}
-        of_calibration = {} if calibration is None else calibration(weights)
-        return {"auroc": auroc(*counts), "auprc": average_precision(*counts), **means, **of_calibration}
+        columns = {"prevalence": outcomes, **mean}
+        means = {name: ratio(weights @ values, weights.sum(-1)) for name, values in columns.items()}
+        return {"auroc": auroc(*counts), "auprc": average_precision(*counts), **means, **calibration(weights)}
 
-    return with_intervals(of, subjects, distances=CALIBRATION_ERRORS, seed=seed)
+    return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed)
 
 
 def groups_of(characteristics: "pd.DataFrame", lengths: Sequence[int]) -> "pd.DataFrame":
     """The characteristics that a cohort's stage wrote, as groups, and that of the length of the notes."""
     import pandas as pd
 
-    names = {"sex": "sex", "insurance": "insurance", "race": "ethnicity", "admission_type": "admission type"}
-    found = pd.DataFrame({told: characteristics[name].fillna(UNKNOWN).astype(str) for name, told in names.items()})
+    columns = {name: characteristics[column].fillna(UNKNOWN).astype(str) for column, name in GROUPED_BY.items()}
+    found = pd.DataFrame(columns)
     ages = pd.cut(characteristics["age"].astype(float), AGES, right=False, labels=AGE_BANDS)
     found.insert(1, "age", ages.cat.add_categories(UNKNOWN).fillna(UNKNOWN))
     ranks = pd.Series(lengths, index=found.index).rank(method="average", pct=True)

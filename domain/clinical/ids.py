@@ -1,4 +1,4 @@
-"""One form for identifiers: `100001`, `100001.0` and `" 100001 "` name the same admission, whatever a table holds."""
+"""One form for identifiers: `100001`, `100001.0` and `" 100001 "` name the same admission, of whatever type."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -18,8 +18,7 @@ NOTHING = {"NoneType", "NAType", "NaTType"}
 def canonical_id(value: object) -> str:
     """`value` as text without white space and without the `.0` that a detour through floats leaves.
 
-    What is missing is empty. Raises ValueError, which does not tell the value, for what is neither text nor a whole
-    number.
+    What is missing is empty. Raises ValueError, without the value, for what is neither text nor a whole number.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -38,8 +37,8 @@ def is_missing(value: object) -> bool:
     return is_nan or type(value).__name__ in NOTHING
 
 
-def tell_mixed_ids(column: str, kinds: Iterable[type]) -> None:
-    """Says that the ids of a column are of several kinds, where they are: those written alike are taken for one."""
+def warn_of_mixed_ids(column: str, kinds: Iterable[type]) -> None:
+    """Logs where the ids of a column are of several kinds: those written alike are taken for one."""
     found = sorted({_named(kind) for kind in kinds})
     if len(found) > 1:
         log(f'{column}: some ids are {", others ".join(found)}; 7, 7.0 and "7" are taken for one admission')
@@ -65,7 +64,7 @@ def canonical_ids(column: "pa.Array | pa.ChunkedArray") -> "pa.Array | pa.Chunke
 def given_note(identifier: object, text: object) -> tuple[str, str]:
     """The admission, by its id in the one form, and the text, empty where it is missing.
 
-    Raises ValueError, which tells nothing of the row but why it cannot be used.
+    Raises ValueError with the reason, and nothing of the row, for one that cannot be used.
     """
     name = canonical_id(identifier)
     if not name:

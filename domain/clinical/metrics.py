@@ -111,7 +111,7 @@ def precision_bound(hits: Floats, misses: Floats) -> Floats:
 
 
 def precise_enough(hits: Floats, misses: Floats) -> Flags:
-    """Where the precision is `PRECISION` or more, and somebody is found."""
+    """Where the precision is `PRECISION` or more, and there are true positives."""
     reaching: Flags = (hits > 0) & (np.nan_to_num(ratio(hits, hits + misses)) >= PRECISION)
     return reaching
 
@@ -127,11 +127,11 @@ def auprc_of(probabilities: Floats, outcomes: Flags) -> float | None:
 
 
 def mean_of_known(
-    measure: Callable[[Floats, Flags], float | None], probabilities: Floats, labels: Flags
+    metric: Callable[[Floats, Flags], float | None], probabilities: Floats, labels: Flags
 ) -> float | None:
-    """The mean of a measure over labels, both (admissions, labels), without those that it is not defined for."""
-    figures = [measure(*each) for each in zip(probabilities.T, labels.T, strict=True)]
-    found = [figure for figure in figures if figure is not None]
+    """The mean of a metric over labels, both (admissions, labels), without those that it is not defined for."""
+    values = [metric(*each) for each in zip(probabilities.T, labels.T, strict=True)]
+    found = [value for value in values if value is not None]
     return float(np.mean(found)) if found else None
 
 

@@ -1,4 +1,12 @@
-"""Chunks to the log-odds of their labels, chunks of like length side by side, whosever they are."""
+"""Chunks to log-odds, and the probabilities of an admission's chunks to one: here is P(readmission).
+
+For an admission with n chunks, Huang, Altosaar & Ranganath (2019, equation 4) put
+
+    P = (P_max + P_mean · n/c) / (1 + n/c)
+
+so that the largest of many chunks counts for less, as chance alone makes it large. Chunks of an admission need not be
+neighbours: `admissions` has the admission of each, by numbers from 0.
+"""
 
 from collections.abc import Callable
 
@@ -15,6 +23,7 @@ from domain.clinical.classifier import OutcomeModel
 from domain.clinical.outcomes import PAPERS_C, AggregationName, OutcomeModelSettings
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.integer]
 
 
 def chunk_log_odds(
@@ -28,7 +37,7 @@ def chunk_log_odds(
 ) -> Floats:
     """The log-odds of each label of `chunks`, in their order, (chunks, labels).
 
-    precision: bf16 or fp32, settled. packed: weights laid out before (`pack_for`); found here when not given.
+    precision: bf16 or fp32. packed: weights laid out before (`pack_for`); found here when not given.
     """
     network, bar = model.network, bar or Bar()
     size = best_batch_tokens(network.device, batch_tokens)
@@ -50,8 +59,6 @@ def against_the_rest(logits: Floats) -> Floats:
     found: Floats = logits - np.stack(others, axis=1)
     return found
 
-
-Integers = NDArray[np.integer]
 
 CHOICES_OF_C = (PAPERS_C, 1.0, 4.0, 0.5, 8.0, 0.25, 16.0, 32.0)
 """The paper's first: it stays where no other is better."""
@@ -101,7 +108,7 @@ def shares(
 
 
 def largest_chunks(probabilities: NDArray[np.floating], admissions: Integers) -> NDArray[np.int64]:
-    """Where each admission's largest chunk stands, the first of equals, by the number of the admission."""
+    """The place of each admission's largest chunk, the first of equals, by the number of the admission."""
     order = np.lexsort((-probabilities, admissions))
     return order[np.flatnonzero(np.diff(admissions[order], prepend=-1))]
 

@@ -1,6 +1,6 @@
 """What scoring reads and writes: notes sorted by admission on the disk, scored blocks, and the table they become.
 
-This room loads neither torch nor transformers, so that a wrong request is told of at once.
+Imports neither torch nor transformers, so that an invalid request is refused at once.
 """
 
 import csv
@@ -17,7 +17,7 @@ from bertrelay.data.shards import Shards, Span, cut_spans
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_error
-from domain.clinical.ids import canonical_id, given_note, tell_mixed_ids
+from domain.clinical.ids import canonical_id, given_note, warn_of_mixed_ids
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 BLOCK_CHARACTERS = 400_000
@@ -43,7 +43,7 @@ class NotesTable(NamedTuple):
 
 
 def check_notes(notes: NotesTable) -> None:
-    """Reads one row, which tells most of what can be wrong with a request. Raises RequestError."""
+    """Reads one row, which shows most of what can be wrong with a request. Raises RequestError."""
     if notes.table.file_format not in ("csv", "tsv", "jsonl", "parquet"):
         raise RequestError(f"notes: expected a file that ends in .csv, .tsv, .jsonl or .parquet, found {notes.path}")
     next(rows(notes.table, []), None)
@@ -141,11 +141,11 @@ def _numbered(notes: NotesTable, rejects: Rejects, digest: "hashlib._Hash") -> I
         rejects.used()
         digest.update(json.dumps([name, text]).encode())
         yield name, place, text
-    tell_mixed_ids(notes.id_column, kinds)
+    warn_of_mixed_ids(notes.id_column, kinds)
 
 
 def line_of(row: Row) -> str:
-    """A scored admission as it stands in a shard."""
+    """A scored admission as a line of a shard."""
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 

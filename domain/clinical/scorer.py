@@ -1,4 +1,4 @@
-"""`OutcomeScorer`: notes to the probability of what a model tells, and to what it rests on."""
+"""`OutcomeScorer`: the notes of admissions to the probability of an outcome, and to the chunks and words behind it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from bertrelay.progress import Bar, log
 from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, unreadable, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
-from domain.clinical.ids import given_note, tell_mixed_ids
+from domain.clinical.ids import given_note, warn_of_mixed_ids
 from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words, probability_column
 from domain.clinical.prediction import aggregate, aggregate_labels, chunk_log_odds, shares
 
@@ -30,14 +30,31 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-
 NO_TEXT, UNKNOWN_TEXT = "no text", "no known word"
+COLUMNS = [
+    "hadm_id",
+    "probability",
+    "calibrated",
+    "alarm",
+    "n_chunks",
+    "unknown_share",
+    "top_start",
+    "top_end",
+    "top_section",
+    "top_share",
+    "reason",
+]
+"""Of scores; `top_share` is the part of P, between 0 and P, that the top chunk contributes."""
+OF_BINARY_TASKS = ("calibrated", "alarm")
+MOST_LABELS = 10
+STRENGTHS = 5
+"""Shades of a word, from the one that moved the chunk most down to a fifth of it; weaker ones are left plain."""
 
 
 class ScoredChunk(NamedTuple):
     """A chunk of an admission's text: its characters, its own probability, and its share in the admission's.
 
-    Both are of the label that the score tells.
+    Both are of the label of the score.
     """
 
     start: int
@@ -46,12 +63,12 @@ class ScoredChunk(NamedTuple):
     share: float
 
 
-class Score(NamedTuple):
-    """What is told of an admission; None, and no chunks, where it has no text that the model can read.
+class OutcomeScore(NamedTuple):
+    """The prediction for an admission; None, and no chunks, where it has no text that the model can read.
 
     probability: of `label`, the one that the model knows, of several the likeliest; `by_label` has those of all.
-    calibrated, alarm: of a task that is true or not; `alarm` tells whether `probability` reaches the threshold of the
-        model, None where it has none.
+    calibrated, alarm: of a binary task; `alarm` is whether `probability` reaches the threshold of the model, None where
+        it has none.
     section: of the chunk with the largest share, by its header; None outside known ones.
     unknown_share: of the tokens, how many the vocabulary does not know; None without tokens.
     reason: why there is no probability: `NO_TEXT`, or `UNKNOWN_TEXT` where the vocabulary knows none of the words.
@@ -73,7 +90,7 @@ class Score(NamedTuple):
         return max(self.chunks, key=lambda chunk: chunk.share, default=None)
 
 
-class Word(NamedTuple):
+class MaskedWord(NamedTuple):
     """A word of a text, and what the log-odds of its chunk and P lose when it is masked."""
 
     start: int
@@ -87,12 +104,12 @@ class Explanation:
     """A text as it was read (cleaned), its score, and the words of its top chunk."""
 
     text: str
-    score: Score
-    words: list[Word]
+    score: OutcomeScore
+    words: list[MaskedWord]
 
 
 class OutcomeScorer:
-    """Tells how probable is what its model has learnt to tell, from the notes of each admission."""
+    """Predicts the outcome that its model was trained for, from the notes of each admission."""
 
     def __init__(self, model: OutcomeModel) -> None:
         self.model = model
@@ -116,7 +133,7 @@ class OutcomeScorer:
         device = as_device(device)
         model = load_model(source, task, cache_dir)
         model.network.to(device)
-        _tell_early_notes(model.settings)
+        _warn_of_early_notes(model.settings)
         if model.settings.threshold is not None and model.settings.alarms is None:
             log("the model's alarm threshold comes without the number of alarms behind it; train it again to have that")
         return cls(model)
@@ -130,7 +147,7 @@ class OutcomeScorer:
         cleaned: bool = False,
         precision: str = "auto",
     ) -> "pd.DataFrame":
-        """A row for each admission of `notes`, which has a row for each note, in any order: a frame as a file has it.
+        """A row for each admission of `notes`, which has a row for each note, in any order, as a file has them.
 
         Ids may be numbers in one row and text in another. Columns: hadm_id, probability, calibrated, alarm, n_chunks,
         unknown_share, top_start, top_end, top_section, top_share, reason; of a model with several labels no calibrated
@@ -156,7 +173,7 @@ class OutcomeScorer:
         precision: str = "auto",
         batch_tokens: int | None = None,
         bar: Bar | None = None,
-    ) -> list[Score]:
+    ) -> list[OutcomeScore]:
         """The score of each text, which is all notes of an admission, `joined`; their chunks share batches."""
         texts = texts_of(texts, "score")
         tokens = chunk_tokens(texts, self._chunker)
@@ -170,27 +187,28 @@ class OutcomeScorer:
         self._packed = {precision: packed}
         return chunk_log_odds(self.model, tokens, np.arange(len(tokens)), precision, size, packed, bar)
 
-    def _scores(self, texts: Sequence[str], tokens: ChunkTokens, of_chunks: Floats) -> Iterator[Score]:
+    def _scores(self, texts: Sequence[str], tokens: ChunkTokens, of_chunks: Floats) -> Iterator[OutcomeScore]:
         """The scores of texts, from the probabilities of their chunks, (chunks, labels)."""
         how, count, owners = self.model.settings, len(texts), tokens.admissions
         found = aggregate_labels(of_chunks, owners, count, how)  # (texts, labels)
-        told = found.argmax(1)  # (texts,)
-        of_told = of_chunks[np.arange(len(owners)), told[owners]]  # (chunks,)
-        contributed = shares(of_told, owners, count, how.aggregation, how.c)
+        label = found.argmax(1)  # (texts,)
+        of_label = of_chunks[np.arange(len(owners)), label[owners]]  # (chunks,)
+        contributed = shares(of_label, owners, count, how.aggregation, how.c)
         if how.outcome.kind == "multi-class":  # whose P are divided by their sum
-            contributed *= (
-                found[owners, told[owners]] / aggregate(of_told, owners, count, how.aggregation, how.c)[owners]
-            )
-        columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_told, contributed]
+            unscaled = aggregate(of_label, owners, count, how.aggregation, how.c)
+            contributed *= found[owners, label[owners]] / unscaled[owners]
+        columns = [tokens.spans[:, 0], tokens.spans[:, 1], of_label, contributed]
         rows = [ScoredChunk(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
         borders = np.searchsorted(owners, np.arange(count + 1)).tolist()
         unknown, cannot_read = (of(tokens, count, self._chunker) for of in (unknown_shares, unreadable))
         for number, text in enumerate(texts):
             chunks = rows[borders[number] : borders[number + 1]]
             if not chunks:
-                yield Score(None, None, None, None, [], reason=NO_TEXT)
+                yield OutcomeScore(None, None, None, None, [], reason=NO_TEXT)
             elif cannot_read[number]:
-                yield Score(None, None, None, None, [], unknown_share=float(unknown[number]), reason=UNKNOWN_TEXT)
+                yield OutcomeScore(
+                    None, None, None, None, [], unknown_share=float(unknown[number]), reason=UNKNOWN_TEXT
+                )
             else:
                 yield _score(text, chunks, found[number], how)._replace(unknown_share=float(unknown[number]))
 
@@ -203,19 +221,19 @@ class OutcomeScorer:
         words = [] if score.top is None else list(self._words(text, score, of_chunks, precision))
         return Explanation(text, score, words)
 
-    def _words(self, text: str, score: Score, of_chunks: Floats, precision: str) -> Iterator[Word]:
+    def _words(self, text: str, score: OutcomeScore, of_chunks: Floats, precision: str) -> Iterator[MaskedWord]:
         """The words of the top chunk; of_chunks: the probabilities of all, (chunks, labels)."""
         top = score.chunks.index(score.top or score.chunks[0])
-        chunk, told = score.chunks[top], int(np.argmax(score.by_label))
+        chunk, label = score.chunks[top], int(np.argmax(score.by_label))
         ids, words, spans = self._chunker.words(text[chunk.start : chunk.end])
         numbers = np.unique(words[words >= 0])
         variants = np.where(words == np.append(-2, numbers)[:, None], self._mask_id, ids)  # (1 + words, tokens)
         of_variants = self._log_odds(_of_equal_length(variants), precision, None, None)  # (1 + words, labels)
-        log_odds, after = of_variants[:, told], self._aggregated_with(of_chunks, top, expit(of_variants))[:, told]
+        log_odds, after = of_variants[:, label], self._aggregated_with(of_chunks, top, expit(of_variants))[:, label]
         for place, number in enumerate(numbers.tolist(), 1):
             start, end = spans[words == number, 0].min(), spans[words == number, 1].max()
             lost = float(log_odds[0] - log_odds[place]), float(after[0] - after[place])
-            yield Word(chunk.start + int(start), chunk.start + int(end), *lost)
+            yield MaskedWord(chunk.start + int(start), chunk.start + int(end), *lost)
 
     def _aggregated_with(self, of_chunks: Floats, top: int, of_top: Floats) -> Floats:
         """P with each of `of_top`, (variants, labels), in place of the chunk `top` of (chunks, labels), its shape."""
@@ -231,38 +249,49 @@ class OutcomeScorer:
         return int(tokenizer.unk_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id)
 
 
-class ReadmissionScorer:
-    """The scorer of readmissions, by name."""
+class ReadmissionScorer(OutcomeScorer):
+    """P(readmission) of each admission, from a DataFrame with a row for each note.
 
-    @staticmethod
-    def load(source: str | Path, *, cache_dir: Path | None = None) -> OutcomeScorer:
+    scorer = ReadmissionScorer.load("runs/clinic/readmission/latest/model")
+    scores = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": ["...", "..."]}))
+    """
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        device: str | torch.device | None = None,
+        *,
+        task: OutcomeName | None = READMISSION.name,
+        cache_dir: Path | None = None,
+    ) -> Self:
         """The scorer of a folder that `domain.readmission` wrote. Raises RequestError as `OutcomeScorer.load` does."""
-        return OutcomeScorer.load(source, task=READMISSION.name, cache_dir=cache_dir)
+        return super().load(source, device, task=task, cache_dir=cache_dir)
 
 
-def _tell_early_notes(how: OutcomeModelSettings) -> None:
-    """Says which notes a model of early notes is for; nothing in a note tells which kind it is."""
+def _warn_of_early_notes(how: OutcomeModelSettings) -> None:
+    """Logs which notes a model of early notes is for; nothing in a note says which kind it is."""
     if how.outcome.early_only:
-        log("the model learnt from early notes: a discharge summary would give the outcome away, so score early notes")
+        log("the model is trained on early notes: a discharge summary would leak the outcome, so score early notes")
     elif how.input == "early":
-        log("the model learnt from early notes: score early notes, for of a discharge summary it has learnt nothing")
+        log("the model is trained on early notes: score early notes, for it has not seen discharge summaries")
 
 
-def _score(text: str, chunks: list[ScoredChunk], by_label: Floats, how: OutcomeModelSettings) -> Score:
+def _score(text: str, chunks: list[ScoredChunk], by_label: Floats, how: OutcomeModelSettings) -> OutcomeScore:
     """The score of an admission that has chunks; by_label: P of each label, (labels,)."""
-    told = int(by_label.argmax())
-    probability, recalibrated, alarm = float(by_label[told]), None, None
+    label = int(by_label.argmax())
+    probability, recalibrated, alarm = float(by_label[label]), None, None
     if how.outcome.kind == "binary":
-        recalibrated = float(calibrated(by_label[told], how.slope, how.intercept))
+        recalibrated = float(calibrated(by_label[label], how.slope, how.intercept))
         alarm = None if how.threshold is None else probability >= how.threshold
-    score = Score(probability, recalibrated, alarm, None, chunks, how.labels[told], by_label.tolist())
+    score = OutcomeScore(probability, recalibrated, alarm, None, chunks, how.labels[label], by_label.tolist())
     return score._replace(section=section_of(text, score.top))
 
 
 def notes_by_admission(notes: "pd.DataFrame", id_column: str, text_column: str) -> dict[str, list[str]]:
     """The texts of a frame by admission, both in the order of its rows. Raises RequestError as `score` does."""
     for column in (id_column, text_column):
-        if column not in notes:  # their names are not told: those of a file without a header are its first row
+        if column not in notes:  # names are not shown: those of a file without a header are its first row
             raise RequestError(
                 f"score: expected a column {column!r}, found {len(notes.columns)} columns of other names. Name the "
                 "columns with id_column and text_column, and give a file without a header its own"
@@ -274,61 +303,41 @@ def notes_by_admission(notes: "pd.DataFrame", id_column: str, text_column: str) 
         except ValueError as error:
             raise RequestError(
                 f"score: expected an id in {id_column!r} and text in {text_column!r}, found {error} in row {place:,}, "
-                "from 0; mend the row or leave it out"
+                "from 0; fix the row or leave it out"
             ) from None
         kinds.add(type(identifier))
         texts.setdefault(name, []).append(text)
-    tell_mixed_ids(id_column, kinds)
+    warn_of_mixed_ids(id_column, kinds)
     return texts
 
 
-FLAT = [
-    "hadm_id",
-    "probability",
-    "calibrated",
-    "alarm",
-    "n_chunks",
-    "unknown_share",
-    "top_start",
-    "top_end",
-    "top_section",
-    "top_share",
-    "reason",
-]
-"""The columns of a score; `top_share` is the part of P, between 0 and P, that the top chunk gives."""
-OF_YES_OR_NO = ("calibrated", "alarm")
-
-
 def columns_of(how: OutcomeModelSettings) -> list[str]:
-    """The columns of a score by such a model."""
+    """The columns of scores by such a model."""
     if how.outcome.kind == "binary":
-        return FLAT
-    return [
-        "hadm_id",
-        "label",
-        *(name for name in FLAT[1:] if name not in OF_YES_OR_NO),
-        *map(probability_column, how.labels),
-    ]
+        return COLUMNS
+    others = [name for name in COLUMNS[1:] if name not in OF_BINARY_TASKS]
+    return ["hadm_id", "label", *others, *map(probability_column, how.labels)]
 
 
-def flat(name: str, score: Score, how: OutcomeModelSettings) -> dict[str, Any]:
+def flat(name: str, score: OutcomeScore, how: OutcomeModelSettings) -> dict[str, Any]:
     """A score as a row of a table."""
     top = score.top
     start, end, share = (None, None, None) if top is None else (top.start, top.end, top.share)
-    told = name, score.probability, score.calibrated, score.alarm, len(score.chunks), score.unknown_share
-    row = dict(zip(FLAT, (*told, start, end, score.section, share, score.reason), strict=True)) | {"label": score.label}
+    values = name, score.probability, score.calibrated, score.alarm, len(score.chunks), score.unknown_share
+    row = dict(zip(COLUMNS, (*values, start, end, score.section, share, score.reason), strict=True))
+    row |= {"label": score.label}
     by_label: Sequence[float | None] = score.by_label or [None] * len(how.labels)
-    row |= {probability_column(label): told for label, told in zip(how.labels, by_label, strict=True)}
+    row |= {probability_column(label): each for label, each in zip(how.labels, by_label, strict=True)}
     return {column: row[column] for column in columns_of(how)}
 
 
 def joined(notes: Sequence[str], cleaned: bool = False) -> str:
-    """The notes of an admission as one text, each cleaned as those were that the model has learnt from."""
+    """The notes of an admission as one text, each cleaned as the training notes were."""
     return BETWEEN.join(text for note in notes if (text := note if cleaned else clean(note)))
 
 
 def section_of(text: str, chunk: ScoredChunk | None) -> str | None:
-    """The section that most of `chunk` is in. Only known headers are told: what else looks like one may be a name."""
+    """The section that most of `chunk` is in. Only known headers are shown: what else looks like one may be a name."""
     if chunk is None:
         return None
     sections = find_sections(text)
@@ -347,18 +356,19 @@ def _of_equal_length(variants: NDArray[np.integer]) -> ChunkTokens:
     return ChunkTokens(variants.astype(np.int32).ravel(), np.arange(rows) * width, lengths, np.arange(rows), spans)
 
 
-MOST_LABELS = 10
-ROOM = Path(__file__).parent
-STRENGTHS = 5
-"""Shades of a word, from the one that moved the chunk most down to a fifth of it; weaker ones are left plain."""
+# A page of one admission
 
 
 def page(found: Explanation, how: OutcomeModelSettings) -> str:
-    """The page as HTML, which needs no network and no scripts."""
+    """Its text, each chunk with its share in P, and the words of the top chunk that moved it, as HTML.
+
+    The page needs no network and no scripts.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    templates = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
-        loader=FileSystemLoader(ROOM), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["in_words"] = in_words
     top = found.score.top
@@ -366,35 +376,25 @@ def page(found: Explanation, how: OutcomeModelSettings) -> str:
         (number, chunk, chunk == top, _marked(found, chunk) if chunk == top else found.text[chunk.start : chunk.end])
         for number, chunk in enumerate(found.score.chunks, 1)
     ]
-    return environment.get_template("admission.html.jinja").render(
-        score=found.score, how=how, chunks=chunks, likeliest=_likeliest(found, how)
-    )
-
-
-def _likeliest(found: Explanation, how: OutcomeModelSettings) -> list[tuple[str, float]]:
-    """The labels with the highest probabilities."""
     by_label = zip(how.labels, found.score.by_label, strict=False)  # without text there is none
-    return sorted(by_label, key=lambda each: -each[1])[:MOST_LABELS]
+    likeliest = sorted(by_label, key=lambda each: -each[1])[:MOST_LABELS]
+    template = environment.get_template("admission.html.jinja")
+    return template.render(score=found.score, how=how, chunks=chunks, likeliest=likeliest)
 
 
 def _marked(found: Explanation, top: ScoredChunk) -> Markup:
     """The characters of the top chunk, with those words marked that moved its log-odds."""
     most = max((abs(word.lost_log_odds) for word in found.words), default=0.0)
-    return Markup().join(_pieces(found, top, most))
-
-
-def _pieces(found: Explanation, top: ScoredChunk, most: float) -> Iterator[Markup]:
-    place = top.start
+    parts, place = list[Markup](), top.start
     for word in found.words:
         strength = round(STRENGTHS * abs(word.lost_log_odds) / most) if most else 0
         if strength:
-            yield escape(found.text[place : word.start])
-            yield _mark(found.text[word.start : word.end], word, strength)
+            parts += [escape(found.text[place : word.start]), _mark(found.text[word.start : word.end], word, strength)]
             place = word.end
-    yield escape(found.text[place : top.end])
+    return Markup().join([*parts, escape(found.text[place : top.end])])
 
 
-def _mark(text: str, word: Word, strength: int) -> Markup:
+def _mark(text: str, word: MaskedWord, strength: int) -> Markup:
     direction = "up" if word.lost_log_odds > 0 else "down"
-    told = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {word.lost_probability:+.4f} in P"
-    return Markup('<mark class="{} s{}" title="{}">{}</mark>').format(direction, strength, told, text)
+    title = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {word.lost_probability:+.4f} in P"
+    return Markup('<mark class="{} s{}" title="{}">{}</mark>').format(direction, strength, title, text)

@@ -39,11 +39,14 @@ from domain.clinical.score_files import (
 from domain.clinical.scorer import (
     NO_TEXT,
     UNKNOWN_TEXT,
+    OutcomeScore,
     OutcomeScorer,
-    Score,
     columns_of,
     flat,
     joined,
+)
+from domain.clinical.scorer import (
+    page as page_of,
 )
 
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
@@ -90,7 +93,7 @@ def score_file(
     """Writes a row for each admission of `notes`, as `OutcomeScorer.score` gives them.
 
     task: that the model must have been trained for; any when left out.
-    notes: CSV, TSV, JSONL or Parquet with a row for each note; those of an admission may stand anywhere.
+    notes: CSV, TSV, JSONL or Parquet with a row for each note; those of an admission may be anywhere in it.
     output: `.csv`, `.jsonl` or `.parquet`; the last two have all chunks with their shares. Text is in it only
         `with_text`, and offsets count characters of the notes as they are read, cleaned and joined.
     cleaned: the notes are cleaned already, as the stage `domain.notes` writes them.
@@ -120,8 +123,8 @@ def score_file(
         if page is not None and shown is not None:
             write_page(scorer, joined(found.one(shown), cleaned), Path(page), precision)
         admissions, reasons, chunks, alarms = _written(shards, output, columns_of(how), with_text)
-    told = None if how.threshold is None else alarms
-    return ScoredFile(admissions, reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, told, rejected, rate)
+    raised = None if how.threshold is None else alarms
+    return ScoredFile(admissions, reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, raised, rejected, rate)
 
 
 def _read(source: NotesTable, output: Path, max_rejects: float, stack: ExitStack) -> tuple[SortedNotes, int]:
@@ -157,15 +160,15 @@ def _fill(found: SortedNotes, shards: Shards, score: Callable[[list[Admission]],
     return chunks / (time.monotonic() - began) if chunks else None
 
 
-def _admission(found: SortedNotes, asked: str | None) -> str:
+def _admission(found: SortedNotes, wanted: str | None) -> str:
     """The admission to be shown. Raises RequestError, without its id, for one that is not there or not named."""
-    name = found.only() if asked is None else asked
+    name = found.only() if wanted is None else wanted
     if name is None:
         raise RequestError(
             f"page: expected the admission to show, as the file has {found.admissions:,}; name it with --admission"
         )
     if not found.one(name):
-        raise RequestError("page: the file has no note of the admission asked for; check its id")
+        raise RequestError("page: the file has no note of that admission; check its id")
     return name
 
 
@@ -183,7 +186,7 @@ def _scored(
     return [_row(*each, how, with_text) for each in zip(names, texts, scores, strict=True)]
 
 
-def _row(name: str, text: str, score: Score, how: OutcomeModelSettings, with_text: bool) -> Row:
+def _row(name: str, text: str, score: OutcomeScore, how: OutcomeModelSettings, with_text: bool) -> Row:
     row = flat(name, score, how) | {"chunks": [chunk._asdict() for chunk in score.chunks]}
     if with_text:
         row["top_text"] = None if score.top is None else text[score.top.start : score.top.end]
@@ -215,6 +218,4 @@ def _written(
 
 def write_page(scorer: OutcomeScorer, text: str, path: Path, precision: str = "auto") -> None:
     """Writes the page of one admission's `text`, with the share of each chunk and the words that count."""
-    from domain.clinical.scorer import page
-
-    write_text(path, page(scorer.explain(text, precision=precision), scorer.model.settings))
+    write_text(path, page_of(scorer.explain(text, precision=precision), scorer.model.settings))

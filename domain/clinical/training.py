@@ -1,4 +1,8 @@
-"""Chunks and the labels of their admissions, as the training loop asks for them."""
+"""The stages `domain.readmission` and `domain.outcome`: a BERT learns from notes to predict an outcome.
+
+They write `model/`, `scores.parquet` (validation and test), `slices.json`, `flow.csv`, and of a binary task
+`curves.json`, of one with classes `confusion.json`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +35,7 @@ from domain.clinical.classifier import OutcomeModel, start_model
 from domain.clinical.ids import canonical_id
 from domain.clinical.labelled_notes import LabelledNotes, read_labelled_notes
 from domain.clinical.metrics import Flags, Floats, auprc_of, auroc_of, mean_of_known
-from domain.clinical.model_evaluation import judge
+from domain.clinical.model_evaluation import evaluate_model
 from domain.clinical.outcomes import OUTCOMES, PAPERS_C, Kind, OutcomeModelSettings
 from domain.clinical.prediction import aggregate_labels, chunk_log_odds
 from domain.clinical.settings import LearningSettings, OutcomeSettings, ReadmissionSettings
@@ -42,7 +46,7 @@ CRITERION = "dev/auroc"
 
 @dataclass(frozen=True)
 class Split:
-    """The chunks of a split, whose they are by numbers from 0, and the labels of those admissions, (…, labels)."""
+    """The chunks of a split, the admission of each by numbers from 0, and the labels of the admissions, (…, labels)."""
 
     chunks: NDArray[np.int64]
     admissions: NDArray[np.int64]
@@ -87,15 +91,15 @@ class OutcomeTask:
         """The negative log-likelihood of the labels, in nats, summed over chunks by their weights."""
         inputs = batch.inputs
         logits = model(inputs["input_ids"], inputs["attention_mask"])  # (chunks, labels)
-        of_chunks = unlikeliness(logits, inputs["labels"], self.notes.outcome.kind)  # (chunks,)
+        of_chunks = negative_log_likelihood(logits, inputs["labels"], self.notes.outcome.kind)  # (chunks,)
         return {self.notes.outcome.name: (inputs["weights"] * of_chunks).sum()}
 
     def evaluate(self) -> Metrics:
         """AUROC and average precision of the validation admissions, of several labels their means."""
         split, how = self.of_split("validation"), self.outcome_model.settings
         found = aggregate_labels(self.probabilities(split), split.admissions, split.count, how)
-        measures = {CRITERION: auroc_of, "dev/auprc": auprc_of}
-        return {name: mean_of_known(measure, found, split.labels) for name, measure in measures.items()}
+        metrics = {CRITERION: auroc_of, "dev/auprc": auprc_of}
+        return {name: mean_of_known(metric, found, split.labels) for name, metric in metrics.items()}
 
     def of_split(self, split: str) -> Split:
         """The chunks of a split and its labels."""
@@ -111,7 +115,7 @@ class OutcomeTask:
         return found
 
 
-def unlikeliness(logits: Tensor, labels: Tensor, kind: Kind) -> Tensor:
+def negative_log_likelihood(logits: Tensor, labels: Tensor, kind: Kind) -> Tensor:
     """The negative log-likelihood of the labels of each chunk, in nats; both (chunks, labels) to (chunks,)."""
     if kind == "multi-class":
         return cross_entropy(logits, labels, reduction="none")
@@ -127,26 +131,26 @@ def chunk_weights(admissions: NDArray[np.int64], shared: bool) -> Floats:
 
 
 def run(settings: ReadmissionSettings, context: StageContext) -> Metrics:
-    """Who comes back: trains a model, settles c, recalibration and threshold on validation, and judges it.
+    """30-day readmission: trains a model, fits c, recalibration and threshold on validation, and evaluates it on test.
 
-    Raises RequestError for notes and cohorts that cannot be learnt from, and for a base that cannot learn it.
+    Raises RequestError for notes and cohorts that cannot be trained on, and for a base that cannot classify.
     """
     notes = read_labelled_notes(Path(settings.notes), Path(settings.cohort))
     risks = None if settings.risk is None else _true_risks(notes, Path(settings.risk))
-    return _learnt(notes, settings, context, risks)
+    return _trained(notes, settings, context, risks)
 
 
 def run_outcome(settings: OutcomeSettings, context: StageContext) -> Metrics:
-    """The other tasks, from early notes: the same training, and the figures of their kind.
+    """The other tasks, from early notes: the same training, and the metrics of their kind.
 
-    Raises RequestError as `run` does, and for notes that give the outcome away.
+    Raises RequestError as `run` does, and for notes that leak the outcome.
     """
     outcome = OUTCOMES[settings.task]
     notes = read_labelled_notes(Path(settings.notes), Path(settings.cohort), outcome, settings.groups)
-    return _learnt(notes, settings, context)
+    return _trained(notes, settings, context)
 
 
-def _learnt(
+def _trained(
     notes: LabelledNotes, settings: LearningSettings, context: StageContext, risks: Floats | None = None
 ) -> Metrics:
     if settings.control == "shuffled_labels":
@@ -155,7 +159,7 @@ def _learnt(
     metrics = train(task, settings, context.output, context.work)
     if not context.process_group.is_main:
         return {}
-    return metrics | judge(task, settings, context.output, risks)
+    return metrics | evaluate_model(task, settings, context.output, risks)
 
 
 def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContext) -> OutcomeTask:
@@ -198,7 +202,7 @@ def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
         raise RequestError(
             f"risk: expected a CSV file with the columns hadm_id and true_risk, found something else in {file} "
             f"({type(error).__name__})"
-        ) from None  # whose words tell the value of a cell
+        ) from None  # pandas quotes the value of a cell
     by_id = dict(zip(table["hadm_id"].map(canonical_id), table["true_risk"], strict=True))
     risks = np.array(notes.table["hadm_id"].map(by_id), np.float64)
     missing = int(np.isnan(risks[notes.is_in("test")]).sum())

@@ -11,15 +11,15 @@ from bertrelay.evaluation.calibration import calibrated, fit_recalibration
 from bertrelay.evaluation.statistics import resampled_weights
 from domain.clinical.baselines import Baseline
 from domain.clinical.evaluation import (
-    Judged,
-    alarm_figures,
-    best_figures,
+    Predicted,
+    alarm_metrics,
+    best_metrics,
+    binary_metrics,
     curves,
-    differences,
-    figures,
-    permutation_figures,
+    metric_differences,
+    permutation_metrics,
 )
-from domain.clinical.model_evaluation import _judged_baselines
+from domain.clinical.model_evaluation import _evaluate_baselines
 
 PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 OUTCOMES = np.array([True, False, True, True, True, False])
@@ -32,14 +32,14 @@ def drawn(count: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return probabilities, generator.random(count) < probabilities
 
 
-def judged(probabilities, outcomes, **more) -> Judged:
-    return Judged(np.arange(len(outcomes)) // 2, outcomes, probabilities, **{"calibrated": probabilities, **more})
+def predicted(probabilities, outcomes, **more) -> Predicted:
+    return Predicted(np.arange(len(outcomes)) // 2, outcomes, probabilities, **{"calibrated": probabilities, **more})
 
 
 def test_every_figure_is_that_of_scikit_learn_and_has_an_interval_that_holds_it():
     probabilities, outcomes = drawn()
     told = probabilities**2
-    found = figures(judged(told, outcomes, calibrated=probabilities), threshold=0.3)
+    found = binary_metrics(predicted(told, outcomes, calibrated=probabilities), threshold=0.3)
     raised = told >= 0.3
     expected = {
         "auroc": roc_auc_score(outcomes, told),
@@ -62,41 +62,41 @@ def test_every_figure_is_that_of_scikit_learn_and_has_an_interval_that_holds_it(
 
 
 def test_a_threshold_is_taken_as_it_is_and_the_optimistic_one_is_chosen_here():
-    found = figures(judged(PROBABILITIES, OUTCOMES), threshold=0.65)
+    found = binary_metrics(predicted(PROBABILITIES, OUTCOMES), threshold=0.65)
     assert (found["rp80"], found["rp80_precision"]) == (2 / 4, 2 / 3)
     assert found["rp80_optimistic"] == 1  # four of the first five
-    alone = figures(judged(PROBABILITIES, OUTCOMES), threshold=0.95)
+    alone = binary_metrics(predicted(PROBABILITIES, OUTCOMES), threshold=0.95)
     assert (alone["rp80"], alone["rp80_precision"]) == (0, None)
 
 
 def test_without_a_threshold_there_is_no_recall_but_the_optimistic_one():
-    found = figures(judged(PROBABILITIES, OUTCOMES), threshold=None)
+    found = binary_metrics(predicted(PROBABILITIES, OUTCOMES), threshold=None)
     assert found["rp80"] is None and found["rp80_precision"] is None and "rp80_low" not in found
     assert found["rp80_optimistic"] == 1 and found["auroc"] is not None
-    nobody = figures(judged(PROBABILITIES, ~OUTCOMES), threshold=None)
+    nobody = binary_metrics(predicted(PROBABILITIES, ~OUTCOMES), threshold=None)
     assert nobody["rp80_optimistic"] is None  # the first is none, and of the first two one is
 
 
 @pytest.mark.parametrize("outcome", [True, False])
 def test_of_one_class_what_sets_two_apart_is_not_known_and_distances_are(outcome):
-    found = figures(judged(PROBABILITIES, np.full(6, outcome)), threshold=0.5)
+    found = binary_metrics(predicted(PROBABILITIES, np.full(6, outcome)), threshold=0.5)
     assert found["auroc"] is None and "auroc_low" not in found
     assert found["prevalence"] == outcome
     assert found["brier"] == pytest.approx(((PROBABILITIES - outcome) ** 2).mean())
     assert found["calibration_error"] == pytest.approx(abs(PROBABILITIES - outcome).mean())
     assert (found["rp80"], found["auprc"]) == ((5 / 6, 1) if outcome else (None, None))
-    assert best_figures(judged(PROBABILITIES, np.full(6, outcome)), PROBABILITIES) == {"best_auroc": None}
+    assert best_metrics(predicted(PROBABILITIES, np.full(6, outcome)), PROBABILITIES) == {"best_auroc": None}
 
 
 def test_the_true_risk_is_judged_on_the_same_admissions():
     probabilities, outcomes = drawn()
-    found = best_figures(judged(np.full(400, 0.5), outcomes), probabilities)
+    found = best_metrics(predicted(np.full(400, 0.5), outcomes), probabilities)
     assert found["best_auroc"] == pytest.approx(roc_auc_score(outcomes, probabilities))
 
 
 def test_points_of_the_calibration_curve_have_intervals_that_resample_subjects():
     probabilities, outcomes = drawn(300)
-    one = judged(probabilities**2, outcomes, calibrated=probabilities)
+    one = predicted(probabilities**2, outcomes, calibrated=probabilities)
     drawn_curves = curves({"model": one})["calibration"]
     (weights,) = resampled_weights(one.subjects, 0)
     resamples = [np.repeat(np.arange(300), row.astype(int)) for row in weights]
@@ -112,7 +112,7 @@ def test_points_of_the_calibration_curve_have_intervals_that_resample_subjects()
 
 
 def test_of_one_subject_the_calibration_curve_has_no_intervals():
-    found = curves({"model": Judged(np.zeros(6), OUTCOMES, PROBABILITIES, PROBABILITIES)})["calibration"]["model"]
+    found = curves({"model": Predicted(np.zeros(6), OUTCOMES, PROBABILITIES, PROBABILITIES)})["calibration"]["model"]
     assert {point[3:] for point in found} == {(None, None)} and len({len(point) for point in found}) == 1
 
 
@@ -121,13 +121,12 @@ def test_baselines_are_calibrated_on_validation_as_the_model_is():
     of_test, outcomes = drawn(2_000, 2)
     too_sure = [calibrated(each, 3.0, 1.5) for each in (of_validation, of_test)]
     held_out = SimpleNamespace(
-        subjects=np.arange(2_000),
         validation=SimpleNamespace(labels=outcomes_before[:, None]),
         test=SimpleNamespace(labels=outcomes[:, None]),
         baselines=lambda *_: [Baseline("tfidf", *(each[:, None] for each in too_sure), np.linspace(0.4, 0.6, 20))],
     )
-    ours = Judged(held_out.subjects, outcomes, of_test, of_test)
-    others, found = _judged_baselines(held_out, ours, SimpleNamespace(permutations=20, seed=0))
+    ours = Predicted(np.arange(2_000), outcomes, of_test, of_test)
+    others, found = _evaluate_baselines(held_out, ours, SimpleNamespace(permutations=20, seed=0))
     fitted = fit_recalibration(too_sure[0], outcomes_before)
     assert fitted == pytest.approx((1 / 3, -0.5), abs=0.1)
     assert found["brier/tfidf"] == pytest.approx(brier_score_loss(outcomes, calibrated(too_sure[1], *fitted)))
@@ -142,10 +141,10 @@ def test_baselines_are_calibrated_on_validation_as_the_model_is():
 def test_differences_are_paired_in_every_resample_of_subjects():
     probabilities, outcomes = drawn(300, 5)
     worse = probabilities + np.random.default_rng(6).normal(0, 0.3, 300)
-    first, second = judged(probabilities, outcomes), judged(worse, outcomes)
-    found = differences(first, second)
-    for name, measure in (("auroc", roc_auc_score), ("auprc", average_precision_score)):
-        expected = measure(outcomes, probabilities) - measure(outcomes, worse)
+    first, second = predicted(probabilities, outcomes), predicted(worse, outcomes)
+    found = metric_differences(first, second)
+    for name, metric in (("auroc", roc_auc_score), ("auprc", average_precision_score)):
+        expected = metric(outcomes, probabilities) - metric(outcomes, worse)
         assert found[f"{name}_difference"] == pytest.approx(expected)
 
     def auroc_by_ranks(rows, scores):
@@ -162,17 +161,17 @@ def test_differences_are_paired_in_every_resample_of_subjects():
 
 
 def test_alarms_of_test_are_counted_at_the_threshold_and_nothing_is_without_one():
-    found = alarm_figures(judged(PROBABILITIES, OUTCOMES), 0.65)
+    found = alarm_metrics(predicted(PROBABILITIES, OUTCOMES), 0.65)
     assert (found["alarms"], found["alarm_recall"], found["alarm_precision"]) == (3, 2 / 4, 2 / 3)
-    nothing = alarm_figures(judged(PROBABILITIES, OUTCOMES), None)
+    nothing = alarm_metrics(predicted(PROBABILITIES, OUTCOMES), None)
     assert nothing == {"alarms": None, "alarm_recall": None, "alarm_precision": None}
 
 
 def test_a_figure_stands_among_those_of_permuted_labels_by_its_rank():
     permuted = np.linspace(0.4, 0.59, 20)
-    found = permutation_figures(0.575, permuted)
+    found = permutation_metrics(0.575, permuted)
     assert found["permutations"] == 20 and found["auroc_permuted"] == pytest.approx(0.495)
     assert found["auroc_permuted_sd"] == pytest.approx(np.sqrt(np.sum((permuted - 0.495) ** 2) / 19))
     assert found["auroc_permuted_highest"] == 0.59
     assert found["permutation_p"] == 3 / 21  # of itself, 0.58 and 0.59
-    assert permutation_figures(0.9, permuted)["permutation_p"] == 1 / 21
+    assert permutation_metrics(0.9, permuted)["permutation_p"] == 1 / 21

@@ -21,7 +21,7 @@ from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, Outco
 from domain.clinical.prediction import against_the_rest, aggregate, aggregate_labels, chunk_log_odds
 from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
 from domain.clinical.settings import OutcomeSettings
-from domain.clinical.training import run_outcome, unlikeliness
+from domain.clinical.training import negative_log_likelihood, run_outcome
 
 TRAINING = {"epochs": 8, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 CLASSES = ["under_3_days", "3_to_7_days", "over_7_days"]
@@ -129,11 +129,11 @@ def test_a_setting_of_another_task_is_refused(clinic, bert):
 # What is learnt
 
 
-def test_the_unlikeliness_is_that_of_each_kind_written_out():
+def test_the_negative_log_likelihood_is_that_of_each_kind_written_out():
     logits, labels = torch.tensor([[2.0, -1.0, 0.5]]), torch.tensor([[0.0, 0.0, 1.0]])
-    found = unlikeliness(logits, labels, "multi-class")
+    found = negative_log_likelihood(logits, labels, "multi-class")
     assert found.tolist() == pytest.approx([-np.log(softmax(logits.numpy())[0, 2])])
-    found = unlikeliness(logits, labels, "multi-label")
+    found = negative_log_likelihood(logits, labels, "multi-label")
     likelihoods = [1 - expit(2.0), 1 - expit(-1.0), expit(0.5)]
     assert found.tolist() == pytest.approx([-np.log(likelihoods).sum()])
 

@@ -15,7 +15,7 @@ from domain.clinical.chunks import Chunker
 from domain.clinical.classifier import load_model, save_model, start_model
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.prediction import aggregate, chunk_log_odds
-from domain.clinical.scorer import FLAT, OutcomeScorer, ReadmissionScorer, joined, page
+from domain.clinical.scorer import COLUMNS, OutcomeScorer, ReadmissionScorer, joined, page
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
 
@@ -50,7 +50,7 @@ def test_notes_of_an_admission_stand_anywhere_and_ids_are_of_any_type(scorer):
     texts = stays(6)["text"].tolist()
     frame = pd.DataFrame({"hadm_id": [7, "8", 7.0, " 8 ", "7", 9], "text": texts}).astype({"hadm_id": object})
     found = scorer.score(frame, precision="fp32")
-    assert found.columns.tolist() == FLAT
+    assert found.columns.tolist() == COLUMNS
     assert found["hadm_id"].tolist() == ["7", "8", "9"]
     for row, notes in zip(found.itertuples(), [[0, 2, 4], [1, 3], [5]], strict=True):
         text = joined([texts[note] for note in notes])
@@ -136,7 +136,7 @@ def test_punctuation_and_marks_make_no_text_readable(scorer):
 
 def test_nothing_to_score_is_an_empty_frame(scorer):
     found = scorer.score(pd.DataFrame({"hadm_id": [], "text": []}))
-    assert len(found) == 0 and found.columns.tolist() == FLAT
+    assert len(found) == 0 and found.columns.tolist() == COLUMNS
 
 
 def test_a_frame_without_the_columns_or_an_id_is_told(scorer):

@@ -8,9 +8,10 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from bertrelay.evaluation.statistics import resampled_weights
-from domain.clinical.evaluation import groups_of, label_slices, slices
+from domain.clinical import evaluation
+from domain.clinical.evaluation import Predicted, PredictedLabels, groups_of, label_slices
 
-MEASURES = {
+METRICS = {
     "auroc": roc_auc_score,
     "auprc": average_precision_score,
     "prevalence": lambda outcomes, _: outcomes.mean(),
@@ -31,6 +32,10 @@ def drawn(groups: dict[str, int], seed: int = 0) -> tuple[pd.DataFrame, np.ndarr
     return pd.DataFrame({"insurance": names[order]}), probabilities, probabilities**2, outcomes[order]
 
 
+def slices(groups, probability, calibrated, outcomes, subjects, seed=0):
+    return evaluation.slices(groups, Predicted(subjects, outcomes, probability, calibrated), seed)
+
+
 def test_a_group_has_its_own_figures():
     groups, probabilities, calibrated, outcomes = drawn({"A": 60, "B": 90})
     found = slices(groups, probabilities, calibrated, outcomes, np.arange(150))
@@ -38,10 +43,10 @@ def test_a_group_has_its_own_figures():
     for each in found:
         own = (groups["insurance"] == each["group"]).to_numpy()
         others = CALIBRATION | {f"{name}_uncalibrated" for name in CALIBRATION}
-        assert {name for name in each["figures"] if not name.endswith(("_low", "_high"))} == set(MEASURES) | others
-        for name, measure in MEASURES.items():
+        assert {name for name in each["figures"] if not name.endswith(("_low", "_high"))} == set(METRICS) | others
+        for name, metric in METRICS.items():
             figure = each["figures"][name]
-            assert figure == pytest.approx(measure(outcomes[own], probabilities[own]))
+            assert figure == pytest.approx(metric(outcomes[own], probabilities[own]))
             assert each["figures"][f"{name}_low"] < figure < each["figures"][f"{name}_high"]
 
 
@@ -53,8 +58,8 @@ def test_the_intervals_of_a_group_resample_its_subjects_with_all_their_admission
         resamples = [
             np.repeat(own, weights.astype(int)) for weights in np.vstack([*resampled_weights(subjects[own], 5)])
         ]
-        for name, measure in MEASURES.items():
-            values = [measure(outcomes[rows], probabilities[rows]) for rows in resamples]
+        for name, metric in METRICS.items():
+            values = [metric(outcomes[rows], probabilities[rows]) for rows in resamples]
             told = each["figures"][f"{name}_low"], each["figures"][f"{name}_high"]
             assert told == pytest.approx(tuple(np.percentile(values, [2.5, 97.5])))
 
@@ -84,7 +89,9 @@ def test_what_is_hidden_is_of_ten_with_the_outcome_and_ten_without_or_a_subtract
 def test_labels_that_exclude_each_other_are_hidden_until_ten_admissions_have_one_of_them():
     labels = np.repeat(np.eye(4, dtype=bool), [60, 40, 3, 4], axis=0)  # (admissions, labels)
     probabilities = np.random.default_rng(0).random(labels.shape)
-    found = label_slices("length-of-stay", ["a", "b", "c", "d"], probabilities, labels, np.arange(107))
+    found = label_slices(
+        "length-of-stay", ["a", "b", "c", "d"], PredictedLabels(np.arange(107), labels, probabilities, "multi-class")
+    )
     assert [(each["group"], each["suppressed"]) for each in found] == [("a", 0), (None, 3)]
 
 
