@@ -229,7 +229,8 @@ class PredictedLabels:
     @property
     def likeliest(self) -> NDArray[np.int64]:
         """The label that is predicted of each admission, (admissions,)."""
-        return np.argmax(self.probabilities, axis=1)
+        found: NDArray[np.int64] = np.argmax(self.probabilities, axis=1)
+        return found
 
 
 def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
