@@ -1,16 +1,17 @@
-"""Near-duplicate texts of different splits: found by MinHash and LSH, and told only when their exact overlap is high.
+"""The stage `domain.audit`: subjects, admissions, equal texts and near-duplicate texts that splits share.
 
-The likeness of two texts is the Jaccard index of their shingles, runs of five words (Broder 1997). Texts agree in one
-value of a MinHash as often as they are alike, so that those of 0.8 and more share one of 16 bands of 4 values in 9,998
-cases of 10,000.
+Findings have counts and row numbers, never a text or an identifier. Near-duplicates are found by MinHash and LSH, and
+reported only when their exact overlap is high. The likeness of two texts is the Jaccard index of their shingles, runs
+of five words (Broder 1997). Texts agree in one value of a MinHash as often as they are alike, so that those of 0.8 and
+more share one of 16 bands of 4 values in 9,998 cases of 10,000.
 """
 
 import hashlib
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,7 @@ from domain.draws import mixed
 from domain.findings import EXAMPLES, Finding
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow.parquet as pq
 
 WORDS_OF_SHINGLE = 5
@@ -37,7 +39,7 @@ PARTNERS = 8  # a template may make thousands of texts alike, and one of another
 Shingles = NDArray[np.uint64]
 
 
-class Pair(NamedTuple):
+class AlikePair(NamedTuple):
     """Two texts of different splits by their places, and the share of shingles that they have in common."""
 
     first: int
@@ -88,7 +90,7 @@ def likeness(first: Shingles, second: Shingles) -> float:
 
 def near_pairs(
     keys: Shingles, splits: Sequence[str], shingles_of: Callable[[Iterable[int]], dict[int, Shingles]], least: float
-) -> list[Pair]:
+) -> list[AlikePair]:
     """The pairs of different splits that are alike by `least` or more, up to eight for each text.
 
     keys: (texts, bands), of `band_keys`.
@@ -96,7 +98,7 @@ def near_pairs(
     """
     pairs = sorted(_candidates(keys, splits))
     shingles = shingles_of(sorted({place for pair in pairs for place in pair}))
-    compared = (Pair(first, second, likeness(shingles[first], shingles[second])) for first, second in pairs)
+    compared = (AlikePair(first, second, likeness(shingles[first], shingles[second])) for first, second in pairs)
     return [pair for pair in compared if pair.likeness >= least]
 
 
@@ -124,34 +126,11 @@ IDS = ("subject_id", "hadm_id")
 COLUMNS = (*IDS, "text")
 FEWEST_WORDS = 20
 ROWS_OF_BATCH = 512
-
-
-class _Row(NamedTuple):
-    """A row by its file and number from 1, with its split."""
-
-    file: str
-    number: int
-    split: str
-
-    def __str__(self) -> str:
-        return f"{self.file} row {self.number:,}"
-
-
-@dataclass
-class _Seen:
-    """What was met in the files: who stands in which splits, which texts are equal, and what may be alike."""
-
-    subjects: dict[str, dict[str, _Row]] = field(default_factory=lambda: defaultdict(dict))
-    admissions: dict[str, dict[str, _Row]] = field(default_factory=lambda: defaultdict(dict))
-    texts: dict[bytes, dict[str, _Row]] = field(default_factory=lambda: defaultdict(dict))
-    rows: list[_Row] = field(default_factory=list)  # those with a text that is long enough to be compared
-    digests: list[bytes] = field(default_factory=list)
-    keys: list[Shingles] = field(default_factory=list)
-    short: int = 0
+HINT = "Give cohort.parquet, notes.parquet or files like them."
 
 
 def run(settings: AuditSettings, context: StageContext) -> Metrics:
-    """Writes `audit.json`; the counts of what is shared. Raises WorkError at a leak, unless they are only told."""
+    """Writes `audit.json`; returns the counts of what is shared. Raises WorkError at a leak, if they stop the run."""
     if not context.process_group.is_main:
         return {}
     findings = look_for_leaks([Path(file) for file in settings.files], settings.near)
@@ -162,155 +141,127 @@ def run(settings: AuditSettings, context: StageContext) -> Metrics:
     if leaks and settings.leaks == "stop":
         raise WorkError(
             f"the splits share what they should not: {'; '.join(leaks)}. Split by subject with the stage "
-            'domain.cohort, or give leaks = "tell" to go on'
+            'domain.cohort, or set leaks = "tell" to continue'
         )
     return {finding.check: finding.total for finding in findings}
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     """A finding as `audit.json` and the command line have it."""
-    told, rows = finding.summary, list(finding.examples)
-    return {"level": finding.severity, "name": finding.check, "told": told, "count": finding.total, "rows": rows}
+    summary, rows = finding.summary, list(finding.examples)
+    return {"level": finding.severity, "name": finding.check, "told": summary, "count": finding.total, "rows": rows}
 
 
 @sensitive_data()
 def look_for_leaks(files: Sequence[Path], near: float = NEAR) -> list[Finding]:
-    """Looks through Parquet files with a column `split`, all of them together; what they do not have is not looked at.
+    """Checks Parquet files with a column `split`, all of them together, for what their splits share.
 
+    Columns that they do not have are not checked.
     Raises RequestError for a file that cannot be read, or has none of the columns.
     """
-    shingler, seen, columns = Shingler(), _Seen(), set[str]()
-    with progress("audit", sum(_rows(file) for file in files), "rows") as bar:
-        for file in files:
-            columns |= _look(file, shingler, seen, bar)
-    findings = []
-    if "subject_id" in columns:
-        findings.append(_shared("subjects", seen.subjects.values()))
-    if "hadm_id" in columns:
-        findings.append(_shared("admissions", seen.admissions.values()))
-    if "text" in columns:
-        findings.append(_shared("texts", seen.texts.values()))
-        findings.append(_near(files, near, shingler, seen))
-    return findings
+    import pandas as pd
+
+    shingler = Shingler()
+    with progress("audit", sum(_count(file) for file in files), "rows") as bar:
+        rows = pd.concat([_of_batch(batch, shingler) for file in files for batch in _batches(file, bar)])
+    rows = rows.reset_index(drop=True)
+    names = {"subject_id": "subjects", "hadm_id": "admissions", "digest": "texts"}
+    findings = [_shared(name, rows, column) for column, name in names.items() if column in rows]
+    return [*findings, *([_near(files, near, shingler, rows)] if "digest" in rows else [])]
 
 
-def _look(file: Path, shingler: Shingler, seen: _Seen, bar: Bar) -> set[str]:
-    """Takes in one file; the columns it has."""
-    columns: set[str] = set()
-    for rows in _batches(file, bar):
-        columns = set(rows) - {"row"}
-        for index, row in enumerate(rows["row"]):
-            if "subject_id" in rows:
-                _meet(seen.subjects, rows["subject_id"][index], row)
-            if "hadm_id" in rows:
-                _meet(seen.admissions, rows["hadm_id"][index], row)
-            if "text" in rows:
-                _take_text(rows["text"][index] or "", row, shingler, seen)
-    return columns
+def _of_batch(batch: "pd.DataFrame", shingler: Shingler) -> "pd.DataFrame":
+    """The rows of a batch with a digest of their text, and its band keys, in place of it; none of a short text."""
+    if "text" not in batch:
+        return batch
+    words = [(text or "").lower().split() for text in batch["text"]]
+    is_long = [len(each) >= FEWEST_WORDS for each in words]
+    digests = [hashlib.blake2b(" ".join(each).encode(), digest_size=16).digest() for each in words]
+    keys = [band_keys(shingler(text)) if long else None for text, long in zip(batch["text"], is_long, strict=True)]
+    digest = [each if long else "" for each, long in zip(digests, is_long, strict=True)]
+    return batch.drop(columns="text").assign(digest=digest, keys=keys)
 
 
-def _batches(file: Path, bar: Bar) -> Iterator[dict[str, list[Any]]]:
-    """The columns of a file that are looked at, some hundred rows at a time; `row` says where each stands."""
-    import pyarrow as pa
+def _batches(file: Path, bar: Bar) -> "Iterator[pd.DataFrame]":
+    """The columns of a file that are checked, some hundred rows at a time, with `file` and `row`, from 1."""
+    import pandas as pd
 
-    try:
-        table = _opened(file)
+    with _readable(file) as table:
         names = [name for name in COLUMNS if name in table.schema_arrow.names]
         done = 0
         for batch in table.iter_batches(ROWS_OF_BATCH, columns=["split", *names]):
-            rows = {name: canonical_ids(batch[name]).to_pylist() for name in IDS if name in names}
+            columns = {name: canonical_ids(batch[name]).to_pylist() for name in IDS if name in names}
             if "text" in names:
-                rows["text"] = batch["text"].to_pylist()
-            splits = enumerate(batch["split"].to_pylist(), done + 1)
-            yield {**rows, "row": [_Row(str(file), number, str(split)) for number, split in splits]}
+                columns["text"] = batch["text"].to_pylist()
+            columns["split"] = [str(split) for split in batch["split"].to_pylist()]
+            columns |= {"file": [str(file)] * batch.num_rows, "row": [*range(done + 1, done + 1 + batch.num_rows)]}
+            yield pd.DataFrame(columns, dtype=object)
             done += batch.num_rows
             bar.advance(batch.num_rows)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error) from None
 
 
-def _opened(file: Path) -> "pq.ParquetFile":
-    """Raises RequestError for a file that has nothing to look at."""
+def _count(file: Path) -> int:
+    with _readable(file) as table:
+        return int(table.metadata.num_rows)
+
+
+@contextmanager
+def _readable(file: Path) -> "Iterator[pq.ParquetFile]":
+    """Raises RequestError for a file that cannot be read or has nothing to check."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not file.is_file():
-        raise RequestError(f"there is no file {file}. Give cohort.parquet, notes.parquet or files like them.")
-    table = pq.ParquetFile(file)
-    names = table.schema_arrow.names
-    if "split" not in names or not set(COLUMNS).intersection(names):
-        raise RequestError(
-            f"{file}: expected a column split and one of {', '.join(COLUMNS)}, found {len(names)} columns without. "
-            "Give cohort.parquet, notes.parquet or files like them."
-        )
-    return table
-
-
-def _rows(file: Path) -> int:
-    import pyarrow as pa
-
+        raise RequestError(f"there is no file {file}. {HINT}")
     try:
-        return int(_opened(file).metadata.num_rows)
+        table = pq.ParquetFile(file)
+        names = table.schema_arrow.names
+        if "split" not in names or not set(COLUMNS).intersection(names):
+            raise RequestError(
+                f"{file}: expected a column split and one of {', '.join(COLUMNS)}, found {len(names)} columns without. "
+                + HINT
+            )
+        yield table
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error) from None
+        raise RequestError(
+            f"{file}: expected a Parquet file, found one that cannot be read ({type(error).__name__}). Run the stage "
+            f"that wrote it again. {HINT}"
+        ) from None
 
 
-def _unreadable(file: Path, error: Exception) -> RequestError:
-    return RequestError(
-        f"{file}: expected a Parquet file, found one that cannot be read ({type(error).__name__}). Run the stage that "
-        "wrote it again, or give cohort.parquet, notes.parquet or files like them."
-    )
-
-
-def _meet(met: dict[Any, dict[str, _Row]], name: Hashable, row: _Row) -> None:
-    """Notes that `name` stands in the row's split; the first row of each split is remembered."""
-    if name:
-        met[name].setdefault(row.split, row)
-
-
-def _take_text(text: str, row: _Row, shingler: Shingler, seen: _Seen) -> None:
-    words = text.lower().split()
-    if len(words) < FEWEST_WORDS:
-        seen.short += 1
-        return
-    digest = hashlib.blake2b(" ".join(words).encode(), digest_size=16).digest()
-    _meet(seen.texts, digest, row)
-    seen.rows.append(row)
-    seen.digests.append(digest)
-    seen.keys.append(band_keys(shingler(text)))
-
-
-def _shared(name: str, met: Iterable[dict[str, _Row]]) -> Finding:
-    """What stands in several splits."""
-    leaks = [splits for splits in met if len(splits) > 1]
-    examples = [[str(row) for row in splits.values()] for splits in leaks[:EXAMPLES]]
-    if not leaks:
+def _shared(name: str, rows: "pd.DataFrame", column: str) -> Finding:
+    """What is in several splits."""
+    known = rows[rows[column].fillna("") != ""].drop_duplicates([column, "split"])
+    leaks = known[known.duplicated(column, keep=False)].groupby(column, sort=False)
+    if not leaks.ngroups:
         return Finding(f"shared_{name}", "good", f"no {name} in two splits", {"count": 0})
-    summary = f"{name} in two splits or more: {len(leaks):,}, such as {' and '.join(examples[0])}"
-    return Finding(f"shared_{name}", "fail", summary, {"count": len(leaks)}, examples)
+    examples = [_places(group) for _, group in islice(leaks, EXAMPLES)]
+    summary = f"{name} in two splits or more: {leaks.ngroups:,}, such as {' and '.join(examples[0])}"
+    return Finding(f"shared_{name}", "fail", summary, {"count": leaks.ngroups}, examples)
 
 
-def _near(files: Sequence[Path], least: float, shingler: Shingler, seen: _Seen) -> Finding:
-    """Texts that have a near-duplicate in another split; equal ones are told apart already."""
+def _places(rows: "pd.DataFrame") -> list[str]:
+    return [f"{file} row {row:,}" for file, row in zip(rows["file"], rows["row"], strict=True)]
+
+
+def _near(files: Sequence[Path], least: float, shingler: Shingler, rows: "pd.DataFrame") -> Finding:
+    """Texts that have a near-duplicate in another split; equal ones are in another finding."""
+    long = rows[rows["keys"].notna()].reset_index(drop=True)
 
     def shingles_of(places: Iterable[int]) -> dict[int, Shingles]:
-        wanted = {(seen.rows[place].file, seen.rows[place].number): place for place in places}
-        found = {}
-        for file in files if wanted else []:
-            for rows in _batches(file, Bar()):
-                for row, text in zip(rows["row"], rows.get("text", []), strict=False):
-                    if (place := wanted.get((row.file, row.number))) is not None:
-                        found[place] = shingler(text)
-        return found
+        wanted = {(long["file"][place], long["row"][place]): place for place in places}
+        batches = (batch for file in files for batch in _batches(file, Bar()) if "text" in batch) if wanted else ()
+        rows = (row for batch in batches for row in zip(batch["file"], batch["row"], batch["text"], strict=True))
+        return {wanted[file, row]: shingler(text) for file, row, text in rows if (file, row) in wanted}
 
-    keys = np.array(seen.keys, np.uint64).reshape(-1, BANDS)
-    pairs = near_pairs(keys, [row.split for row in seen.rows], shingles_of, least)
-    alike = [pair for pair in pairs if seen.digests[pair.first] != seen.digests[pair.second]]
+    keys = np.array(long["keys"].tolist(), np.uint64).reshape(-1, BANDS)
+    pairs = near_pairs(keys, long["split"].tolist(), shingles_of, least)
+    alike = [pair for pair in pairs if long["digest"][pair.first] != long["digest"][pair.second]]
     texts = {place for pair in alike for place in pair[:2]}
-    short = f" ({seen.short:,} texts of fewer than {FEWEST_WORDS} words were not compared)" if seen.short else ""
+    short = int((rows["digest"] == "").sum())
+    note = f" ({short:,} texts of fewer than {FEWEST_WORDS} words were not compared)" if short else ""
     if not alike:
-        return Finding("near_duplicates", "good", f"no near-duplicate texts in two splits{short}", {"count": 0})
-    examples = [[str(seen.rows[place]) for place in pair[:2]] for pair in alike[:EXAMPLES]]
-    summary = (
-        f"texts with a near-duplicate in another split: {len(texts):,}, such as {' and '.join(examples[0])}{short}"
-    )
+        return Finding("near_duplicates", "good", f"no near-duplicate texts in two splits{note}", {"count": 0})
+    examples = [_places(long.loc[list(pair[:2])]) for pair in alike[:EXAMPLES]]
+    summary = f"texts with a near-duplicate in another split: {len(texts):,}, such as {' and '.join(examples[0])}{note}"
     return Finding("near_duplicates", "warn", summary, {"count": len(texts)}, examples)
