@@ -172,6 +172,8 @@ def look_for_leaks(files: Sequence[Path], near: float = NEAR) -> list[Finding]:
 
 def _of_batch(batch: "pd.DataFrame", shingler: Shingler) -> "pd.DataFrame":
     """The rows of a batch with a digest of their text, and its band keys, in place of it; none of a short text."""
+    import pandas as pd
+
     if "text" not in batch:
         return batch
     words = [(text or "").lower().split() for text in batch["text"]]
@@ -179,7 +181,7 @@ def _of_batch(batch: "pd.DataFrame", shingler: Shingler) -> "pd.DataFrame":
     digests = [hashlib.blake2b(" ".join(each).encode(), digest_size=16).digest() for each in words]
     keys = [band_keys(shingler(text)) if long else None for text, long in zip(batch["text"], is_long, strict=True)]
     digest = [each if long else "" for each, long in zip(digests, is_long, strict=True)]
-    return batch.drop(columns="text").assign(digest=digest, keys=keys)
+    return batch.drop(columns="text").assign(digest=digest, keys=pd.Series(keys, batch.index, dtype=object))
 
 
 def _batches(file: Path, bar: Bar) -> "Iterator[pd.DataFrame]":
