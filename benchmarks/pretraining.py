@@ -114,7 +114,7 @@ def scored(bench: Bench, model: Path, seconds: float, tokens: int) -> Answer:
     network, _ = start_network(settings, bench.cache)
     corpus, tokenizer = bench.corpus(settings)
     items = draw_items(Text(corpus, corpus.held_out), settings, SEED, 0)
-    metrics = HeldOut(items, Sequences(corpus, tokenizer, settings), settings).figures(Pretraining(network, ["mlm"]))
+    metrics = HeldOut(items, Sequences(corpus, tokenizer, settings), settings).metrics(Pretraining(network, ["mlm"]))
     return {**metrics, "seconds": seconds, "tokens_per_second": tokens / seconds}
 
 

@@ -34,7 +34,7 @@ class Flow:
         """Leaves out what is not `kept`, and notes what is left."""
         return self.count(step, stays[kept])
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """`629 with ids, times and a hadm_id of their own; 575 not newborn; …`"""
         return "; ".join(f"{admissions:,} {step}" for step, admissions, _ in self.steps)
 
@@ -75,10 +75,10 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
     admissions = _admissions(tables["admissions"], rejects, flow)
     patients = _patients(tables["patients"], rejects)
     found = admissions.merge(patients, on="subject_id", how="left", validate="many_to_one", indicator="listed")
-    strangers = int((found["listed"] == "left_only").sum())
-    if strangers:
+    unlisted = int((found["listed"] == "left_only").sum())
+    if unlisted:
         log(
-            f"{strangers:,} of {len(found):,} admissions are of subjects that {tables['patients'].name} does not list, "
+            f"{unlisted:,} of {len(found):,} admissions are of subjects that {tables['patients'].name} does not list, "
             "and so without an age: see that both tables are whole and of one release"
         )
     found["age"] = _capped(_age(found))
@@ -100,7 +100,7 @@ def _admissions(file: Path, rejects: Rejects, flow: Flow) -> "pd.DataFrame":
     for column in ("admission_type", "discharge_location"):
         found[column] = found[column].str.strip().str.upper()
     found["died_in_hospital"] = found["deathtime"].notna() | (found["hospital_expire_flag"] == "1")
-    death = found["deathtime"].fillna(found["discharged_at"])  # of a few who died, only the flag tells
+    death = found["deathtime"].fillna(found["discharged_at"])  # a few deaths have the flag alone
     found["died_at"] = death.where(found["died_in_hospital"])
     return found.drop(columns=["hospital_expire_flag", ROW])
 
@@ -122,7 +122,7 @@ def _without(
 
 
 def _age(found: "pd.DataFrame") -> "pd.Series[float]":
-    """Years at admission, as the table of patients has it; null where it does not tell."""
+    """Years at admission, as the table of patients has it; null where it is unknown."""
     import pandas as pd
 
     admitted = found["admitted_at"].dt
@@ -164,7 +164,7 @@ def count_discharges(stays: "pd.DataFrame", window_days: float, flow: Flow) -> N
 
 
 def without_discharges(stays: "pd.DataFrame", excluded: Sequence[Discharge], flow: Flow) -> "pd.DataFrame":
-    """The stays without those that ended as `excluded` says."""
+    """The stays without those that ended as `excluded` names."""
     for discharge in excluded:
         name, locations = DISCHARGES[discharge]
         stays = flow.keep(f"not {name}", stays, ~stays["discharge_location"].isin(locations))
@@ -217,11 +217,11 @@ def default_stays(admissions: "pd.DataFrame", settings: CohortSettings, version:
     return FoundStays(stays, _index_stays(stays, settings, flow), members)
 
 
-def _planned_types(stays: "pd.DataFrame", asked: Sequence[str] | None, version: Version) -> Sequence[str]:
-    """The types that are no return; those that are asked for and never occur are told, as they may be misspelt."""
-    if asked is None:
+def _planned_types(stays: "pd.DataFrame", wanted: Sequence[str] | None, version: Version) -> Sequence[str]:
+    """The types that are no readmission; those that never occur are logged, as they may be misspelt."""
+    if wanted is None:
         return PLANNED[version]
-    names = [name.strip().upper() for name in asked]
+    names = [name.strip().upper() for name in wanted]
     unmet = sorted(set(names).difference(stays["admission_type"]))
     if unmet:
         log(f"planned_types: no stay begins as {' or '.join(unmet)}; see that each is written as in the table")
@@ -244,7 +244,7 @@ def with_return(stays: "pd.DataFrame", planned: Sequence[str]) -> "pd.DataFrame"
 def _after_death(admissions: "pd.DataFrame") -> "pd.Series[bool]":
     """Whether an admission begins when its subject has died in hospital already, as organ donors' accounts do.
 
-    Their deaths stand in the table twice. Who is dead on arrival has come back, and only earlier admissions count.
+    Their deaths are in the table twice. Death on arrival is a readmission, and only earlier admissions count.
     """
     subjects = admissions["subject_id"]
     earlier_death = admissions["died_at"].groupby(subjects).shift()
@@ -255,7 +255,7 @@ def _after_death(admissions: "pd.DataFrame") -> "pd.Series[bool]":
 def _numbered(admissions: "pd.DataFrame", within_hours: float | None) -> "pd.DataFrame":
     """The admissions with `stay_hadm_id`, the first admission of the stay they belong to; None joins nothing.
 
-    One that begins before the latest discharge so far, or at most `within_hours` after it, goes on with that stay.
+    One that begins before the latest discharge so far, or at most `within_hours` after it, continues that stay.
     """
     import pandas as pd
 
@@ -270,9 +270,7 @@ def _numbered(admissions: "pd.DataFrame", within_hours: float | None) -> "pd.Dat
 def _joined(numbered: "pd.DataFrame") -> "pd.DataFrame":
     """One row for each stay: its first admission, with the last discharge, where that led, and what begins after it.
 
-    Death is that of any admission, and observation is what all of them are.
-
-    Rows stand by subject and time.
+    Death is that of any admission, and observation is what all of them are. Rows are sorted by subject and time.
     """
     first = numbered.drop_duplicates(STAY).set_index(STAY)
     stays = numbered.assign(is_observation=numbered["admission_type"].isin(OBSERVATION)).groupby(STAY, sort=False)
@@ -289,7 +287,7 @@ def _joined(numbered: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _usable(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
-    """The stays that anything can be asked of."""
+    """The stays that outcomes are defined for."""
     stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
     stays = flow.keep("not discharged before the admission", stays, stays["discharged_at"] >= stays["admitted_at"])
     if settings.minimum_age:
@@ -299,7 +297,7 @@ def _usable(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.
 
 
 def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
-    """Those of the stays that a return can follow."""
+    """Those of the stays that a readmission can follow."""
     stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
     count_discharges(stays, settings.window_days, flow)
     stays = without_discharges(stays, settings.excluded_discharges, flow)

@@ -1,4 +1,4 @@
-"""What a model has to beat: the length of the note alone, and words counted without their order."""
+"""Baselines for an outcome model: the length of the note alone, and TF-IDF."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ def baselines(notes: LabelledNotes, permutations: int = 0, seed: int = 0) -> Ite
     try:
         words.fit(notes.texts(splits[0]))
     except ValueError:
-        log(f"no word stands in {FEWEST_NOTES} notes of train: there is no baseline of counted words")
+        log(f"no word is in {FEWEST_NOTES} notes of train: there is no TF-IDF baseline")
         return
     of_splits = [words.transform(notes.texts(split)) for split in splits]
     by_words = _fitted(notes, [LogisticRegression(C=c, max_iter=ITERATIONS) for c in PENALTIES], of_splits)
@@ -75,10 +75,10 @@ def _fitted(notes: LabelledNotes, classifiers: Sequence[Any], features: Sequence
 
 def _best(classifiers: Sequence[Any], features: Sequence[Any], outcomes: Sequence[Flags]) -> Any:
     train, validation, *_ = features
-    learnt, held_out = outcomes
-    if learnt.all() or not learnt.any():  # nothing to tell apart
-        return float(learnt.all())
-    fitted = [clone(each).fit(train, learnt) for each in classifiers]
+    train_outcomes, held_out = outcomes
+    if train_outcomes.all() or not train_outcomes.any():  # of one class
+        return float(train_outcomes.all())
+    fitted = [clone(each).fit(train, train_outcomes) for each in classifiers]
     scores = [auroc_of(each.predict_proba(validation)[:, 1], held_out) or 0.0 for each in fitted]
     return fitted[int(np.argmax(scores))]
 
@@ -89,7 +89,7 @@ def _held_out(notes: LabelledNotes, fitted: Sequence[Any], features: Sequence[An
 
 
 def _probabilities(notes: LabelledNotes, fitted: Sequence[Any], features: Any) -> Floats:
-    """What the classifiers of the labels give, (stays, labels)."""
+    """The probabilities of the classifiers of the labels, (stays, labels)."""
     of_labels = [
         np.full(features.shape[0], each) if isinstance(each, float) else each.predict_proba(features)[:, 1]
         for each in fitted

@@ -35,7 +35,7 @@ TEXTS_AT_ONCE = 32
 
 
 class Chunk(NamedTuple):
-    """A piece of an admission's text.
+    """A part of an admission's text.
 
     start, end: in characters of the text; white space after a sentence belongs to it.
     ids: of its tokens, special ones included, int32 (tokens,).
@@ -68,11 +68,11 @@ class Chunker:
         self.is_word = _words(tokenizer)
         self._before, self._after = _special_ids(self._rules)
         self.specials = len(self._before) + len(self._after)
-        self.room = settings.max_tokens - self.specials
-        if self.room <= settings.overlap:
+        self.longest = settings.max_tokens - self.specials
+        if self.longest <= settings.overlap:
             raise RequestError(
-                f"max_tokens: expected room for more than the overlap of {settings.overlap} beside the tokenizer's "
-                f"{settings.max_tokens - self.room} special tokens, found {settings.max_tokens}"
+                f"max_tokens: expected more than the overlap of {settings.overlap} besides the tokenizer's "
+                f"{settings.max_tokens - self.longest} special tokens, found {settings.max_tokens}"
             )
 
     def __call__(self, text: str) -> Chunks:
@@ -92,9 +92,9 @@ class Chunker:
             return
         ids = np.array(encoding.ids, np.int32)  # (tokens,)
         starts, can_begin = _token_starts(encoding, len(self._space))
-        borders = np.concatenate([[0], starts[1:], [len(text)]])  # what stands before the first token belongs to it
+        borders = np.concatenate([[0], starts[1:], [len(text)]])  # what precedes the first token belongs to it
         sentences = np.searchsorted(starts, [start for start, _ in sentence_spans(text)])
-        for first, end in token_spans(sentences, can_begin, self.room, self.settings.overlap):
+        for first, end in token_spans(sentences, can_begin, self.longest, self.settings.overlap):
             yield Chunk(int(borders[first]), int(borders[end]), self._with_specials(ids[first:end]))
 
     def words(self, chunk: str) -> tuple[Integers, Integers, Integers]:
@@ -119,24 +119,24 @@ class Chunker:
 
 
 def token_spans(
-    sentences: Integers, can_begin: NDArray[np.bool_], room: int, overlap: int
+    sentences: Integers, can_begin: NDArray[np.bool_], longest: int, overlap: int
 ) -> Iterator[tuple[int, int]]:
-    """(first, end) of each chunk, in tokens, of at most `room` of them.
+    """(first, end) of each chunk, in tokens, of at most `longest` of them.
 
     sentences: the tokens that sentences begin with, rising.
     can_begin: whether a chunk may begin with a token and tear no character apart, (tokens,).
-    A chunk has as many whole sentences as fit. A sentence longer than `room` is cut: at a token, and where a character
-    is several tokens, before it. What a chunk repeats never makes it too short for a sentence that would fit.
+    A chunk has as many whole sentences as fit. A sentence longer than that is cut: at a token, and where a character is
+    several tokens, before it. What a chunk repeats never makes it too short for a sentence that would fit.
     """
     tokens = len(can_begin)
     borders = np.append(sentences, tokens)
     first, end = 0, 0
     while end < tokens:
-        fitting = int(borders[np.searchsorted(borders, first + room, side="right") - 1])
-        end = fitting if fitting > end else _cut(can_begin, end, min(first + room, tokens))
+        fitting = int(borders[np.searchsorted(borders, first + longest, side="right") - 1])
+        end = fitting if fitting > end else _cut(can_begin, end, min(first + longest, tokens))
         yield first, end
         sentence = int(borders[np.searchsorted(borders, end, side="right")]) - end if end < tokens else 0
-        repeated = min(overlap, room - sentence) if sentence <= room else overlap
+        repeated = min(overlap, longest - sentence) if sentence <= longest else overlap
         first = _first_repeated(sentences, can_begin, max(end - repeated, first + 1), end)
 
 

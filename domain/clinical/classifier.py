@@ -73,7 +73,7 @@ class ChunkClassifier(HeadNetwork):
 
 @dataclass(frozen=True)
 class OutcomeModel:
-    """All that is needed to tell an outcome: a network, its tokenizer, and how its chunks are used."""
+    """All that is needed to predict an outcome: a network, its tokenizer, and how its chunks are used."""
 
     network: ChunkClassifier
     tokenizer: PreTrainedTokenizerFast
@@ -139,11 +139,11 @@ def load_model(source: str | Path, task: OutcomeName | None = None, cache_dir: P
 
 
 def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeModelSettings:
-    """What the folder says of how chunks are used. Raises RequestError for one of another task than `task`."""
+    """How the model of a folder uses chunks. Raises RequestError for one of another task than `task`."""
     found = read_model_file(folder / DESCRIPTION, OutcomeModelSettings)
     if found is None:
         raise RequestError(
-            f"model: expected one that tells {task or 'what becomes of patients'}, found no {DESCRIPTION} in "
+            f"model: expected one that predicts {task or 'an outcome of patients'}, found no {DESCRIPTION} in "
             f"{folder}; train it with domain.readmission or domain.outcome"
         )
     if lacking := sorted(_lacking(found)):
@@ -152,8 +152,8 @@ def read_description(folder: Path, task: OutcomeName | None = None) -> OutcomeMo
         )
     if task not in (None, found.task):
         raise RequestError(
-            f"model: expected one that tells {task}, found one that tells {found.task} in {folder}; take another, or "
-            "ask it what it tells with `bertrelay outcome score`"
+            f"model: expected one that predicts {task}, found one that predicts {found.task} in {folder}; take "
+            "another, or score with `bertrelay outcome score`"
         )
     return found
 

@@ -188,7 +188,7 @@ def run(settings: CohortSettings, context: StageContext) -> Metrics:
     tables, flow = tables_of(settings.mimic, HOSPITAL), Flow()
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         admissions = read_admissions(tables, rejects, flow)
-        rejects.check()  # before an empty cohort is told, whose cause they may be
+        rejects.check()  # before an empty cohort is reported, whose cause they may be
         stays, cohort, members = make_cohort(admissions, settings, version_of(tables["patients"]), flow)
         members = members[members[STAY].isin(stays["hadm_id"])]
         write_characteristics(context.output, stays, members, tables.get("diagnoses_icd"), rejects)
@@ -210,7 +210,7 @@ def make_cohort(admissions: "pd.DataFrame", settings: CohortSettings, version: V
         found = default_stays(admissions, settings, version, flow)
     if found.cohort.empty:
         raise RequestError(
-            f"the cohort is empty. What was left after each step: {flow.told()}. "
+            f"the cohort is empty. What was left after each step: {flow.summary()}. "
             "Look at the step that leaves nothing, and at the setting behind it; `minimum_age` needs the table of "
             "patients to be of the same release."
         )

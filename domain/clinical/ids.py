@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NOTHING = {"NoneType", "NAType", "NaTType"}
-"""What stands for a missing value; those of pandas go by their names, so that nobody has to load it."""
+"""Types of missing values; those of pandas by their names, so that pandas need not be imported."""
 
 
 def canonical_id(value: object) -> str:

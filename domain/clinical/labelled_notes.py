@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,14 +24,11 @@ from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
 from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, Input, Outcome, in_words
 from domain.clinical.settings import GROUPS
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 CATEGORIES = {
     9: re.compile(r"(\d{3}|V\d\d)\d{0,2}|(E\d{3})\d?"),
     10: re.compile(r"([A-Z]\d[0-9A-Z])[0-9A-Z]{0,4}"),
 }
-"""By the version of ICD. An ICD-9 E code says how an injury came about, and has a character more."""
+"""By the version of ICD. An ICD-9 E code names the cause of an injury, and has a character more."""
 
 FEWEST_STAYS = 10
 
@@ -54,7 +51,7 @@ def groups_of_stay(codes: Iterable[Mapping[str, Any]]) -> set[str]:
 def commonest(stays: Iterable[set[str]], count: int, fewest: int = FEWEST_STAYS) -> tuple[str, ...]:
     """The `count` groups that most stays have, the commonest first; of equally common ones the first by name.
 
-    fewest: stays that a group must have. From fewer nothing is learnt, and a model's folder would name them.
+    fewest: stays that a group must have. Fewer cannot be trained on, and a model's folder would name them.
     """
     counts = Counter(group for groups in stays for group in groups)
     known = [group for group in counts if counts[group] >= fewest]
@@ -71,7 +68,7 @@ Labels = tuple[tuple[str, ...], NDArray[np.bool_]]
 """The names of labels, and whether each is true of each stay, (stays, labels)."""
 
 
-def labels_of(outcome: Outcome, stays: "pd.DataFrame", cohort: Path, groups: int) -> Labels:
+def labels_of(outcome: Outcome, stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     """The labels of `stays`, a row each; of diagnoses the `groups` commonest of train, from the folder `cohort`."""
     if outcome is LENGTH_OF_STAY:
         return outcome.labels, by_length(stays["length_of_stay_days"].to_numpy(np.float64))
@@ -85,9 +82,7 @@ def by_length(days: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.stack([days < SHORT_DAYS, (days >= SHORT_DAYS) & (days <= LONG_DAYS), days > LONG_DAYS], axis=1)
 
 
-def _diagnoses(stays: "pd.DataFrame", cohort: Path, groups: int) -> Labels:
-    import pandas as pd
-
+def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     file = cohort / CHARACTERISTICS
     if not file.is_file():
         raise RequestError(f"cohort: expected the folder that domain.cohort wrote, found no {file.name} in {cohort}")
@@ -133,7 +128,7 @@ class LabelledNotes:
 
     @property
     def input(self) -> Input | None:
-        """Which notes of a stay these are; None where their folder does not say."""
+        """Which notes of a stay these are; None where their folder does not name it."""
         return about(self.file.parent).get("input")
 
     def is_in(self, split: str) -> NDArray[np.bool_]:
@@ -160,8 +155,8 @@ class LabelledNotes:
     def permuted_labels(self, split: str, generator: np.random.Generator) -> NDArray[np.bool_]:
         """The labels of `split`, (stays of it, labels), permuted over subjects.
 
-        Subjects hand on the labels of all their stays, one subject's after the other's, so that most that belonged to
-        one subject still do, and the labels of each stay stay together.
+        The labels of all stays of a subject move together, so that most that belonged to one subject still do, and the
+        labels of each stay stay together.
         """
         _, numbers = np.unique(self.table.loc[self.is_in(split), "subject_id"], return_inverse=True)
         order = generator.permutation(numbers.max(initial=-1) + 1)
@@ -177,7 +172,7 @@ def read_labelled_notes(
     """The notes in the folder `notes` with the labels that the folder `cohort` has for `outcome`.
 
     groups: of diagnoses, at most.
-    Raises RequestError for folders that other stages wrote, for notes of another cohort or that give the outcome away,
+    Raises RequestError for folders that other stages wrote, for notes of another cohort or that leak the outcome,
     and where the labels of train, validation or test are all alike.
     """
     file = _there(notes / NOTES_FILE, "notes", "domain.notes")
@@ -197,23 +192,24 @@ def read_labelled_notes(
 
 
 def about(notes: Path) -> dict[str, Any]:
-    """What the folder `notes` says of its notes: which ones of which stays."""
+    """Which notes of which stays the folder `notes` has."""
     return read_json(notes / ABOUT_FILE) or {}
 
 
 def _check_early(outcome: Outcome, notes: Path) -> None:
-    told = about(notes)
-    if told.get("input") != "early":
-        found = told.get("input", f"none named in {ABOUT_FILE}")
+    found = about(notes)
+    named = found.get("input", f"none named in {ABOUT_FILE}")
+    if named != "early":
         raise RequestError(
-            f"notes: {outcome.name} is asked of early notes alone, as a discharge summary gives it away; expected them "
-            f'in {notes}, found notes of input {found}. Set input = "early" and stays = "all" in their stage, '
+            f"notes: {outcome.name} is predicted from early notes alone, as a discharge summary leaks it; expected "
+            f'them in {notes}, found notes of input {named}. Set input = "early" and stays = "all" in their stage, '
             "domain.notes."
         )
-    if told.get("stays") != "all":
+    if found.get("stays") != "all":
         raise RequestError(
-            f"notes: {outcome.name} is asked of all stays, those that end in death among them; expected their notes in "
-            f'{notes}, found those of stays that a return can follow. Set stays = "all" in their stage, domain.notes.'
+            f"notes: {outcome.name} is predicted for all stays, those that end in death among them; expected their "
+            f'notes in {notes}, found those of stays that a readmission can follow. Set stays = "all" in their stage, '
+            "domain.notes."
         )
 
 
@@ -231,10 +227,10 @@ def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
     """The stays that `file` has notes of, in its order."""
     known = _read(file, ["hadm_id", "split"]).assign(characters=_lengths(file))
     table = known.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
-    strangers = int((table["split"] != table["split_of_notes"]).sum())  # that of nobody differs from any
-    if strangers:
+    unmatched = int((table["split"] != table["split_of_notes"]).sum())  # a missing split differs from any
+    if unmatched:
         raise RequestError(
-            f"notes: of {len(table):,} stays in {file}, {strangers:,} are not in the cohort of {cohort}, or in another "
+            f"notes: of {len(table):,} stays in {file}, {unmatched:,} are not in the cohort of {cohort}, or in another "
             "split of it. Give the cohort that these notes were put together for."
         )
     blank = int((table["characters"] == 0).sum())
@@ -273,7 +269,7 @@ def _lengths(file: Path) -> NDArray[Any]:
 
 
 def _check_both(outcome: Outcome, split: str, names: tuple[str, ...], labels: NDArray[np.bool_]) -> None:
-    """Of several labels that may be true together, one that tells stays apart is enough."""
+    """Of several labels that may be true together, one that differs between stays is enough."""
     counts = labels.sum(0)
     alike = [place for place, count in enumerate(counts) if count in (0, len(labels))]
     if alike and (outcome.kind != "multi-label" or len(alike) == len(counts)):

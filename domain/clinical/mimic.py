@@ -37,7 +37,7 @@ class TableSet:
     """Tables that are read together.
 
     needed: of each group of names exactly one, as MIMIC-III and MIMIC-IV name what they share differently.
-    optional: what is read where it stands.
+    optional: what is read where it is there.
     """
 
     needed: tuple[tuple[str, ...], ...]
@@ -107,9 +107,9 @@ def _table_name(path: Path) -> str:
 
 
 def _located(wanted: TableSet, value: Any) -> Any:
-    """What a recipe says of its tables, resolved where it can be: the folder becomes its files.
+    """The tables of a recipe, resolved where possible: the folder becomes its files.
 
-    So a fingerprint covers the tables that a stage reads, and not the 33 GB that stand beside them. The output of
+    So a fingerprint covers the tables that a stage reads, and not the 33 GB beside them. The output of
     another stage, and a folder that is not there, stay what they are: `tables_of` and the plan look after them.
     """
     try:
@@ -201,7 +201,7 @@ def _text(value: bytes) -> str | None:
 
 BLOCK_BYTES = 4 << 20  # the longest note is far shorter, and blocks of 16 MB are read at half the speed
 ROW = "row"
-"""The column that says where a row stands: the header is row 1, and a text over several lines is one row."""
+"""The column with the number of a row: the header is row 1, and a text over several lines is one row."""
 
 GZIP = b"\x1f\x8b"
 
@@ -211,7 +211,7 @@ class TableBlock:
     """Some thousand rows of a table; block n of a file holds the same rows whenever it is read.
 
     number: from 0.
-    rows: the columns asked for, in lower case, and `row`. Ids and text are strings, empty where missing; times and
+    rows: the requested columns, in lower case, and `row`. Ids and text are strings, empty where missing; times and
         days are timestamps to the second, null where missing.
     bytes_read: of the file so far, packed as it lies there, for showing progress.
     """
@@ -236,7 +236,7 @@ def read_table(file: Path, columns: Sequence[str], rejects: Rejects) -> "pd.Data
 def read_blocks(
     file: Path, columns: Sequence[str], rejects: TakesRejects, first_block: int = 0
 ) -> Iterator[TableBlock]:
-    """Streams the blocks of a table from `first_block` on; those before it are read over and not looked at.
+    """Streams the blocks of a table from `first_block` on; those before it are skipped.
 
     columns: by their names in lower case.
     rejects: counts and lists the rows that cannot be used; the caller counts the used ones.
@@ -287,7 +287,7 @@ def _header(file: Path) -> list[str]:
 
 
 def _names_in(file: Path, columns: Sequence[str]) -> dict[str, str]:
-    """The columns asked for, by their names in lower case, to their names in the file."""
+    """The requested columns, by their names in lower case, to their names in the file."""
     header = _header(file)
     found: dict[str, str] = {}
     for column in columns:
@@ -302,7 +302,7 @@ def _names_in(file: Path, columns: Sequence[str]) -> dict[str, str]:
 
 
 class _Reading:
-    """One pass over a CSV file: batches of undecoded fields, where their rows stand, and how much was read.
+    """One pass over a CSV file: batches of undecoded fields, the numbers of their rows, and how much was read.
 
     last_row: of what was given so far.
     """
@@ -337,7 +337,7 @@ class _Reading:
 
         return arrow_csv.open_csv(
             stream,
-            arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),  # threads would not tell row numbers
+            arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),  # with threads there are no row numbers
             arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=self._note),
             arrow_csv.ConvertOptions(include_columns=list(names), column_types=dict.fromkeys(names, pa.binary())),
         )
@@ -347,13 +347,13 @@ class _Reading:
         return "skip"
 
     def take_wrong_rows(self) -> list[int]:
-        """The rows of another width that were met since this was last asked."""
+        """The rows of another width that were met since the last call."""
         found = self._wrong_rows[self._wrong_taken :]
         self._wrong_taken = len(self._wrong_rows)
         return found
 
     def _numbers(self, count: int) -> "NDArray[np.int64]":
-        """Where the next `count` sound rows stand, the wrong ones between them left out."""
+        """The numbers of the next `count` valid rows, without the invalid ones between them."""
         import numpy as np
 
         after = np.arange(self.last_row + 1, self.last_row + 1 + count + len(self._wrong_rows))
@@ -405,7 +405,7 @@ def _usable(batch: "pa.RecordBatch", rows: "NDArray[np.int64]", file: Path, reje
 
 
 def _lost(raw: "pa.Array", parsed: "pa.Array") -> "NDArray[np.bool_]":
-    """Where something stood and nothing could be made of it."""
+    """Where a value could not be parsed."""
     import pyarrow.compute as pc
 
     there = pc.greater(pc.binary_length(raw), 0)

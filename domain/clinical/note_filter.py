@@ -241,7 +241,7 @@ def _times(rows: pa.Table, table: str) -> tuple[Times, Times, Booleans]:
     else:  # MIMIC-IV charts its discharge notes at midnight of their day
         days, begins = charted.astype("datetime64[D]"), charted
         has_day_alone = (charted == days) & (table == "discharge")
-    by_day = has_day_alone & ~np.isnat(days) & ~(stored >= days)  # else the store time tells when on that day
+    by_day = has_day_alone & ~np.isnat(days) & ~(stored >= days)  # else the store time says when on that day
     return charted, np.where(by_day, days + LAST_SECOND, np.fmax(begins, stored)), by_day
 
 

@@ -100,16 +100,16 @@ class ChunkSettings(Settings):
 
 
 class OutcomeModelSettings(Settings):
-    """What `outcome.json` in a model folder says: all that scoring needs beside the network.
+    """What `outcome.json` in a model folder holds: all that scoring needs beside the network.
 
     labels: what the network's classes are called, in their order.
     pooling: what of a chunk the head reads; the first token in older models.
-    input: the notes of a stay that it learnt from; None where they, or the older stage that wrote this, did not say.
+    input: the notes of a stay that it was trained on; None where they, or an older stage, did not name them.
     slope, intercept: of a binary task, what turns the log-odds of P into those of `calibrated`. A `temperature`, which
         older models have in their place, is read as a slope of 1 / temperature.
-    threshold: of a binary task, P from which on an alarm is raised; None where no threshold had the evidence asked for.
-    alarm_precision: what was asked of it. alarms, alarms_right: of the validation admissions, how many reached it, and
-        for how many of these the outcome was true; None where there is no threshold, and in older models.
+    threshold: of a binary task, P from which on an alarm is raised; None where no threshold had enough evidence.
+    alarm_precision: what was required of it. alarms, alarms_right: how many validation admissions reached it, and for
+        how many of these the outcome was true; None where there is no threshold, and in older models.
     """
 
     task: OutcomeName = READMISSION.name

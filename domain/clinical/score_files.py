@@ -50,7 +50,7 @@ def check_notes(notes: NotesTable) -> None:
 
 
 class SortedNotes:
-    """The notes of a file by admission, whatever order its rows have: in a file without a name, gone with the process.
+    """The notes of a file by admission, whatever the order of its rows: in a nameless file that ends with the process.
 
     admissions: in the order in which the file first has them. digest: sha256 of all that a scorer sees.
     """
@@ -93,7 +93,7 @@ class SortedNotes:
 def sorted_notes(notes: NotesTable, beside: Path, rejects: Rejects) -> Iterator[SortedNotes]:
     """Reads `notes` once. Rows without an admission, or that cannot be read, go to `rejects`.
 
-    beside: where there is room for as much text again.
+    beside: where there is space for as much text again.
     Raises RequestError when nothing is left.
     """
     path = beside.with_name(f".{beside.name}.notes")
@@ -105,7 +105,7 @@ def sorted_notes(notes: NotesTable, beside: Path, rejects: Rejects) -> Iterator[
         folder = str(beside.absolute().parent).replace("'", "''")
         base.execute(f"PRAGMA temp_store_directory = '{folder}'")  # what does not fit into memory is sorted there
         base.execute("CREATE TABLE notes (id TEXT, place INTEGER, text TEXT)")
-        path.unlink()  # its text is nobody's but this process's, and a kill leaves none of it
+        path.unlink()  # only this process can read its text, and a kill leaves none of it
         digest = hashlib.sha256()
         base.execute("BEGIN")
         base.executemany("INSERT INTO notes VALUES (?, ?, ?)", _numbered(notes, rejects, digest))

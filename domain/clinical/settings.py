@@ -24,21 +24,21 @@ OUR_RULES = (
 
 
 class CohortSettings(Settings):
-    """Which stays of a hospital are looked at, which of them an unplanned admission followed, and how they are split.
+    """Which stays of a hospital are index stays, which of them an unplanned admission followed, and how they are split.
 
     mimic: a folder with the tables of MIMIC-III or MIMIC-IV.
     rules: `huang2019` gives the labels of the published code of Huang, Altosaar & Ranganath (2019), and takes none of
         the settings from `window_days` to `minimum_age`.
     window_days: a stay is positive when the next unplanned one begins at most so many days after its discharge.
-    planned_types: admission types that are no return. When not given: ELECTIVE, and in MIMIC-IV SURGICAL SAME DAY
+    planned_types: admission types that are no readmission. When not given: ELECTIVE, and in MIMIC-IV SURGICAL SAME DAY
         ADMISSION as well.
-    observation_stays: those of MIMIC-IV under AMBULATORY, DIRECT and EU OBSERVATION; excluded, they are neither looked
-        at nor a return. OBSERVATION ADMIT is an admission.
+    observation_stays: those of MIMIC-IV under AMBULATORY, DIRECT and EU OBSERVATION; excluded, they are neither index
+        stays nor readmissions. OBSERVATION ADMIT is an admission.
     overlapping_stays: joined, admissions that overlap or touch are one stay under the first one's hadm_id.
     transfer_hours: how long after a discharge an admission still continues the same stay.
     excluded_discharges: which index stays are left out by how they ended: transferred to another acute care facility,
         against medical advice, to hospice. CMS's measure of unplanned readmission leaves out the first two.
-    deaths_in_window: whether stays are kept whose subject died at home within the window and did not return.
+    deaths_in_window: whether stays are kept whose subject died at home within the window without a readmission.
     minimum_age: at admission, in years; 0 keeps those of unknown age as well.
     split_key: another key gives another split. Subjects that are added later move nobody.
     balance_train: leaves out stays of the more frequent label from train; validation and test stay as they are.
@@ -88,13 +88,13 @@ class NotesSettings(Settings):
     cohort: the folder that the cohort's stage wrote, as in `@cohort`.
     input: `discharge`, the discharge summaries of a stay with their addenda; or `early`, all else that was written
         before hour `hours` of it, for stays that were open then. MIMIC-IV has discharge summaries only.
-    stays: `cohort`, those that a return can follow; or `all`, deaths in hospital among them, as what else is asked of
-        early notes needs. Of who dies, notes are early only where death came after the cut-off.
+    stays: `cohort`, those that a readmission can follow; or `all`, deaths in hospital among them, as the other outcomes
+        need. Of who dies, notes are early only where death came after the cut-off.
     hours: the cut-off of early notes, counted from the admission.
     after_discharge_hours: how long after the discharge a summary or addendum still counts; 0 for a prediction at the
         discharge. Of a note that is dated by its day alone, the last such day counts whole. What was written after
         the subject's next admission began never counts.
-    radiology: whether radiology reports of the stay stand before its discharge summaries.
+    radiology: whether radiology reports of the stay are put before its discharge summaries.
     max_rejects: the share of rows that may be unusable.
     """
 
@@ -111,7 +111,9 @@ class NotesSettings(Settings):
     def _consistent(self) -> Self:
         if self.input == "discharge":
             refuse_idle(self, "hours", because="only early notes have a cut-off")
-            refuse_idle(self, "stays", because="a discharge summary tells who died; only early notes are of all stays")
+            refuse_idle(
+                self, "stays", because="a discharge summary reveals who died; only early notes are of all stays"
+            )
         else:
             refuse_idle(self, "after_discharge_hours", because="early notes end before the discharge")
             refuse_idle(self, "radiology", because="early notes have their radiology reports among them")
@@ -125,11 +127,11 @@ LEAST_NEAR = 0.7  # texts that are less alike are not surely found
 
 
 class AuditSettings(Settings):
-    """Which files are looked at for what their splits share; all of them together.
+    """Which files are checked for what their splits share; all of them together.
 
     files: Parquet with a column `split`, and `subject_id`, `hadm_id` and `text` as far as they have them.
     near: texts that share so much of their runs of five words are near-duplicates.
-    leaks: stop the run at a leak, or only tell it.
+    leaks: stop the run at a leak, or only report it.
     """
 
     files: Annotated[list[InputFile], Field(min_length=1)]
@@ -142,7 +144,7 @@ OF_BINARY_TASKS = ("alarm_precision", "minimum_alarms", "permutations")
 
 
 class LearningSettings(TrainingSettings):
-    """A BERT that learns from notes, chunk by chunk, and is judged admission by admission, whatever it is to tell.
+    """A BERT that is trained on notes, chunk by chunk, and evaluated admission by admission.
 
     base: any BERT: a model of the hub, a folder that a pretraining wrote, a sentence encoder.
     notes, cohort: the folders that their stages wrote, as in `@notes` and `@cohort`.
@@ -151,7 +153,7 @@ class LearningSettings(TrainingSettings):
     c: of `max_and_mean`; "chosen" takes the one with the highest validation AUROC.
     share_weight: an admission weighs as much as any other in training, shared among its chunks; else each chunk does.
     pooling: what of a chunk the head reads: the first token, as in BERT, or the mean of all tokens, from which a small
-        network learns sooner.
+        network learns faster.
     dropout: in every layer and before the head; that of the base when left out.
     alarm_precision: of a binary task, the precision that alarms are to have with 95 % confidence.
     minimum_alarms: of a binary task, how many validation alarms the threshold rests on at least.
@@ -184,7 +186,7 @@ class LearningSettings(TrainingSettings):
 
 
 class ReadmissionSettings(LearningSettings):
-    """Who comes back unplanned.
+    """30-day readmission.
 
     risk: a table with `hadm_id` and `true_risk`, which only a made-up hospital has; it gives `best_auroc`.
     """
@@ -193,7 +195,7 @@ class ReadmissionSettings(LearningSettings):
 
 
 class OutcomeSettings(LearningSettings):
-    """What becomes of a patient, told from the first hours' notes of a stay: discharge summaries give it away.
+    """Other outcomes, predicted from the first hours' notes of a stay: discharge summaries leak them.
 
     notes: of `input = "early"` and `stays = "all"`.
     task: `mortality` in hospital; `length-of-stay`, under 3 days, 3 to 7, over 7, for which notes of the first 72 hours

@@ -1,7 +1,7 @@
-"""A corpus is prepared shard by shard: some ten thousand sentences, tokenized, and what became of their documents.
+"""A corpus of documents: sentences tokenized once, in shards of some ten thousand, memory-mapped from the run's cache.
 
 A shard is an Arrow file that `datasets` writes and reads, a document a row, and a JSON file that is written after it
-and says how far the input was read. A kill costs the shard that was being made, and no more.
+and records how far the input was read. A kill costs the shard that was being written, and no more.
 """
 
 import os
@@ -63,8 +63,8 @@ class Position(NamedTuple):
 class Grouping:
     """Which documents are of one group, a patient's for example, and which groups are held out.
 
-    key: of the hashes that stand for groups in shards. Made for a corpus and thrown away with its last shard, so that
-        nobody can try which patient a hash is of.
+    key: of the hashes of groups in shards. Drawn for a corpus and deleted with its last shard, so that nobody can try
+        which patient a hash is of.
     held_out_share: of the groups. A hash without a secret chooses them, in every corpus the same; only its verdict is
         written.
     """
@@ -76,18 +76,18 @@ class Grouping:
         """A hash that documents of one group share, and whether they are held out.
 
         A document without a group goes by its own id, or by its text where it has none. Hashes need no list of all
-        groups in memory, and say who is held out without regard to who else is there.
+        groups in memory, and choose who is held out whoever else is there.
         """
         kind, name = ("group", document.group) if document.group else ("document", document.id or document.text)
-        said = f"{kind}\0{name}".encode()
-        place = int.from_bytes(blake2b(said, digest_size=8, key=HASH_KEY).digest(), "little")
-        group = int.from_bytes(blake2b(said, digest_size=8, key=self.key).digest(), "little", signed=True)
+        named = f"{kind}\0{name}".encode()
+        place = int.from_bytes(blake2b(named, digest_size=8, key=HASH_KEY).digest(), "little")
+        group = int.from_bytes(blake2b(named, digest_size=8, key=self.key).digest(), "little", signed=True)
         return group, place < self.held_out_share * 2.0**64
 
 
 @dataclass
 class Draft:
-    """The documents of a shard to be, as sentences, and the account of all that was read for it."""
+    """The documents of a shard to be written, as sentences, and the counts of all that was read for it."""
 
     after: Position
     grouping: Grouping
@@ -237,7 +237,7 @@ class Corpus:
     groups: equal for documents of one group (a patient), else of the document itself; counted as they are first met.
         int64 (documents,)
     held_out: documents kept out of training, whole groups of them, as their hash decides. bool (documents,)
-    facts: what `corpus.json` tells: documents, sentences, tokens, and what was left out, by reason.
+    facts: of `corpus.json`: documents, sentences, tokens, and what was left out, by reason.
     rejects: the file that lists unusable documents by file and line.
     """
 
@@ -270,7 +270,7 @@ def build_corpus(
     held_out_share: float = 0.0,
     rejects_limit: float = 0.01,
 ) -> Corpus:
-    """The corpus of `sources`, prepared unless it stands in the cache; killed, it goes on at the shard it was at.
+    """The corpus of `sources`, prepared unless it is in the cache; killed, it resumes at the shard it was at.
 
     held_out_share: of documents, or groups, to hold out.
     rejects_limit: the share of documents that may be unusable; those without text are counted and stop nothing.
@@ -292,7 +292,7 @@ def build_corpus(
             building.rename(folder)
             sync_folder(corpora)
     corpus = Corpus(folder)
-    _tell(corpus.facts)
+    _log(corpus.facts)
     _check_held_out(corpus, held_out_share)
     return corpus
 
@@ -328,7 +328,7 @@ def _prepare(
         facts = _done_before(folder, rejects)
         at = Position(*facts[-1]["after"]) if facts else Position(0, 0)
         if facts:
-            log(f"preparing documents: going on after {sum(shard['sentences'] for shard in facts):,} sentences")
+            log(f"preparing documents: resuming after {sum(shard['sentences'] for shard in facts):,} sentences")
         with progress("preparing documents", len(files), "files", at.file) as bar:
             for draft in drafts(_items(files, at, rejects), grouping):
                 facts.append(write_shard(folder / _shard_name(len(facts)), draft, tokenize, unknown_id))
@@ -339,7 +339,7 @@ def _prepare(
 
 
 def _done_before(folder: Path, rejects: Rejects) -> list[dict[str, Any]]:
-    """The facts of the shards that stand, in order; `rejects` is told what they were told."""
+    """The facts of the shards that are done, in order, with what they rejected."""
     facts: list[dict[str, Any]] = []
     while (shard := read_facts(folder / _shard_name(len(facts)))) is not None:
         rejects.used(shard["documents"] + sum(shard["left_out"].values()))
@@ -413,7 +413,7 @@ def _shard_name(number: int) -> str:
     return f"{number:06}.arrow"
 
 
-def _tell(facts: dict[str, Any]) -> None:
+def _log(facts: dict[str, Any]) -> None:
     unknown = facts["unknown_tokens"] / facts["tokens"]
     log(
         f"documents: {facts['documents']:,}, with {facts['sentences']:,} sentences and {facts['tokens']:,} tokens, "

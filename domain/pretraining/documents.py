@@ -52,20 +52,20 @@ def read_table(source: DocumentSource, file: Path) -> Iterator[Item]:
 def _columns(source: DocumentSource, table: Table) -> dict[str, Column]:
     """What is read of a table: names of ours to columns of its own.
 
-    A table that knows splits, as the clinic's notes do, is asked for them whatever the source says and whatever format
-    it came to be in: notes of validation and test patients are never learnt from.
+    The column `split` of a table, as clinical notes have it, is read whatever the source names and whatever the format:
+    notes of validation and test patients are never trained on.
     """
     wanted = {"text": source.text, "id": source.id, "group": source.group, "split": source.split}
-    if source.split != SPLIT and _knows_splits(table):
+    if source.split != SPLIT and _has_splits(table):
         wanted["own_split"] = SPLIT
     return {name: column for name, column in wanted.items() if column is not None}
 
 
-def _knows_splits(table: Table) -> bool:
+def _has_splits(table: Table) -> bool:
     try:
         return any(isinstance(row, Record) for row in rows(table, [SPLIT]))
     except RequestError:
-        return False  # it does not, or reading it will say what is wrong
+        return False  # it does not, or reading it reports the fault
 
 
 def _row_document(values: dict[str, Any], row: Record) -> Item:

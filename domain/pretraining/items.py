@@ -1,4 +1,4 @@
-"""What an epoch learns from: a table that says for every item which tokens of the corpus it reads.
+"""The items of an epoch: a table with the tokens of the corpus that each item reads.
 
 The table is a function of seed and epoch, so that every process has the same one. It holds positions and no text, 33
 bytes an item.
@@ -23,7 +23,7 @@ SPECIALS_OF_ONE, SPECIALS_OF_TWO = 2, 3  # [CLS] a [SEP], [CLS] a [SEP] b [SEP]
 
 
 class Documents(Protocol):
-    """What the table is drawn from; `domain.pretraining.corpus.Corpus` is one, and says what each holds."""
+    """What the table is drawn from; `domain.pretraining.corpus.Corpus` is one, and documents each."""
 
     lengths: NDArray[np.int32]
     document_starts: Integers
@@ -90,7 +90,7 @@ def within(sizes: Integers) -> Integers:
 
 
 def visited(steps: Integers) -> Integers:
-    """The places that a walk comes by which begins at 0 and goes on by `steps[place]` from each."""
+    """The places of a walk that begins at 0 and moves on by `steps[place]` from each."""
     onward = (np.arange(len(steps)) + steps).tolist()
     places, place = [], 0
     while place < len(onward):
@@ -136,7 +136,7 @@ def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch
     again. `short_share` of the sequences aim at a random shorter length. A pair that is too long loses tokens of its
     longer segment, from either end by chance.
 
-    Unlike there, labels are fair coins everywhere and lengths hardly tell them: a random segment is drawn from all
+    Unlike there, labels are fair coins everywhere and lengths hardly reveal them: a random segment is drawn from all
     sentences alike, to the size of the one it replaces; a last sentence left over follows the one before it once
     more, or is followed by a random one; and documents of one sentence are second segments only.
 
@@ -149,7 +149,7 @@ def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch
 
 
 def _refuse_without_pairs(text: Text) -> None:
-    hint = "set objectives = ['mlm'] to learn masked words alone"
+    hint = "set objectives = ['mlm'] to train on masked words alone"
     if len(np.unique(text.groups)) < 2:
         raise RequestError(
             f"{text.name}: next-sentence pairs need two documents at least, of two groups where groups are known; "
@@ -158,7 +158,7 @@ def _refuse_without_pairs(text: Text) -> None:
     if (text.end - text.first).max() < 2:
         raise RequestError(
             f"{text.name}: next-sentence pairs need documents of two sentences at least, found {len(text):,} of one "
-            f"sentence each; see that a document holds its whole text, or {hint}"
+            f"sentence each; check that a document has its whole text, or {hint}"
         )
 
 
@@ -185,8 +185,8 @@ def _pairs(
     second = np.stack([cut - is_alone, end])[:, begins]
     starts, tokens = _spans(text.starts, first, second)
     drawn = is_random[begins]
-    room = targets[begins] - tokens[:, 0]
-    second[:, drawn] = others.draw(document[begins][drawn], tokens[drawn, 1], room[drawn], generator)
+    free = targets[begins] - tokens[:, 0]
+    second[:, drawn] = others.draw(document[begins][drawn], tokens[drawn, 1], free[drawn], generator)
     starts, tokens = _truncated(*_spans(text.starts, first, second), longest, generator)
     return Items(starts, tokens.astype(np.int32), drawn, text.documents[document[begins]])
 
@@ -225,20 +225,20 @@ class _Others:
         self.own_first, self.own_end = self.before[own[0]], self.before[own[1]]  # (documents,) each
 
     def draw(
-        self, documents: Integers, replaced_tokens: Integers, room: Integers, generator: np.random.Generator
+        self, documents: Integers, replaced_tokens: Integers, free: Integers, generator: np.random.Generator
     ) -> Integers:
         """Sentences of another document for each, (start and end, documents).
 
-        As many as fill `room` tokens where the replaced ones do, else as many as come nearest to those in tokens.
+        As many as fill `free` tokens where the replaced ones do, else as many as come nearest to those in tokens.
         """
-        starts, tokens = self.text.starts, np.minimum(replaced_tokens, room)
+        starts, tokens = self.text.starts, np.minimum(replaced_tokens, free)
         other, sentence = self._sentences(documents, generator)
         first, last = self.text.first[other], self.text.end[other]
         latest = np.searchsorted(starts, starts[last] - tokens, side="right") - 1  # that has enough after it, if any
         start = np.clip(sentence, first, np.maximum(first, latest))
         wanted = starts[start] + tokens
         end = np.minimum(np.searchsorted(starts, wanted), last)
-        end -= (replaced_tokens < room) & (starts[end] - wanted > wanted - starts[end - 1])
+        end -= (replaced_tokens < free) & (starts[end] - wanted > wanted - starts[end - 1])
         return np.stack([start, np.maximum(end, start + 1)])
 
     def _sentences(self, documents: Integers, generator: np.random.Generator) -> tuple[Integers, Integers]:

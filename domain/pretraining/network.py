@@ -1,4 +1,4 @@
-"""What is learnt: masked words, whose head is computed where words are masked and nowhere else, and next sentences."""
+"""The network with heads for masked words and next sentences, its new tokens, and the folder that it is saved to."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ from domain.pretraining.settings import Objective, PretrainSettings
 from domain.pretraining.vocabulary import check_vocabulary, plain_rules
 
 LABELS: dict[Objective, str] = {"mlm": "masked_ids", "nsp": "is_random"}
-"""Where the inputs of a batch hold what each objective is to tell."""
+"""The inputs of a batch with the labels of each objective."""
 
 
 class Pretraining(nn.Module):
@@ -99,7 +99,7 @@ NAMES: dict[Objective, str] = {"mlm": "masked words", "nsp": "next sentences"}
 def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """The network before its first step, with a head for each objective, and its tokenizer, with the new tokens.
 
-    Raises RequestError for a base that cannot learn these objectives, has fewer positions than `max_tokens`, or a
+    Raises RequestError for a base without heads for these objectives, has fewer positions than `max_tokens`, or a
     tokenizer that does not fit it.
     """
     with torch.random.fork_rng(devices=[]):
@@ -152,7 +152,7 @@ def _load(source: str, objectives: list[Objective], cache: Path) -> tuple[PreTra
 
 
 def _freeze_other_heads(network: PreTrainedModel, objectives: list[Objective]) -> None:
-    """Leaves no parameter to learn that none of `objectives` gives a gradient."""
+    """Freezes the parameters that none of `objectives` gives a gradient."""
     for objective, prefixes in HEADS[network.config.model_type].items():
         if objective not in objectives:
             for name, parameter in network.named_parameters():
@@ -166,13 +166,13 @@ def _refuse_without_heads(network: PreTrainedModel, objectives: list[Objective])
         raise RequestError(f"base: expected one of {', '.join(HEADS)}, found {kind!r}, which no head is known for here")
     if "nsp" in objectives and ("nsp" not in HEADS[kind] or network.config.type_vocab_size < 2):
         raise RequestError(
-            "objectives: next sentences need a BERT that tells the first segment from the second, and the base is a "
-            f"{kind!r} that does not; set objectives = ['mlm']"
+            "objectives: next sentences need a BERT that has token types for two segments, and the base is a "
+            f"{kind!r} that has not; set objectives = ['mlm']"
         )
 
 
 def _has_blank_pooler(network: PreTrainedModel) -> bool:
-    """Whether the pooler is zeros, which stand in a folder for one that there never was."""
+    """Whether the pooler is zeros, as saved for a network that never had one."""
     return not network.get_parameter(POOLER).any()
 
 
@@ -222,7 +222,7 @@ def with_new_tokens(
     rules.add_tokens([AddedToken(mark, normalized=False) for mark in marks])
     new = rules.get_vocab().items() - old.get_vocab().items()
     if words or marks:
-        log(f"vocabulary: {len(new):,} of {len(words) + len(marks):,} words and marks are new, the others stood there")
+        log(f"vocabulary: {len(new):,} of {len(words) + len(marks):,} words and marks are new, the others were there")
     return as_fast(rules, tokenizer), {number: old.encode(text, add_special_tokens=False).ids for text, number in new}
 
 
@@ -240,7 +240,7 @@ def _normalized(rules: Tokenizer, words: Sequence[str]) -> list[str]:
 
 
 def _with_words(rules: Tokenizer, words: Sequence[str]) -> WordPiece:
-    """The vocabulary with `words` at its end. All added tokens stand in it, or they would get other ids on loading."""
+    """The vocabulary with `words` at its end. All added tokens are in it, or they would get other ids on loading."""
     vocabulary = rules.get_vocab(with_added_tokens=True)
     fresh = [word for word in dict.fromkeys(words) if word not in vocabulary]
     first = max(vocabulary.values()) + 1

@@ -35,7 +35,7 @@ NOT_PROSE = {
     "disp-formula-group", "tex-math", "supplementary-material", "ref-list", "fn-group", "fn", "object-id",
 }  # fmt: skip
 NAMED_CHARACTERS = {name[:-1]: text for name, text in html.entities.html5.items() if name.endswith(";")}
-BREAK = "\0"  # no XML holds one
+BREAK = "\0"  # not allowed in XML
 EMPTY_BRACKETS = re.compile(r"\s*(?:\([\s,;–-]*\)|\[[\s,;–-]*\])")
 ONLY_SEPARATORS = re.compile(r"[\s,;–-]*")
 TRANSLATED = re.compile(r"^\[([^\[\]]*)\](\.?)$")
@@ -169,7 +169,7 @@ def _paragraphs(body: Element) -> list[str]:
     for element in reversed(list(body.iter())):  # what is inside another comes first
         if _tag(element) in NOT_PROSE or _is_reference(element):
             _empty(element)
-        elif _tag(element) == "p":  # a list stands inside a paragraph and has its own
+        elif _tag(element) == "p":  # a list is inside a paragraph and has its own
             element.text = BREAK + (element.text or "")
             element.tail = BREAK + (element.tail or "")
     parts = "".join(body.itertext()).split(BREAK)
@@ -222,7 +222,7 @@ def outdated(files: Sequence[Path]) -> dict[tuple[int, int], str]:
     """The records in XML `files` that are out of date, with the reason: by the place of the file and of the item in it.
 
     Items are those of `read_papers`, from 1. The highest version of a citation is kept, and of equal ones that of the
-    newest file; files are as old as PubMed's names say, others as they are ordered.
+    newest file; files are as old as PubMed's names, others as they are ordered.
     """
     columns = [array("q") for _ in range(5)]
     by_age = sorted(range(len(files)), key=lambda place: _age(files[place]))
@@ -250,7 +250,7 @@ def outdated(files: Sequence[Path]) -> dict[tuple[int, int], str]:
 
 
 def _citations(file: Path) -> Iterator[tuple[int, Citation, bool]]:
-    """The citations of a file and those that it deletes, each with the number of the item it is, or stands after."""
+    """The citations of a file and those that it deletes, each with the number of the item it is, or follows."""
     item = 0
     for found in read_citations(file):
         item += isinstance(found, Citation)
@@ -270,7 +270,7 @@ def _differs(values: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 Files = Sequence[tuple[DocumentSource, Path]]
-"""Files, each with the source that says how to read it."""
+"""Files, each with the source that it belongs to."""
 
 
 def files_of(source: DocumentSource) -> list[Path]:
@@ -288,7 +288,7 @@ def files_of(source: DocumentSource) -> list[Path]:
     found = [file for file in inner if file.is_file() and file.name[0] != "." and format_of(file) in wanted]
     if not found:
         raise RequestError(
-            f"documents: the folder {path} holds no file to read; expected names that end in "
+            f"documents: the folder {path} has no file to read; expected names that end in "
             f"{', '.join(FORMATS)}, .gz or not. Check the path, or give each file and its format."
         )
     return found

@@ -70,7 +70,7 @@ class Readable(Protocol):
 
 
 class Sequences:
-    """The sequences `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]` of items, masked where that is learnt.
+    """The sequences `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]` of items, masked where that is an objective.
 
     Raises RequestError for a tokenizer without one of these tokens, `[PAD]` or `[MASK]`.
     """
@@ -86,7 +86,7 @@ class Sequences:
         """The micro-batch of the `chosen` of an epoch's items; its masks depend on seed, epoch and item alone.
 
         inputs: input_ids, attention_mask and token_type_ids, (batch, tokens); masked, the places of masked tokens in
-            the flattened batch, and masked_ids, what stood there, (masked,); is_random, (batch,).
+            the flattened batch, and masked_ids, their own ids, (masked,); is_random, (batch,).
         """
         starts, tokens, lengths = items.starts[chosen], items.tokens[chosen], items.lengths[chosen]
         ids = np.concatenate([self.ids(start, count) for start, count in zip(starts, tokens, strict=True)])

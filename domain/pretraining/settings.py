@@ -29,19 +29,19 @@ NOT_TABLES: dict[DocumentFormat | None, str] = {"blocks": "plain text", "xml": "
 
 
 def format_of(path: str | Path) -> DocumentFormat | None:
-    """The format that a file's suffix says, None for one that says nothing."""
+    """The format of a file's suffix, None for an unknown one."""
     inner = Path(path)
     return FORMATS.get((inner.with_suffix("") if inner.suffix.lower() == ".gz" else inner).suffix.lower())
 
 
 class DocumentSource(DataSource):
-    """A file of documents, or a folder of such files, each read by its suffix (`.gz` or not) unless `format` says how.
+    """A file of documents, or a folder of such files, each read by its suffix (`.gz` or not) unless `format` is given.
 
-    format: `blocks` are plain text with a blank line between documents; `xml` is MEDLINE/PubMed or PMC's JATS, which
-        the file itself tells, and a `.tar` of such files.
-    text, id, group: columns of a table. group says whose a document is, such as `subject_id`: a group is held out as
+    format: `blocks` are plain text with a blank line between documents; `xml` is MEDLINE/PubMed or PMC's JATS, as
+        the file itself shows, or a `.tar` of such files.
+    text, id, group: columns of a table. group is the owner of a document, such as `subject_id`: a group is held out as
         a whole, and no two of its documents make a "random" pair. id and group are optional.
-    split: column that says which split a document is of; only those of `train` are read.
+    split: column with the split of a document; only those of `train` are read.
     """
 
     path: InputFile
@@ -84,7 +84,7 @@ class Masking(Settings):
 
 
 class PretrainSettings(TrainingSettings):
-    """A BERT that goes on learning from documents: masked words, next sentences, or both.
+    """Continued pretraining of a BERT on documents: masked words, next sentences, or both.
 
     The defaults are those of the clinical BERTs of Alsentzer et al. 2019: 32 sequences of 128 tokens a step, rate 5e-5.
 
@@ -95,8 +95,8 @@ class PretrainSettings(TrainingSettings):
     new_tokens: words that become one token each, a list or a file with a word a line.
     protected_tokens: tokens such as `[NAME]` that are one token each, never masked, and never put in for another; a
         list or a file with one a line, such as `@notes/tokens.txt`.
-    held_out_share: of documents, or of groups, that are never learnt from and give the figures.
-    keep: the weights with the best held-out figures, looked at while training, or the last ones.
+    held_out_share: of documents, or of groups, that are never trained on and give the metrics.
+    keep: the weights with the best held-out metrics, evaluated while training, or the last ones.
     max_rejects: the share of documents that may be unusable.
     """
 
@@ -125,9 +125,9 @@ class PretrainSettings(TrainingSettings):
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
         if "mlm" not in self.objectives:
-            refuse_idle(self, "masking", because="masked words are not learnt")
+            refuse_idle(self, "masking", because="masked words are no objective")
         if "nsp" not in self.objectives:
             refuse_idle(self, "short_share", because="without next sentences there are no pairs")
         if self.keep == "last":
-            refuse_idle(self, "evaluate_every", "patience", because="the last weights are kept, whatever the figures")
+            refuse_idle(self, "evaluate_every", "patience", because="the last weights are kept, whatever the metrics")
         return self

@@ -1,4 +1,7 @@
-"""How well masked words and next sentences are told on held-out documents, with the same masks and pairs every time."""
+"""The stage `domain.pretrain`: continued pretraining of a BERT on masked words and next sentences of a domain.
+
+Held-out documents are evaluated with the same masks and pairs every time.
+"""
 
 import math
 from collections.abc import Mapping
@@ -38,20 +41,20 @@ class HeldOut:
         self.items, self.sequences = items, sequences
         self.precision, self.device_tokens = settings.precision, settings.device_tokens
 
-    def figures(self, model: Pretraining) -> Metrics:
-        """Each objective's figures with a 95 % interval over documents (a pair is of its first segment's).
+    def metrics(self, model: Pretraining) -> Metrics:
+        """Each objective's metrics with a 95 % interval over documents (a pair is of its first segment's).
 
         `mlm_loss` in nats, `mlm_perplexity`, `mlm_accuracy`, `nsp_loss`, `nsp_accuracy`; and `log_likelihood`, minus
         the sum of the losses, which chooses the best weights.
         """
-        figures: Metrics = {}
+        metrics: Metrics = {}
         for name, (loss, hits, count) in self._sums(model).items():
-            figures |= with_interval(f"{name}_loss", _mean, loss, count)
+            metrics |= with_interval(f"{name}_loss", _mean, loss, count)
             if name == "mlm":
-                figures |= with_interval("mlm_perplexity", _perplexity, loss, count)
-            figures |= with_interval(f"{name}_accuracy", _mean, hits, count)
-        told = [figures[f"{name}_loss"] for name in model.objectives]
-        return {**figures, CRITERION: -float(sum(loss for loss in told if loss is not None))}
+                metrics |= with_interval("mlm_perplexity", _perplexity, loss, count)
+            metrics |= with_interval(f"{name}_accuracy", _mean, hits, count)
+        found = [metrics[f"{name}_loss"] for name in model.objectives]
+        return {**metrics, CRITERION: -float(sum(loss for loss in found if loss is not None))}
 
     @torch.inference_mode()
     def _sums(self, model: Pretraining) -> Sums:
@@ -69,8 +72,8 @@ class HeldOut:
             owners = {"mlm": documents[chosen[rows]], "nsp": documents[chosen]}
             for name, loss in losses(logits, batch.inputs).items():
                 hits = logits[name].argmax(dim=-1) == batch.inputs[LABELS[name]]
-                told = [loss.double(), hits.double(), torch.ones_like(loss, dtype=torch.float64)]
-                for total, values in zip(sums[name], told, strict=True):
+                columns = [loss.double(), hits.double(), torch.ones_like(loss, dtype=torch.float64)]
+                for total, values in zip(sums[name], columns, strict=True):
                     np.add.at(total, owners[name], values.cpu().numpy())
         model.train(was_training)
         return sums
@@ -86,7 +89,7 @@ def _perplexity(loss: Floats, count: Floats) -> float | None:
 
 
 def pretrain(settings: PretrainSettings, folder: Path, cache: Path | None = None) -> Metrics:
-    """The stage outside of a recipe: writes `folder/model` and returns the figures; stopped and called again, goes on.
+    """The stage outside of a recipe: writes `folder/model`, returns the metrics; stopped and called again, it resumes.
 
     cache: keeps the prepared corpus, for other trainings too; `folder/cache` when there is none.
     """
@@ -119,7 +122,7 @@ def run(settings: PretrainSettings, context: StageContext) -> Metrics:
 
 
 def draw_items(text: Text, settings: PretrainSettings, seed: int, epoch: int) -> Items:
-    """The items of an epoch: pairs where next sentences are learnt, else packed sentences, in every epoch the same."""
+    """The items of an epoch: pairs for next sentences, else packed sentences, in every epoch the same."""
     if "nsp" in settings.objectives:
         return draw_pairs(text, settings.max_tokens, settings.short_share, seed, epoch)
     return pack(text, settings.max_tokens)
@@ -146,17 +149,16 @@ class PretrainingTask:
         return self.sequences.batch(self._items(epoch), items, self.settings.seed, epoch)
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        told = losses(model(batch.inputs), batch.inputs)
-        return {name: each.sum() for name, each in told.items()}
+        return {name: each.sum() for name, each in losses(model(batch.inputs), batch.inputs).items()}
 
     def evaluate(self) -> Metrics:
-        return self.held_out.figures(self.model) if self.held_out else {}
+        return self.held_out.metrics(self.model) if self.held_out else {}
 
     def _lengths(self, epoch: int) -> NDArray[np.integer]:
         return self._items(epoch).lengths
 
     def _items(self, epoch: int) -> Items:
-        """The items of `epoch`, of which the last ones asked for are kept."""
+        """The items of `epoch`; the last ones drawn are kept."""
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = epoch, draw_items(self.text, self.settings, self.settings.seed, epoch)
         return self._drawn[1]

@@ -1,4 +1,4 @@
-"""What a tokenizer's vocabulary tells: whether it fits the model and its own rules, and where words begin."""
+"""Checks of a tokenizer's vocabulary: whether it fits the model and its own rules, and where words begin."""
 
 import string
 import unicodedata

@@ -1,7 +1,7 @@
-"""Where the labels of points stand so that none covers another or a point: beside it, or further off at a line's end.
+"""Terms on a plane: t-SNE of their vectors, a mark for each group, and a label for each term that covers no other.
 
 One label after the other takes the cheapest free place around its point: near, with a line that crosses nothing. More
-walks let those that it cost much move once more, now that all others stand.
+passes let those that it cost much move once more, now that all others are placed.
 """
 
 import math
@@ -20,7 +20,7 @@ Truths = NDArray[np.bool_]
 
 ANGLES = 24
 FIRST, LAST, RINGS = 3.5, 240.0, 20  # pixels between a point's mark and its label, and how many of them are tried
-LINE_FROM = 9.0  # a label that stands nearer to its mark needs no line
+LINE_FROM = 9.0  # a label nearer to its mark needs no line
 CONSIDERED = 100  # free places, the nearest ones, of which the cheapest is taken
 CROSSED_LABEL, CROSSED_MARK, CROSSED_LINE = 400.0, 60.0, 90.0  # what a line costs, in pixels of its length
 WALKS, CHEAP = 3, 25.0
@@ -54,10 +54,10 @@ def place_labels(points: Floats, sizes: Floats, width: float, height: float, mar
 
 
 class Crowd:
-    """All points, and the labels that stand: boxes (n, 4) as left, top, right, bottom, and lines (n, 4), point to box.
+    """All points, and the labels that are placed: boxes (n, 4), left, top, right, bottom; and lines (n, 4) to them.
 
     costs: of each label's place, (n,), when it was taken; others may have moved since.
-    What does not stand yet is nan, which overlaps nothing and is crossed by nothing.
+    What is not placed yet is nan, which overlaps nothing and is crossed by nothing.
     """
 
     def __init__(self, points: Floats, width: float, height: float, mark_radius: float) -> None:
@@ -69,7 +69,7 @@ class Crowd:
         self.marks = np.hstack([points - corner, points + corner])  # (n, 4)
 
     def place(self, label: int, size: Floats) -> None:
-        """Puts the label where it costs least; where nothing is free it stands nowhere."""
+        """Puts the label where it costs least; where nothing is free it has no place."""
         self.boxes[label] = self.lines[label] = np.nan
         boxes, distances = _around(self.points[label], size, self.mark_radius)
         free = self._is_free(boxes)
@@ -87,7 +87,7 @@ class Crowd:
         return np.asarray(inside.all(axis=1) & ~covered.any(axis=1))
 
     def _crossings(self, label: int, boxes: Floats, lines: Floats) -> Floats:
-        """What the lines to `boxes` cross, and what of the lines that stand crosses these boxes, as costs, (boxes,)."""
+        """What the lines to `boxes` cross, and which of the placed lines cross these boxes, as costs, (boxes,)."""
         others = np.arange(len(self.points)) != label
         labels = _lines_meet_boxes(lines, self.boxes).sum(axis=1) + _lines_meet_boxes(self.lines, boxes).sum(axis=0)
         marks = _lines_meet_boxes(lines, self.marks[others]).sum(axis=1)
@@ -100,7 +100,7 @@ def _around(point: Floats, size: Floats, mark_radius: float) -> tuple[Floats, Fl
     """Boxes around the point, nearest first, (places, 4), and how far they are, (places,); to the right comes first."""
     turns = np.array(sorted(range(ANGLES), key=lambda turn: min(turn, ANGLES - turn)))
     angles = turns * (2 * np.pi / ANGLES)
-    gaps = FIRST + (LAST - FIRST) * np.linspace(0, 1, RINGS) ** 1.6  # the rings stand closer near the point
+    gaps = FIRST + (LAST - FIRST) * np.linspace(0, 1, RINGS) ** 1.6  # the rings are closer near the point
     distances = np.repeat(gaps, ANGLES)  # (places,)
     reach = size / 2 + mark_radius + distances[:, None]  # (places, 2)
     directions = np.tile(np.stack([np.cos(angles), np.sin(angles)], axis=1), (len(gaps), 1))
@@ -172,7 +172,7 @@ USUAL_PERPLEXITY = 30.0
 MOST_GROUPS = 12
 OTHERS, NO_GROUP = "other groups", "no group"
 
-# Okabe & Ito (2008), "Color universal design": told apart by the colour-blind. Each group has a shape besides.
+# Okabe & Ito (2008), "Color universal design": distinct to the colour-blind. Each group has a shape besides.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442")
 GREY = "#a0a0a0"
 Corners = Sequence[tuple[float, float]]
@@ -197,7 +197,7 @@ LEGEND_GAP = 18.0
 
 
 class Map(NamedTuple):
-    """Where terms stand: rows of the vectors that were placed, their positions (rows, 2), and how they were found."""
+    """Positions of terms: rows of the vectors that were placed, their positions (rows, 2), and how they were found."""
 
     rows: NDArray[np.int64]
     positions: Floats
@@ -263,31 +263,31 @@ def _title(placed: Map) -> str:
 def _caption(placed: Map, width: float, top: float) -> Iterator[Label]:
     """What can be read from the picture, and what cannot."""
     drawn = "" if len(placed.rows) == placed.of else " The terms shown were drawn at random."
-    told = (
-        f"Terms that stand side by side are alike to the model. The axes of t-SNE have no unit and no meaning, so "
+    caption = (
+        f"Neighbouring terms are alike to the model. The axes of t-SNE have no unit and no meaning, so "
         f"none are drawn; how large groups are and how far apart means nothing either. "
         f"Perplexity {placed.perplexity:.3g}, seed {placed.seed}.{drawn}"
     )
-    for number, line in enumerate(textwrap.wrap(told, int(width / COLUMN_WIDTH))):
+    for number, line in enumerate(textwrap.wrap(caption, int(width / COLUMN_WIDTH))):
         yield Label(0, top + 20 + 17 * number, line)
 
 
 def _shown_groups(groups: Sequence[str]) -> list[str]:
-    """The group that each term is shown with: the largest ones, as many as can be told apart, and the others."""
+    """The group that each term is shown with: the largest ones, as many as are distinct, and the others."""
     sizes = Counter(group for group in groups if group)
     kept = {name for name, _ in sizes.most_common(MOST_GROUPS if len(sizes) <= MOST_GROUPS else MOST_GROUPS - 1)}
     return [(group if group in kept else OTHERS) if group else NO_GROUP for group in groups]
 
 
 def _looks(names: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Colour and shape of each group, in the order in which they first stand."""
+    """Colour and shape of each group, in the order of their first term."""
     kinds = [name for name in dict.fromkeys(names) if name not in (OTHERS, NO_GROUP)]
     looks = {name: (COLOURS[place % len(COLOURS)], place % len(SHAPES)) for place, name in enumerate(kinds)}
     return {**looks, OTHERS: (GREY, 1), NO_GROUP: (GREY, 0)}
 
 
 def _on_the_page(positions: Floats, sizes: Floats) -> tuple[Floats, float, float]:
-    """Pixels (n, 2) of the positions, one scale for both axes, and width and height of a frame with room for labels."""
+    """Pixels (n, 2) of the positions, one scale for both axes, and the width and height of a frame for labels too."""
     low, high = positions.min(axis=0), positions.max(axis=0)
     extent = np.maximum(high - low, (high - low).max() / 2)  # (2,)
     area = max(ROOM * float(sizes.prod(axis=1).sum()), LEAST_WIDTH**2 / 2)
@@ -311,7 +311,7 @@ def _labels(labels: Sequence[str], whole: Sequence[str], places: Sequence[Placed
 
 
 def _held_at(place: Placed) -> tuple[float, Literal["start", "middle", "end"]]:
-    """Where a label that is narrower than its place stands in it: by the side that is nearer to its mark."""
+    """The anchor of a label that is narrower than its place: the end that is nearer to its mark."""
     share = (place.line_x - place.left) / (place.right - place.left)
     if share < 1 / 3:
         return place.left + AIR / 2, "start"
@@ -328,8 +328,8 @@ def _legend(sizes: Counter[str], looks: dict[str, tuple[str, int]], left: float)
     if set(sizes) == {NO_GROUP}:
         return [], 0.0
     shapes: list[Mark | Label] = []
-    told = [f"{cut(name)} ({sizes[name]:,})" for name in looks if name in sizes]
-    for place, (name, text) in enumerate(zip((name for name in looks if name in sizes), told, strict=True)):
+    texts = [f"{cut(name)} ({sizes[name]:,})" for name in looks if name in sizes]
+    for place, (name, text) in enumerate(zip((name for name in looks if name in sizes), texts, strict=True)):
         y = TOP + 10 + 20 * place
         shapes += [_mark(left + MARK, y, looks[name]), Label(left + 4 * MARK, y + 4, text)]
-    return shapes, LEGEND_GAP + 4 * MARK + max(map(text_pixels, told))
+    return shapes, LEGEND_GAP + 4 * MARK + max(map(text_pixels, texts))

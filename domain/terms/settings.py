@@ -28,10 +28,10 @@ class TermsSettings(Settings):
         `group` where there is a column of that name.
     ratings: how alike people find two terms, in three columns: `columns`, else `term1`, `term2` and `score`.
     layers: `last_four` is the sum of the last four, as in Huang, Altosaar & Ranganath (2019); `last` the last alone.
-    k: so many neighbours are told of each term.
+    k: the number of neighbours of each term.
     perplexity: of the t-SNE; 30 and less for few terms when absent.
     seed: of the t-SNE and of the intervals.
-    output: what kind of file the vectors stand in; `parquet` has the terms beside them.
+    output: the kind of file of the vectors; `parquet` has the terms beside them.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     max_rejects: the share of terms and ratings that may be unusable; in a list of forty, 0.01 would allow none.
     """
@@ -59,7 +59,7 @@ class TermsSettings(Settings):
 
 
 def check_files(settings: TermsSettings, cache: Path | None = None) -> None:
-    """Reads a row of each file, which tells most of what can be wrong with a request. Raises RequestError."""
+    """Reads a row of each file, which shows most of what can be wrong with a request. Raises RequestError."""
     next(rows(settings.terms, term_columns(settings.terms, cache), cache))
     if settings.ratings:
         next(rows(settings.ratings, RATING, cache))
@@ -73,7 +73,7 @@ def term_columns(table: Table, cache: Path | None = None) -> list[Column]:
         return named
     try:
         next(rows(table.model_copy(update={"columns": [GROUP]}), [], cache))
-    except RequestError:  # no groups; or nothing at all, which reading the terms will tell
+    except RequestError:  # no groups; or nothing at all, which reading the terms reports
         return named
     return [*named, GROUP]
 
@@ -82,7 +82,7 @@ LEAST_RATINGS = 3  # through two points there is always a line
 
 
 class Term(NamedTuple):
-    """A term, its group (empty: none), and where it stands."""
+    """A term, its group (empty: none), and its file and line."""
 
     text: str
     group: str
@@ -91,7 +91,7 @@ class Term(NamedTuple):
 
 
 class RatedPairs(NamedTuple):
-    """Rows of two terms with the score of the pair, and what became of the other ratings."""
+    """Rows of two terms with the score of the pair, and counts of the other ratings."""
 
     pairs: list[tuple[int, int]]
     scores: list[float]
@@ -100,7 +100,7 @@ class RatedPairs(NamedTuple):
 
 
 def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> list[Term]:
-    """The terms of `table` without blanks around them, each where it first stands.
+    """The terms of `table` without blanks around them, each where it first occurs.
 
     cache: where a data set of the hub is kept.
     Raises RequestError for a table that is not there, is empty, or lacks a column.
@@ -113,7 +113,7 @@ def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> lis
         text, group = values[0], str(values[1] or "").strip() if len(values) > 1 else ""
         if fault is None and text in found:
             same = found[text].group == group
-            fault = "a term that stands there already" + ("" if same else ", in another group")
+            fault = "a term that is there already" + ("" if same else ", in another group")
         if fault is None:
             found[text] = Term(text, group, row.file, row.line)
         else:

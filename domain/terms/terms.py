@@ -1,4 +1,4 @@
-"""The stage `domain.terms`: what a model holds medical terms for, in vectors, neighbours, ratings and a picture."""
+"""The stage `domain.terms`: medical terms in a model: vectors, neighbours, agreement with ratings, and a picture."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ def run(settings: TermsSettings, context: StageContext) -> Metrics:
 
 
 def describe_terms(settings: TermsSettings, output: Path, cache: Path | None = None, overwrite: bool = True) -> Metrics:
-    """Writes into the folder `output` what the model makes of the terms, and returns the figures.
+    """Writes into the folder `output` vectors, neighbours and a picture of the terms, and returns the metrics.
 
     `vectors.npy` or `.parquet`, row i for line i + 1 of `terms.csv` below its header; `neighbours.csv`; `tsne.svg` and
     `tsne.png`; `metrics.json`; and `rejects.jsonl` with what was left out, by file, line and reason.
@@ -112,17 +112,17 @@ def _usable_terms(
     kept = [place for place, fault in enumerate(faults) if fault is None]
     rejects.used(len(kept))
     if len(kept) < 2:
-        left_out = f"; left out were {told}" if (told := rejects.summary()) else ""
+        left_out = f"; left out were {summary}" if (summary := rejects.summary()) else ""
         raise RequestError(
             f"{settings.terms.name}: expected two terms at least, to be compared, found {len(kept)}{left_out}"
         )
     tokens = tokens.take(kept)
-    _tell_unknown(int((tokens.known == 0).sum()), len(kept))
+    _check_known(int((tokens.known == 0).sum()), len(kept))
     return [listed[place] for place in kept], tokens
 
 
-def _tell_unknown(unknown: int, count: int) -> None:
-    """Says how many terms the vocabulary knows nothing of. Raises RequestError where it is all of them."""
+def _check_known(unknown: int, count: int) -> None:
+    """Logs how many terms the vocabulary knows nothing of. Raises RequestError where it is all of them."""
     if unknown == count:
         raise RequestError(
             f"terms: expected terms that the model's vocabulary knows pieces of, found none among {count:,}. "
@@ -130,8 +130,8 @@ def _tell_unknown(unknown: int, count: int) -> None:
         )
     if unknown:
         log(
-            f"{unknown:,} of {count:,} terms have no piece that the model's vocabulary knows; their vectors tell "
-            "nothing about them. Take a model that was made for their language"
+            f"{unknown:,} of {count:,} terms have no piece that the model's vocabulary knows; their vectors mean "
+            "nothing. Take a model that was made for their language"
         )
 
 
@@ -142,7 +142,7 @@ def _rated(settings: TermsSettings, terms: Sequence[Term], rejects: Rejects, cac
 
 
 def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
-    """Where the terms stand on the picture; None, with a word, where there is nothing to be seen."""
+    """Where the terms are on the picture; None, and a message, where there are too few."""
     shown = min(len(vectors), MOST_TERMS)
     if shown < LEAST_TERMS:
         log(f"no picture: t-SNE needs {LEAST_TERMS} terms at least, and there are {shown}")
@@ -177,7 +177,7 @@ def _write_pictures(output: Path, terms: Sequence[Term], placed: Map | None) -> 
     for name in PICTURES:
         write_picture(output / name, drawn.drawing)
     if drawn.unlabelled:
-        log(f"{drawn.unlabelled:,} terms have no label on the picture, for want of room; the SVG has them as hints")
+        log(f"{drawn.unlabelled:,} terms have no label on the picture, for lack of space; the SVG has them as hints")
     return {"terms/unlabelled": drawn.unlabelled}
 
 

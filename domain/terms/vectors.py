@@ -75,8 +75,8 @@ def term_vectors(
 
     model: any BERT: a plain folder, a sentence encoder's, a classifier's, or a hub id. Its own pooling, projection and
         prompts do not count here, nor do [CLS] and [SEP].
-    layers: `last_four` is the sum of the last four layers, and of all where there are fewer, which is told; `last` the
-        last one alone.
+    layers: `last_four` is the sum of the last four layers, and of all where there are fewer, which is logged; `last` is
+        the last one alone.
     Raises RequestError for a term without pieces, and for one that is longer than the model reads.
     """
     terms = texts_of(terms, "terms")
@@ -94,7 +94,7 @@ def load_encoder(model: SentenceEncoder | str | Path, cache_dir: Path | None = N
 
 
 def layers_summed(encoder: SentenceEncoder, layers: Layers) -> int:
-    """How many layers a vector is the sum of: as many as `layers` says, or all where there are fewer."""
+    """How many layers a vector is the sum of: as many as `layers` names, or all where there are fewer."""
     return min(LAYERS[layers], int(encoder.backbone.config.num_hidden_layers))
 
 
@@ -123,7 +123,7 @@ def vectors_of_tokens(
     precision: str = "auto",
     batch_tokens: int | None = None,
 ) -> Vectors:
-    """`term_vectors` of terms that are tokens already: terms of like length stand in one batch."""
+    """`term_vectors` of terms that are tokens already: terms of like length share a batch."""
     summed = layers_summed(encoder, layers)
     if summed < LAYERS[layers]:
         log(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
@@ -166,7 +166,7 @@ class Neighbours(NamedTuple):
 def nearest_terms(vectors: Vectors, k: int = 5) -> Neighbours:
     """The `k` rows of `vectors` (n, dim) with the largest cosine to each, itself left out.
 
-    All others where they are fewer. Exact, and holds some rows of the cosines at a time.
+    All others where they are fewer. Exact, with some rows of the cosines in memory at a time.
     Raises RequestError for fewer than two vectors.
     """
     if len(vectors) < 2 or k < 1:
@@ -204,5 +204,5 @@ def group_metrics(groups: Sequence[str], found: Neighbours, seed: int) -> Metric
         return {}
     same = (numbers[found.rows[grouped]] == numbers[grouped, None]).mean(axis=1)  # (terms with a group,)
     chance = (sizes[numbers[grouped]] - 1) / (len(groups) - 1)
-    told = with_interval("terms/same_group", share, same, seed=seed)
-    return {**told, "terms/same_group_by_chance": float(chance.mean())}
+    found_share = with_interval("terms/same_group", share, same, seed=seed)
+    return {**found_share, "terms/same_group_by_chance": float(chance.mean())}

@@ -210,10 +210,10 @@ def test_a_term_is_read_once_without_blanks_and_what_is_left_out_is_listed_by_li
     ]
     listed = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
     assert [(each["line"], each["reason"]) for each in listed] == [
-        (2, "a term that stands there already, in another group"),
+        (2, "a term that is there already, in another group"),
         (3, "an empty term"),
         (5, "a term that is no text"),
-        (7, "a term that stands there already"),
+        (7, "a term that is there already"),
     ]
 
 

@@ -269,7 +269,7 @@ def test_a_page_needs_an_admission_that_is_there_and_tells_no_id(model, notes, t
 
 
 def test_a_model_of_another_task_is_told(model, notes, tmp_path):
-    with pytest.raises(RequestError, match="expected one that tells what becomes of patients, found no outcome"):
+    with pytest.raises(RequestError, match="expected one that predicts an outcome of patients, found no outcome"):
         score_file(model.parent, notes, tmp_path / "out.csv")
     assert {path.name for path in tmp_path.iterdir()} == {"notes.csv"}
 
@@ -304,7 +304,9 @@ def test_outcome_score_takes_any_model_and_readmission_score_its_own(call, model
     call("outcome", "score", model, notes, tmp_path / "a.csv")
     call("readmission", "score", model, notes, tmp_path / "b.csv")
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
-    with pytest.raises(RequestError, match=r"expected one that tells readmission, found one that tells length-of-stay"):
+    with pytest.raises(
+        RequestError, match=r"expected one that predicts readmission, found one that predicts length-of-stay"
+    ):
         score_file(lengths, notes, tmp_path / "c.csv", task="readmission")
     assert not (tmp_path / "c.csv").exists()
 

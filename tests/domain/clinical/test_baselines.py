@@ -25,7 +25,7 @@ def test_where_no_word_stands_in_two_notes_there_is_no_baseline_of_words_and_it_
     assert names_of(tmp_path, table) == ["note_length", "tfidf"]
     assert "no word" not in capsys.readouterr().err
     assert names_of(tmp_path, table.assign(text=[f"word{n}" * (1 + n % 3) for n in range(40)])) == ["note_length"]
-    assert "no word stands in 2 notes of train: there is no baseline" in capsys.readouterr().err
+    assert "no word is in 2 notes of train: there is no TF-IDF baseline" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

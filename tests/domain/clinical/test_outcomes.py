@@ -91,12 +91,12 @@ def test_discharge_notes_are_refused_with_the_reason(tmp_path, outcome):
     write_early_stays(tmp_path, stays(40))
     about = tmp_path / "notes/notes.json"
     for found, told in (
-        ('{"input": "discharge", "stays": "cohort"}', 'as a discharge summary gives it away; .*input = "early"'),
-        ("", "as a discharge summary gives it away; .*found notes of input none named in notes.json"),
+        ('{"input": "discharge", "stays": "cohort"}', 'as a discharge summary leaks it; .*input = "early"'),
+        ("", "as a discharge summary leaks it; .*found notes of input none named in notes.json"),
         ('{"input": "early", "stays": "cohort"}', r'all stays, those that end in death among them; .*stays = "all"'),
     ):
         about.write_text(found)
-        with pytest.raises(RequestError, match=f"notes: {outcome.name} is asked of .*{told}"):
+        with pytest.raises(RequestError, match=f"notes: {outcome.name} is predicted f.*{told}"):
             read_labelled_notes(tmp_path / "notes", tmp_path / "cohort", outcome)
 
 
@@ -108,7 +108,7 @@ def test_what_nothing_can_be_learnt_of_is_told(tmp_path):
         read_labelled_notes(notes, cohort, MORTALITY)
     with pytest.raises(RequestError, match="with 'over 7 days' and without in validation, found 0 of 10"):
         read_labelled_notes(notes, cohort, LENGTH_OF_STAY)
-    read_labelled_notes(notes, cohort, DIAGNOSES)  # for one label that tells stays apart is enough
+    read_labelled_notes(notes, cohort, DIAGNOSES)  # for one label that differs between stays is enough
     file = cohort / "characteristics.parquet"
     known = pd.read_parquet(file)
     known.assign(diagnoses=[[{"code": "none", "version": 9}]] * 40).to_parquet(file)
@@ -284,8 +284,8 @@ def test_which_notes_a_model_learnt_from_is_recorded_and_that_they_were_early_is
     told = json.loads((folder / "outcome.json").read_text())
     assert told["input"] == "early"
     for given, said in (
-        (told, "a discharge summary would give the outcome away"),
-        ({name: told[name] for name in told if name != "input"}, "would give the outcome away"),  # of an older stage
+        (told, "a discharge summary would leak the outcome"),
+        ({name: told[name] for name in told if name != "input"}, "would leak the outcome"),  # of an older stage
         (told | {"task": "readmission"}, "score early notes"),
         (told | {"task": "readmission", "input": "discharge"}, None),
         (told | {"task": "readmission", "input": None}, None),
@@ -298,5 +298,5 @@ def test_which_notes_a_model_learnt_from_is_recorded_and_that_they_were_early_is
 
 
 def test_a_model_of_another_task_tells_no_readmissions(learnt):
-    with pytest.raises(RequestError, match="expected one that tells readmission, found one that tells mortality"):
+    with pytest.raises(RequestError, match="expected one that predicts readmission, found one that predicts mortality"):
         ReadmissionScorer.load(learnt("mortality")[1] / "model")

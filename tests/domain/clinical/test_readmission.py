@@ -312,7 +312,9 @@ def test_a_stay_with_nothing_to_read_is_told_before_training(bert, tmp_path, unr
 
 
 def test_a_model_of_another_task_is_told(bert, trained, tmp_path):
-    with pytest.raises(RequestError, match=r"expected one that tells what becomes of patients, found no outcome\.json"):
+    with pytest.raises(
+        RequestError, match=r"expected one that predicts an outcome of patients, found no outcome\.json"
+    ):
         load_model(bert)
     _, output = trained
     other = tmp_path / "model"

@@ -69,7 +69,7 @@ def test_marks_are_in_the_scores_and_nowhere_else(run, task):
 def test_refused_notes_tell_no_mark(run):
     Path("clinic/notes/notes.json").write_text('{"input": "discharge", "stays": "cohort"}')
     code, printed = run('uses = "domain.outcome"\ntask = "mortality"')
-    assert code == 2 and "as a discharge summary gives it away" in printed
+    assert code == 2 and "as a discharge summary leaks it" in printed
 
 
 def cut_off(path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_folder_gives_its_files_by_name_and_passes_by_the_others(tmp_path: Pat
 
 
 def test_a_folder_without_documents_and_a_name_that_tells_no_format_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="holds no file to read"):
+    with pytest.raises(RequestError, match="has no file to read"):
         read(tmp_path)
     with pytest.raises(RequestError, match=r"notes\.dat to be read.*give its `format`"):
         read(written(tmp_path / "notes.dat", "x"))

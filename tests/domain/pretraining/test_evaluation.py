@@ -16,7 +16,7 @@ WORDS = len(TOKENIZER)
 
 
 class Guesser(nn.Module):
-    """Gives logits that depend on the token that stood there and on the pair, so that figures are known by hand."""
+    """Gives logits that depend on the token that stood there and on the pair, so that metrics are known by hand."""
 
     def __init__(self, objectives):
         super().__init__()
@@ -50,23 +50,23 @@ def corpus(random_corpus):
     return random_corpus(25, sentences=(2, 7), tokens=(2, 9), vocabulary=(6, WORDS))
 
 
-def test_figures_are_those_computed_by_hand(corpus):
+def test_metrics_are_those_computed_by_hand(corpus):
     scored = held_out(corpus)
     model = Guesser(["mlm", "nsp"])
-    figures = scored.figures(model)
+    metrics = scored.metrics(model)
     inputs = scored.sequences.batch(scored.items, np.arange(len(scored.items)), SEED, 0).inputs
     logits = model.logits.detach().double().numpy()
     ids = inputs["masked_ids"].numpy()
     losses = np.log(np.exp(logits[ids]).sum(axis=1)) - logits[ids, ids]
-    assert figures["mlm_loss"] == pytest.approx(losses.mean(), rel=1e-5)
-    assert figures["mlm_perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-5)
-    assert figures["mlm_accuracy"] == pytest.approx((logits[ids].argmax(axis=1) == ids).mean())
+    assert metrics["mlm_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert metrics["mlm_perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-5)
+    assert metrics["mlm_accuracy"] == pytest.approx((logits[ids].argmax(axis=1) == ids).mean())
     pairs = model.next_logits.detach().double().numpy()[inputs["attention_mask"].sum(dim=1).numpy() % 2]
     is_random = inputs["is_random"].numpy()
     next_losses = np.log(np.exp(pairs).sum(axis=1)) - pairs[np.arange(len(pairs)), is_random]
-    assert figures["nsp_loss"] == pytest.approx(next_losses.mean(), rel=1e-5)
-    assert figures["nsp_accuracy"] == pytest.approx((pairs.argmax(axis=1) == is_random).mean())
-    assert figures["log_likelihood"] == pytest.approx(-losses.mean() - next_losses.mean(), rel=1e-5)
+    assert metrics["nsp_loss"] == pytest.approx(next_losses.mean(), rel=1e-5)
+    assert metrics["nsp_accuracy"] == pytest.approx((pairs.argmax(axis=1) == is_random).mean())
+    assert metrics["log_likelihood"] == pytest.approx(-losses.mean() - next_losses.mean(), rel=1e-5)
 
 
 def test_intervals_are_over_documents(random_corpus):
@@ -74,7 +74,7 @@ def test_intervals_are_over_documents(random_corpus):
     corpus = random_corpus(60, sentences=(2, 9), tokens=(2, 9), vocabulary=(6, WORDS), seed=4)
     scored = held_out(corpus)
     model = Guesser(["mlm", "nsp"])
-    figures = scored.figures(model)
+    metrics = scored.metrics(model)
     pairs = scored.sequences.batch(scored.items, np.arange(len(scored.items)), SEED, 0).inputs
     hits = model.next_logits.detach().argmax(dim=1)[pairs["attention_mask"].sum(dim=1) % 2] == pairs["is_random"]
     by_document = [hits.numpy()[scored.items.documents == number] for number in np.unique(scored.items.documents)]
@@ -84,9 +84,9 @@ def test_intervals_are_over_documents(random_corpus):
         drawn = generator.integers(0, len(by_document), len(by_document))
         means.append(np.concatenate([by_document[number] for number in drawn]).mean())
     low, high = np.percentile(means, [2.5, 97.5])
-    assert figures["nsp_accuracy_low"] == pytest.approx(low, abs=0.015)
-    assert figures["nsp_accuracy_high"] == pytest.approx(high, abs=0.015)
-    assert {name.rpartition("_")[0] for name in figures if name.endswith(("_low", "_high"))} == {
+    assert metrics["nsp_accuracy_low"] == pytest.approx(low, abs=0.015)
+    assert metrics["nsp_accuracy_high"] == pytest.approx(high, abs=0.015)
+    assert {name.rpartition("_")[0] for name in metrics if name.endswith(("_low", "_high"))} == {
         "mlm_loss",
         "mlm_perplexity",
         "mlm_accuracy",
@@ -95,21 +95,21 @@ def test_intervals_are_over_documents(random_corpus):
     }
 
 
-def test_figures_are_the_same_every_time_in_batches_of_any_size_and_under_any_seed(corpus):
+def test_metrics_are_the_same_every_time_in_batches_of_any_size_and_under_any_seed(corpus):
     model = Guesser(["mlm", "nsp"])
-    expected = held_out(corpus).figures(model)
+    expected = held_out(corpus).metrics(model)
     for settings in ({}, {"device_tokens": 30}, {"seed": 5}):
-        assert held_out(corpus, **settings).figures(model) == pytest.approx(expected, rel=1e-9)
+        assert held_out(corpus, **settings).metrics(model) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("objective", ["mlm", "nsp"])
-def test_one_objective_alone_has_its_own_figures(corpus, objective):
-    figures = held_out(corpus, [objective]).figures(Guesser([objective]))
-    assert all(name.startswith(objective) for name in figures if name != "log_likelihood")
-    assert figures["log_likelihood"] == pytest.approx(-figures[f"{objective}_loss"])
+def test_one_objective_alone_has_its_own_metrics(corpus, objective):
+    metrics = held_out(corpus, [objective]).metrics(Guesser([objective]))
+    assert all(name.startswith(objective) for name in metrics if name != "log_likelihood")
+    assert metrics["log_likelihood"] == pytest.approx(-metrics[f"{objective}_loss"])
 
 
 def test_scoring_leaves_a_model_as_it_was(corpus):
     model = Guesser(["mlm"]).train()
-    held_out(corpus, ["mlm"]).figures(model)
+    held_out(corpus, ["mlm"]).metrics(model)
     assert model.training and model.logits.grad is None
