@@ -21,7 +21,7 @@ from domain.clinical.admissions import Flow
 from domain.clinical.cohort import CHARACTERISTICS, COHORT, SPLITS, STAYS
 from domain.clinical.ids import canonical_ids
 from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
-from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, Input, Outcome, in_words
+from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, Input, PatientOutcome, in_words
 from domain.clinical.settings import GROUPS
 
 CATEGORIES = {
@@ -68,7 +68,7 @@ Labels = tuple[tuple[str, ...], NDArray[np.bool_]]
 """The names of labels, and whether each is true of each stay, (stays, labels)."""
 
 
-def labels_of(outcome: Outcome, stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
+def labels_of(outcome: PatientOutcome, stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     """The labels of `stays`, a row each; of diagnoses the `groups` commonest of train, from the folder `cohort`."""
     if outcome is LENGTH_OF_STAY:
         return outcome.labels, by_length(stays["length_of_stay_days"].to_numpy(np.float64))
@@ -116,7 +116,7 @@ class LabelledNotes:
     names: of the labels. labels: whether each is true of each stay, (stays, labels).
     """
 
-    outcome: Outcome
+    outcome: PatientOutcome
     file: Path
     table: pd.DataFrame
     flow: Flow
@@ -167,7 +167,7 @@ class LabelledNotes:
 
 
 def read_labelled_notes(
-    notes: Path, cohort: Path, outcome: Outcome = READMISSION, groups: int = GROUPS
+    notes: Path, cohort: Path, outcome: PatientOutcome = READMISSION, groups: int = GROUPS
 ) -> LabelledNotes:
     """The notes in the folder `notes` with the labels that the folder `cohort` has for `outcome`.
 
@@ -196,7 +196,7 @@ def about(notes: Path) -> dict[str, Any]:
     return read_json(notes / ABOUT_FILE) or {}
 
 
-def _check_early(outcome: Outcome, notes: Path) -> None:
+def _check_early(outcome: PatientOutcome, notes: Path) -> None:
     found = about(notes)
     named = found.get("input", f"none named in {ABOUT_FILE}")
     if named != "early":
@@ -213,7 +213,7 @@ def _check_early(outcome: Outcome, notes: Path) -> None:
         )
 
 
-def _stays(cohort: Path, outcome: Outcome, flow: Flow) -> pd.DataFrame:
+def _stays(cohort: Path, outcome: PatientOutcome, flow: Flow) -> pd.DataFrame:
     """Ids, split, and what the labels are made of."""
     ids = ["hadm_id", "subject_id", "split"]
     if not outcome.early_only:
@@ -268,7 +268,7 @@ def _lengths(file: Path) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
 
 
-def _check_both(outcome: Outcome, split: str, names: tuple[str, ...], labels: NDArray[np.bool_]) -> None:
+def _check_both(outcome: PatientOutcome, split: str, names: tuple[str, ...], labels: NDArray[np.bool_]) -> None:
     """Of several labels that may be true together, one that differs between stays is enough."""
     counts = labels.sum(0)
     alike = [place for place, count in enumerate(counts) if count in (0, len(labels))]

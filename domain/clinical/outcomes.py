@@ -18,7 +18,7 @@ OutcomeName = Literal["readmission", "mortality", "length-of-stay", "diagnoses"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PatientOutcome:
     """What becomes of a patient.
 
     description: what its probabilities are of, for readers.
@@ -37,20 +37,20 @@ class Outcome:
     early_only: bool = True
 
 
-READMISSION = Outcome(
+READMISSION = PatientOutcome(
     "readmission",
     "that an unplanned admission begins within 30 days of discharge",
     "binary",
     ("readmitted",),
     early_only=False,
 )
-MORTALITY = Outcome("mortality", "that the patient dies in hospital", "binary", ("died_in_hospital",))
-LENGTH_OF_STAY = Outcome(
+MORTALITY = PatientOutcome("mortality", "that the patient dies in hospital", "binary", ("died_in_hospital",))
+LENGTH_OF_STAY = PatientOutcome(
     "length-of-stay", "of how long the stay lasts", "multi-class", ("under_3_days", "3_to_7_days", "over_7_days")
 )
-DIAGNOSES = Outcome("diagnoses", "of the diagnoses that the stay is coded with", "multi-label", ())
+DIAGNOSES = PatientOutcome("diagnoses", "of the diagnoses that the stay is coded with", "multi-label", ())
 
-OUTCOMES: dict[str, Outcome] = {
+OUTCOMES: dict[str, PatientOutcome] = {
     outcome.name: outcome for outcome in (READMISSION, MORTALITY, LENGTH_OF_STAY, DIAGNOSES)
 }
 
@@ -137,5 +137,5 @@ class OutcomeModelSettings(Settings):
         return {"slope": 1 / temperature, "intercept": 0.0, **others}
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PatientOutcome:
         return OUTCOMES[self.task]

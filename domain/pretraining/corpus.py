@@ -31,7 +31,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, sync_folder, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.progress import log, progress
-from domain.pretraining.documents import NO_TEXT, Document, Item, LeftOut
+from domain.pretraining.documents import NO_TEXT, Item, SkippedDocument, TextDocument
 from domain.pretraining.readers import Files, files_of, read_all
 from domain.pretraining.settings import DocumentSource
 from domain.pretraining.vocabulary import before_sentences, plain_rules
@@ -72,7 +72,7 @@ class Grouping:
     key: bytes
     held_out_share: float
 
-    def __call__(self, document: Document) -> tuple[int, bool]:
+    def __call__(self, document: TextDocument) -> tuple[int, bool]:
         """A hash that documents of one group share, and whether they are held out.
 
         A document without a group goes by its own id, or by its text where it has none. Hashes need no list of all
@@ -100,11 +100,11 @@ class Draft:
 
     def add(self, item: Item) -> None:
         match item:
-            case LeftOut():
+            case SkippedDocument():
                 self.left_out[item.reason] += 1
             case Unusable():
                 self.rejects.append(item)
-            case Document():
+            case TextDocument():
                 group, is_held_out = self.grouping(item)
                 self.groups.append(group)
                 self.held_out.append(is_held_out)

@@ -16,7 +16,7 @@ PARQUET = b"PAR1"
 NO_TEXT, NOT_TRAIN = "without text", "not of the train split"
 
 
-class Document(NamedTuple):
+class TextDocument(NamedTuple):
     """A text, paragraphs in lines, and what is known of where it comes from; unknown is empty.
 
     id: of the document, such as PubMed's number.
@@ -28,13 +28,13 @@ class Document(NamedTuple):
     group: str = ""
 
 
-class LeftOut(NamedTuple):
+class SkippedDocument(NamedTuple):
     """A document that is sound and is not read, for a reason to count by."""
 
     reason: str
 
 
-Item = Document | LeftOut | Unusable
+Item = TextDocument | SkippedDocument | Unusable
 """What a source gives for each of its documents."""
 
 
@@ -71,12 +71,12 @@ def _has_splits(table: Table) -> bool:
 def _row_document(values: dict[str, Any], row: Record) -> Item:
     text = values["text"]
     if any(values.get(column, TRAIN) != TRAIN for column in ("split", "own_split")):
-        return LeftOut(NOT_TRAIN)
+        return SkippedDocument(NOT_TRAIN)
     if text is not None and not isinstance(text, str):
         return Unusable(row.file, row.line, "not text")
     if not text or text.isspace():
-        return LeftOut(NO_TEXT)
-    return Document(text, _text_or_empty(values.get("id")), _text_or_empty(values.get("group")))
+        return SkippedDocument(NO_TEXT)
+    return TextDocument(text, _text_or_empty(values.get("id")), _text_or_empty(values.get("group")))
 
 
 def _text_or_empty(value: object) -> str:
@@ -105,4 +105,4 @@ def _is_blank(row: Record | Unusable) -> bool:
 
 def _block(lines: list[Record | Unusable]) -> Item:
     fault = next((line for line in lines if isinstance(line, Unusable)), None)
-    return fault or Document("\n".join(line.values[0] for line in lines if isinstance(line, Record)))
+    return fault or TextDocument("\n".join(line.values[0] for line in lines if isinstance(line, Record)))

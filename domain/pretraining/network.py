@@ -30,7 +30,7 @@ from bertrelay.layout import read_layout
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from bertrelay.vocabulary import train_wordpiece
-from domain.pretraining.documents import Document
+from domain.pretraining.documents import TextDocument
 from domain.pretraining.readers import files_of, read_all
 from domain.pretraining.settings import Objective, PretrainSettings
 from domain.pretraining.vocabulary import check_vocabulary, plain_rules
@@ -124,7 +124,7 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
 
 def _texts(settings: PretrainSettings) -> Iterator[str]:
     files = [(source, file) for source in settings.documents for file in files_of(source)]
-    yield from (item.text for _, _, item in read_all(files) if isinstance(item, Document))
+    yield from (item.text for _, _, item in read_all(files) if isinstance(item, TextDocument))
 
 
 def _new_bert(size: NewEncoder, texts: Iterable[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:

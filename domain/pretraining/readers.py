@@ -25,7 +25,7 @@ from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import progress
-from domain.pretraining.documents import NO_TEXT, Document, Item, LeftOut, read_blocks, read_table
+from domain.pretraining.documents import NO_TEXT, Item, SkippedDocument, TextDocument, read_blocks, read_table
 from domain.pretraining.settings import FORMATS, DocumentSource, format_of
 
 COLLECTIONS = ("PubmedArticleSet", "MedlineCitationSet", "pmc-articleset")
@@ -140,7 +140,7 @@ def _tag(element: Element) -> str:
 
 def _document(paragraphs: list[str], name: str) -> Item:
     text = "\n\n".join(filter(None, paragraphs))
-    return Document(text, name) if text else LeftOut(NO_TEXT)
+    return TextDocument(text, name) if text else SkippedDocument(NO_TEXT)
 
 
 def _citation(element: Element) -> Item:
@@ -301,7 +301,7 @@ def read_all(files: Files, file: int = 0, item: int = 0) -> Iterator[tuple[int, 
     """
     papers = [place for place, (source, path) in enumerate(files) if _is_xml(source, path)]
     reasons = outdated([files[place][1] for place in papers]) if papers else {}
-    left_out = {(papers[place], number): LeftOut(reason) for (place, number), reason in reasons.items()}
+    left_out = {(papers[place], number): SkippedDocument(reason) for (place, number), reason in reasons.items()}
     for place, (source, path) in enumerate(files[file:], file):
         skipped = item if place == file else 0
         for number, found in enumerate(islice(read_documents(source, path), skipped, None), skipped + 1):

@@ -156,14 +156,14 @@ def _pooled(encoder: SentenceEncoder, summed: int, ids: Tensor, mask: Tensor, pi
 BLOCK_CELLS = 4_000_000  # cosines held at once
 
 
-class Neighbours(NamedTuple):
+class NearestTerms(NamedTuple):
     """Of each vector the rows of its neighbours, nearest first, and their cosines; both (n, k)."""
 
     rows: NDArray[np.int64]
     cosines: NDArray[np.float32]
 
 
-def nearest_terms(vectors: Vectors, k: int = 5) -> Neighbours:
+def nearest_terms(vectors: Vectors, k: int = 5) -> NearestTerms:
     """The `k` rows of `vectors` (n, dim) with the largest cosine to each, itself left out.
 
     All others where they are fewer. Exact, with some rows of the cosines in memory at a time.
@@ -182,10 +182,10 @@ def nearest_terms(vectors: Vectors, k: int = 5) -> Neighbours:
         order = np.argsort(-values, axis=1, kind="stable")
         rows[start : start + block] = np.take_along_axis(best, order, axis=1)
         cosines[start : start + block] = np.take_along_axis(values, order, axis=1)
-    return Neighbours(rows, cosines)
+    return NearestTerms(rows, cosines)
 
 
-def neighbour_rows(texts: Sequence[str], groups: Sequence[str], found: Neighbours) -> Iterator[tuple[object, ...]]:
+def neighbour_rows(texts: Sequence[str], groups: Sequence[str], found: NearestTerms) -> Iterator[tuple[object, ...]]:
     """The table of neighbours, its header first."""
     yield "term", "group", "rank", "neighbour", "neighbour_group", "cosine"
     for term, (rows, cosines) in enumerate(zip(found.rows.tolist(), found.cosines.tolist(), strict=True)):
@@ -193,7 +193,7 @@ def neighbour_rows(texts: Sequence[str], groups: Sequence[str], found: Neighbour
             yield texts[term], groups[term], rank, texts[row], groups[row], f"{cosine:.4f}"
 
 
-def group_metrics(groups: Sequence[str], found: Neighbours, seed: int) -> Metrics:
+def group_metrics(groups: Sequence[str], found: NearestTerms, seed: int) -> Metrics:
     """Which share of the neighbours of a term with a group is of that group, and which one chance would give.
 
     The interval resamples terms. Nothing where there are fewer than two groups.

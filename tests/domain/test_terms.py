@@ -157,7 +157,7 @@ def test_pieces_are_counted_and_those_that_the_vocabulary_knows(encoder):
     assert (tokens.pieces - tokens.known).tolist() == [0, 1, 1]
 
 
-# Neighbours
+# NearestTerms
 
 
 @pytest.mark.parametrize("cells", [4_000_000, 100])

@@ -36,7 +36,7 @@ from domain.clinical.note_filter import (
 )
 from domain.clinical.settings import NotesSettings
 from domain.pretraining.corpus import build_corpus
-from domain.pretraining.documents import NOT_TRAIN, Document, LeftOut
+from domain.pretraining.documents import NOT_TRAIN, SkippedDocument, TextDocument
 from domain.pretraining.network import read_words
 from domain.pretraining.readers import read_documents
 from domain.pretraining.settings import DocumentSource
@@ -651,8 +651,8 @@ def test_notes_of_other_splits_are_refused_in_every_format(of_three_splits, tmp_
     given = {"format": "parquet"} if suffix == "other" else {}
     for more in ({}, {"split": "split"}):
         found = list(read_documents(DocumentSource(path=str(file), **given, **more), file))
-        assert [document.text for document in found if isinstance(document, Document)] == ["train"]
-        assert found.count(LeftOut(NOT_TRAIN)) == 2
+        assert [document.text for document in found if isinstance(document, TextDocument)] == ["train"]
+        assert found.count(SkippedDocument(NOT_TRAIN)) == 2
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -12,7 +12,7 @@ import pytest
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from domain.pretraining.documents import NO_TEXT, NOT_TRAIN, Document, Item, LeftOut
+from domain.pretraining.documents import NO_TEXT, NOT_TRAIN, Item, SkippedDocument, TextDocument
 from domain.pretraining.readers import files_of, read_documents
 from domain.pretraining.settings import DocumentSource
 
@@ -23,7 +23,7 @@ def read(path: Path, **settings: Any) -> list[Item]:
 
 
 def texts(path: Path, **settings: Any) -> list[str]:
-    return [item.text for item in read(path, **settings) if isinstance(item, Document)]
+    return [item.text for item in read(path, **settings) if isinstance(item, TextDocument)]
 
 
 def written(path: Path, content: str) -> Path:
@@ -40,20 +40,20 @@ def test_rows_of_jsonl_are_documents(tmp_path: Path, name: str) -> None:
     rows = [{"n": 7, "patient": "p1", "body": "One.\nTwo."}, {"n": 8, "body": "Three."}, {"n": 9, "body": " "}]
     file = written(tmp_path / name, "".join(json.dumps(row) + "\n" for row in rows))
     assert read(file, text="body", id="n", group="patient") == [
-        Document("One.\nTwo.", "7", "p1"),
-        Document("Three.", "8"),
-        LeftOut(NO_TEXT),
+        TextDocument("One.\nTwo.", "7", "p1"),
+        TextDocument("Three.", "8"),
+        SkippedDocument(NO_TEXT),
     ]
 
 
 def test_rows_that_cannot_be_read_are_unusable_and_those_without_text_are_left_out(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": 5}\n{"text": null}\n{"text"\n')
-    assert read(file)[0] == Document("a")
+    assert read(file)[0] == TextDocument("a")
     assert [(item.line, item.reason) for item in read(file) if isinstance(item, Unusable)] == [
         (2, "not text"),
         (4, "not JSON"),
     ]
-    assert read(file)[2] == LeftOut(NO_TEXT)
+    assert read(file)[2] == SkippedDocument(NO_TEXT)
 
 
 @pytest.mark.parametrize("named", [{}, {"split": "split"}])
@@ -66,10 +66,10 @@ def test_notes_of_validation_and_test_patients_are_left_out(tmp_path: Path, name
     }
     pq.write_table(pa.table(table), tmp_path / "notes.parquet")
     assert read(tmp_path / "notes.parquet", id="hadm_id", group="subject_id", **named) == [
-        Document("train", "1", "10"),
-        LeftOut(NOT_TRAIN),
-        LeftOut(NOT_TRAIN),
-        Document("train", "4"),
+        TextDocument("train", "1", "10"),
+        SkippedDocument(NOT_TRAIN),
+        SkippedDocument(NOT_TRAIN),
+        TextDocument("train", "4"),
     ]
 
 
@@ -81,7 +81,7 @@ def test_a_blank_line_ends_a_document(tmp_path: Path) -> None:
 def test_a_line_that_is_no_text_makes_its_document_unusable_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"One.\n\nTwo.\nbro\xffken\n\nThree.\n")
     first, second, third = read(tmp_path / "a.txt")
-    assert (first, third) == (Document("One."), Document("Three."))
+    assert (first, third) == (TextDocument("One."), TextDocument("Three."))
     assert isinstance(second, Unusable) and (second.line, second.reason) == (4, "not valid UTF-8")
 
 
@@ -153,8 +153,8 @@ def test_title_and_abstract_of_medline(tmp_path: Path) -> None:
         '<AbstractText Label="UNLABELLED">It was seen.</AbstractText>',
     )
     assert read(written(tmp_path / "a.xml.gz", medline(plain, marked))) == [
-        Document("A title.\n\nOf one piece.", "5"),
-        Document("On E. coli & CO2 at 5 °C.\n\nAIM: To see more, p < 0.05.\n\nIt was seen.", "6"),
+        TextDocument("A title.\n\nOf one piece.", "5"),
+        TextDocument("On E. coli & CO2 at 5 °C.\n\nAIM: To see more, p < 0.05.\n\nIt was seen.", "6"),
     ]
 
 
@@ -172,10 +172,10 @@ def test_what_is_no_prose_of_the_abstract_is_not_read(tmp_path: Path) -> None:
         ),
     )
     assert read(file) == [
-        Document("A translated title.\n\nIt ends.", "1"),
-        Document("Body.", "2"),
-        LeftOut(NO_TEXT),
-        Document("[3H]ouabain binds [here].", "4"),
+        TextDocument("A translated title.\n\nIt ends.", "1"),
+        TextDocument("Body.", "2"),
+        SkippedDocument(NO_TEXT),
+        TextDocument("[3H]ouabain binds [here].", "4"),
     ]
 
 
@@ -183,7 +183,7 @@ def test_broken_medline_is_told_with_its_line(tmp_path: Path) -> None:
     file = written(tmp_path / "a.xml", medline(citation(1, "Good."), "\n<PubmedArticle><PMID></b>", citation(2, "x")))
     source = DocumentSource(path=str(file))
     documents = read_documents(source, file)
-    assert next(documents) == Document("Good.", "1")
+    assert next(documents) == TextDocument("Good.", "1")
     with pytest.raises(RequestError, match=rf"{file}, line 5: broken XML \(mismatched tag\)"):
         next(documents)
 
@@ -230,7 +230,7 @@ JATS_TYPE = '<!DOCTYPE article PUBLIC "-//NLM//DTD JATS//EN" "JATS-archivearticl
 @pytest.mark.parametrize("space", ["", ' xmlns="https://jats.nlm.nih.gov/ns/archiving/1.4/"'])
 def test_paragraphs_of_the_body_of_an_article_come_in_order(tmp_path: Path, space: str) -> None:
     file = written(tmp_path / "a.nxml", JATS_TYPE + article(BODY, space=space))
-    assert read(file) == [Document(PROSE, "PMC77")]
+    assert read(file) == [TextDocument(PROSE, "PMC77")]
 
 
 def test_articles_come_from_collections_folders_and_tars_alike(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_articles_come_from_collections_folders_and_tars_alike(tmp_path: Path) -
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content.encode()))
-    expected = [Document("One.", "PMC1"), Document("Two.", "PMC2")]
+    expected = [TextDocument("One.", "PMC1"), TextDocument("Two.", "PMC2")]
     assert read(tmp_path / "set") == read(tmp_path / "folder") == read(tmp_path / "tar") == expected
 
 
@@ -255,7 +255,7 @@ def test_a_broken_article_is_unusable_and_one_without_a_body_left_out(tmp_path: 
     broken, without, good = read(tmp_path)
     assert isinstance(broken, Unusable)
     assert (broken.file, broken.line, broken.reason) == (str(tmp_path / "1.xml"), 2, "broken XML")
-    assert (without, good) == (LeftOut(NO_TEXT), Document("Good.", "PMC3"))
+    assert (without, good) == (SkippedDocument(NO_TEXT), TextDocument("Good.", "PMC3"))
 
 
 def test_other_xml_is_refused_by_its_name(tmp_path: Path) -> None:

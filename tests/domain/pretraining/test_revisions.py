@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from domain.pretraining.documents import Document, Item, LeftOut
+from domain.pretraining.documents import Item, SkippedDocument, TextDocument
 from domain.pretraining.readers import DELETED, REVISED, files_of, read_all
 from domain.pretraining.settings import DocumentSource
 
@@ -37,18 +37,23 @@ def test_the_newest_record_of_a_citation_is_kept_and_the_others_are_counted(tmp_
     written(tmp_path / "baseline/pubmed26n0001.xml", record(1, "One."), record(2, "Two."), record(3, "Three."))
     written(tmp_path / "updatefiles/pubmed26n0002.xml", record(2, "Two, revised."), deletion(3))
     written(tmp_path / "updatefiles/pubmed26n0003.xml", record(4, "Four.", 2), record(4, "Four, first."))
-    revised, deleted = LeftOut(REVISED), LeftOut(DELETED)
+    revised, deleted = SkippedDocument(REVISED), SkippedDocument(DELETED)
     assert read(tmp_path) == [
-        Document("One.", "1"), revised, deleted, Document("Two, revised.", "2"), Document("Four.", "4"), revised
-    ]  # fmt: skip
+        TextDocument("One.", "1"),
+        revised,
+        deleted,
+        TextDocument("Two, revised.", "2"),
+        TextDocument("Four.", "4"),
+        revised,
+    ]
 
 
 def test_names_of_pubmed_say_which_file_is_newer_whatever_the_order(tmp_path: Path) -> None:
     old = written(tmp_path / "pubmed25n1300.xml", record(1, "Of last year."))
     new = written(tmp_path / "pubmed26n0001.xml", record(1, "Of this year."))
-    assert read(new, old) == [Document("Of this year.", "1"), LeftOut(REVISED)]
+    assert read(new, old) == [TextDocument("Of this year.", "1"), SkippedDocument(REVISED)]
     first, second = (old.rename(tmp_path / "b.xml"), new.rename(tmp_path / "a.xml"))
-    assert read(first, second) == [LeftOut(REVISED), Document("Of this year.", "1")]
+    assert read(first, second) == [SkippedDocument(REVISED), TextDocument("Of this year.", "1")]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -67,8 +72,8 @@ def test_any_history_ends_as_if_it_were_replayed(tmp_path: Path, seed: int) -> N
         written(tmp_path / f"pubmed26n{file:04}.xml", *elements)
     newest = {number: alive[number, version] for number, version in sorted(alive)}
     items = read(tmp_path)
-    assert {int(item.id): item.text for item in items if isinstance(item, Document)} == newest
-    assert sum(isinstance(item, LeftOut) for item in items) == 60 - len(newest)
+    assert {int(item.id): item.text for item in items if isinstance(item, TextDocument)} == newest
+    assert sum(isinstance(item, SkippedDocument) for item in items) == 60 - len(newest)
 
 
 def test_articles_and_records_without_a_number_stay(tmp_path: Path) -> None:
@@ -76,4 +81,4 @@ def test_articles_and_records_without_a_number_stay(tmp_path: Path) -> None:
     (tmp_path / "a.nxml").write_text(article)
     (tmp_path / "b.nxml").write_text(article)
     odd = written(tmp_path / "c.xml", record(1, "One.").replace(">1<", "><"), record(1, "Two.").replace(">1<", "><"))
-    assert sum(isinstance(item, Document) for item in read(tmp_path / "a.nxml", tmp_path / "b.nxml", odd)) == 4
+    assert sum(isinstance(item, TextDocument) for item in read(tmp_path / "a.nxml", tmp_path / "b.nxml", odd)) == 4
