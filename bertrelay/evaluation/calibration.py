@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: temperature, logistic recalibration, and how far off they are.
+"""Probabilities that mean what they say: temperature, calibration error, logistic recalibration.
 
 A temperature changes no decision, for what is best stays the best (Guo et al. 2017, section 4.2). Recalibration is
 
@@ -17,7 +17,6 @@ from pydantic import Field
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import chdtrc, expit, logit
 
-from bertrelay.evaluation.statistics import MetricsOfWeights, ratio
 from bertrelay.progress import log
 
 Floats = NDArray[np.float64]
@@ -34,11 +33,6 @@ FEWEST_FOR_SLOPE = 10
 SIGNIFICANCE = 0.05
 LEAST_CONFIDENCE = 1e-6
 TINY = 1e-9
-UNCALIBRATED = "_uncalibrated"
-CALIBRATION_ERRORS = ("calibration_error", f"calibration_error{UNCALIBRATED}")
-STEPS, LARGEST_STEP, SMALLEST_STEP = 30, 2.0, 1e-5
-SMALLEST_SPREAD = 1e-6
-"""Of log-odds; what differs by less is rounding, and has no slope."""
 
 
 def fit_temperature(confidences_at: Callable[[float], Floats], is_right: Flags) -> float:
@@ -157,98 +151,3 @@ def _slope_and_intercept(given: Floats, outcomes: Flags) -> Recalibration:
         sample_weight=np.concatenate([targets, 1 - targets]),
     )
     return Recalibration(float(model.coef_[0, 0]), float(model.intercept_[0]))
-
-
-# Calibration metrics. All take weights, (…, examples), as a bootstrap draws them, and give a metric for each row.
-
-
-class Bins:
-    """Examples in ten groups of like probability, as equal in size as ties allow.
-
-    numbers: of the bins that are not empty. points: (mean probability, share of positives, examples) of each of them.
-    """
-
-    def __init__(self, probability: Floats, outcomes: Flags) -> None:
-        self._gaps, self._outcomes = probability - outcomes, outcomes
-        borders = np.quantile(probability, np.linspace(0, 1, BINS + 1)) if len(probability) else np.zeros(BINS + 1)
-        bin_of = np.searchsorted(borders[1:-1], probability)  # (examples,)
-        self.numbers: list[int] = np.unique(bin_of).tolist()
-        groups = [bin_of == number for number in self.numbers]
-        self.points = [(float(probability[g].mean()), float(outcomes[g].mean()), int(g.sum())) for g in groups]
-        self._is_in = (bin_of[:, None] == np.arange(BINS)).astype(np.float64)  # (examples, bins)
-
-    def error(self, weights: Floats) -> Floats:
-        """The mean distance of mean probability and share of positives, bins weighted by their sizes."""
-        return ratio(np.abs((weights * self._gaps) @ self._is_in).sum(-1), weights.sum(-1))
-
-    def shares(self, weights: Floats) -> Floats:
-        """The share of positives in each bin, (…, bins); nan of an empty one."""
-        return ratio((weights * self._outcomes) @ self._is_in, weights @ self._is_in)
-
-
-class Calibration:
-    """The calibration of probabilities; metrics (…,), nan where undefined.
-
-    observed_expected: positives divided by the sum of the probabilities (calibration-in-the-large).
-    calibration_slope: of a logistic regression of the outcome on the log-odds.
-    calibration_intercept: of one with the slope held at 1.
-    calibration_error: over bins of equal size.
-    Ideal are 1, 1, 0 and 0.
-    """
-
-    def __init__(self, probability: Floats, outcomes: Flags) -> None:
-        self._probability, self._outcomes = probability, outcomes.astype(np.float64)
-        self._log_odds, self._bins = log_odds(probability), Bins(probability, outcomes)
-        ones = np.ones(len(outcomes))
-        centre, spread = (self._log_odds.mean(), self._log_odds.std()) if len(outcomes) else (0.0, 0.0)
-        self._spread = float(spread) if spread > SMALLEST_SPREAD else np.inf
-        scaled = (self._log_odds - centre) / self._spread
-        self._features = np.stack([ones, scaled], axis=1)  # (examples, 2)
-        self._start = logistic_regression(self._features, 0.0, self._outcomes, ones)
-        self._shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, ones)
-
-    def metrics(self, weights: Floats, suffix: str = "") -> dict[str, Floats]:
-        """Those above and the Brier score, by name."""
-        both = logistic_regression(self._features, 0.0, self._outcomes, weights, self._start)
-        shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, weights, self._shift)
-        found = {
-            "brier": ratio(weights @ (self._probability - self._outcomes) ** 2, weights.sum(-1)),
-            "calibration_error": self._bins.error(weights),
-            "observed_expected": ratio(weights @ self._outcomes, weights @ self._probability),
-            "calibration_slope": both[..., 1] / self._spread,
-            "calibration_intercept": shift[..., 0],
-        }
-        return {f"{name}{suffix}": value for name, value in found.items()}
-
-
-def calibration_metrics(outcomes: Flags, probability: Floats, recalibrated: Floats) -> MetricsOfWeights:
-    """The metrics of `recalibrated`, and as `_uncalibrated` those of `probability`."""
-    after, before = Calibration(recalibrated, outcomes), Calibration(probability, outcomes)
-    return lambda weights: after.metrics(weights) | before.metrics(weights, UNCALIBRATED)
-
-
-def logistic_regression(
-    features: Floats, offsets: Floats | float, outcomes: Floats, weights: Floats, start: Floats | None = None
-) -> Floats:
-    """Coefficients of unpenalised logistic regressions, one for each row of weights, (…, features), all at once.
-
-    features: (examples, features). offsets: added to the log-odds. start: coefficients to begin with.
-    nan where there is no finite solution: one outcome, separable ones, features that say the same. By Newton's method.
-    """
-    size = features.shape[1]
-    products = (features[:, :, None] * features[:, None, :]).reshape(len(features), size * size)
-    begin = np.zeros(size) if start is None or np.isnan(start).any() else start
-    found = np.broadcast_to(begin, (*weights.shape[:-1], size)).copy()
-    unsolved = np.zeros(weights.shape[:-1], bool)
-    for _ in range(STEPS):
-        expected = expit(found @ features.T + offsets)  # (…, examples)
-        gradient = (weights * (outcomes - expected)) @ features
-        curvature = ((weights * (expected * (1 - expected))) @ products).reshape(*gradient.shape, size)
-        diagonal = np.diagonal(curvature, axis1=-2, axis2=-1)
-        unsolved |= (diagonal.min(-1) <= TINY) | (np.linalg.det(curvature) <= TINY * diagonal.prod(-1))
-        step = np.linalg.solve(np.where(unsolved[..., None, None], np.eye(size), curvature), gradient[..., None])
-        step = np.where(unsolved[..., None], 0.0, np.clip(step[..., 0], -LARGEST_STEP, LARGEST_STEP))
-        found, moves = found + step, np.abs(step).max(-1) > SMALLEST_STEP
-        if not moves.any():
-            break
-    return np.where((unsolved | moves)[..., None], np.nan, found)

@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.evaluation.calibration import CALIBRATION_ERRORS, Bins, calibration_metrics
 from bertrelay.evaluation.statistics import MetricsOfWeights, ratio, with_intervals
 from bertrelay.stage import Metrics
-from domain.clinical.metrics import Flags, Floats, Ranking, auroc, auroc_of, average_precision, best_recall
+from domain.clinical.metrics import (
+    CALIBRATION_ERRORS,
+    Bins,
+    Flags,
+    Floats,
+    Ranking,
+    auroc,
+    auroc_of,
+    average_precision,
+    best_recall,
+    calibration_metrics,
+)
 from domain.clinical.outcomes import Kind, OutcomeModelSettings
 from domain.clinical.prediction import aggregate
 

@@ -1,4 +1,4 @@
-"""How well probabilities predict an outcome: AUROC, average precision, recall at a precision, alarm threshold.
+"""How well probabilities predict an outcome: AUROC, average precision, recall at a precision, calibration.
 
 Every metric takes weights, (…, admissions), and gives a value for each row of them. A resample of a bootstrap is such
 a row, so that a thousand of them cost one sort of the probabilities.
@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
+from scipy.special import betaincinv, expit
 
-from bertrelay.evaluation.statistics import none_if_nan, ratio
+from bertrelay.evaluation.calibration import TINY, log_odds
+from bertrelay.evaluation.statistics import MetricsOfWeights, none_if_nan, ratio
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -19,6 +20,12 @@ Flags = NDArray[np.bool_]
 PRECISION = 0.8
 """Of RP80: recall where at most one alarm in five is false."""
 CONFIDENCE = 0.95
+UNCALIBRATED = "_uncalibrated"
+CALIBRATION_ERRORS = ("calibration_error", f"calibration_error{UNCALIBRATED}")
+BINS = 10
+STEPS, LARGEST_STEP, SMALLEST_STEP = 30, 2.0, 1e-5
+SMALLEST_SPREAD = 1e-6
+"""Of log-odds; what differs by less is rounding, and has no slope."""
 
 
 class Ranking:
@@ -138,3 +145,98 @@ def mean_of_known(
 def _all_of(counts: Floats) -> Floats:
     """What the last step has counted; 0 without steps."""
     return counts[..., -1] if counts.shape[-1] else np.zeros(counts.shape[:-1])
+
+
+# Calibration
+
+
+class Bins:
+    """Admissions in ten groups of like probability, as equal in size as ties allow.
+
+    numbers: of the bins that are not empty. points: (mean probability, share of positives, admissions) of each of them.
+    """
+
+    def __init__(self, probability: Floats, outcomes: Flags) -> None:
+        self._gaps, self._outcomes = probability - outcomes, outcomes
+        borders = np.quantile(probability, np.linspace(0, 1, BINS + 1)) if len(probability) else np.zeros(BINS + 1)
+        bin_of = np.searchsorted(borders[1:-1], probability)  # (admissions,)
+        self.numbers: list[int] = np.unique(bin_of).tolist()
+        groups = [bin_of == number for number in self.numbers]
+        self.points = [(float(probability[g].mean()), float(outcomes[g].mean()), int(g.sum())) for g in groups]
+        self._is_in = (bin_of[:, None] == np.arange(BINS)).astype(np.float64)  # (admissions, bins)
+
+    def error(self, weights: Floats) -> Floats:
+        """The mean distance of mean probability and share of positives, bins weighted by their sizes."""
+        return ratio(np.abs((weights * self._gaps) @ self._is_in).sum(-1), weights.sum(-1))
+
+    def shares(self, weights: Floats) -> Floats:
+        """The share of positives in each bin, (…, bins); nan of an empty one."""
+        return ratio((weights * self._outcomes) @ self._is_in, weights @ self._is_in)
+
+
+class Calibration:
+    """The calibration of probabilities; metrics (…,), nan where undefined.
+
+    observed_expected: positives divided by the sum of the probabilities (calibration-in-the-large).
+    calibration_slope: of a logistic regression of the outcome on the log-odds.
+    calibration_intercept: of one with the slope held at 1.
+    calibration_error: over bins of equal size.
+    Ideal are 1, 1, 0 and 0.
+    """
+
+    def __init__(self, probability: Floats, outcomes: Flags) -> None:
+        self._probability, self._outcomes = probability, outcomes.astype(np.float64)
+        self._log_odds, self._bins = log_odds(probability), Bins(probability, outcomes)
+        ones = np.ones(len(outcomes))
+        centre, spread = (self._log_odds.mean(), self._log_odds.std()) if len(outcomes) else (0.0, 0.0)
+        self._spread = float(spread) if spread > SMALLEST_SPREAD else np.inf
+        scaled = (self._log_odds - centre) / self._spread
+        self._features = np.stack([ones, scaled], axis=1)  # (admissions, 2)
+        self._start = logistic_regression(self._features, 0.0, self._outcomes, ones)
+        self._shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, ones)
+
+    def metrics(self, weights: Floats, suffix: str = "") -> dict[str, Floats]:
+        """Those above and the Brier score, by name."""
+        both = logistic_regression(self._features, 0.0, self._outcomes, weights, self._start)
+        shift = logistic_regression(self._features[:, :1], self._log_odds, self._outcomes, weights, self._shift)
+        found = {
+            "brier": ratio(weights @ (self._probability - self._outcomes) ** 2, weights.sum(-1)),
+            "calibration_error": self._bins.error(weights),
+            "observed_expected": ratio(weights @ self._outcomes, weights @ self._probability),
+            "calibration_slope": both[..., 1] / self._spread,
+            "calibration_intercept": shift[..., 0],
+        }
+        return {f"{name}{suffix}": value for name, value in found.items()}
+
+
+def calibration_metrics(outcomes: Flags, probability: Floats, recalibrated: Floats) -> MetricsOfWeights:
+    """The metrics of `recalibrated`, and as `_uncalibrated` those of `probability`."""
+    after, before = Calibration(recalibrated, outcomes), Calibration(probability, outcomes)
+    return lambda weights: after.metrics(weights) | before.metrics(weights, UNCALIBRATED)
+
+
+def logistic_regression(
+    features: Floats, offsets: Floats | float, outcomes: Floats, weights: Floats, start: Floats | None = None
+) -> Floats:
+    """Coefficients of unpenalised logistic regressions, one for each row of weights, (…, features), all at once.
+
+    features: (admissions, features). offsets: added to the log-odds. start: coefficients to begin with.
+    nan where there is no finite solution: one outcome, separable ones, features that say the same. By Newton's method.
+    """
+    size = features.shape[1]
+    products = (features[:, :, None] * features[:, None, :]).reshape(len(features), size * size)
+    begin = np.zeros(size) if start is None or np.isnan(start).any() else start
+    found = np.broadcast_to(begin, (*weights.shape[:-1], size)).copy()
+    unsolved = np.zeros(weights.shape[:-1], bool)
+    for _ in range(STEPS):
+        expected = expit(found @ features.T + offsets)  # (…, admissions)
+        gradient = (weights * (outcomes - expected)) @ features
+        curvature = ((weights * (expected * (1 - expected))) @ products).reshape(*gradient.shape, size)
+        diagonal = np.diagonal(curvature, axis1=-2, axis2=-1)
+        unsolved |= (diagonal.min(-1) <= TINY) | (np.linalg.det(curvature) <= TINY * diagonal.prod(-1))
+        step = np.linalg.solve(np.where(unsolved[..., None, None], np.eye(size), curvature), gradient[..., None])
+        step = np.where(unsolved[..., None], 0.0, np.clip(step[..., 0], -LARGEST_STEP, LARGEST_STEP))
+        found, moves = found + step, np.abs(step).max(-1) > SMALLEST_STEP
+        if not moves.any():
+            break
+    return np.where((unsolved | moves)[..., None], np.nan, found)

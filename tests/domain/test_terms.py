@@ -327,31 +327,8 @@ def test_a_label_without_room_is_left_out_and_counted():
     assert 0 < sum(place is None for place in places) < 9
 
 
-MACHADO = {  # Machado, Oliveira & Fernandes (2009), severity 1
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
-}
-LAB = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]])
-
-
-def lab(colour, matrix):
-    """CIE Lab (D65) of `#rrggbb` as it is seen through `matrix`."""
-    srgb = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
-    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    seen = LAB @ np.clip(np.array(matrix) @ linear, 0, 1) / (0.95047, 1, 1.08883)
-    root = np.where(seen > 216 / 24389, np.cbrt(seen), (24389 / 27 * seen + 16) / 116)
-    return np.array([116 * root[1] - 16, 500 * (root[0] - root[1]), 200 * (root[1] - root[2])])
-
-
-@pytest.mark.parametrize("sight", [np.eye(3).tolist(), *MACHADO.values()])
-def test_groups_differ_in_shape_or_else_in_a_colour_that_the_colour_blind_tell_apart(sight):
-    looks = list(_looks([*map(str, range(12)), OTHERS, NO_GROUP]).values())
-    assert len(set(looks)) == 14
-    for place, (colour, shape) in enumerate(looks):
-        for other_colour, other_shape in looks[:place]:
-            if shape == other_shape:
-                assert np.linalg.norm(lab(colour, sight) - lab(other_colour, sight)) > 15
+def test_every_group_has_a_look_of_its_own():
+    assert len(set(_looks([*map(str, range(12)), OTHERS, NO_GROUP]).values())) == 14
 
 
 def test_of_many_groups_the_smallest_are_shown_as_one():

@@ -8,16 +8,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss
 
 from bertrelay.evaluation.calibration import (
-    Bins,
-    Calibration,
     Recalibration,
     calibrated,
-    calibration_metrics,
     expected_calibration_error,
     fit_recalibration,
     fit_temperature,
-    logistic_regression,
 )
+from domain.clinical.metrics import Bins, Calibration, calibration_metrics, logistic_regression
 from domain.clinical.outcomes import OutcomeModelSettings
 
 

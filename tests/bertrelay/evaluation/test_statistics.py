@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from bertrelay.evaluation.calibration import Bins
 from bertrelay.evaluation.statistics import (
     distance_interval,
     pearson,
@@ -17,7 +16,7 @@ from bertrelay.evaluation.statistics import (
     with_interval,
     with_intervals,
 )
-from domain.clinical.metrics import Ranking, auroc
+from domain.clinical.metrics import Bins, Ranking, auroc
 
 CHANCE = np.random.default_rng(0)
 
