@@ -359,7 +359,7 @@ def _of_equal_length(variants: NDArray[np.integer]) -> ChunkTokens:
 # A page of one admission
 
 
-def page(found: Explanation, how: OutcomeModelSettings) -> str:
+def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
     """Its text, each chunk with its share in P, and the words of the top chunk that moved it, as HTML.
 
     The page needs no network and no scripts.

@@ -41,12 +41,10 @@ from domain.clinical.scorer import (
     UNKNOWN_TEXT,
     OutcomeScore,
     OutcomeScorer,
+    admission_page,
     columns_of,
     flat,
     joined,
-)
-from domain.clinical.scorer import (
-    page as page_of,
 )
 
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
@@ -121,7 +119,8 @@ def score_file(
         score = partial(_scored, scorer, with_text, cleaned, precision, batch_tokens)
         rate = _fill(found, shards, score)
         if page is not None and shown is not None:
-            write_page(scorer, joined(found.one(shown), cleaned), Path(page), precision)
+            explained = scorer.explain(joined(found.one(shown), cleaned), precision=precision)
+            write_text(Path(page), admission_page(explained, how))
         admissions, reasons, chunks, alarms = _written(shards, output, columns_of(how), with_text)
     raised = None if how.threshold is None else alarms
     return ScoredFile(admissions, reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, raised, rejected, rate)
@@ -214,8 +213,3 @@ def _written(
             log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
     warn_of_unknown(np.array(shares, np.float64))
     return len(shares), reasons, chunks, alarms
-
-
-def write_page(scorer: OutcomeScorer, text: str, path: Path, precision: str = "auto") -> None:
-    """Writes the page of one admission's `text`, with the share of each chunk and the words that count."""
-    write_text(path, page_of(scorer.explain(text, precision=precision), scorer.model.settings))

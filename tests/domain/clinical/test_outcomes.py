@@ -271,12 +271,12 @@ def test_a_word_loses_what_its_label_loses_when_it_is_masked(learnt, task):
 
 
 def test_the_page_of_several_labels_tells_the_likeliest(learnt):
-    from domain.clinical.scorer import page
+    from domain.clinical.scorer import admission_page
 
     scorer = OutcomeScorer.load(learnt("length-of-stay")[1] / "model")
-    shown = page(scorer.explain(stays(1)["text"][0]), scorer.model.settings)
+    shown = admission_page(scorer.explain(stays(1)["text"][0]), scorer.model.settings)
     assert "of how long the stay lasts" in shown and all(label.replace("_", " ") in shown for label in CLASSES)
-    assert "No probability" in page(scorer.explain(""), scorer.model.settings)
+    assert "No probability" in admission_page(scorer.explain(""), scorer.model.settings)
 
 
 def test_which_notes_a_model_learnt_from_is_recorded_and_that_they_were_early_is_said(learnt, tmp_path, capsys):

@@ -15,7 +15,7 @@ from domain.clinical.chunks import Chunker
 from domain.clinical.classifier import load_model, save_model, start_model
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.prediction import aggregate, chunk_log_odds
-from domain.clinical.scorer import COLUMNS, OutcomeScorer, ReadmissionScorer, joined, page
+from domain.clinical.scorer import COLUMNS, OutcomeScorer, ReadmissionScorer, admission_page, joined
 
 SETTINGS = {"chunking": {"max_tokens": 24}, "c": 3.0, "temperature": 2.0, "threshold": 0.5}
 
@@ -108,7 +108,7 @@ def test_a_text_of_unknown_tokens_only_has_no_probability_and_says_why(scorer, c
     assert found["unknown_share"].tolist()[2:] == pytest.approx([0, share]) and 0 < share < 1
     assert found["unknown_share"][0] == 1 and np.isnan(found["unknown_share"][1])
     assert "in 2 of 4 admissions" in capsys.readouterr().err
-    assert "no known word" in page(scorer.explain(texts[0]), scorer.model.settings)
+    assert "no known word" in admission_page(scorer.explain(texts[0]), scorer.model.settings)
     scorer.score(pd.DataFrame({"hadm_id": [3], "text": HARMLESS[:1]}))
     assert "unknown" not in capsys.readouterr().err
 
@@ -221,7 +221,7 @@ def _words(text):
 def test_the_page_shows_all_text_and_none_of_it_as_markup(scorer):
     text = f"{' '.join(HARMLESS)} <script>alert(1)</script> & {TELLING}"
     found = scorer.explain(text)
-    shown = page(found, scorer.model.settings)
+    shown = admission_page(found, scorer.model.settings)
     assert "<script>" not in shown and "http" not in shown
     import html
     import re
@@ -229,7 +229,7 @@ def test_the_page_shows_all_text_and_none_of_it_as_markup(scorer):
     chunks = re.findall(r'<div class="text" dir="auto">(.*?)</div>', shown, re.DOTALL)
     assert "".join(html.unescape(re.sub(r"</?mark[^>]*>", "", chunk)) for chunk in chunks) == text
     assert shown.count("<mark") > 3
-    assert "No probability" in page(scorer.explain(""), scorer.model.settings)
+    assert "No probability" in admission_page(scorer.explain(""), scorer.model.settings)
 
 
 def test_words_are_marked_in_the_top_chunk_alone_where_chunks_overlap(model_folder):
@@ -240,7 +240,7 @@ def test_words_are_marked_in_the_top_chunk_alone_where_chunks_overlap(model_fold
     found = scorer.explain(f"{' '.join(HARMLESS * 2)} {TELLING} {' '.join(HARMLESS)}")
     top = found.score.top
     assert any(chunk != top and chunk.start < top.end and top.start < chunk.end for chunk in found.score.chunks)
-    for section in page(found, how).split("<section")[1:]:
+    for section in admission_page(found, how).split("<section")[1:]:
         assert ("<mark" in section) == section.startswith(' class="top"')
 
 

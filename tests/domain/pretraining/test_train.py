@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -185,14 +183,6 @@ def test_in_python_it_is_one_call(given: dict[str, Any], tmp_path: Path) -> None
     assert {path.name for path in (tmp_path / "again").iterdir()} == {
         "corpus.json", "metrics.jsonl", "model", "rejects.jsonl",
     }  # fmt: skip
-
-
-def test_every_name_of_the_package_is_there_and_none_loads_before_it_is_asked_for() -> None:
-    assert {getattr(pretraining, name).__name__ for name in pretraining.__all__} == {*pretraining.__all__}
-    with pytest.raises(AttributeError, match="no attribute 'pretrane'"):
-        pretraining.pretrane  # noqa: B018
-    loaded = "import sys, domain.pretraining; print(sorted({'torch', 'numpy', 'pydantic'} & sys.modules.keys()))"
-    assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "[]\n"
 
 
 # Processes
