@@ -128,7 +128,7 @@ def test_a_classifier_a_sentence_encoder_and_a_plain_folder_of_one_network_give_
         np.testing.assert_allclose(term_vectors(tmp_path / folder, TERMS, precision="fp32"), expected, atol=1e-5)
 
 
-def test_of_fewer_layers_all_are_summed_and_that_is_told(tiny_encoder, tmp_path, capsys):
+def test_of_fewer_layers_all_are_summed_and_that_is_reported(tiny_encoder, tmp_path, capsys):
     tiny_encoder("bert", TERMS, layers=2).save(tmp_path)
     found = term_vectors(tmp_path, TERMS[:3], precision="fp32")
     np.testing.assert_allclose(found, np.stack([by_hand(tmp_path, term, 2) for term in TERMS[:3]]), atol=2e-5)
@@ -345,7 +345,7 @@ def test_of_many_groups_the_smallest_are_shown_as_one():
 # The stage
 
 
-def test_the_stage_writes_vectors_tables_pictures_and_figures_that_agree(model, listed, tmp_path):
+def test_the_stage_writes_vectors_tables_pictures_and_metrics_that_agree(model, listed, tmp_path):
     output = tmp_path / "out"
     metrics = describe_terms(settings(model, listed, k=3), output)
     vectors = np.load(output / "vectors.npy")
@@ -411,14 +411,16 @@ def test_parquet_has_the_terms_beside_their_vectors_and_what_an_earlier_run_left
     assert metrics["terms/perplexity"] is None
 
 
-def test_two_terms_have_neighbours_and_no_picture_which_is_told(model, tmp_path, capsys):
+def test_two_terms_have_neighbours_and_no_picture_which_is_reported(model, tmp_path, capsys):
     two = write(tmp_path / "two.csv", [("term",), *((term,) for term in TERMS[:2])])
     describe_terms(settings(model, two), tmp_path / "out")
     assert "no picture: t-SNE needs 5 terms at least, and there are 2" in capsys.readouterr().err
     assert len(rows_of(tmp_path / "out" / "neighbours.csv")) == 2
 
 
-def test_of_more_terms_than_can_be_seen_a_seeded_part_is_drawn_and_told(model, listed, tmp_path, monkeypatch, capsys):
+def test_of_more_terms_than_can_be_seen_a_seeded_part_is_drawn_and_reported(
+    model, listed, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr("domain.terms.picture.MOST_TERMS", 6)
     monkeypatch.setattr("domain.terms.terms.MOST_TERMS", 6)
     describe_terms(settings(model, listed), tmp_path / "out")
@@ -427,7 +429,7 @@ def test_of_more_terms_than_can_be_seen_a_seeded_part_is_drawn_and_told(model, l
     assert "6 of 8 terms, drawn at random" in capsys.readouterr().err
 
 
-def test_terms_that_the_vocabulary_does_not_know_are_told_and_alone_they_are_refused(model, tmp_path, capsys):
+def test_terms_that_the_vocabulary_does_not_know_are_reported_and_alone_they_are_refused(model, tmp_path, capsys):
     some = write(tmp_path / "some.csv", [("term",), *((term,) for term in [*TERMS[:4], "☃", "☂"])])
     assert describe_terms(settings(model, some), tmp_path / "out")["terms/unknown"] == 2
     assert "2 of 6 terms have no piece" in capsys.readouterr().err
@@ -447,7 +449,7 @@ def test_a_term_without_pieces_is_left_out_by_its_line_and_too_many_stop(model, 
         describe_terms(settings(model, odd, max_rejects=0.05), tmp_path / "out")
 
 
-def test_one_term_is_too_few_and_what_was_left_out_is_told(model, tmp_path):
+def test_one_term_is_too_few_and_what_was_left_out_is_reported(model, tmp_path):
     one = write(tmp_path / "one.csv", [("term",), ("gout",), ("gout",)])
     with pytest.raises(
         RequestError, match=r"two terms at least, .* found 1; left out were 1 × a term that stands there"

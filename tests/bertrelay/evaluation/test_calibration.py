@@ -45,7 +45,7 @@ def test_nothing_found_has_no_calibration_error() -> None:
 
 
 @pytest.mark.parametrize("is_right", [np.ones(50, bool), np.zeros(50, bool), np.array([True, False])])
-def test_too_little_to_learn_from_leaves_the_temperature_and_is_told(
+def test_too_little_to_learn_from_leaves_the_temperature_and_is_reported(
     is_right: np.ndarray, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fit_temperature(lambda _: np.full(len(is_right), 0.5), is_right) == 1.0
@@ -178,7 +178,7 @@ def test_what_has_no_finite_solution_has_no_metric():
     assert logistic_regression(np.ones((0, 1)), 0.0, np.zeros(0), np.zeros((2, 0))).shape == (2, 1)
 
 
-def test_before_and_after_stand_side_by_side():
+def test_before_and_after_are_side_by_side():
     given, outcomes = drawn(3_000)
     found = calibration_metrics(outcomes, expit(2 * given + 1), expit(given))(np.ones(3_000))
     assert found["calibration_slope"] == pytest.approx(1, abs=0.1)

@@ -88,7 +88,7 @@ def test_what_was_not_measured_is_none_and_one_row_has_no_interval():
     assert share(np.array([])) is None
 
 
-def test_samples_without_a_figure_are_left_out():
+def test_samples_without_a_metric_are_left_out():
     """Of five rows with one odd one, a third of the samples are constant and have no correlation."""
     first, second = np.array([0.0, 0, 0, 0, 1]), np.array([0.0, 0, 0, 0, 1])
     assert list(with_interval("s", spearman, first, second).values()) == pytest.approx([1, 1, 1])
@@ -129,7 +129,7 @@ def test_the_interval_of_a_mean_over_groups_is_that_of_numpys_stratified_resampl
     assert [found["s_low"], found["s_high"]] == pytest.approx(np.percentile(drawn, [2.5, 97.5]), abs=0.03)
 
 
-def test_there_is_no_interval_where_most_resamples_have_no_figure():
+def test_there_is_no_interval_where_most_resamples_have_no_metric():
     """Half the resamples of two pairs are constant, so that twelve folds of two nearly never have a mean."""
     first, second, folds = np.arange(24.0), np.tile([0.0, 5.0], 12), np.repeat(np.arange(12), 2)
     assert with_interval("s", mean_of_groups(spearman), first, second, folds, groups=folds) == {"s": pytest.approx(1)}

@@ -36,7 +36,7 @@ def test_one_chunk_is_its_admission(aggregation):
 
 
 @pytest.mark.parametrize("c", [0.25, 2.0, 32.0])
-def test_chunks_that_do_not_stand_together_give_the_formula_of_each_admission(c):
+def test_chunks_that_are_apart_give_the_formula_of_each_admission(c):
     probabilities, owners = scattered()
     expected = [by_hand(probabilities[owners == owner].tolist(), c) for owner in range(60)]
     assert aggregate(probabilities, owners, 60, c=c) == pytest.approx(expected)
@@ -89,6 +89,6 @@ def test_c_is_the_one_that_scores_best_and_the_papers_where_none_does():
     assert choose_c(lambda _: None) == CHOICES_OF_C[0] == 2.0
 
 
-def test_a_c_of_nothing_is_told():
+def test_a_c_of_nothing_is_reported():
     with pytest.raises(RequestError, match="c: expected a number above 0, found 0"):
         aggregate(np.array([0.5]), np.array([0]), 1, c=0)

@@ -153,7 +153,7 @@ def test_a_run_stops_at_a_leak_unless_it_is_only_to_tell(tmp_path, context, note
     assert "700003" not in said and "900003" not in said and "word" not in said.replace("words", "")
 
 
-def test_the_command_tells_and_ends_with_one_at_a_leak(tmp_path, notes):
+def test_the_command_shows_and_ends_with_one_at_a_leak(tmp_path, notes):
     file = tmp_path / "notes.parquet"
     pq.write_table(pa.table(notes), file)
     sound = CliRunner().invoke(app, ["data", "audit", str(file)])
@@ -165,7 +165,7 @@ def test_the_command_tells_and_ends_with_one_at_a_leak(tmp_path, notes):
     assert json.loads(leaking.stdout)["findings"][0]["level"] == "fail"
 
 
-def test_files_that_cannot_be_looked_at_are_told(tmp_path, look):
+def test_files_that_cannot_be_checked_are_reported(tmp_path, look):
     (tmp_path / "no.parquet").write_text("no parquet")
     for file, told in ((tmp_path / "none.parquet", "there is no file"), (tmp_path / "no.parquet", "cannot be read")):
         with pytest.raises(RequestError, match=told):

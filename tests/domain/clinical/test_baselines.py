@@ -20,7 +20,7 @@ def names_of(folder, table) -> list[str]:
     return [each.name for each in found]
 
 
-def test_where_no_word_stands_in_two_notes_there_is_no_baseline_of_words_and_it_is_told(tmp_path, capsys):
+def test_where_no_word_is_in_two_notes_there_is_no_baseline_of_words_and_it_is_reported(tmp_path, capsys):
     table = stays(40)
     assert names_of(tmp_path, table) == ["note_length", "tfidf"]
     assert "no word" not in capsys.readouterr().err
@@ -50,7 +50,7 @@ def test_permuted_labels_give_the_aurocs_of_a_pipeline_fitted_anew(notes):
     assert gaps.min() < 0.01 < np.sort(gaps)[1]  # of one penalty, but for near ties in float32
 
 
-def test_permuted_labels_tell_nothing_on_average_and_one_of_them_may(notes):
+def test_permuted_labels_show_nothing_on_average_and_one_of_them_may(notes):
     *_, tfidf = baselines(notes, permutations=60)
     real = roc_auc_score(notes.labels[notes.is_in("test"), 0], tfidf.test[:, 0])
     spread = tfidf.permuted.std(ddof=1)

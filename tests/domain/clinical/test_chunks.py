@@ -166,7 +166,7 @@ def test_an_overlap_that_leaves_no_room_is_refused():
         ChunkSettings(max_tokens=16, overlap=9)
 
 
-def test_special_tokens_that_fill_a_chunk_are_told():
+def test_special_tokens_that_fill_a_chunk_are_reported():
     tokenizer = byte_level()
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> <s> <s> <s> <s> <s> <s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]

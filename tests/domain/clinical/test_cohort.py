@@ -79,7 +79,7 @@ def test_planned_types_are_a_setting(cohort_of, capsys):
     assert capsys.readouterr().err == "there is no table diagnoses_icd: characteristics come without diagnoses\n"
 
 
-def test_a_planned_type_that_no_stay_has_is_told(cohort_of, capsys):
+def test_a_planned_type_that_no_stay_has_is_reported(cohort_of, capsys):
     cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE")], planned_types=["elektive", "ELECTIVE"])
     assert "planned_types: no stay begins as ELEKTIVE; see that each is written" in capsys.readouterr().err
 
@@ -112,7 +112,7 @@ def test_a_death_in_hospital_is_no_index_stay_and_still_a_return(cohort_of, cont
     assert flow(context)["discharged alive"] == (1, 1)
 
 
-def test_a_death_that_only_the_flag_tells_is_one(cohort_of):
+def test_a_death_that_only_the_flag_shows_is_one(cohort_of):
     assert labels(cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, flag="1.0")])) == {"11": True}
 
 
@@ -242,7 +242,7 @@ def test_overlapping_stays_can_be_left_apart(cohort_of):
     assert cohort.loc["11", "gap_days"] == -2
 
 
-def test_a_transfer_goes_on_with_the_stay_when_asked_for(cohort_of):
+def test_a_transfer_continues_the_stay_where_set(cohort_of):
     stays = [stay(1, 11, 0, 4), stay(1, 12, 4 + 5 / 24, 8)]
     assert labels(cohort_of(stays)) == {"11": True, "12": False}
     assert labels(cohort_of(stays, transfer_hours=6)) == {"11": False}
@@ -294,7 +294,7 @@ def test_the_minimum_age_is_a_setting_and_unknown_ages_are_too_young(cohort_of):
     assert set(cohort_of(stays, patients, minimum_age=0)["hadm_id"]) == {"11", "21", "31"}
 
 
-def test_observation_stays_are_kept_or_neither_looked_at_nor_a_return(cohort_of):
+def test_observation_stays_are_kept_or_neither_index_stays_nor_readmissions(cohort_of):
     stays = [
         stay(1, 11, 0, 4, "EW EMER."),
         stay(1, 12, 10, 11, "EU OBSERVATION"),
@@ -375,13 +375,13 @@ def test_too_many_unusable_rows_stop_with_counts_and_advice(cohort_of):
     assert "10/01/2150" not in str(caught.value)
 
 
-def test_dates_that_are_all_wrong_are_told_and_not_the_empty_cohort_they_leave(cohort_of):
+def test_dates_that_are_all_wrong_are_reported_and_not_the_empty_cohort_they_leave(cohort_of):
     stays = [{**stay(1, number, 0, 4), "dischtime": "4.1.2150"} for number in range(5)]
     with pytest.raises(WorkError, match=r"5 of 6 records cannot be used.*5 × dischtime is no time YYYY-MM-DD HH:MM:SS"):
         cohort_of(stays, max_rejects=0.01)
 
 
-def test_an_empty_cohort_is_told_with_the_counts_of_every_step(cohort_of):
+def test_an_empty_cohort_is_reported_with_the_counts_of_every_step(cohort_of):
     with pytest.raises(
         RequestError, match=r"is empty.* 2 not newborn; .*; 0 discharged alive; .*Look at .*minimum_age"
     ):
@@ -417,7 +417,7 @@ def test_metrics_are_flat_and_what_is_not_known_is_none(tmp_path, context):
     assert metrics["readmitted_share/test"] is None and metrics["admissions/test"] == 0
 
 
-def test_nothing_of_a_patient_is_told(cohort_of, context, capsys):
+def test_nothing_of_a_patient_is_reported(cohort_of, context, capsys):
     marks = ["876543210", "987654321", "987654322", "2187-03-04", "MARKTYPE", "MARKTIME", "MARKCODE"]
     good = {**stay(marks[0], marks[1], 0, 4, "MARKTYPE"), "admittime": "2187-03-04 05:06:07", "dischtime": day(40_000)}
     stays = [good, good, {**good, "hadm_id": marks[2], "admittime": "MARKTIME"}, {**good, "hadm_id": ""}]

@@ -36,7 +36,7 @@ def predicted(probabilities, outcomes, **more) -> Predicted:
     return Predicted(np.arange(len(outcomes)) // 2, outcomes, probabilities, **{"calibrated": probabilities, **more})
 
 
-def test_every_figure_is_that_of_scikit_learn_and_has_an_interval_that_holds_it():
+def test_every_metric_is_that_of_scikit_learn_and_has_an_interval_that_holds_it():
     probabilities, outcomes = drawn()
     told = probabilities**2
     found = binary_metrics(predicted(told, outcomes, calibrated=probabilities), threshold=0.3)
@@ -88,7 +88,7 @@ def test_of_one_class_what_sets_two_apart_is_not_known_and_distances_are(outcome
     assert best_metrics(predicted(PROBABILITIES, np.full(6, outcome)), PROBABILITIES) == {"best_auroc": None}
 
 
-def test_the_true_risk_is_judged_on_the_same_admissions():
+def test_the_true_risk_is_evaluated_on_the_same_admissions():
     probabilities, outcomes = drawn()
     found = best_metrics(predicted(np.full(400, 0.5), outcomes), probabilities)
     assert found["best_auroc"] == pytest.approx(roc_auc_score(outcomes, probabilities))
@@ -167,7 +167,7 @@ def test_alarms_of_test_are_counted_at_the_threshold_and_nothing_is_without_one(
     assert nothing == {"alarms": None, "alarm_recall": None, "alarm_precision": None}
 
 
-def test_a_figure_stands_among_those_of_permuted_labels_by_its_rank():
+def test_a_metric_is_among_those_of_permuted_labels_by_its_rank():
     permuted = np.linspace(0.4, 0.59, 20)
     found = permutation_metrics(0.575, permuted)
     assert found["permutations"] == 20 and found["auroc_permuted"] == pytest.approx(0.495)

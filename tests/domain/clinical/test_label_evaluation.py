@@ -23,7 +23,7 @@ def groups(count=300, labels=6, seed=1):
     return PredictedLabels(np.arange(count) // 3, generator.random((count, labels)) < risk, risk, "multi-label")
 
 
-def test_classes_are_judged_one_against_the_rest_as_scikit_learn_does():
+def test_classes_are_evaluated_one_against_the_rest_as_scikit_learn_does():
     predicted = classes()
     found = label_metrics(predicted)
     true = predicted.labels.argmax(1)
@@ -65,7 +65,7 @@ def test_a_label_true_of_none_or_of_all_is_left_out_of_the_mean_and_counted():
     assert (found["labels"], found["labels_left_out"]) == (6, 2)
 
 
-def test_without_a_label_that_tells_anything_apart_there_is_no_figure():
+def test_without_a_label_that_differs_between_admissions_there_is_no_metric():
     nothing = PredictedLabels(np.arange(4), np.zeros((4, 2), bool), np.full((4, 2), 0.5), "multi-label")
     found = label_metrics(nothing)
     assert found["auroc_macro"] is None and found["auroc_micro"] is None and "auroc_macro_low" not in found
@@ -78,7 +78,7 @@ def table_of(rows):
     return PredictedLabels(np.arange(len(pairs)), np.eye(3)[true].astype(bool), np.eye(3)[told], "multi-class")
 
 
-def test_a_table_of_large_counts_is_told_and_zeros_are_no_small_ones():
+def test_a_table_of_large_counts_is_reported_and_zeros_are_no_small_ones():
     rows = [[40, 12, 0], [30, 55, 10], [0, 0, 90]]
     assert confusion(table_of(rows)) == rows
 

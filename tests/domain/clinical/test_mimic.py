@@ -80,20 +80,20 @@ def test_missing_times_are_null_and_words_such_as_na_are_text(table):
 @pytest.mark.parametrize(
     "time", ["2150-02-30 00:00:00", "2150-1-2 03:04:05", "02/01/2150", "2150-01-02", "2150-01-02T03:04:05", "noon"]
 )
-def test_a_wrong_time_is_told_by_its_row_alone(table, time):
+def test_a_wrong_time_is_reported_by_its_row_alone(table, time):
     found, rejected = rows_of(table(row(1), row(2, time=time), row(3)))
     assert [each[0] for each in found] == ["2", "4"]
     assert rejected == [(3, "charttime is no time YYYY-MM-DD HH:MM:SS")]
 
 
-def test_a_date_may_come_with_midnight_and_a_wrong_one_is_told(table):
+def test_a_date_may_come_with_midnight_and_a_wrong_one_is_reported(table):
     path = table(row(1, day="2150-01-02 00:00:00"), row(2, day="2150-13-01"), row(3, day="20500102"))
     found, rejected = rows_of(path)
     assert [each[4] for each in found] == ["2150-01-02 00:00:00"]
     assert rejected == [(number, "chartdate is no date YYYY-MM-DD") for number in (3, 4)]
 
 
-def test_rows_of_another_width_and_stray_bytes_are_told_by_their_rows(table):
+def test_rows_of_another_width_and_stray_bytes_are_reported_by_their_rows(table):
     path = table(row(1), b"2,1,7\n", row(3), b"4,1,7,,,\xff\xfe\n", b"5,1,7,,,a,b\n", row(6))
     found, rejected = rows_of(path)
     assert [each[0] for each in found] == ["2", "4", "7"]
@@ -101,7 +101,7 @@ def test_rows_of_another_width_and_stray_bytes_are_told_by_their_rows(table):
     assert sorted(rejected) == [(3, wide), (5, "text is not valid UTF-8"), (6, wide)]
 
 
-def test_blocks_say_where_they_stand_and_can_be_gone_on_from(table, monkeypatch):
+def test_blocks_say_where_they_are_and_reading_resumes_from_them(table, monkeypatch):
     monkeypatch.setattr(mimic, "BLOCK_BYTES", 4_096)
     wrong = {57, 130, 131, 299}
     path = table(*(b"x,y\n" if n in wrong else row(n, n, text=f"{n}\n" * 9) for n in range(300)))
@@ -117,33 +117,33 @@ def test_blocks_say_where_they_stand_and_can_be_gone_on_from(table, monkeypatch)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.9, 0.999])
-def test_a_packed_file_that_is_cut_is_told(table, share):
+def test_a_packed_file_that_is_cut_is_reported(table, share):
     path = table(*(row(n, text=f"{n * 7919 % 100_003}") for n in range(20_000)), name="NOTEEVENTS.csv.gz")
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
     with pytest.raises(RequestError, match=r"cut off or damaged somewhere after row .*Fetch it again"):
         rows_of(path)
 
 
-def test_a_plain_file_that_is_cut_within_a_text_is_told_and_swallows_nothing(table):
+def test_a_plain_file_that_is_cut_within_a_text_is_reported_and_swallows_nothing(table):
     path = table(*(row(n) for n in range(100)))
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(RequestError, match="a quote is left open"):
         rows_of(path)
 
 
-def test_a_missing_column_is_told_by_its_name(table):
+def test_a_missing_column_is_reported_by_its_name(table):
     with pytest.raises(RequestError, match=r"expected one column iserror .*found none among 6 columns"):
         rows_of(table(row(1)), ["text", "iserror"])
 
 
 @pytest.mark.parametrize(("data", "told"), [(b"", "is empty"), (HEADER, "holds no rows")])
-def test_a_table_of_nothing_is_told(table, data, told):
+def test_a_table_of_nothing_is_reported(table, data, told):
     with pytest.raises(RequestError, match=told):
         rows_of(table(header=data))
 
 
 @pytest.mark.parametrize(("columns", "version"), [(b"SUBJECT_ID,DOB", "III"), (b"subject_id,anchor_age", "IV")])
-def test_the_table_of_patients_tells_which_mimic_it_is(table, columns, version):
+def test_the_table_of_patients_shows_which_mimic_it_is(table, columns, version):
     assert version_of(table(header=columns + b"\n")) == version
 
 

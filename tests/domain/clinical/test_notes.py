@@ -151,7 +151,7 @@ def test_reports_are_joined_in_time_order_each_followed_by_its_addenda(hospital,
     assert texts(context)["100"] == ["First.", "Of the first.", "Second.", "Of the second.", "Of the second, later."]
 
 
-def test_addenda_without_a_report_stand_for_themselves(hospital, context):
+def test_addenda_without_a_report_are_for_themselves(hospital, context):
     notes.run(hospital([addendum("Later.", "2101-01-12"), addendum("Sooner.")]), context)
     assert texts(context)["100"] == ["Sooner.", "Later."]
 
@@ -229,7 +229,7 @@ def test_texts_are_cleaned_and_sections_point_into_the_joined_text(hospital, con
     ]
 
 
-def test_radiology_reports_stand_before_the_summary_where_they_are_asked_for(hospital, context):
+def test_radiology_reports_are_before_the_summary_where_they_are_asked_for(hospital, context):
     rows = [report("Report."), note("Second.", day="2101-01-05", category="Radiology"), note("Nurse.")]
     rows += [note("First.", time="2101-01-03 09:00:00", category="Radiology")]
     notes.run(hospital(rows, radiology=True), context)
@@ -437,7 +437,7 @@ def test_radiology_of_mimic_iv_is_a_table_of_its_own(hospital, context, tmp_path
     assert texts(context) == {"100": ["Chest.", "Report."]}
 
 
-def test_mimic_iv_has_no_early_notes_and_that_is_told(hospital, context):
+def test_mimic_iv_has_no_early_notes_and_that_is_reported(hospital, context):
     told = r'input: .*MIMIC-IV has discharge summaries.*Set input = "discharge"'
     settings = hospital([note_of_iv("Report.")], table="discharge.csv", header=OF_IV)
     with pytest.raises(ValidationError, match=told):
@@ -457,19 +457,19 @@ def test_settings_without_effect_are_refused():
             NotesSettings(mimic="@hospital", cohort="@cohort", **settings)
 
 
-def test_notes_of_another_hospital_are_told(hospital, context):
+def test_notes_of_another_hospital_are_reported(hospital, context):
     with pytest.raises(RequestError, match=r"no note belongs to the cohort\. Of 2 rows.*2 × of an admission outside"):
         notes.run(hospital([report("A.", hadm_id=5), report("B.", hadm_id=6)]), context)
 
 
-def test_a_folder_that_is_no_cohort_is_told(hospital, context):
+def test_a_folder_that_is_no_cohort_is_reported(hospital, context):
     settings = hospital([report("A.")])
     (context.output.parent / "cohort" / "members.parquet").unlink()
     with pytest.raises(RequestError, match=r"cohort: expected a folder with cohort\.parquet and members\.parquet"):
         notes.run(settings, context)
 
 
-def test_a_cohort_without_stays_is_told(hospital, context):
+def test_a_cohort_without_stays_is_reported(hospital, context):
     settings = hospital([report("A.")])
     pq.write_table(pq.read_table(settings.cohort + "/cohort.parquet").slice(0, 0), settings.cohort + "/cohort.parquet")
     with pytest.raises(RequestError, match=r"cohort: expected stays in .*cohort\.parquet, found none"):
@@ -496,7 +496,7 @@ def test_a_row_with_a_wrong_date_is_listed_by_its_number_and_too_many_stop_the_s
     assert flow(context)["left out: cannot be used (rejects.jsonl)"] == "1"
 
 
-def test_a_truncated_table_is_told(hospital, context, tmp_path):
+def test_a_truncated_table_is_reported(hospital, context, tmp_path):
     settings = hospital([report(f"Report {n * n}.") for n in range(4000)], table="NOTEEVENTS.csv.gz")
     file = tmp_path / "mimic" / "NOTEEVENTS.csv.gz"
     file.write_bytes(file.read_bytes()[:-3000])
@@ -550,7 +550,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("after", [1, 3, 7])
 @pytest.mark.parametrize("killed", ["_write_block", "_write_shard"])
-def test_killed_anywhere_it_goes_on_and_ends_the_same(many, context, monkeypatch, killed, after):
+def test_killed_anywhere_it_resumes_and_ends_the_same(many, context, monkeypatch, killed, after):
     room = notes
     work, calls = getattr(room, killed), []
 
@@ -597,7 +597,7 @@ write_notes(NotesSettings.model_validate_json(sys.argv[1]), Path(sys.argv[3]))
 
 
 @pytest.mark.parametrize("killed", ["_write_block", "_write_shard"])
-def test_after_a_kill_nobody_can_answer_it_goes_on_and_ends_the_same(many, context, killed):
+def test_after_a_kill_nobody_can_answer_it_resumes_and_ends_the_same(many, context, killed):
     command = [sys.executable, "-c", KILLED, many.model_dump_json(), killed, context.output]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     done = {"_write_block": "notes", "_write_shard": "parts"}[killed]

@@ -100,7 +100,7 @@ def test_discharge_notes_are_refused_with_the_reason(tmp_path, outcome):
             read_labelled_notes(tmp_path / "notes", tmp_path / "cohort", outcome)
 
 
-def test_what_nothing_can_be_learnt_of_is_told(tmp_path):
+def test_what_cannot_be_trained_on_is_reported(tmp_path):
     table = stays(40)
     write_early_stays(tmp_path, table.assign(readmitted=table["readmitted"] & (table["split"] != "validation")))
     notes, cohort = tmp_path / "notes", tmp_path / "cohort"
@@ -159,7 +159,7 @@ def scores_of(folder, split="test"):
     return scores[scores["split"] == split]
 
 
-def test_who_dies_is_learnt_and_judged_as_a_return_is(learnt):
+def test_mortality_is_trained_and_evaluated_as_readmission_is(learnt):
     metrics, folder = learnt("mortality")
     assert metrics["auroc"] > 0.75 and metrics["auroc_low"] < metrics["auroc"] < metrics["auroc_high"]
     assert {"auprc", "rp80_optimistic", "brier", "calibration_error", "auroc/tfidf"} <= metrics.keys()
@@ -170,7 +170,7 @@ def test_who_dies_is_learnt_and_judged_as_a_return_is(learnt):
     assert "test, died in hospital" in (folder / "flow.csv").read_text()
 
 
-def test_length_of_stay_is_judged_by_auroc_and_accuracy(learnt):
+def test_length_of_stay_is_evaluated_by_auroc_and_accuracy(learnt):
     metrics, folder = learnt("length-of-stay")
     scores = scores_of(folder)
     told = scores[[f"probability/{label}" for label in CLASSES]].to_numpy()
@@ -185,7 +185,7 @@ def test_length_of_stay_is_judged_by_auroc_and_accuracy(learnt):
     assert confusion["labels"] == CLASSES and len(confusion["rows"]) == 3
 
 
-def test_diagnoses_are_judged_over_those_that_can_be(learnt):
+def test_diagnoses_are_evaluated_over_those_that_can_be(learnt):
     metrics, folder = learnt("diagnoses")
     assert (metrics["labels"], metrics["labels_left_out"]) == (3, 1)  # 401 is in train alone
     scores = scores_of(folder)
@@ -198,7 +198,7 @@ def test_diagnoses_are_judged_over_those_that_can_be(learnt):
     assert {each["group"] for each in listed} >= {None} and all("401" not in str(each["group"]) for each in listed)
 
 
-def test_the_folder_says_what_it_tells_and_is_plain_for_transformers(learnt):
+def test_the_folder_says_what_it_predicts_and_is_plain_for_transformers(learnt):
     from transformers import AutoModelForSequenceClassification
 
     for task, problem in (
@@ -238,7 +238,7 @@ def test_scores_of_python_are_those_that_the_stage_wrote(learnt, task):
 
 
 @pytest.mark.parametrize("task", ["length-of-stay", "diagnoses"])
-def test_shares_add_up_to_the_probability_of_the_label_that_is_told(learnt, task):
+def test_shares_add_up_to_the_probability_of_the_label_that_is_reported(learnt, task):
     scorer = OutcomeScorer.load(learnt(task)[1] / "model")
     texts = stays(12)["text"].tolist()
     for score in scorer.score_texts([*texts, ""], precision="fp32")[:-1]:
@@ -270,7 +270,7 @@ def test_a_word_loses_what_its_label_loses_when_it_is_masked(learnt, task):
     assert word.lost_probability == pytest.approx(p[0] - p[1], abs=1e-3)
 
 
-def test_the_page_of_several_labels_tells_the_likeliest(learnt):
+def test_the_page_of_several_labels_shows_the_likeliest(learnt):
     from domain.clinical.scorer import admission_page
 
     scorer = OutcomeScorer.load(learnt("length-of-stay")[1] / "model")
@@ -279,7 +279,7 @@ def test_the_page_of_several_labels_tells_the_likeliest(learnt):
     assert "No probability" in admission_page(scorer.explain(""), scorer.model.settings)
 
 
-def test_which_notes_a_model_learnt_from_is_recorded_and_that_they_were_early_is_said(learnt, tmp_path, capsys):
+def test_which_notes_a_model_was_trained_on_is_recorded_and_that_they_were_early_is_said(learnt, tmp_path, capsys):
     folder = learnt("mortality")[1] / "model"
     told = json.loads((folder / "outcome.json").read_text())
     assert told["input"] == "early"
@@ -297,6 +297,6 @@ def test_which_notes_a_model_learnt_from_is_recorded_and_that_they_were_early_is
         assert (said in printed and printed.count("early notes:") == 1) if said else not printed
 
 
-def test_a_model_of_another_task_tells_no_readmissions(learnt):
+def test_a_model_of_another_task_predicts_no_readmissions(learnt):
     with pytest.raises(RequestError, match="expected one that predicts readmission, found one that predicts mortality"):
         ReadmissionScorer.load(learnt("mortality")[1] / "model")

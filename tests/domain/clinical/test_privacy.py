@@ -153,7 +153,7 @@ def test_the_search_finds_marks(tmp_path):
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("max_rejects", [0, 1])
-def test_broken_rows_tell_no_mark(run, tmp_path, fault, max_rejects):
+def test_broken_rows_show_no_mark(run, tmp_path, fault, max_rejects):
     found = tables()
     FAULTS[fault](found)
     write(tmp_path / "mimic", found)
@@ -161,7 +161,7 @@ def test_broken_rows_tell_no_mark(run, tmp_path, fault, max_rejects):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_broken_files_tell_no_mark(run, tmp_path, damage):
+def test_broken_files_show_no_mark(run, tmp_path, damage):
     write(tmp_path / "mimic", tables())
     table, broken = DAMAGES[damage]
     (tmp_path / "mimic" / f"{table}.csv.gz").write_bytes(broken(packed(tables()[table])))
@@ -169,14 +169,14 @@ def test_broken_files_tell_no_mark(run, tmp_path, damage):
 
 
 @pytest.mark.parametrize("missing", ["ADMISSIONS", "PATIENTS", "NOTEEVENTS"])
-def test_a_missing_table_is_told_without_a_mark(run, tmp_path, missing):
+def test_a_missing_table_is_reported_without_a_mark(run, tmp_path, missing):
     write(tmp_path / "mimic", {name: rows for name, rows in tables().items() if name != missing})
     code, printed = run()
     assert code == 2
     assert missing.lower() in printed
 
 
-def test_pretraining_with_a_vocabulary_of_its_own_tells_no_mark(run, tmp_path):
+def test_pretraining_with_a_vocabulary_of_its_own_shows_no_mark(run, tmp_path):
     tokenizer = train_wordpiece([" ".join("abcdefghijklmnopqrstuvwxyz0123456789-.[]:")], 60, 16)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=16, **sizes)
@@ -189,7 +189,7 @@ def test_pretraining_with_a_vocabulary_of_its_own_tells_no_mark(run, tmp_path):
     assert latest("pretraining", "model").is_dir()
 
 
-def test_early_notes_tell_no_mark(run, tmp_path):
+def test_early_notes_show_no_mark(run, tmp_path):
     write(tmp_path / "mimic", tables())
     code, _ = run(notes='input = "early"')
     assert code == 0
@@ -204,7 +204,7 @@ def test_rejects_are_listed_by_row_and_reason_alone(run, tmp_path):
     assert rejects.count("chartdate is no date") == 14
 
 
-def test_an_audit_that_finds_leaks_tells_rows_alone(run, tmp_path, capfd):
+def test_an_audit_that_finds_leaks_shows_rows_alone(run, tmp_path, capfd):
     write(tmp_path / "mimic", tables())
     assert run()[0] == 0
     rows = pq.read_table(latest("notes", "notes.parquet")).to_pylist()

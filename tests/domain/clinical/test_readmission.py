@@ -193,9 +193,7 @@ def test_curves_and_slices_are_written_and_small_groups_are_not(trained):
     assert (output / "flow.csv").read_text().splitlines()[1] == "of the cohort,240,120"
 
 
-def test_of_shuffled_labels_less_is_learnt_than_of_the_true_ones_and_those_of_test_stay(
-    clinic, bert, trained, tmp_path
-):
+def test_shuffled_labels_teach_less_than_the_true_ones_and_those_of_test_stay(clinic, bert, trained, tmp_path):
     metrics = run(settings(clinic, bert, control="shuffled_labels", c="chosen"), fresh_context(tmp_path))
     assert metrics["auroc"] < 0.7 < trained[0]["auroc"]
     assert metrics["prevalence"] == pytest.approx(stays().query("split == 'test'")["readmitted"].mean())
@@ -247,7 +245,7 @@ def test_the_score_while_reading_is_that_of_the_first_chunks():
 
 
 @pytest.mark.parametrize("returned", [0, 9, 10, 20, 21, 30])
-def test_of_fewer_than_ten_of_either_outcome_nothing_is_told_while_reading(returned):
+def test_of_fewer_than_ten_of_either_outcome_nothing_is_reported_while_reading(returned):
     outcomes = np.append(np.arange(30) < returned, [True] * 20)  # of the last ones all is read at once
     probabilities = np.random.default_rng(0).random(80)
     admissions = np.append(np.repeat(np.arange(30), 2), np.arange(30, 50))
@@ -258,7 +256,7 @@ def test_of_fewer_than_ten_of_either_outcome_nothing_is_told_while_reading(retur
         assert found == {"while_reading": None, "read_in_parts": None}
 
 
-def test_a_baselines_figures_bear_its_name():
+def test_a_baselines_metrics_bear_its_name():
     assert of_baseline("tfidf", {"auroc": 0.7, "auroc_low": 0.6, "rp80_optimistic": 0.1, "prevalence": 0.2}) == {
         "auroc/tfidf": 0.7,
         "auroc/tfidf_low": 0.6,
@@ -266,7 +264,7 @@ def test_a_baselines_figures_bear_its_name():
     }
 
 
-def test_wrong_folders_and_cohorts_are_told(clinic, bert, tmp_path):
+def test_wrong_folders_and_cohorts_are_reported(clinic, bert, tmp_path):
     context = fresh_context(tmp_path)
     for more, told in (
         ({"notes": str(clinic)}, r"notes: expected the folder that domain\.notes wrote, found no notes\.parquet"),
@@ -278,7 +276,7 @@ def test_wrong_folders_and_cohorts_are_told(clinic, bert, tmp_path):
             run(settings(clinic, bert, **{"epochs": 1, **more}), context)
 
 
-def test_notes_of_another_cohort_and_a_split_of_one_label_are_told(bert, tmp_path):
+def test_notes_of_another_cohort_and_a_split_of_one_label_are_reported(bert, tmp_path):
     table = stays(40)
     write_stays(tmp_path, table)
     write_stays(tmp_path / "other", table.assign(hadm_id=[f"{n}" for n in range(40)]))
@@ -291,7 +289,7 @@ def test_notes_of_another_cohort_and_a_split_of_one_label_are_told(bert, tmp_pat
         run(settings(tmp_path / "one", bert), context)
 
 
-def test_a_stay_without_text_is_told(bert, tmp_path):
+def test_a_stay_without_text_is_reported(bert, tmp_path):
     table = stays(40)
     write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, "")))
     with pytest.raises(RequestError, match="expected a text for every stay, found none for 1 in"):
@@ -299,7 +297,7 @@ def test_a_stay_without_text_is_told(bert, tmp_path):
 
 
 @pytest.mark.parametrize("unreadable", ["\u200b\n", "患者は退院した。", "患者. 退院."], ids=ascii)
-def test_a_stay_with_nothing_to_read_is_told_before_training(bert, tmp_path, unreadable):
+def test_a_stay_with_nothing_to_read_is_reported_before_training(bert, tmp_path, unreadable):
     table = stays(40)
     write_stays(tmp_path, table.assign(text=table["text"].where(table.index != 7, unreadable)))
     context = fresh_context(tmp_path)
@@ -311,7 +309,7 @@ def test_a_stay_with_nothing_to_read_is_told_before_training(bert, tmp_path, unr
     assert not list(context.output.iterdir())
 
 
-def test_a_model_of_another_task_is_told(bert, trained, tmp_path):
+def test_a_model_of_another_task_is_reported(bert, trained, tmp_path):
     with pytest.raises(
         RequestError, match=r"expected one that predicts an outcome of patients, found no outcome\.json"
     ):

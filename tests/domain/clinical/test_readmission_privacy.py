@@ -66,7 +66,7 @@ def test_marks_are_in_the_scores_and_nowhere_else(run, task):
         assert "small groups, not shown" in report
 
 
-def test_refused_notes_tell_no_mark(run):
+def test_refused_notes_show_no_mark(run):
     Path("clinic/notes/notes.json").write_text('{"input": "discharge", "stays": "cohort"}')
     code, printed = run('uses = "domain.outcome"\ntask = "mortality"')
     assert code == 2 and "as a discharge summary leaks it" in printed
@@ -86,7 +86,7 @@ def cut_off(path: Path) -> None:
         (lambda: Path("clinic/risk.csv").write_text("hadm_id,true_risk\nqzxH1,QZX\n"), "columns hadm_id and true_risk"),
     ],
 )
-def test_broken_files_tell_no_mark(run, breaks, told):
+def test_broken_files_show_no_mark(run, breaks, told):
     breaks()
     code, printed = run(debug=True)  # the traceback has the words of what caused it
     assert code == 2, printed

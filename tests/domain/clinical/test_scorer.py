@@ -46,7 +46,7 @@ def by_hand(scorer: ReadmissionScorer, text: str) -> float:
     return (max(alone) + sum(alone) / n * n / c) / (1 + n / c)
 
 
-def test_notes_of_an_admission_stand_anywhere_and_ids_are_of_any_type(scorer):
+def test_notes_of_an_admission_are_anywhere_and_ids_are_of_any_type(scorer):
     texts = stays(6)["text"].tolist()
     frame = pd.DataFrame({"hadm_id": [7, "8", 7.0, " 8 ", "7", 9], "text": texts}).astype({"hadm_id": object})
     found = scorer.score(frame, precision="fp32")
@@ -76,7 +76,7 @@ def test_shares_add_up_to_the_probability_and_the_top_one_is_the_largest(scorer)
         assert score.section in ("hospital course", "plan")
 
 
-def test_an_unknown_header_is_not_told(scorer):
+def test_an_unknown_header_is_not_reported(scorer):
     (score,) = scorer.score_texts([f"DOCTOR QZXNAME:\n{' '.join(HARMLESS)}"])
     assert score.section is None and score.probability is not None
 
@@ -139,7 +139,7 @@ def test_nothing_to_score_is_an_empty_frame(scorer):
     assert len(found) == 0 and found.columns.tolist() == COLUMNS
 
 
-def test_a_frame_without_the_columns_or_an_id_is_told(scorer):
+def test_a_frame_without_the_columns_or_an_id_is_reported(scorer):
     with pytest.raises(RequestError, match="expected a column 'hadm_id', found 2 columns of other names"):
         scorer.score(pd.DataFrame({"stay": [1], "text": ["a"]}))
     for nothing in (None, float("nan"), pd.NA, " "):
@@ -149,7 +149,7 @@ def test_a_frame_without_the_columns_or_an_id_is_told(scorer):
         scorer.score(pd.DataFrame({"hadm_id": pd.array([1, None], "Int64"), "text": ["a", "b"]}))
 
 
-def test_a_frame_without_a_header_is_told_without_its_first_row(scorer):
+def test_a_frame_without_a_header_is_reported_without_its_first_row(scorer):
     with pytest.raises(RequestError) as told:
         scorer.score(pd.DataFrame([["1", "b"]], columns=["qzx7", "Qzx came in with QZXFEVER"]))
     assert "qzx" not in str(told.value).casefold()
@@ -172,14 +172,14 @@ def test_a_note_that_is_not_text_is_refused(scorer, wrong):
 
 
 @pytest.mark.parametrize("row", [("qzx\ud800", "a"), (8, "qzx \udfff b")], ids=["id", "note"])
-def test_half_of_a_surrogate_pair_is_told_by_its_row(scorer, row):
+def test_half_of_a_surrogate_pair_is_reported_by_its_row(scorer, row):
     frame = pd.DataFrame([(7, "a"), row], columns=["hadm_id", "text"], dtype=object)
     with pytest.raises(RequestError, match=r"found text that is not valid Unicode .* in row 1, from 0") as told:
         scorer.score(frame)
     assert "qzx" not in str(told.value)
 
 
-def test_ids_of_several_kinds_are_told_once_and_those_of_one_not_at_all(scorer, capsys):
+def test_ids_of_several_kinds_are_reported_once_and_those_of_one_not_at_all(scorer, capsys):
     scorer.score(pd.DataFrame({"hadm_id": pd.array([7, 8, 7], "Int64"), "text": ["a"] * 3}))
     assert capsys.readouterr().err == ""
     scorer.score(pd.DataFrame({"hadm_id": pd.Series([7, "7", 7.0, 7, "7"], dtype=object), "text": ["a"] * 5}))

@@ -135,7 +135,7 @@ COMMANDS = pytest.mark.parametrize("command", OUTPUTS)
 
 
 @COMMANDS
-def test_what_is_whole_is_worked_on_and_not_told(call, tmp_path, command):
+def test_what_is_whole_is_worked_on_and_not_reported(call, tmp_path, command):
     frame_of(command).to_parquet(source := tmp_path / "given.parquet")
     for output in OUTPUTS[command]:
         code, printed = call(command, source, output)
@@ -144,7 +144,7 @@ def test_what_is_whole_is_worked_on_and_not_told(call, tmp_path, command):
 
 @COMMANDS
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_refused_and_not_told(call, tmp_path, command, damage):
+def test_a_damaged_file_is_refused_and_not_reported(call, tmp_path, command, damage):
     suffix, write, told = DAMAGES[damage]
     write(frame_of(command), source := tmp_path / f"given{suffix}")
     code, printed = call(command, source, OUTPUTS[command][0], "--max-rejects", "1")

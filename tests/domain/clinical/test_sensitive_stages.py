@@ -334,7 +334,7 @@ def modes(folder: Path) -> set[str]:
     return {stat.filemode(path.stat().st_mode) for path in paths}
 
 
-def test_what_is_printed_tells_no_mark(finished):
+def test_what_is_printed_shows_no_mark(finished):
     assert not MARK.search(finished.encode())
     for name in STAGES:
         assert (
@@ -344,7 +344,7 @@ def test_what_is_printed_tells_no_mark(finished):
 
 
 @pytest.mark.usefixtures("finished")
-def test_no_file_tells_a_mark_but_outputs_with_text(folder):
+def test_no_file_shows_a_mark_but_outputs_with_text(folder):
     check_nothing_told(folder)
     report = folder / "runs/sensitive/report.html"
     assert "Text is left out of what is sensitive" in report.read_text()
@@ -414,7 +414,7 @@ COMMANDS = {
 
 @pytest.mark.usefixtures("finished")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_on_sensitive_data_tells_no_mark(folder, tmp_path, monkeypatch, capfd, command):
+def test_a_command_on_sensitive_data_shows_no_mark(folder, tmp_path, monkeypatch, capfd, command):
     monkeypatch.chdir(folder)
     source, *options = COMMANDS[command]
     words = [*command.split(), MODELS[command.split()[0]], source]

@@ -36,7 +36,7 @@ def slices(groups, probability, calibrated, outcomes, subjects, seed=0):
     return evaluation.slices(groups, Predicted(subjects, outcomes, probability, calibrated), seed)
 
 
-def test_a_group_has_its_own_figures():
+def test_a_group_has_its_own_metrics():
     groups, probabilities, calibrated, outcomes = drawn({"A": 60, "B": 90})
     found = slices(groups, probabilities, calibrated, outcomes, np.arange(150))
     assert [(each["group"], each["admissions"]) for each in found] == [("A", 60), ("B", 90)]
@@ -64,7 +64,7 @@ def test_the_intervals_of_a_group_resample_its_subjects_with_all_their_admission
             assert told == pytest.approx(tuple(np.percentile(values, [2.5, 97.5])))
 
 
-def test_of_small_groups_neither_name_nor_size_is_told():
+def test_of_small_groups_neither_name_nor_size_is_reported():
     found = slices(*drawn({"A": 60, "B": 90, "rare": 27, "unique": 1}), np.arange(178))
     assert [each["group"] for each in found] == ["A", "B", None]
     assert found[-1]["suppressed"] == 2 and found[-1]["admissions"] is None
@@ -121,7 +121,7 @@ def test_ages_and_lengths_fall_into_bands():
     assert "ethnicity" in found and "admission type" in found
 
 
-def test_bands_are_told_in_their_order_and_empty_ones_not_at_all():
+def test_bands_are_reported_in_their_order_and_empty_ones_not_at_all():
     groups, probabilities, calibrated, outcomes = drawn({"x": 200})
     bands = pd.Categorical(np.arange(200) % 2, [1, 0, 2])
     found = slices(groups.assign(insurance=bands), probabilities, calibrated, outcomes, np.arange(200))

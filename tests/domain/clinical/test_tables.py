@@ -45,12 +45,12 @@ def test_what_only_looks_like_a_table_is_none(tmp_path):
     assert note_version(found) == "III"
 
 
-def test_a_missing_table_is_told_with_what_is_there(tmp_path):
+def test_a_missing_table_is_reported_with_what_is_there(tmp_path):
     with pytest.raises(RequestError, match=r"expected the table patients\.csv.* none in .*is read: admissions\. Give"):
         find_tables(lay(tmp_path, "ADMISSIONS.csv"), HOSPITAL)
 
 
-def test_a_table_that_is_there_twice_is_told_with_both_places(tmp_path):
+def test_a_table_that_is_there_twice_is_reported_with_both_places(tmp_path):
     folder = lay(tmp_path, "a/ADMISSIONS.csv", "ADMISSIONS.csv.gz", "PATIENTS.csv")
     with pytest.raises(RequestError, match=r"found 2: ADMISSIONS\.csv\.gz and a/ADMISSIONS\.csv.* name the files"):
         find_tables(folder, HOSPITAL)

@@ -133,7 +133,7 @@ def test_a_group_is_held_out_as_a_whole_and_adding_documents_moves_none(tmp_path
     assert 0.15 < np.mean(list(many.values())) < 0.45
 
 
-def test_groups_tell_patients_apart_and_documents_without_one_stand_alone(tmp_path: Path) -> None:
+def test_groups_keep_patients_apart_and_documents_without_one_are_alone(tmp_path: Path) -> None:
     rows = [{"text": "A heart.", "p": 1}, {"text": "A lung.", "p": 2}, {"text": "A dose.", "p": 1}, {"text": "A cell."}]
     rows += [{"text": "A gene."}, {"text": "A cell."}]
     groups = build(tmp_path, written(tmp_path / "a.jsonl", rows), group="p").groups.tolist()
@@ -141,7 +141,7 @@ def test_groups_tell_patients_apart_and_documents_without_one_stand_alone(tmp_pa
     assert len(set(groups)) == 4
 
 
-def test_no_hash_on_the_disk_tells_whose_a_document_is(tmp_path: Path) -> None:
+def test_no_hash_on_the_disk_shows_whose_a_document_is(tmp_path: Path) -> None:
     rows = [{"text": text, "p": f"patient {n % 9}"} for n, text in enumerate(texts(60))]
     file = written(tmp_path / "a.jsonl", rows)
     known = {
@@ -182,7 +182,7 @@ def test_a_share_that_holds_out_nothing_or_all_is_refused(tmp_path: Path) -> Non
 # What is counted
 
 
-def test_documents_that_cannot_be_learnt_from_are_counted_with_their_reason(
+def test_documents_that_cannot_be_trained_from_are_counted_with_their_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [*texts(200), "", {"text": None}, "\u0007\u0007", "One sentence alone.", {"text": 3}]
@@ -202,7 +202,7 @@ def test_tokens_unknown_to_the_vocabulary_are_counted(tmp_path: Path) -> None:
     assert corpus.facts["unknown_tokens"] == 2
 
 
-def test_too_many_unusable_documents_stop_and_a_larger_limit_goes_on_from_there(tmp_path: Path) -> None:
+def test_too_many_unusable_documents_stop_and_a_larger_limit_resumes_from_there(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", [*texts(50), {"text": 3}, {"text": 4}])
     source = [DocumentSource(path=str(file))]
     with pytest.raises(WorkError, match=r"2 of 52 records cannot be used.*2 × not text"):
@@ -215,7 +215,7 @@ def test_documents_without_any_text_are_refused(tmp_path: Path) -> None:
         build(tmp_path, written(tmp_path / "a.jsonl", ["", " "]))
 
 
-def test_no_text_of_a_document_stands_in_errors_or_rejects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_text_of_a_document_is_in_errors_or_rejects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "MARK one."}\n{"text": ["MARK"]}\n{"text": "MARK\n')
     with pytest.raises(WorkError) as refused:
@@ -227,7 +227,7 @@ def test_no_text_of_a_document_stands_in_errors_or_rejects(tmp_path: Path, capsy
 # Prepared once, and resumed
 
 
-def test_a_corpus_that_stands_is_not_prepared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_in_the_cache_is_not_prepared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path / "a.jsonl", texts(30))
     before = sentences_of(build(tmp_path, file))
     monkeypatch.setattr(readers, "read_documents", None)
@@ -301,7 +301,7 @@ def four_files(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_a_killed_preparation_goes_on_at_its_shard_and_ends_the_same(tmp_path: Path, steps: list[str]) -> None:
+def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(tmp_path: Path, steps: list[str]) -> None:
     for run in ("whole", "killed"):
         four_files(tmp_path / run / "in")
 

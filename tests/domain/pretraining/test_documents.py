@@ -97,7 +97,7 @@ def test_a_folder_gives_its_files_by_name_and_passes_by_the_others(tmp_path: Pat
     assert texts(tmp_path, format="blocks") == ["a/x.txt.gz", "b.txt"]
 
 
-def test_a_folder_without_documents_and_a_name_that_tells_no_format_are_refused(tmp_path: Path) -> None:
+def test_a_folder_without_documents_and_a_name_that_shows_no_format_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="has no file to read"):
         read(tmp_path)
     with pytest.raises(RequestError, match=r"notes\.dat to be read.*give its `format`"):
@@ -106,7 +106,7 @@ def test_a_folder_without_documents_and_a_name_that_tells_no_format_are_refused(
 
 
 @pytest.mark.parametrize(("name", "format"), [("a.jsonl.gz", "jsonl"), ("a.txt.gz", "blocks"), ("a.xml.gz", "xml")])
-def test_a_truncated_gz_is_told(tmp_path: Path, name: str, format: str) -> None:  # noqa: A002
+def test_a_truncated_gz_is_reported(tmp_path: Path, name: str, format: str) -> None:  # noqa: A002
     content = {
         "jsonl": "".join(json.dumps({"text": f"number {n * n}"}) + "\n" for n in range(5000)),
         "blocks": "".join(f"number {n * n}\n\n" for n in range(5000)),
@@ -119,7 +119,7 @@ def test_a_truncated_gz_is_told(tmp_path: Path, name: str, format: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.xml", "a.tar", "a.parquet"])
-def test_a_file_that_is_not_there_is_told(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path, name: str) -> None:
     with pytest.raises(RequestError, match=f"there is no file or folder .*{name}"):
         read(tmp_path / name)
 
@@ -179,7 +179,7 @@ def test_what_is_no_prose_of_the_abstract_is_not_read(tmp_path: Path) -> None:
     ]
 
 
-def test_broken_medline_is_told_with_its_line(tmp_path: Path) -> None:
+def test_broken_medline_is_reported_with_its_line(tmp_path: Path) -> None:
     file = written(tmp_path / "a.xml", medline(citation(1, "Good."), "\n<PubmedArticle><PMID></b>", citation(2, "x")))
     source = DocumentSource(path=str(file))
     documents = read_documents(source, file)
@@ -263,7 +263,7 @@ def test_other_xml_is_refused_by_its_name(tmp_path: Path) -> None:
         read(written(tmp_path / "a.xml", "<html><body>x</body></html>"))
 
 
-def test_a_cut_off_tar_is_told(tmp_path: Path) -> None:
+def test_a_cut_off_tar_is_reported(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         member = tarfile.TarInfo("1.nxml")
         member.size = 20_000

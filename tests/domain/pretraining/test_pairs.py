@@ -72,7 +72,7 @@ def test_labels_are_fair_coins_in_short_documents_too(random_corpus):
         assert abs(items.is_random.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(items))
 
 
-def test_lengths_hardly_tell_the_label(random_corpus):
+def test_lengths_hardly_show_the_label(random_corpus):
     items = drawn(random_corpus(3000, sentences=(4, 14), tokens=(5, 30)), max_tokens=128)
     accuracy = cross_val_score(HistGradientBoostingClassifier(max_iter=30), items.tokens, items.is_random, cv=3)
     assert accuracy.mean() < 0.55
@@ -93,7 +93,7 @@ def test_documents_of_one_sentence_are_second_segments_only(corpus_of):
         ([[[5]], [[5]], [[5]]], None, "two sentences at least, found 3 of one sentence each"),
     ],
 )
-def test_a_text_without_pairs_is_told(corpus_of, documents, groups, told):
+def test_a_text_without_pairs_is_reported(corpus_of, documents, groups, told):
     with pytest.raises(RequestError, match=f"held-out documents: next-sentence pairs need documents of {told}|{told}"):
         draw_pairs(chosen(corpus_of(documents, groups), "held-out documents"), 64, 0.1, 0, 0)
 
@@ -110,7 +110,7 @@ def test_documents_that_are_not_chosen_are_in_no_pair(random_corpus):
 # The walk
 
 
-def test_a_walk_goes_on_where_a_pair_ended_and_takes_up_what_was_put_back(random_corpus):
+def test_a_walk_continues_where_a_pair_ended_with_what_was_not_used(random_corpus):
     """Read back from the table: each pair of a document begins where the one before it ended, or was cut."""
     corpus = random_corpus(300, sentences=(2, 30))
     items = drawn(corpus, max_tokens=EVERY, short_share=1.0)

@@ -115,7 +115,7 @@ def test_whole_words_are_masked_by_the_vocabularys_own_marks(corpus, text):
     assert all((place in masked) == (place - 1 in masked) for place in goes_on)
 
 
-def test_a_tokenizer_without_a_mask_is_told(corpus):
+def test_a_tokenizer_without_a_mask_is_reported(corpus):
     lacking = train_wordpiece(["the heart"], 60, 24)
     lacking.mask_token = None
     with pytest.raises(RequestError, match=r"it lacks mask_token$"):

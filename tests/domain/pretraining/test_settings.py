@@ -35,7 +35,7 @@ def test_the_defaults_are_those_of_the_clinical_berts():
         ({"keep": "last", "patience": 3}, "patience: without effect"),
     ],
 )
-def test_what_cannot_be_or_has_no_effect_is_told(given, told):
+def test_what_cannot_be_or_has_no_effect_is_reported(given, told):
     with pytest.raises(ValidationError, match=told):
         settings(**given)
 

@@ -78,7 +78,7 @@ def looks(context: StageContext) -> list[dict[str, Any]]:
     return [line for line in lines if "log_likelihood" in line]
 
 
-def test_it_learns_and_tells_before_and_after(context: StageContext, given: dict[str, Any]) -> None:
+def test_it_learns_and_shows_before_and_after(context: StageContext, given: dict[str, Any]) -> None:
     metrics = pretrain(context, given)
     for name in ("mlm_loss", "mlm_perplexity", "mlm_accuracy", "nsp_loss", "nsp_accuracy"):
         for figure in (name, f"before/{name}"):
@@ -94,7 +94,9 @@ def test_it_learns_and_tells_before_and_after(context: StageContext, given: dict
     assert written == {"corpus.json", "metrics.jsonl", "model", "rejects.jsonl"}
 
 
-def test_the_model_is_a_plain_folder_that_goes_on(context: StageContext, given: dict[str, Any], tmp_path: Path) -> None:
+def test_the_model_is_a_plain_folder_that_can_be_trained_on(
+    context: StageContext, given: dict[str, Any], tmp_path: Path
+) -> None:
     """Short sequences first and long ones after them are two stages."""
     metrics = pretrain(context, given)
     model = context.output / "model"
@@ -140,7 +142,7 @@ def test_the_last_weights_are_kept_where_asked_for(context: StageContext, given:
     assert metrics["mlm_loss"] < metrics["before/mlm_loss"]
 
 
-def test_without_held_out_documents_there_are_no_figures(context: StageContext, given: dict[str, Any]) -> None:
+def test_without_held_out_documents_there_are_no_metrics(context: StageContext, given: dict[str, Any]) -> None:
     metrics = pretrain(context, given, keep="last", held_out_share=0, epochs=1)
     assert set(metrics) == {"train_steps", "train_seconds"}
 

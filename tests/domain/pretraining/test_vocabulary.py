@@ -42,7 +42,7 @@ def words(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "byte level"])
-def test_words_are_whole_and_punctuation_stands_alone_in_every_kind_of_vocabulary(kind: str) -> None:
+def test_words_are_whole_and_punctuation_is_alone_in_every_kind_of_vocabulary(kind: str) -> None:
     tokenizer = tokenizers()[kind]
     text = "the patient who had heart failure was given metoprolol (systolic): beta-blocker stopped!"
     assert words(tokenizer, text) == [
@@ -85,7 +85,7 @@ def test_rules_are_a_copy_that_neither_cuts_nor_pads() -> None:
     assert isinstance(plain_rules(tokenizer), Tokenizer)
 
 
-def test_a_vocabulary_larger_than_the_embeddings_is_told() -> None:
+def test_a_vocabulary_larger_than_the_embeddings_is_reported() -> None:
     tokenizer = tokenizers()["wordpiece"]
     check_vocabulary(tokenizer, len(tokenizer))
     with pytest.raises(
@@ -94,7 +94,7 @@ def test_a_vocabulary_larger_than_the_embeddings_is_told() -> None:
         check_vocabulary(tokenizer, len(tokenizer) - 1)
 
 
-def test_embeddings_that_no_token_has_are_told_when_they_are_many(capsys: pytest.CaptureFixture[str]) -> None:
+def test_embeddings_that_no_token_has_are_reported_when_they_are_many(capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = tokenizers()["wordpiece"]
     check_vocabulary(tokenizer, len(tokenizer))
     assert not capsys.readouterr().err
@@ -102,7 +102,7 @@ def test_embeddings_that_no_token_has_are_told_when_they_are_many(capsys: pytest
     assert f"{2 * len(tokenizer)} tokens and the tokenizer only {len(tokenizer)}" in capsys.readouterr().err
 
 
-def test_a_cased_vocabulary_under_a_lower_casing_tokenizer_is_told() -> None:
+def test_a_cased_vocabulary_under_a_lower_casing_tokenizer_is_reported() -> None:
     names = [f"{first}{second}rin" for first in "ABCDEFG" for second in "aeiou"]
     cased = train_wordpiece(names * 5, 90, 32, lowercase=False)
     check_vocabulary(cased, 1000)
