@@ -191,7 +191,7 @@ SHAPES: tuple[Corners, ...] = (  # as corners around (0, 0), equally large to th
 MARK, TERM_SIZE = 5.0, 11.0  # pixels: half a mark's width; letters of a term
 LINE_HEIGHT, AIR = 15.0, 4.0
 TOP = 34.0  # of the title
-ROOM = 5.0  # so many times as much ground as the labels cover
+SPACE = 5.0  # times as much area as the labels cover
 LEAST_WIDTH, EDGES = 520.0, (110.0, 45.0)  # pixels; between the outermost marks and the frame
 LEGEND_GAP = 18.0
 
@@ -290,7 +290,7 @@ def _on_the_page(positions: Floats, sizes: Floats) -> tuple[Floats, float, float
     """Pixels (n, 2) of the positions, one scale for both axes, and the width and height of a frame for labels too."""
     low, high = positions.min(axis=0), positions.max(axis=0)
     extent = np.maximum(high - low, (high - low).max() / 2)  # (2,)
-    area = max(ROOM * float(sizes.prod(axis=1).sum()), LEAST_WIDTH**2 / 2)
+    area = max(SPACE * float(sizes.prod(axis=1).sum()), LEAST_WIDTH**2 / 2)
     scale = math.sqrt(area / float(extent.prod()))
     width, height = (extent * scale + 2 * np.array(EDGES)).tolist()
     middle = (low + high) / 2

@@ -323,8 +323,8 @@ def start(model, folder, output):
 def test_killed_and_called_again_it_goes_on_to_the_same_bytes_and_leaves_no_text(
     call, model, tmp_path, monkeypatch, capsys
 ):
-    for room in ("scoring", "score_files"):
-        monkeypatch.setattr(f"domain.clinical.{room}.BLOCK_CHARACTERS", 4_000)
+    for module in ("scoring", "score_files"):
+        monkeypatch.setattr(f"domain.clinical.{module}.BLOCK_CHARACTERS", 4_000)
     rows = [(str(n % 700), f"{NOTES[n % 5][1]} qzx {n}") for n in range(2_100)]
     pd.DataFrame(rows, columns=["hadm_id", "text"]).to_csv(tmp_path / "many.csv", index=False)
     killed = start(model, tmp_path, "out.jsonl")

@@ -1,4 +1,4 @@
-"""What the clinic's tests share."""
+"""Path of the helper modules of these tests."""
 
 import sys
 from pathlib import Path

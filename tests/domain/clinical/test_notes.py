@@ -551,8 +551,8 @@ class Killed(BaseException):
 @pytest.mark.parametrize("after", [1, 3, 7])
 @pytest.mark.parametrize("killed", ["_write_block", "_write_shard"])
 def test_killed_anywhere_it_resumes_and_ends_the_same(many, context, monkeypatch, killed, after):
-    room = notes
-    work, calls = getattr(room, killed), []
+    module = notes
+    work, calls = getattr(module, killed), []
 
     def dying(file, *arguments):
         calls.append(file)
@@ -561,7 +561,7 @@ def test_killed_anywhere_it_resumes_and_ends_the_same(many, context, monkeypatch
             raise Killed
         return work(file, *arguments)
 
-    monkeypatch.setattr(room, killed, dying)
+    monkeypatch.setattr(module, killed, dying)
     with pytest.raises(Killed):
         notes.run(many, context)
     done = len(calls) - 1
@@ -581,8 +581,8 @@ from domain.clinical import mimic
 from domain.clinical import notes
 
 mimic.BLOCK_BYTES = notes.SHARD_BYTES = 4096
-room = notes
-write, calls = getattr(room, sys.argv[2]), []
+module = notes
+write, calls = getattr(module, sys.argv[2]), []
 
 def dying(file, *arguments):
     calls.append(file)
@@ -591,7 +591,7 @@ def dying(file, *arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     return write(file, *arguments)
 
-setattr(room, sys.argv[2], dying)
+setattr(module, sys.argv[2], dying)
 write_notes(NotesSettings.model_validate_json(sys.argv[1]), Path(sys.argv[3]))
 """
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-import domain.pretraining.corpus as corpus_room
+import domain.pretraining.corpus as corpus_module
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
 from bertrelay.vocabulary import train_unigram, train_wordpiece
@@ -70,8 +70,8 @@ def expected(documents: list[str], tokenizer: Any = TOKENIZER) -> list[list[list
 def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(corpus_room, "SHARD_SENTENCES", size)
-    monkeypatch.setattr(corpus_room, "BATCH", 5)
+    monkeypatch.setattr(corpus_module, "SHARD_SENTENCES", size)
+    monkeypatch.setattr(corpus_module, "BATCH", 5)
     corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(40)), written(tmp_path / "b.jsonl", texts(20, 40)))
     assert sentences_of(corpus) == expected(texts(60))
     assert len(corpus) == len(corpus.lengths) == corpus.facts["sentences"] == corpus.document_starts[-1]
@@ -80,7 +80,7 @@ def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(
 
 
 def test_any_span_of_tokens_is_that_part_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_room, "SHARD_SENTENCES", 10)
+    monkeypatch.setattr(corpus_module, "SHARD_SENTENCES", 10)
     corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(30)))
     ids = [token for document in expected(texts(30)) for sentence in document for token in sentence]
     generator = np.random.default_rng(0)
@@ -147,7 +147,7 @@ def test_no_hash_on_the_disk_shows_whose_a_document_is(tmp_path: Path) -> None:
     known = {
         blake2b(f"group\0patient {n}".encode(), digest_size=8, key=key).digest()
         for n in range(9)
-        for key in (b"", corpus_room.HASH_KEY)
+        for key in (b"", corpus_module.HASH_KEY)
     }
     one, other = (build(tmp_path / run, file, group="p", share=0.4) for run in ("one", "other"))
     assert one.groups.tolist() == other.groups.tolist() == [n % 9 for n in range(60)]
@@ -245,7 +245,7 @@ def test_what_changes_the_corpus_makes_another(tmp_path: Path, change: str) -> N
 
 
 def test_memory_holds_one_shard_whatever_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_room, "SHARD_SENTENCES", 500)
+    monkeypatch.setattr(corpus_module, "SHARD_SENTENCES", 500)
     peaks = []
     for count in (300, 300, 3000):  # what is made once is made by the first
         file = written(tmp_path / f"{len(peaks)}.jsonl", texts(count, count * len(peaks)))
@@ -268,14 +268,14 @@ def in_another_process(work: Callable[[], object]) -> int:
 
 @pytest.fixture
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_room, "SHARD_SENTENCES", 40)
+    monkeypatch.setattr(corpus_module, "SHARD_SENTENCES", 40)
 
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which files are read and which shards written, as it happens; a name put before them kills instead."""
     found: list[str] = []
-    write, read = corpus_room.write_shard, readers.read_documents
+    write, read = corpus_module.write_shard, readers.read_documents
 
     def write_shard(path: Path, *others: Any) -> dict[str, Any]:
         if f"kill at {path.stem}" in found:
@@ -288,7 +288,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(file.name)
         return read(source, file)
 
-    monkeypatch.setattr(corpus_room, "write_shard", write_shard)
+    monkeypatch.setattr(corpus_module, "write_shard", write_shard)
     monkeypatch.setattr(readers, "read_documents", read_documents)
     return found
 
@@ -341,10 +341,10 @@ def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path: Path) -> N
     file = written(tmp_path / "a.jsonl", texts(300))
     fork = get_context("fork")
     told: Any = fork.SimpleQueue()
-    write = corpus_room.write_shard
+    write = corpus_module.write_shard
 
     def work() -> None:
-        corpus_room.write_shard = lambda *given: told.put("wrote") or write(*given)  # type: ignore[assignment, func-returns-value]
+        corpus_module.write_shard = lambda *given: told.put("wrote") or write(*given)  # type: ignore[assignment, func-returns-value]
         told.put(len(build(tmp_path, file)))
 
     both = [fork.Process(target=work) for _ in range(2)]
