@@ -4,26 +4,21 @@ The text is tokenized once, as a whole. Chunks are spans of its characters and s
 lost or counted twice: without overlap the spans of an admission, one after the other, are its text.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.inference import padded
-from bertrelay.progress import log, progress
+from bertrelay.progress import log
 from domain.clinical.outcomes import ChunkSettings
 from domain.pretraining.vocabulary import before_sentences, plain_rules
 from domain.sentences import sentence_spans
@@ -182,10 +177,8 @@ def _words(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.bool_]:
     return found
 
 
-DONE = "done.json"
 UNKNOWN_LIMIT = 0.1
 """The share of unknown tokens above which an admission is warned of; BERT's vocabulary knows all but some 0.1 %."""
-COLUMNS = ("admissions", "spans_start", "spans_end", "lengths")
 
 
 @dataclass(frozen=True)
@@ -268,39 +261,3 @@ def chunk_tokens(texts: Iterable[str], chunker: Chunker) -> ChunkTokens:
         lost_chunks=sum(each.lost_chunks for each in found),
         lost_characters=sum(each.lost_characters for each in found),
     )
-
-
-def stored_chunk_tokens(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> ChunkTokens:
-    """The chunks of `count` texts, read from `folder` or written there first, by whichever process comes first.
-
-    folder: named by the caller after everything the chunks depend on.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
-        facts = read_json(folder / DONE)
-        if facts is None:
-            facts = _write(texts, count, chunker, folder)
-    admissions, starts, ends, lengths = (np.fromfile(folder / f"{name}.bin", np.int64) for name in COLUMNS)
-    size = int(lengths.sum())
-    ids: Any = np.memmap(folder / "ids.bin", np.int32, "r", shape=(size,)) if size else np.zeros(0, np.int32)
-    spans = np.stack([starts, ends], axis=1)
-    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans, **facts)
-
-
-def _write(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> dict[str, int]:
-    folder.mkdir(exist_ok=True)
-    lost, done, stream = Counter[str](), 0, iter(texts)
-    with ExitStack() as stack:
-        bar = stack.enter_context(progress("cutting notes into chunks", count, "admissions"))
-        files = [stack.enter_context((folder / f"{name}.bin").open("wb")) for name in ("ids", *COLUMNS)]
-        while block := list(islice(stream, TEXTS_AT_ONCE)):
-            tokens = chunk_tokens(block, chunker)
-            columns = (tokens.ids, tokens.admissions + done, *tokens.spans.T, tokens.lengths)
-            for file, column in zip(files, columns, strict=True):
-                file.write(np.ascontiguousarray(column).data)
-            lost.update(lost_chunks=tokens.lost_chunks, lost_characters=tokens.lost_characters)
-            done += len(block)
-            bar.advance(len(block))
-    sync_contents(folder)
-    write_json(folder / DONE, lost)  # last: its presence means all is there
-    return lost

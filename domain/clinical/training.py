@@ -4,29 +4,36 @@ They write `model/`, `scores.parquet` (validation and test), `slices.json`, `flo
 `curves.json`, of one with classes `confusion.json`.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from bertrelay.errors import RequestError
+from bertrelay.files import read_json, sync_contents, write_json
 from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.progress import Bar
+from bertrelay.progress import Bar, progress
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from domain.clinical.chunks import (
+    TEXTS_AT_ONCE,
     Chunker,
     ChunkTokens,
-    stored_chunk_tokens,
+    chunk_tokens,
     unknown_shares,
     unreadable,
     warn_of_unknown,
@@ -42,6 +49,8 @@ from domain.clinical.settings import LearningSettings, OutcomeSettings, Readmiss
 from domain.pretraining.vocabulary import plain_rules
 
 CRITERION = "dev/auroc"
+DONE = "done.json"
+COLUMNS = ("admissions", "spans_start", "spans_end", "lengths")
 
 
 @dataclass(frozen=True)
@@ -212,3 +221,42 @@ def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
             "Give the one of the same hospital."
         )
     return risks
+
+
+# Chunks of all stays, cut once and kept in the run's cache
+
+
+def stored_chunk_tokens(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> ChunkTokens:
+    """The chunks of `count` texts, read from `folder` or written there first, by whichever process comes first.
+
+    folder: named by the caller after everything the chunks depend on.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        facts = read_json(folder / DONE)
+        if facts is None:
+            facts = _write(texts, count, chunker, folder)
+    admissions, starts, ends, lengths = (np.fromfile(folder / f"{name}.bin", np.int64) for name in COLUMNS)
+    size = int(lengths.sum())
+    ids: Any = np.memmap(folder / "ids.bin", np.int32, "r", shape=(size,)) if size else np.zeros(0, np.int32)
+    spans = np.stack([starts, ends], axis=1)
+    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans, **facts)
+
+
+def _write(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> dict[str, int]:
+    folder.mkdir(exist_ok=True)
+    lost, done, stream = Counter[str](), 0, iter(texts)
+    with ExitStack() as stack:
+        bar = stack.enter_context(progress("cutting notes into chunks", count, "admissions"))
+        files = [stack.enter_context((folder / f"{name}.bin").open("wb")) for name in ("ids", *COLUMNS)]
+        while block := list(islice(stream, TEXTS_AT_ONCE)):
+            tokens = chunk_tokens(block, chunker)
+            columns = (tokens.ids, tokens.admissions + done, *tokens.spans.T, tokens.lengths)
+            for file, column in zip(files, columns, strict=True):
+                file.write(np.ascontiguousarray(column).data)
+            lost.update(lost_chunks=tokens.lost_chunks, lost_characters=tokens.lost_characters)
+            done += len(block)
+            bar.advance(len(block))
+    sync_contents(folder)
+    write_json(folder / DONE, lost)  # last: its presence means all is there
+    return lost

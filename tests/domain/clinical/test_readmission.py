@@ -17,14 +17,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_recalibration
 from bertrelay.stage import StageContext
-from domain.clinical.chunks import Chunker, chunk_tokens, stored_chunk_tokens
+from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model, start_model
 from domain.clinical.evaluation import while_reading
 from domain.clinical.model_evaluation import of_baseline
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.prediction import aggregate, chunk_log_odds
 from domain.clinical.settings import ReadmissionSettings
-from domain.clinical.training import chunk_weights, run
+from domain.clinical.training import chunk_weights, run, stored_chunk_tokens
 
 CHUNKING = {"max_tokens": 24}
 TRAINING = {"epochs": 6, "batch_items": 16, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
