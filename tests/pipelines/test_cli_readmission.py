@@ -198,14 +198,14 @@ def test_of_alarms_nothing_is_told_where_none_is_defined(call, model, lengths, n
         assert json.loads(call(*given, "--json"))["alarms"] is None
 
 
-def test_admissions_without_text_make_blocks_too(tmp_path, monkeypatch):
+def test_admissions_without_text_make_shards_too(tmp_path, monkeypatch):
     monkeypatch.setattr("domain.clinical.score_files.BLOCK_ADMISSIONS", 10)
     pd.DataFrame({"hadm_id": range(25), "text": [""] * 25}).to_csv(tmp_path / "in.csv", index=False)
     with (
         Rejects(tmp_path / "rejects.jsonl", 0) as rejects,
         sorted_notes(NotesTable(tmp_path / "in.csv"), tmp_path / "out.csv", rejects) as found,
     ):
-        assert found.blocks() == [(0, 10), (10, 20), (20, 25)]
+        assert [span[:2] for span in found.spans()] == [(0, 10), (10, 20), (20, 25)]
 
 
 def test_rows_that_cannot_be_used_are_listed_by_line_alone(call, model, tmp_path, capfd):
