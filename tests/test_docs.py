@@ -17,7 +17,8 @@ from domain.biomedical.ner import model as ner
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.qa import model as qa
 from domain.clinical import classifier
-from domain.clinical.settings import ChunkSettings, OutcomeModelSettings
+from domain.clinical.outcomes import OutcomeModelSettings
+from domain.clinical.settings import ChunkSettings
 from pipelines.cli.app import app
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
