@@ -29,9 +29,9 @@ from bertrelay.encode_files import encode_file
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoding import BLOCK_SENTENCES, encode_blocks
 from bertrelay.fingerprint import Digests
+from bertrelay.new_encoder import train_wordpiece
 from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
-from bertrelay.vocabulary import train_wordpiece
 from domain.pretraining.corpus import build_corpus as build_document_corpus
 from domain.pretraining.settings import DocumentSource
 from students import distill

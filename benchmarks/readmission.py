@@ -26,9 +26,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from benchmarks.harness import Claim, Spread, at_least, finish, in_fresh_process, in_turns, parser_of, start, timed
 from benchmarks.machine import MINILM, memory_samples
-from bertrelay.backbone import bert_config, save_backbone, save_tokenizer
+from bertrelay.backbone import save_backbone
 from bertrelay.encoder_settings import NewEncoder
-from bertrelay.vocabulary import train_wordpiece
+from bertrelay.new_encoder import bert_config, train_wordpiece
+from bertrelay.tokenizer import save_tokenizer
 from domain.clinical.classifier import save_model, start_model
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.scorer import ReadmissionScorer, joined

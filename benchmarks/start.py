@@ -31,9 +31,10 @@ from benchmarks.distill import (
 )
 from benchmarks.harness import Claim, finish, parser_of, start, timed
 from benchmarks.machine import MINILM
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.new_encoder import train_unigram
+from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
-from bertrelay.vocabulary import train_unigram
 from students.build import copy_of, fitted_projection
 from students.parallel.corpus import CorpusPlan, build_corpus
 from students.settings import TeacherCopy

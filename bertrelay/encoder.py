@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overloa
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-import bertrelay.backbone as backbones
+from bertrelay.backbone import freeze_pooler, load_backbone, model_folder, position_limit, save_backbone
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_count
 from bertrelay.files import write_tensors
 from bertrelay.hardware import as_device
-from bertrelay.layout import Dense, Layout, Prompts, read_layout, write_layout
-from bertrelay.pooling import Pooling, in_folder_order
+from bertrelay.layout import Dense, Layout, Prompts, in_folder_order, read_layout, write_layout
+from bertrelay.pooling import Pooling, Projection, load_projection
+from bertrelay.tokenizer import load_tokenizer, pad_id_of, save_tokenizer, truncating
 
 if TYPE_CHECKING:
     from bertrelay.evaluation.similarity import Metric
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
-ACTIVATIONS = ("torch.nn.modules.activation", "torch.nn.modules.linear")  # modules with the classes a folder may name
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
 
@@ -43,20 +42,6 @@ class EncodeOptions(TypedDict, total=False):
     normalize_embeddings: bool
     truncate_dim: int | None
     batch_tokens: int | None
-
-
-class Projection(nn.Module):
-    """A linear map of the pooled vector, and an activation after it."""
-
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, activation: nn.Module | None = None
-    ) -> None:
-        super().__init__()
-        self.linear = nn.Linear(in_features, out_features, bias)
-        self.activation = nn.Identity() if activation is None else activation
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return cast(Tensor, self.activation(self.linear(vectors)))  # (batch, out_features)
 
 
 class SentenceEncoder(nn.Module):
@@ -93,9 +78,9 @@ class SentenceEncoder(nn.Module):
         self.normalize = normalize
         self.prompts = prompts or Prompts()
         self.similarity_fn_name = similarity_fn_name or "cosine"
-        self.pad_id = backbones.pad_id_of(backbone, tokenizer)
+        self.pad_id = pad_id_of(backbone, tokenizer)
         self.max_seq_length = max_tokens or tokenizer.model_max_length
-        backbones.freeze_pooler(backbone)
+        freeze_pooler(backbone)
         use_cpu_kernels(backbone)
         # As its network: one that was loaded has no dropout, before, while and after it encodes.
         self.train(backbone.training)
@@ -130,10 +115,10 @@ class SentenceEncoder(nn.Module):
         Raises RequestError when it is not found, incomplete, or of an unknown kind.
         """
         device = as_device(device)
-        folder = backbones.model_folder(source, revision, cache_dir)
+        folder = model_folder(source, revision, cache_dir)
         layout = read_layout(folder)
         transformer = folder / layout.transformer_folder
-        network = backbones.load_backbone(transformer)
+        network = load_backbone(transformer)
         if layout.token_dim not in (None, network.config.hidden_size):
             raise RequestError(
                 f"model: the pooling in {folder} expects token vectors of {layout.token_dim} dimensions "
@@ -141,10 +126,10 @@ class SentenceEncoder(nn.Module):
             )
         return cls(
             network,
-            backbones.load_tokenizer(transformer, layout.lower_case),
+            load_tokenizer(transformer, layout.lower_case),
             device=device,
             pooling=Pooling(layout.pooling),
-            projection=_load_projection(folder, layout.dense) if layout.dense else None,
+            projection=load_projection(folder, layout.dense) if layout.dense else None,
             normalize=layout.normalize,
             max_tokens=layout.max_tokens,
             prompts=layout.prompts,
@@ -155,9 +140,9 @@ class SentenceEncoder(nn.Module):
         """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        backbones.save_backbone(self.backbone, folder)
+        save_backbone(self.backbone, folder)
         has_types = getattr(self.backbone.config, "type_vocab_size", 0) > 1
-        backbones.save_tokenizer(self.tokenizer, folder, self.max_tokens, has_types)
+        save_tokenizer(self.tokenizer, folder, self.max_tokens, has_types)
         write_layout(folder, self.layout)
         if self.projection is not None:
             path = folder / Dense.folder / "model.safetensors"
@@ -166,15 +151,10 @@ class SentenceEncoder(nn.Module):
     @property
     def layout(self) -> Layout:
         """What a folder states about this encoder, apart from weights, network and tokenizer."""
-        dense = None
-        if self.projection is not None:
-            linear, activation = self.projection.linear, type(self.projection.activation)
-            path = f"{activation.__module__}.{activation.__qualname__}"
-            dense = Dense(linear.in_features, linear.out_features, linear.bias is not None, path)
         return Layout(
             pooling=self.pooling.modes,
             token_dim=self.backbone.config.hidden_size,
-            dense=dense,
+            dense=self.projection.dense if self.projection else None,
             normalize=self.normalize,
             max_tokens=self.max_tokens,
             prompts=self.prompts,
@@ -204,7 +184,7 @@ class SentenceEncoder(nn.Module):
     @max_seq_length.setter
     def max_seq_length(self, tokens: int) -> None:
         self.max_tokens = _longest_input(self.backbone, tokens)
-        self._rules = _truncating(self.tokenizer, self.max_tokens)
+        self._rules = truncating(self.tokenizer, self.max_tokens)
 
     @property
     def device(self) -> torch.device:
@@ -274,7 +254,6 @@ class SentenceEncoder(nn.Module):
         Raises RequestError for what holds no sentences, such as a mapping or a data frame.
         """
         from bertrelay.encoding import encode
-        from bertrelay.evaluation.similarity import unit
 
         check_count("truncate_dim", truncate_dim)
         vectors = encode(
@@ -290,7 +269,7 @@ class SentenceEncoder(nn.Module):
         if truncate_dim is not None:
             vectors = np.ascontiguousarray(vectors[..., :truncate_dim])
         if normalize_embeddings:
-            vectors = unit(vectors)
+            vectors = nn.functional.normalize(torch.from_numpy(vectors), dim=-1).numpy()
         if convert_to_tensor:
             return torch.as_tensor(vectors, device=self.device)
         return vectors if convert_to_numpy else list(torch.from_numpy(vectors))
@@ -353,38 +332,7 @@ def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:
 
 def _longest_input(backbone: nn.Module, max_tokens: int) -> int:
     """`max_tokens`, or what the position table holds if that is less."""
-    limit = backbones.position_limit(backbone)
+    limit = position_limit(backbone)
     if limit is None and max_tokens >= 2**31:
         return DEFAULT_MAX_TOKENS
     return max_tokens if limit is None else min(max_tokens, limit)
-
-
-def _truncating(tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> Tokenizer:
-    """A copy of the tokenizer's rules that truncates at `max_tokens`; the caller's tokenizer stays as it is."""
-    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    rules.no_padding()
-    backbones.check_max_tokens(rules, max_tokens)
-    rules.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
-    return rules
-
-
-def _load_projection(folder: Path, dense: Dense) -> Projection:
-    kind: Any = getattr(nn, dense.activation.rpartition(".")[2], None)
-    try:
-        is_activation = dense.activation.startswith("torch.nn.") and kind.__module__ in ACTIVATIONS
-        with torch.device("meta"):  # no memory for sizes that the weights do not have
-            projection = Projection(
-                dense.in_features, dense.out_features, dense.bias, kind() if is_activation else None
-            )
-    except (AttributeError, TypeError):  # no class, or one that wants arguments
-        is_activation = False
-    if not is_activation:
-        raise RequestError(
-            f"model: expected an activation of torch.nn, found {dense.activation!r} in {folder / dense.folder}"
-        )
-    weights = {name: weight.float() for name, weight in backbones.read_weights(folder / dense.folder).items()}
-    try:
-        projection.load_state_dict(weights, assign=True)
-    except RuntimeError as error:
-        raise RequestError(f"model: the weights in {folder / dense.folder} do not fit its config.json") from error
-    return projection

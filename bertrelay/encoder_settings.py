@@ -1,4 +1,4 @@
-"""The settings of what an encoder starts from: a model, or a size where it is made anew; free of torch."""
+"""Settings of the model to start from: an existing one, or the size of a new one. Free of torch."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -16,16 +16,16 @@ Metric = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
 class NewEncoder(Settings):
-    """A network with random weights and a vocabulary learnt from the training corpus.
+    """A network with random weights and a vocabulary trained on the corpus.
 
     layers, dim, heads: of the network; `dim` is the size of its token vectors and a multiple of `heads`.
     feed_forward: inner size of the feed-forward layers; four times `dim` when absent.
-    vocabulary: at most so many pieces.
-    cased: whether a BERT's pieces keep capitals, as names need it; those of an XLM-R always do.
+    vocabulary: the most word pieces.
+    cased: whether a BERT's vocabulary is cased, which names need; an XLM-R's always is.
     max_tokens: the longest input, special tokens included.
     dropout: in every layer, while training.
     positions: `sinusoidal` starts the position embeddings as sines and cosines (Vaswani et al. 2017), so that a small
-        network learns sooner to attend to neighbouring tokens; random when left out. Either way they are trained.
+        network learns sooner to attend to neighbouring tokens; random by default. Either way they are trained.
     """
 
     layers: Annotated[int, Field(ge=1, le=1_000)]

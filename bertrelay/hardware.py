@@ -1,6 +1,6 @@
-"""What this machine can do: on which device networks compute, and in which precision that device really does.
+"""Devices and precision: where networks compute, and whether that device really computes in bf16.
 
-Without a device precision is settled without torch, because `plan` needs it for a fingerprint and must stay quick.
+Without a device, precision is resolved without torch, because `plan` needs it for a fingerprint and must stay fast.
 """
 
 import ctypes
@@ -33,12 +33,12 @@ CUBLAS_CONFIG = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # read once, at the first 
 def default_device() -> "torch.device":
     """The accelerator of this machine, of several the one of this process, else the CPU.
 
-    As sentence-transformers chooses; the environment's ACCELERATE_USE_CPU=true asks for the CPU.
+    ACCELERATE_USE_CPU=true in the environment chooses the CPU.
     """
     import torch
 
     os.environ.setdefault(*CUBLAS_CONFIG)
-    found = None if cpu_is_asked_for() else torch.accelerator.current_accelerator(check_available=True)
+    found = None if cpu_is_requested() else torch.accelerator.current_accelerator(check_available=True)
     if found is None:
         return torch.device("cpu")
     local_rank = os.environ.get("LOCAL_RANK")
@@ -62,15 +62,15 @@ def as_device(device: "str | torch.device | None") -> "torch.device":
         ) from error
 
 
-def cpu_is_asked_for() -> bool:
-    """Whether the environment says so, in the words that Accelerate takes for yes."""
+def cpu_is_requested() -> bool:
+    """Whether ACCELERATE_USE_CPU is set to one of the values that Accelerate takes as true."""
     return os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes", "y", "t", "on"}
 
 
 def resolve_precision(precision: str, device: "torch.device | None" = None) -> Literal["bf16", "fp32"]:
     """`auto` becomes bf16 where the device really computes in it, else fp32; the others stay.
 
-    device: of the network; the default one where there is no network yet.
+    device: of the network; the default one when there is no network yet.
     """
     check_choice("precision", precision, get_args(Precision))
     if precision == "auto":
@@ -79,7 +79,7 @@ def resolve_precision(precision: str, device: "torch.device | None" = None) -> L
 
 
 def computes_in_bf16(device: "torch.device | None" = None) -> bool:
-    """True for a GPU from Ampere on, a processor with AVX512-BF16 or AMX, and what else torch says has bf16."""
+    """True for a GPU from Ampere on, a processor with AVX512-BF16 or AMX, and what else torch reports to have bf16."""
     if device is None:
         return _computes_in_bf16_by_default()
     if device.type == "cpu":
@@ -93,8 +93,8 @@ def computes_in_bf16(device: "torch.device | None" = None) -> bool:
 
 
 def _computes_in_bf16_by_default() -> bool:
-    """For `default_device()`; torch is asked only where it was built, or extended, for another accelerator."""
-    if not cpu_is_asked_for():
+    """For `default_device()`; loads torch only if it was built, or extended, for another accelerator."""
+    if not cpu_is_requested():
         capability = _cuda_compute_capability()
         if capability is not None:
             return capability >= BF16_COMPUTE_CAPABILITY
@@ -114,7 +114,7 @@ def _cpu_flags() -> set[str]:
 
 
 def _cuda_compute_capability() -> int | None:
-    """Major compute capability of the first visible GPU, asked of the driver; None without a GPU torch could use."""
+    """Major compute capability of the first visible GPU, from the driver; None without a GPU that torch can use."""
     if not _torch_is_built_for("cuda"):
         return None
     try:
@@ -138,9 +138,9 @@ def _torch_is_built_for(platform: str) -> bool:
 
 
 def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Accelerator":
-    """Accelerate, for devices, processes and trackers. Precision is ours (`autocast`), settled in one place.
+    """Accelerate, for devices, processes and trackers; precision is left to `autocast`.
 
-    tracker: `tensorboard`, `wandb` or `mlflow`, told to write below `folder`.
+    tracker: `tensorboard`, `wandb` or `mlflow`, which writes below `folder`.
     Raises RequestError for anything but data parallelism.
     """
     os.environ.setdefault(*CUBLAS_CONFIG)
@@ -149,13 +149,12 @@ def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Acce
     from accelerate import Accelerator, InitProcessGroupKwargs
     from accelerate.utils import DistributedType
 
-    patient = InitProcessGroupKwargs(timeout=TIMEOUT)
-    found = Accelerator(mixed_precision="no", log_with=tracker, project_dir=folder, kwargs_handlers=[patient])
+    timeout = InitProcessGroupKwargs(timeout=TIMEOUT)
+    found = Accelerator(mixed_precision="no", log_with=tracker, project_dir=folder, kwargs_handlers=[timeout])
     if found.distributed_type in {DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}:
         raise RequestError(
-            f"expected data-parallel processes, found {found.distributed_type.value}: "
-            "this project keeps a whole copy of the model in each process. Run `accelerate config` and choose "
-            "no FSDP, DeepSpeed or Megatron."
+            f"expected data-parallel processes, found {found.distributed_type.value}: each process "
+            "holds the whole model here. Run `accelerate config` and choose no FSDP, DeepSpeed or Megatron."
         )
     if tracker:
         found.init_trackers("bertrelay")
@@ -163,7 +162,7 @@ def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Acce
 
 
 def _prepare_tracker(tracker: str, folder: Path) -> None:
-    """Sees that the tracker is there, which Accelerate passes over in silence, and that it writes below `folder`."""
+    """Checks that the tracker is installed, which Accelerate does not, and makes it write below `folder`."""
     if importlib.util.find_spec(tracker) is None:
         raise RequestError(
             f"tracker: {tracker} is not installed; install the extra `trackers`, or leave the setting out"
@@ -198,6 +197,6 @@ def private_memory_mb() -> float | None:
 
 
 def release_memory() -> None:
-    """Has the C library give the system what is free in its heaps; it would keep each thread's most ever."""
+    """Returns free heap memory of the C library to the system; it keeps each thread's peak otherwise."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -1,9 +1,7 @@
-"""A sentence encoder's folder as sentence-transformers lays it out: what stands around the weights, read and written.
-
-Written are the keys and class paths that its versions 3 to 6 load; read are those of every version.
-"""
+"""The files of a sentence-transformers folder around the weights: read, from every version, and written, for 3 to 6."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -14,9 +12,9 @@ from pydantic import Field
 from bertrelay.errors import RequestError, shown
 from bertrelay.files import write_json
 from bertrelay.model_files import Description, Size, folder_inside, read_model_file
-from bertrelay.pooling import POOLINGS, in_folder_order
 from bertrelay.progress import log
 
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")  # in the order in which the older keys concatenate them
 TRANSFORMER_CONFIGS = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -38,13 +36,12 @@ CHAINS = [
     ["Transformer", "Pooling", "Dense", "Normalize"],
 ]
 
-
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class Dense:
-    """The projection's shape; `activation` is the path of a class of torch.nn, `folder` where its weights stand."""
+    """The projection's shape; `activation` is the path of a class of torch.nn, `folder` where its weights are."""
 
     in_features: int
     out_features: int
@@ -55,7 +52,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Texts that a model expects before a sentence, by name, and the name of the one that always stands there."""
+    """Texts that a model expects before a sentence, by name, and the name of the one used by default."""
 
     texts: dict[str, str] = field(default_factory=dict)
     default: str | None = None
@@ -73,10 +70,10 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Layout:
-    """All that a folder says about an encoder, apart from weights, network and tokenizer.
+    """All that a folder states about an encoder, apart from weights, network and tokenizer.
 
-    token_dim: size of a token vector; None where only the network's own config says it.
-    max_tokens: the longest input, special tokens included; None where only the tokenizer says it.
+    token_dim: size of a token vector; None where only the network's own config has it.
+    max_tokens: the longest input, special tokens included; None where only the tokenizer has it.
     """
 
     pooling: tuple[str, ...] = ("mean",)
@@ -149,10 +146,10 @@ class _ModelConfig(Description):
 
 
 def read_layout(folder: Path) -> Layout:
-    """What `folder` says. A plain transformers folder says nothing, and is pooled by the mean.
+    """The layout of `folder`. A plain transformers folder is pooled by the mean.
 
     Raises RequestError for modules and poolings that this project does not have, for files that are missing or not as
-    expected, and for module folders without a `modules.json`; reports those that it does not name.
+    expected, and for module folders without a `modules.json`; warns of those that it does not name.
     """
     modules = read_model_file(folder / "modules.json", list[_Module])
     if modules is None:
@@ -184,7 +181,7 @@ def read_layout(folder: Path) -> Layout:
 
 
 def _read_plain(folder: Path) -> Layout:
-    """The layout of a folder without `modules.json`, where nothing else says that there was one."""
+    """The layout of a folder without `modules.json`, unless other files show that there was one."""
     traces = [*_module_folders(folder), *(path.name for path in [folder / MODEL_CONFIG] if path.exists())]
     if traces:
         raise RequestError(
@@ -200,8 +197,8 @@ def _report_unnamed(folder: Path, modules: list[_Module]) -> None:
     unnamed = [name for name in _module_folders(folder) if name not in named]
     if unnamed:
         log(
-            f"model: warning: {folder / 'modules.json'} does not name {', '.join(unnamed)}; what stands there has no "
-            "part in the vectors. If it should, copy the folder again"
+            f"model: warning: {folder / 'modules.json'} does not name {', '.join(unnamed)}, which is ignored. If it "
+            "should not be, copy the folder again"
         )
 
 
@@ -247,12 +244,12 @@ def _read_prompts(folder: Path, model: _ModelConfig) -> Prompts:
 
 
 def _read_pooling(folder: Path, config: _PoolingConfig) -> tuple[str, ...]:
-    """The poolings in the order of their concatenation: a new list's own, or the fixed one of the old keys."""
+    """The poolings in the order of their concatenation: that of a new list, or the fixed one of the old keys."""
     modes = config.pooling_mode
     if modes is None:
         chosen = {mode: getattr(config, key) for mode, key in (OLD_POOLING_KEYS | OTHER_POOLING_KEYS).items()}
-        says_nothing = all(value is None for value in chosen.values())
-        modes = ["mean"] if says_nothing else [mode for mode, value in chosen.items() if value]
+        is_unset = all(value is None for value in chosen.values())
+        modes = ["mean"] if is_unset else [mode for mode, value in chosen.items() if value]
     modes = [modes] if isinstance(modes, str) else modes
     modes = ["mean_sqrt_len" if mode == "mean_sqrt_len_tokens" else mode for mode in modes]
     unknown = [mode for mode in modes if mode not in POOLINGS]
@@ -276,13 +273,9 @@ def _read_dense(folder: Path, path: str) -> Dense:
 
 
 def write_layout(folder: Path, layout: Layout) -> None:
-    """Writes all of `layout` under `folder`; the weights are the caller's."""
-    kinds = [
-        "Transformer",
-        "Pooling",
-        *(["Dense"] if layout.dense else []),
-        *(["Normalize"] if layout.normalize else []),
-    ]
+    """Writes all of `layout` under `folder`; weights, network and tokenizer are written by the caller."""
+    has = {"Transformer": True, "Pooling": True, "Dense": layout.dense, "Normalize": layout.normalize}
+    kinds = [kind for kind, is_there in has.items() if is_there]
     paths = ["", *(f"{index}_{kind}" for index, kind in enumerate(kinds) if index > 0)]
     for path in paths:
         (folder / path).mkdir(parents=True, exist_ok=True)
@@ -291,17 +284,23 @@ def write_layout(folder: Path, layout: Layout) -> None:
         for index, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
     write_json(folder / "modules.json", modules)
-    write_json(
-        folder / "sentence_bert_config.json", {"max_seq_length": layout.max_tokens, "do_lower_case": layout.lower_case}
-    )
+    transformer = {"max_seq_length": layout.max_tokens, "do_lower_case": layout.lower_case}
+    write_json(folder / "sentence_bert_config.json", transformer)
     write_json(folder / "1_Pooling" / "config.json", _pooling_config(layout))
     write_json(folder / MODEL_CONFIG, _model_config(layout))
     if layout.dense:
-        write_json(folder / layout.dense.folder / "config.json", _dense_config(layout.dense))
+        sizes = {"in_features": layout.dense.in_features, "out_features": layout.dense.out_features}
+        rest = {"bias": layout.dense.bias, "activation_function": layout.dense.activation}
+        write_json(folder / layout.dense.folder / "config.json", sizes | rest)
+
+
+def in_folder_order(modes: Sequence[str]) -> tuple[str, ...]:
+    """`modes` in the order of the older keys, which every version of sentence-transformers reads."""
+    return tuple(sorted(modes, key=lambda mode: POOLINGS.index(mode) if mode in POOLINGS else len(POOLINGS)))
 
 
 def _pooling_config(layout: Layout) -> dict[str, Any]:
-    """Old keys, which every version reads, unless the order of the poolings is one that only the new list can say."""
+    """Old keys, which every version reads, unless only the new list can express the order of the poolings."""
     if layout.pooling != in_folder_order(layout.pooling):
         modes = ["mean_sqrt_len_tokens" if mode == "mean_sqrt_len" else mode for mode in layout.pooling]
         return {"embedding_dimension": layout.token_dim, "pooling_mode": modes, "include_prompt": True}
@@ -316,13 +315,4 @@ def _model_config(layout: Layout) -> dict[str, Any]:
         "prompts": layout.prompts.texts,
         "default_prompt_name": layout.prompts.default,
         "similarity_fn_name": layout.similarity or "cosine",
-    }
-
-
-def _dense_config(dense: Dense) -> dict[str, Any]:
-    return {
-        "in_features": dense.in_features,
-        "out_features": dense.out_features,
-        "bias": dense.bias,
-        "activation_function": dense.activation,
     }

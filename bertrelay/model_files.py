@@ -1,12 +1,13 @@
-"""The JSON files of a model folder, which may come from anywhere: of bounded size and depth, and of the types due.
+"""The JSON files of a model folder, which may come from anywhere: bounded in size and depth, and type-checked.
 
-Every module that reads one goes through `read_model_file`, and every path that such a file names through
-`folder_inside`.
+Every such file is read by `read_model_file`, and every path that it names is checked by `folder_inside`.
 """
 
 import json
 import math
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -26,13 +27,13 @@ Content = TypeVar("Content")
 
 
 class Description(BaseModel):
-    """Base of what is expected in such a file: no coercion; keys that nobody asks for are ignored."""
+    """Base of what is expected in such a file: no coercion; other keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
 def read_model_file(path: Path, content: type[Content]) -> Content | None:
-    """What `path` holds, as `content`; None where there is no such file.
+    """The content of `path`, as `content`; None where there is no such file.
 
     Raises RequestError for a file that is no JSON, too large, too deeply nested, or of other types.
     """
@@ -55,6 +56,23 @@ def checked(content: type[Content], value: object, path: Path) -> Content:
 
 def _why(fault: Any) -> str:
     return "expected an object" if fault["type"] in ("model_type", "dict_type") else str(fault["msg"])
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps transformers' progress bars and load reports off the terminal; what matters in them is raised here."""
+    from transformers.utils import logging as transformers_logging
+
+    logging: Any = transformers_logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def folder_inside(folder: Path, path: str, source: Path) -> Path:

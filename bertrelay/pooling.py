@@ -1,18 +1,21 @@
-"""From token vectors to one vector per sentence: first token, mean, maximum, or several of them side by side."""
+"""From token vectors to one vector per sentence: first token, mean, maximum or several of them, and a projection."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from bertrelay.backbone import read_weights
 from bertrelay.errors import RequestError
+from bertrelay.layout import POOLINGS, Dense
 
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
-"""In the order in which the folders' older keys concatenate them."""
+ACTIVATIONS = ("torch.nn.modules.activation", "torch.nn.modules.linear")  # modules with the classes a folder may name
 
 
 class Pooling(nn.Module):
-    """Pools token vectors in float32, in the order of `modes`; padding on either side enters none of them."""
+    """Pools token vectors in float32, in the order of `modes`; padding on either side has no effect."""
 
     def __init__(self, modes: Sequence[str]) -> None:
         super().__init__()
@@ -20,7 +23,7 @@ class Pooling(nn.Module):
         if unknown or not modes:
             raise RequestError(f"pooling: expected one or more of {', '.join(POOLINGS)}, found {list(modes)}")
         if len(set(modes)) < len(modes):
-            raise RequestError(f"pooling: expected each way once, found {list(modes)}")
+            raise RequestError(f"pooling: expected each mode once, found {list(modes)}")
         self.modes = tuple(modes)
 
     def forward(self, token_vectors: Tensor, attention_mask: Tensor) -> Tensor:
@@ -30,18 +33,57 @@ class Pooling(nn.Module):
         return torch.cat([_pool(mode, vectors, mask) for mode in self.modes], dim=-1)
 
 
-def in_folder_order(modes: Sequence[str]) -> tuple[str, ...]:
-    """`modes` in the order that the folders' older keys, and so every version of sentence-transformers, can say."""
-    return tuple(sorted(modes, key=lambda mode: POOLINGS.index(mode) if mode in POOLINGS else len(POOLINGS)))
-
-
 def _pool(mode: str, vectors: Tensor, mask: Tensor) -> Tensor:
     if mode == "cls":
-        first = mask.int().argmax(dim=1)  # (batch,): the first real token, wherever the padding stands
+        first = mask.int().argmax(dim=1)  # (batch,): the first real token, wherever the padding is
         return vectors[torch.arange(len(vectors), device=vectors.device), first]  # (batch, dim)
     if mode == "max":
         return vectors.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(dim=1)  # (batch, dim)
-    # masked_fill, not a product: what stands in a padded place may be NaN, and 0 * NaN is NaN.
+    # masked_fill, not a product: a padded position may hold NaN, and 0 * NaN is NaN.
     total = vectors.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1)  # (batch, dim)
     count = mask.sum(dim=1, keepdim=True).to(total.dtype)  # (batch, 1)
     return total / (count if mode == "mean" else count.sqrt())
+
+
+class Projection(nn.Module):
+    """A linear map of the pooled vector, followed by an activation."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, activation: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias)
+        self.activation = nn.Identity() if activation is None else activation
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return cast(Tensor, self.activation(self.linear(vectors)))  # (batch, out_features)
+
+    @property
+    def dense(self) -> Dense:
+        """As a folder describes it."""
+        linear, activation = self.linear, type(self.activation)
+        path = f"{activation.__module__}.{activation.__qualname__}"
+        return Dense(linear.in_features, linear.out_features, linear.bias is not None, path)
+
+
+def load_projection(folder: Path, dense: Dense) -> Projection:
+    """The projection in the model's `folder`. Raises RequestError for other activations, and for unfitting weights."""
+    kind: Any = getattr(nn, dense.activation.rpartition(".")[2], None)
+    try:
+        is_activation = dense.activation.startswith("torch.nn.") and kind.__module__ in ACTIVATIONS
+        with torch.device("meta"):  # no memory for sizes that the weights do not have
+            projection = Projection(
+                dense.in_features, dense.out_features, dense.bias, kind() if is_activation else None
+            )
+    except (AttributeError, TypeError):  # no class, or one that needs arguments
+        is_activation = False
+    if not is_activation:
+        raise RequestError(
+            f"model: expected an activation of torch.nn, found {dense.activation!r} in {folder / dense.folder}"
+        )
+    weights = {name: weight.float() for name, weight in read_weights(folder / dense.folder).items()}
+    try:
+        projection.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        raise RequestError(f"model: the weights in {folder / dense.folder} do not fit its config.json") from error
+    return projection

@@ -1,8 +1,7 @@
-"""What all settings share: strict, frozen, and with values that know whether they are files, models or data sets.
+"""The base of all settings: strict, frozen, with types for values that are files, models or data sets.
 
-A value is a plain number or word, or one of the kinds below. The kinds are what a fingerprint needs to know:
-of a file the content counts and not the path, of a hub id the revision, and of a `RUN_ONLY` setting nothing.
-This room loads neither torch nor transformers, so that `plan` and `--help` stay quick.
+A fingerprint depends on these types: of a file it takes the content and not the path, of a hub id the revision, and of
+a `RUN_ONLY` setting nothing. This module loads neither torch nor transformers, so that `plan` and `--help` stay fast.
 """
 
 import importlib.util
@@ -23,9 +22,9 @@ SHOWN = 60  # characters of a value in an error
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 MAX_SEED = 2**32 - 1
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
-"""What the generators of Python, NumPy, torch and scikit-learn all take."""
+"""A seed that the generators of Python, NumPy, torch and scikit-learn all accept."""
 MaxTokens = Annotated[int, Field(ge=3, lt=2**31)]
-"""Of a sentence: two special tokens, and one of its own."""
+"""Of a sentence: two special tokens and one of its own."""
 
 AnySettings = TypeVar("AnySettings", bound="Settings")
 
@@ -38,9 +37,9 @@ RUN_ONLY = RunOnly()
 
 
 class WhenSet:
-    """Marks a setting that counts as part of the result only where it differs from its default.
+    """Marks a setting that is part of the fingerprint only where it differs from its default.
 
-    For settings that came later, whose default gives the same result as before.
+    For settings that were added later, whose default gives the same result as before.
     """
 
 
@@ -56,8 +55,8 @@ class Settings(BaseModel):
 class DataSource(Settings):
     """Base of every source of data.
 
-    sensitive: whether it holds what others must not see, text about patients for example. What is made of it is then
-        for its owner alone, and logs, errors and reports neither name nor quote its records.
+    sensitive: whether others must not see it, as with text about patients. What is made from it is then readable by
+        its owner only, and logs, errors and reports neither name nor quote its records.
     """
 
     sensitive: Annotated[bool, RUN_ONLY] = False
@@ -73,7 +72,7 @@ def names_sensitive(settings: Any) -> bool:
 
 
 def refuse_idle(settings: Settings, *keys: str, because: str) -> None:
-    """Raises ValueError for those of `keys` that are not as they come: what a user sets must have an effect."""
+    """Raises ValueError for those of `keys` that differ from their defaults: what a user sets must have an effect."""
     fields = type(settings).model_fields
     idle = [key for key in keys if getattr(settings, key) != fields[key].default]
     if idle:
@@ -81,7 +80,7 @@ def refuse_idle(settings: Settings, *keys: str, because: str) -> None:
 
 
 class Located(str):
-    """A string that remembers the folder its relative paths count from."""
+    """A string with the folder that its relative path starts from."""
 
     base: Path
 
@@ -92,16 +91,16 @@ class Located(str):
 
 
 def absolute(value: str) -> str:
-    """`value` as an absolute path, counted from where it was written, else from the working directory.
+    """`value` as an absolute path, relative to the file it was written in, else to the working directory.
 
-    Raises ValueError for one that no file can have: too long, or of a home that is not there.
+    Raises ValueError for a path that no file can have: too long, or of an unknown home.
     """
     base = value.base if isinstance(value, Located) else Path.cwd()
     try:
         path = (base / Path(value).expanduser()).resolve()
-        path.exists()  # the system says what it thinks of the name
+        path.exists()  # raises for an invalid name
     except PermissionError:
-        pass  # it is there, and whoever reads it says so
+        pass  # it exists; reading it will report the error
     except (OSError, RuntimeError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ValueError(f"expected the path of a file or folder, found {_shortened(value)!r}: {why}") from error
@@ -113,7 +112,7 @@ def _shortened(value: str) -> str:
 
 
 class _Kind(str):
-    """A string of a special kind that pydantic builds by `parse` and leaves as it is."""
+    """A string that pydantic builds by `parse` and then leaves as it is."""
 
     @classmethod
     def parse(cls, value: str) -> Self:
@@ -170,8 +169,8 @@ class HubDataset(_Kind):
 class ModelSource(_Kind):
     """Where a model comes from: a folder, `@stage/path`, `package:name/path`, or a hub id, `@revision` or not.
 
-    What exists as a folder, or is written like a path (`./x`, `../x`, `/x`, `~/x`, `a/b/c`), is one, and so is `a/b`
-    where a folder `a` stands; other words are hub ids.
+    An existing folder is one, and so is what is written like a path (`./x`, `../x`, `/x`, `~/x`, `a/b/c`) and `a/b`
+    where a folder `a` exists; everything else is a hub id.
     """
 
     @classmethod
@@ -203,11 +202,11 @@ class ModelSource(_Kind):
 
 
 Source = InputFile | HubDataset | ModelSource
-"""A value whose content lies elsewhere: in a file, a folder, another stage or on the hub."""
+"""A value whose content is elsewhere: in a file, a folder, another stage or on the hub."""
 
 
 def _is_path(value: str) -> bool:
-    """Whether a folder is meant; one that is pinned like `owner/name@main` is only where it stands."""
+    """Whether a folder is meant; `owner/name@main` only is where such a folder exists."""
     if not value or "://" in value:
         return False
     if value.startswith(("/", "./", "../", "~")) or value.count("/") > 1:
@@ -217,7 +216,7 @@ def _is_path(value: str) -> bool:
 
 
 def no_model_folder(folder: Path) -> str:
-    """What to say of a model folder that is not there: the nearest one, or how a model of the hub is written."""
+    """The error for a missing model folder: with the nearest one, or how to write a hub id."""
     missing = folder
     while not missing.parent.is_dir():
         missing = missing.parent
@@ -227,7 +226,7 @@ def no_model_folder(folder: Path) -> str:
     near = get_close_matches(missing.name, beside, n=1)
     if near:
         hint = f"did you mean {missing.parent / near[0]}?"
-    elif missing == folder:  # where its parent stands, `owner/name` is a path
+    elif missing == folder:  # where its parent exists, `owner/name` is a path
         hint = f"check the path; for a model of the hub write {folder.parent.name}/{folder.name}@main"
     else:
         hint = "check the path"
@@ -301,12 +300,12 @@ def with_sources(settings: AnySettings, replace: Callable[[str, Source], str]) -
 
 
 def is_auto_precision(key: str, value: object) -> bool:
-    """Whether a setting, by its key as in `leaves`, leaves the precision to the machine."""
+    """Whether a setting, by its key as in `leaves`, is a precision of `auto`."""
     return key.rpartition(".")[2] == "precision" and value == "auto"
 
 
 def with_precision(settings: AnySettings, precision: str) -> AnySettings:
-    """`settings` with `precision` wherever they leave it to the machine."""
+    """`settings` with `precision` in place of `auto`."""
 
     def walk(key: str, value: Any) -> Any:
         if isinstance(value, Settings):

@@ -14,19 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import (
-    load_backbone,
-    load_network,
-    load_tokenizer,
-    model_folder,
-    position_limit,
-    refuse_missing,
-    save_backbone,
-    save_tokenizer,
-)
+from bertrelay.backbone import load_backbone, load_network, model_folder, position_limit, refuse_missing, save_backbone
 from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
 from bertrelay.errors import RequestError
 from bertrelay.layout import read_layout
+from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.pretraining.vocabulary import check_vocabulary
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]

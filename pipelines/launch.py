@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError
-from bertrelay.hardware import cpu_is_asked_for
+from bertrelay.hardware import cpu_is_requested
 from bertrelay.progress import log
 from bertrelay.signals import on_stop_signal
 
@@ -93,7 +93,7 @@ def worker_environments(processes: int) -> list[dict[str, str]]:
 
 def _has_gpus(processes: int) -> bool:
     """Whether the workers take a GPU each. Raises RequestError when there are some, but too few."""
-    gpus = 0 if cpu_is_asked_for() else gpu_count()
+    gpus = 0 if cpu_is_requested() else gpu_count()
     if 0 < gpus < processes:
         raise RequestError(
             f"--processes {processes}: expected a GPU for each process, found {gpus}. "

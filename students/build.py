@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
-from bertrelay.backbone import start_positions
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import default_device
+from bertrelay.new_encoder import WORD_START, start_positions, train_unigram
+from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.vocabulary import WORD_START, train_unigram
 from students.metrics import before_and_after, counts
 from students.parallel.corpus import ParallelCorpus
 from students.settings import DistillSettings, TeacherCopy

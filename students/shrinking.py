@@ -21,9 +21,10 @@ from torch import nn
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.sentences import each_text, text_column
 from bertrelay.data.tables import Table
-from bertrelay.encoder import Projection, SentenceEncoder, as_encoder
+from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise
+from bertrelay.pooling import Projection
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from students.build import keep_layers

@@ -21,12 +21,13 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from bertrelay.backbone import as_fast, unused_positions
+from bertrelay.backbone import unused_positions
 from bertrelay.data.sentences import each_text
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.progress import log, progress
+from bertrelay.tokenizer import as_fast
 
 Document = dict[str, Any]
 """The rules of a tokenizer, as tokenizer.json holds them."""

@@ -17,18 +17,13 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import (
-    check_max_tokens,
     load_backbone,
     load_network,
-    load_tokenizer,
     model_folder,
-    pad_id_of,
     position_limit,
     read_network_config,
     refuse_missing,
     save_backbone,
-    save_tokenizer,
-    warn_of_special_tokens,
 )
 from bertrelay.cpu_kernels import use_cpu_kernels, using
 from bertrelay.data.sentences import each_pair, texts_of
@@ -37,6 +32,7 @@ from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
 from bertrelay.layout import read_layout
 from bertrelay.progress import Bar, progress
+from bertrelay.tokenizer import check_max_tokens, load_tokenizer, pad_id_of, save_tokenizer, warn_of_special_tokens
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import BertModel
 
-from bertrelay.backbone import bert_config, start_positions
 from bertrelay.data.records import Rejects
 from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.distributed import wait_for_all
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import share, spearman
 from bertrelay.files import read_json, write_json
+from bertrelay.new_encoder import bert_config, start_positions, train_wordpiece
+from bertrelay.pooling import Projection
 from bertrelay.settings import AnySettings
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from bertrelay.training.settings import TrainingSettings
-from bertrelay.vocabulary import train_wordpiece
 from teachers.data import Examples, read_examples
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 from teachers.objectives import Teacher, cosine_loss, save_head, softmax_loss, start_head, triplet_loss

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from bertrelay.encoder import SentenceEncoder
+from bertrelay.new_encoder import train_unigram, train_wordpiece
 from bertrelay.stage import StageContext
-from bertrelay.vocabulary import train_unigram, train_wordpiece
 
 LIKE_ROBERTA = ("roberta", "xlm-roberta", "mpnet")
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.pooling import Projection
 from domain.biomedical.ner import model as entities
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.qa import model as answers

@@ -18,8 +18,8 @@ from bertrelay.progress import Bar
 Vectors = NDArray[np.float32]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
-# Equal vectors in different columns of a matrix product may differ in their last bits. Cosines closer than this are
-# a tie, or the winner among equal sentences would be up to the blocking and the processor.
+# Equal vectors in different columns of a matrix product may differ in their last bits. Cosines closer than this are a
+# tie, or the winner among equal sentences would depend on the blocking and the processor.
 ROUNDING = 1e-6
 DIGITS = 12  # of a cosine in float64: beyond them equal vectors differ
 COMPARED_AT_ONCE = 4096  # pairs
@@ -27,10 +27,10 @@ CELLS_AT_ONCE = 8_000_000  # of a similarity matrix
 
 
 def numbers(vectors: Vectors) -> Vectors:
-    """`vectors` in float32. Raises RequestError for what holds no numbers, sentences for example."""
+    """`vectors` in float32. Raises RequestError for what holds no numbers, such as sentences."""
     try:
         return np.asarray(vectors, dtype=np.float32)
-    except (TypeError, ValueError):  # whose words are those of a sentence
+    except (TypeError, ValueError):  # their messages quote the sentence
         raise RequestError(f"expected vectors (n, dim), found no numbers in {type(vectors).__name__}") from None
 
 
@@ -67,7 +67,7 @@ def matrix(first: Vectors, second: Vectors, metric: Metric = "cosine", block: in
 
 
 def nearest(queries: Vectors, corpus: Vectors, block: int = 1024) -> NDArray[np.int64]:
-    """Row number (n,) in `corpus` (m, dim) of the largest cosine for each of `queries` (n, dim); of a tie, the lowest.
+    """Row (n,) of `corpus` (m, dim) with the largest cosine for each of `queries` (n, dim); the lowest on a tie.
 
     Holds one (block, block) matrix at a time, never (n, m), so both may be memory-mapped files.
     Raises RequestError when the corpus is empty.
@@ -109,8 +109,8 @@ def closest_pair(vectors: Vectors, block: int = 1024) -> ClosePair:
 def closest_pairs(vectors: Vectors, k: int, block: int = 1024) -> list[ClosePair]:
     """The `k` pairs of rows of `vectors` (n, dim) with the largest cosines, best first; of a tie, the lowest rows.
 
-    Exact: all n(n − 1)/2 pairs are looked at in float32, and what may be among the best is compared in float64. Holds
-    one (block, block) matrix at a time, so `vectors` may be a memory-mapped file. Fewer than `k` where there are fewer.
+    Exact: all n(n − 1)/2 pairs are computed in float32, and what may be among the best again in float64. Holds one
+    (block, block) matrix at a time, so `vectors` may be a memory-mapped file. Fewer than `k` where there are fewer.
     Raises RequestError when there are no two vectors, or `k` is less than 1.
     """
     if len(vectors) < 2 or k < 1:
@@ -128,7 +128,7 @@ def closest_pairs(vectors: Vectors, k: int, block: int = 1024) -> list[ClosePair
 
 
 def _largest(cosines: Vectors, k: int, least: float) -> NDArray[np.int64]:
-    """Row and column (places, 2) of what may be among the `k` largest, and above `least`, but for rounding."""
+    """Row and column (places, 2) of what may be among the `k` largest and above `least`, up to rounding."""
     places: NDArray[np.int64] = np.argwhere(cosines > least - ROUNDING)
     if len(places) > k:
         values = cosines[tuple(places.T)]  # (places,)
@@ -172,7 +172,7 @@ _MATRIX: dict[Metric, Callable[[Vectors, Vectors], NDArray[np.floating]]] = {
 
 
 class Compared(NamedTuple):
-    """Sentences and their similarity: (first,) each with the one beside it, or (first, second) all with all."""
+    """Sentences and their similarity: (first,) pairwise, or (first, second) all with all."""
 
     first: Sequence[str]
     second: Sequence[str]
@@ -205,10 +205,10 @@ def compare_pairs(
 
     for vectors in encode_blocks(encoder, texts(), precision, batch_tokens, prompt_name, bar):
         first, second = waiting.popleft()
-        sides = vectors[: len(first)], vectors[len(first) :]
-        for side in sides:
-            check_finite(encoder, side, lambda row: f"pair {row + 1:,}", done)
-        yield Compared(first, second, pairwise(*sides, metric))
+        halves = vectors[: len(first)], vectors[len(first) :]
+        for half in halves:
+            check_finite(encoder, half, lambda row: f"pair {row + 1:,}", done)
+        yield Compared(first, second, pairwise(*halves, metric))
         done += len(first)
 
 
@@ -223,7 +223,7 @@ def compare_all(
     batch_tokens: int | None = None,
     progress: bool = False,
 ) -> Iterator[Compared]:
-    """The similarity of every sentence of `first` to every one of `second`, or of `first` itself, some rows at a time.
+    """The similarity of all sentences of `first` with all of `second`, or of `first` itself, some rows at a time.
 
     Holds the vectors of all sentences, and of the matrix no more than these rows.
     Raises RequestError for an unknown metric or no sentences, and WorkError for a vector that is not finite.
@@ -231,9 +231,9 @@ def compare_all(
     check_choice("metric", metric, METRICS)
     first = texts_of(first, "compare_all")
     second = None if second is None else texts_of(second, "compare_all")
-    counts = [len(side) for side in (first, second) if side is not None]
+    counts = [len(texts) for texts in (first, second) if texts is not None]
     if 0 in counts:
-        raise RequestError(f"compare_all: expected sentences on each side, found {' and '.join(map(str, counts))}")
+        raise RequestError(f"compare_all: expected sentences in each list, found {' and '.join(map(str, counts))}")
     vectors = encode(
         encoder,
         [*first, *(second or [])],
@@ -243,8 +243,8 @@ def compare_all(
         progress=progress,
     )
     rows, columns = vectors[: len(first)], vectors[len(first) :] if second is not None else vectors
-    check_finite(encoder, rows, lambda row: f"sentence {row + 1:,} of the first side")
-    check_finite(encoder, columns, lambda row: f"sentence {row + 1:,} of the second side")
+    check_finite(encoder, rows, lambda row: f"sentence {row + 1:,} of the first list")
+    check_finite(encoder, columns, lambda row: f"sentence {row + 1:,} of the second list")
     step = max(1, CELLS_AT_ONCE // len(columns))
     for start in range(0, len(rows), step):
         found = matrix(rows[start : start + step], columns, metric)  # (rows, columns)

@@ -12,11 +12,12 @@ from typing import Any, Literal, cast
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import model_folder, pad_id_of
+from bertrelay.backbone import model_folder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
 from bertrelay.model_files import read_model_file
 from bertrelay.pooling import Pooling
+from bertrelay.tokenizer import pad_id_of
 from domain.clinical.outcomes import Kind, OutcomeModelSettings, OutcomeName, PoolingName
 from domain.heads import Head, HeadNetwork, check_positions, save_network
 

@@ -11,25 +11,15 @@ from torch import Tensor, float32, nn, promote_types
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForPreTraining, BertForPreTraining, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import (
-    as_fast,
-    bert_config,
-    load_network,
-    load_tokenizer,
-    model_folder,
-    position_limit,
-    refuse_missing,
-    save_backbone,
-    save_tokenizer,
-    start_positions,
-)
+from bertrelay.backbone import load_network, model_folder, position_limit, refuse_missing, save_backbone
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
 from bertrelay.layout import read_layout
+from bertrelay.new_encoder import bert_config, start_positions, train_wordpiece
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
-from bertrelay.vocabulary import train_wordpiece
+from bertrelay.tokenizer import as_fast, load_tokenizer, save_tokenizer
 from domain.pretraining.documents import TextDocument
 from domain.pretraining.readers import files_of, read_all
 from domain.pretraining.settings import Objective, PretrainSettings

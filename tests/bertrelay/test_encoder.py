@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, GPT2Config, PreTrainedTokenizerFast, T5Config
 
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, Stopped
+from bertrelay.pooling import Projection
 
 ARCHITECTURES = ["bert", "albert", "distilbert", "roberta", "xlm-roberta", "mpnet"]
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -154,7 +155,7 @@ def test_a_cut_off_weights_file_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "loads", ["bertrelay.backbone.AutoModel.from_pretrained", "bertrelay.backbone.Tokenizer.from_file"]
+    "loads", ["bertrelay.backbone.AutoModel.from_pretrained", "bertrelay.tokenizer.Tokenizer.from_buffer"]
 )
 def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(
     folder: Path, loads: str, monkeypatch: pytest.MonkeyPatch

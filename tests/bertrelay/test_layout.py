@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.layout import Prompts
-from bertrelay.pooling import Pooling
+from bertrelay.pooling import Pooling, Projection
 
 MakeEncoder = Callable[..., SentenceEncoder]
 

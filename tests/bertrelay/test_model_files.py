@@ -14,9 +14,11 @@ from safetensors.torch import load_file, save_file
 from transformers import BertForPreTraining, BertForTokenClassification
 
 from bertrelay import backbone
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay import tokenizer as tokenizers
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.model_files import MAX_BYTES, folder_inside, read_model_file
+from bertrelay.pooling import Projection
 from bertrelay.settings import ModelSource
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -167,7 +169,7 @@ def test_a_package_path_may_not_leave_its_package(source: str) -> None:
 
 
 def test_a_package_path_inside_its_package_is_found() -> None:
-    assert Path(ModelSource.parse("package:bertrelay/fonts")) == Path(backbone.__file__).parent / "fonts"
+    assert Path(ModelSource.parse("package:bertrelay/data")) == Path(backbone.__file__).parent / "data"
 
 
 # Malformed files
@@ -253,11 +255,11 @@ def test_a_padding_token_has_an_embedding_or_is_the_networks(folder: Path) -> No
     network, tokenizer = encoder.backbone, encoder.tokenizer
     tokenizer.pad_token = None
     network.config.pad_token_id = 3
-    assert backbone.pad_id_of(network, tokenizer) == 3
+    assert tokenizers.pad_id_of(network, tokenizer) == 3
     tokenizer.add_tokens([f"new{number}" for number in range(network.config.vocab_size)])
     tokenizer.pad_token = f"new{network.config.vocab_size - 1}"
     with pytest.raises(RequestError, match="expected a padding token among"):
-        backbone.pad_id_of(network, tokenizer)
+        tokenizers.pad_id_of(network, tokenizer)
 
 
 def test_a_template_without_a_special_token_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,9 +270,9 @@ def test_a_template_without_a_special_token_is_reported(folder: Path, capsys: py
         rules["post_processor"][template].pop(0)
         (folder / "tokenizer.json").write_text(json.dumps(rules))
         tokenizer = SentenceEncoder.load(folder).tokenizer
-        assert ("puts no [CLS] into a text;" in capsys.readouterr().err) == is_said
-    backbone.warn_of_special_tokens(tokenizer, pairs=True)
-    assert "puts no [CLS] into a pair of texts;" in capsys.readouterr().err
+        assert ("adds no [CLS] to a text;" in capsys.readouterr().err) == is_said
+    tokenizers.warn_of_special_tokens(tokenizer, pairs=True)
+    assert "adds no [CLS] to a pair of texts;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [RecursionError, KeyError])
@@ -280,7 +282,7 @@ def test_whatever_breaks_of_a_tokenizer_is_a_clear_error(
     def breaks(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(backbone, "as_fast", breaks)
+    monkeypatch.setattr(tokenizers, "as_fast", breaks)
     with pytest.raises(RequestError, match=rf"expected a tokenizer in .*\({error.__name__}\)"):
         SentenceEncoder.load(folder)
 

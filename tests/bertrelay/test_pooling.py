@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from bertrelay.errors import RequestError
-from bertrelay.pooling import POOLINGS, Pooling, in_folder_order
+from bertrelay.layout import POOLINGS, in_folder_order
+from bertrelay.pooling import Pooling
 
 LENGTHS = [5, 1, 7, 3]
 TOKENS, DIM = 7, 6

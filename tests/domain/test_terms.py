@@ -11,13 +11,14 @@ import torch
 from scipy import stats
 from transformers import AutoModel, BertForSequenceClassification
 
-from bertrelay.backbone import load_tokenizer, save_backbone, save_tokenizer
+from bertrelay.backbone import save_backbone
 from bertrelay.data.records import Rejects
 from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.plots import PIXELS_PER_INCH, POINTS, Label, Mark, font_families, missing_scripts
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
+from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
 from domain.terms.picture import (
     COLOURS,

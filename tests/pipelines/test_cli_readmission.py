@@ -36,7 +36,8 @@ def model(tmp_path_factory):
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    from bertrelay.backbone import save_backbone, save_tokenizer
+    from bertrelay.backbone import save_backbone
+    from bertrelay.tokenizer import save_tokenizer
     from domain.clinical.classifier import save_model, start_model
     from domain.clinical.outcomes import OutcomeModelSettings
 

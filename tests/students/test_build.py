@@ -12,8 +12,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
+from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
 from students import build as room
 from students.build import copy_of, keep_layers, set_dropout, start_student

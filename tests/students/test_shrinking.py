@@ -10,8 +10,9 @@ import pytest
 from scipy.stats import spearmanr
 from torch import nn
 
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
 from students import shrinking as figures
 from students.settings import ShrinkSettings

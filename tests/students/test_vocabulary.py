@@ -11,9 +11,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
+from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
 from students import vocabulary as room
 from students.build import Start, start_student

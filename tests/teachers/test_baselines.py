@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
+from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
 from teachers.baselines.encoders import encode_of, finite, tfidf
 from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder

@@ -16,9 +16,10 @@ import torch
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.tokens import Tokens, tokens_of
-from bertrelay.encoder import Projection, SentenceEncoder
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.layout import Prompts
+from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import micro_batches
 from teachers.data import Examples, read_examples

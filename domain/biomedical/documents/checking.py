@@ -296,8 +296,9 @@ def _subwords(surveys: Surveys, limit: int) -> Finding:
 
 def subword_counter(model: str) -> tuple[CountSubwords, int]:
     """What counts the subwords of sentences with a model's tokenizer, and how many the model reads at once."""
-    from bertrelay.backbone import load_tokenizer, model_folder, read_network_config
+    from bertrelay.backbone import model_folder, read_network_config
     from bertrelay.layout import read_layout
+    from bertrelay.tokenizer import load_tokenizer
     from domain.biomedical.ner.model import SPECIALS, WordSplitter
 
     folder = model_folder(model)

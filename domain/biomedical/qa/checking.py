@@ -135,8 +135,9 @@ class SubwordCounts:
     @classmethod
     def of(cls, model: str) -> "SubwordCounts":
         """Of a model folder or hub id; only its tokenizer and configuration are read."""
-        from bertrelay.backbone import load_tokenizer, model_folder, read_network_config
+        from bertrelay.backbone import model_folder, read_network_config
         from bertrelay.layout import read_layout
+        from bertrelay.tokenizer import load_tokenizer
         from domain.biomedical.qa.model import MAX_TOKENS, default_stride
         from domain.biomedical.qa.subwords import PairSplitter
 

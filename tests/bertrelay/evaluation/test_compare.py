@@ -55,7 +55,7 @@ def test_a_prompt_stands_before_both_sentences(make_encoder):
     [([], None, "found 0$"), (["a"], [], "found 1 and 0$"), ([], ["a", "b"], "found 0 and 2$")],
 )
 def test_a_side_without_sentences_is_refused(make_encoder, first, second, told):
-    with pytest.raises(RequestError, match=f"compare_all: expected sentences on each side, {told}"):
+    with pytest.raises(RequestError, match=f"compare_all: expected sentences in each list, {told}"):
         list(compare_all(make_encoder(), first, second))
 
 
@@ -82,7 +82,7 @@ def test_a_vector_that_is_not_finite_is_told_with_the_model_and_the_place(make_e
     pairs = [("A dog runs.", "A dog runs.")] * 4 + [("A dog runs.", "Rain.")]
     with pytest.raises(WorkError, match=r"spoilt gives a vector that is not finite for pair 5\. .*precision fp32"):
         list(compare_pairs(encoder, pairs, precision="fp32"))
-    with pytest.raises(WorkError, match="not finite for sentence 2 of the second side"):
+    with pytest.raises(WorkError, match="not finite for sentence 2 of the second list"):
         list(compare_all(encoder, ["A dog runs."], ["A dog runs.", "Rain."], precision="fp32"))
 
 

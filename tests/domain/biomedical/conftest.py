@@ -10,10 +10,11 @@ import pytest
 import torch
 from transformers import BertModel
 
-from bertrelay.backbone import bert_config, save_backbone, save_tokenizer
+from bertrelay.backbone import save_backbone
 from bertrelay.encoder_settings import NewEncoder
+from bertrelay.new_encoder import bert_config, train_wordpiece
 from bertrelay.stage import StageContext
-from bertrelay.vocabulary import train_wordpiece
+from bertrelay.tokenizer import save_tokenizer
 
 sys.path.append(str(Path(__file__).parent))  # asked_texts and real_files are imported by name
 

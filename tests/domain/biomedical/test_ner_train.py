@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
-from bertrelay.backbone import load_tokenizer
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.settings import leaves
 from bertrelay.stage import StageContext
+from bertrelay.tokenizer import load_tokenizer
 from bertrelay.training.loop import Training
 from domain.biomedical.ner import evaluate as evaluation
 from domain.biomedical.ner import train as training

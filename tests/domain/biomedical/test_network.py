@@ -15,8 +15,8 @@ from transformers import (
     BertModel,
 )
 
-from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
+from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.model import EntityModel, WordSplitter, load_model, save_model, start_model
 

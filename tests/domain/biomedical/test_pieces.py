@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertrelay.backbone import load_tokenizer
 from bertrelay.errors import RequestError
+from bertrelay.tokenizer import load_tokenizer
 from domain.biomedical.ner.model import WordSplitter, owned_words
 
 SENTENCES = [["the", "patient", "angina", "pectoris"], [], ["\x01", "fluxyz", "of"], ["gout"]]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaConfig, RobertaForQuestionAnswering
 
-from bertrelay.backbone import load_tokenizer, save_tokenizer
 from bertrelay.errors import RequestError
-from bertrelay.vocabulary import train_unigram
+from bertrelay.new_encoder import train_unigram
+from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.biomedical.qa.answerer import QuestionInput, find_answers
 from domain.biomedical.qa.model import HEAD, AnswerModel, load_model, save_model, start_model
 from domain.biomedical.qa.subwords import PairSplitter

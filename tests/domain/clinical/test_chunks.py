@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
-from bertrelay.vocabulary import train_wordpiece
+from bertrelay.new_encoder import train_wordpiece
 from domain.clinical.chunks import Chunker
 from domain.clinical.outcomes import ChunkSettings
 from domain.sentences import sentence_spans

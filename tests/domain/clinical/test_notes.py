@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
+from bertrelay.new_encoder import train_wordpiece
 from bertrelay.settings import InputFile
 from bertrelay.stage import StageContext
-from bertrelay.vocabulary import train_wordpiece
 from domain.clinical import cleaning, mimic, notes
 from domain.clinical.note_filter import (
     AFTER_DISCHARGE,

@@ -13,7 +13,7 @@ import pytest
 from marked_tables import MARK, Rows, cell, packed, tables, write
 from transformers import BertConfig, BertForPreTraining
 
-from bertrelay.vocabulary import train_wordpiece
+from bertrelay.new_encoder import train_wordpiece
 from pipelines.cli import _exit_code
 
 OUTPUTS = {".parquet", ".arrow"}

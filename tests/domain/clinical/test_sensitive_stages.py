@@ -23,8 +23,8 @@ from noted_patients import stays, write_early_stays, write_stays
 from transformers import BertConfig, BertForPreTraining
 
 from bertrelay.errors import RequestError
+from bertrelay.new_encoder import train_wordpiece
 from bertrelay.stage import Stage
-from bertrelay.vocabulary import train_wordpiece
 from pipelines.cli import _exit_code
 
 WITH_TEXT = {

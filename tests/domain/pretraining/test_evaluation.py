@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertrelay.vocabulary import train_wordpiece
+from bertrelay.new_encoder import train_wordpiece
 from domain.pretraining.items import Text, draw_pairs, pack
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings

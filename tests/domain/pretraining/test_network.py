@@ -19,10 +19,10 @@ from transformers import (
 )
 from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
-from bertrelay.backbone import save_tokenizer
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.vocabulary import train_unigram, train_wordpiece
+from bertrelay.new_encoder import train_unigram, train_wordpiece
+from bertrelay.tokenizer import save_tokenizer
 from domain.pretraining.items import Text
 from domain.pretraining.network import Pretraining, losses, save_network, start_network
 from domain.pretraining.sequences import Sequences

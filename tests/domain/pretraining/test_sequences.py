@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bertrelay.errors import RequestError
-from bertrelay.vocabulary import train_unigram, train_wordpiece
+from bertrelay.new_encoder import train_unigram, train_wordpiece
 from domain.pretraining.items import Text, draw_pairs, pack
 from domain.pretraining.network import with_new_tokens
 from domain.pretraining.sequences import Sequences

@@ -6,7 +6,7 @@ from tokenizers import ByteLevelBPETokenizer, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
-from bertrelay.vocabulary import train_unigram, train_wordpiece
+from bertrelay.new_encoder import train_unigram, train_wordpiece
 from domain.pretraining.vocabulary import WordStarts, before_sentences, check_vocabulary, plain_rules
 
 TEXTS = [

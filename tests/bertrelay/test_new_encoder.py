@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
-from bertrelay.vocabulary import BERT_SPECIALS, train_unigram, train_wordpiece
+from bertrelay.new_encoder import BERT_SPECIALS, train_unigram, train_wordpiece
 
 WORDS = [
     *("the", "dog", "cat", "runs", "garden", "playing", "children", "woman", "ball", "don't", "3.14", "[x]", "—", "€5"),
@@ -39,7 +39,7 @@ def test_every_training_gives_the_same_vocabulary(tmp_path):
     """Whatever the hash seed; from the same corpus, read as a stream."""
     (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
     code = (
-        "import json, hashlib; from bertrelay.vocabulary import *; texts = json.load(open('texts.json'));"
+        "import json, hashlib; from bertrelay.new_encoder import *; texts = json.load(open('texts.json'));"
         "print([hashlib.sha256(train(iter(texts), 260, 64).backend_tokenizer.to_str().encode()).hexdigest()"
         " for train in (train_wordpiece, train_unigram)])"
     )
@@ -93,7 +93,7 @@ def test_a_corpus_too_small_for_the_size_gives_what_it_has(kind):
 
 def test_no_text_is_refused(kind):
     for texts in ([], ["", ""]):
-        with pytest.raises(RequestError, match="expected text to learn a vocabulary from"):
+        with pytest.raises(RequestError, match="expected text to train a vocabulary on"):
             TRAINERS[kind](texts, 100, 64)
 
 

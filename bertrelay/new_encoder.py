@@ -1,7 +1,7 @@
-"""Vocabularies learnt from a corpus: WordPiece as BERT has it, unigram pieces as XLM-R has them.
+"""New encoders: a vocabulary trained on a corpus (WordPiece as BERT's, unigram as XLM-R's) and random weights.
 
-SentencePiece learns the pieces, because it gives the same ones for the same corpus every time (the trainers of
-`tokenizers` walk through hash maps in random order); `tokenizers` then cuts text with them.
+SentencePiece trains the pieces, because it gives the same ones for the same corpus every time (the trainers of
+`tokenizers` iterate over hash maps in random order); `tokenizers` then splits text with them.
 """
 
 import io
@@ -10,26 +10,31 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import sentencepiece
+import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from bertrelay.backbone import position_table, unused_positions
+from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
 
 BERT_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 XLMR_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]  # ids 0 to 3, as XLM-R has them; <mask> comes last
 WORD_START = "▁"
-LONGEST_TEXT = 2**24  # bytes; SentencePiece learns nothing from a longer one
-THREADS = 2  # part of the result's last digits, so it does not follow the machine
+LONGEST_TEXT = 2**24  # bytes; SentencePiece skips longer ones
+THREADS = 2  # changes the last digits of the result, so it is the same on every machine
 
 
 def train_wordpiece(
     texts: Iterable[str], size: int, max_tokens: int, lowercase: bool = True
 ) -> PreTrainedTokenizerFast:
-    """A BERT tokenizer whose WordPiece vocabulary of at most `size` pieces is learnt by byte-pair merges."""
+    """A BERT tokenizer whose WordPiece vocabulary of at most `size` pieces is trained by byte-pair merges."""
     bare = _bert_shaped(models.WordPiece(unk_token="[UNK]"), lowercase)
-    learnt = _learn((" ".join(_bert_words(bare, text)) for text in texts), size - len(BERT_SPECIALS), "bpe")
-    pieces = [piece[1:] if piece.startswith(WORD_START) else f"##{piece}" for piece, _ in learnt if piece != WORD_START]
+    trained = _train((" ".join(_bert_words(bare, text)) for text in texts), size - len(BERT_SPECIALS), "bpe")
+    pieces = [
+        piece[1:] if piece.startswith(WORD_START) else f"##{piece}" for piece, _ in trained if piece != WORD_START
+    ]
     characters = sorted({piece for piece in pieces if len(piece.removeprefix("##")) == 1})
     starts = [piece.removeprefix("##") for piece in characters]  # any character may begin a word
     ordered = dict.fromkeys([*BERT_SPECIALS, *starts, *characters, *pieces])
@@ -47,10 +52,10 @@ def train_wordpiece(
 
 
 def train_unigram(texts: Iterable[str], size: int, max_tokens: int) -> PreTrainedTokenizerFast:
-    """An XLM-R tokenizer whose unigram vocabulary of at most `size` pieces is learnt from `texts`."""
+    """An XLM-R tokenizer whose unigram vocabulary of at most `size` pieces is trained on `texts`."""
     normalizer = _xlmr_shaped(models.Unigram()).normalizer
-    learnt = _learn((normalizer.normalize_str(text) for text in texts), size - len(XLMR_SPECIALS) - 1, "unigram")
-    pieces = [*((piece, 0.0) for piece in XLMR_SPECIALS), *learnt, ("<mask>", 0.0)]
+    trained = _train((normalizer.normalize_str(text) for text in texts), size - len(XLMR_SPECIALS) - 1, "unigram")
+    pieces = [*((piece, 0.0) for piece in XLMR_SPECIALS), *trained, ("<mask>", 0.0)]
     tokenizer = _xlmr_shaped(models.Unigram(pieces, unk_id=XLMR_SPECIALS.index("<unk>")))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>",
@@ -70,14 +75,51 @@ def train_unigram(texts: Iterable[str], size: int, max_tokens: int) -> PreTraine
     )
 
 
-def _learn(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]]:
+def bert_config(size: NewEncoder, tokenizer: PreTrainedTokenizerFast) -> BertConfig:
+    """A BERT of this size for the tokenizer's vocabulary."""
+    return BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=size.dim,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=size.feed_forward or 4 * size.dim,
+        max_position_embeddings=size.max_tokens,
+        hidden_dropout_prob=size.dropout,
+        attention_probs_dropout_prob=size.dropout,
+        pad_token_id=tokenizer.pad_token_id,
+        initializer_range=_initializer_range(size.dim),
+    )
+
+
+def _initializer_range(dim: int) -> float:
+    """The standard deviation of new weights: BERT's 0.02 at BERT's 768 dimensions, so that the sums in a layer stay as
+    large in a narrow network, whose attention otherwise takes far longer to train.
+    """
+    return float(0.02 * (768 / dim) ** 0.5)
+
+
+def start_positions(network: PreTrainedModel, size: NewEncoder) -> None:
+    """Initializes the position embeddings of a new network as `size` asks, in the range of its other weights."""
+    table = position_table(network)
+    if size.positions is None or table is None:
+        return
+    first, dim = unused_positions(network), table.embedding_dim
+    places = torch.arange(table.num_embeddings - first)
+    rates = 10_000.0 ** -(torch.arange(0, dim, 2) / dim)
+    angles = places[:, None] * rates  # (positions, pairs of dimensions)
+    sinusoids = torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[:, :dim]  # (positions, dim)
+    with torch.no_grad():
+        table.weight[first:] = sinusoids * (network.config.initializer_range * 2**0.5)
+
+
+def _train(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]]:
     """Pieces and their scores, best first. A corpus too small for `size` pieces gives fewer."""
     texts = (text for text in texts if text)
     first = next(texts, None)
     if first is None:
-        raise RequestError("expected text to learn a vocabulary from, found none")
+        raise RequestError("expected text to train a vocabulary on, found none")
     model = io.BytesIO()
-    with _errors_of_its_own(itertools.chain([first], texts)) as sentences:
+    with _errors_of(itertools.chain([first], texts)) as sentences:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=sentences,
             model_writer=model,
@@ -97,8 +139,8 @@ def _learn(texts: Iterator[str], size: int, kind: str) -> list[tuple[str, float]
 
 
 @contextmanager
-def _errors_of_its_own(texts: Iterable[str]) -> Iterator[Iterator[str]]:
-    """`texts`; what reading them raises is raised on leaving, in place of SentencePiece's RuntimeError about it."""
+def _errors_of(texts: Iterable[str]) -> Iterator[Iterator[str]]:
+    """`texts`; an error of reading them is raised on exit, in place of SentencePiece's RuntimeError about it."""
     raised: list[BaseException] = []
 
     def watched() -> Iterator[str]:
