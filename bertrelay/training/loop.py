@@ -23,9 +23,9 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
-from bertrelay import hardware
 from bertrelay.distributed import ProcessGroup, check_shared
 from bertrelay.errors import RequestError, Stopped, WorkError
+from bertrelay.hardware import accelerator, autocast, resolve_precision
 from bertrelay.progress import Bar, log, progress
 from bertrelay.signals import STOPPING, deferred_stop_signals
 from bertrelay.stage import Metrics
@@ -162,9 +162,9 @@ class Training:
         self.task, self.settings, self.work = task, settings, work
         if torch.are_deterministic_algorithms_enabled() != settings.deterministic:  # setting it loads the compiler
             torch.use_deterministic_algorithms(settings.deterministic)
-        self.accelerator = hardware.accelerator(settings.tracker, folder)
+        self.accelerator = accelerator(settings.tracker, folder)
         self.device = self.accelerator.device
-        self.precision = hardware.resolve_precision(settings.precision, self.device)
+        self.precision = resolve_precision(settings.precision, self.device)
         self.rank, self.processes = self.accelerator.process_index, self.accelerator.num_processes
         check_shared(work, ProcessGroup(self.rank, self.processes))  # all of them read its checkpoints
         task.model.to(self.device).train()
@@ -247,7 +247,7 @@ class Training:
             is_last = index == len(own.micro_batches) - 1
             torch.manual_seed(_mixed(self.settings.seed, self.state.step, self.rank, index))
             with nullcontext() if is_last else self.accelerator.no_sync(self.model):
-                with hardware.autocast(self.device, self.precision):
+                with autocast(self.device, self.precision):
                     sums = self.task.loss(self.model, batch.to(self.device))
                 factor = own.weight * self.processes  # because gradients are averaged over processes
                 scaled = [sums[name].float() * (factor / max(1, counts[name])) for name in counts]

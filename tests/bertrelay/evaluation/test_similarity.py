@@ -1,11 +1,24 @@
 import tracemalloc
+from itertools import count, islice
 
 import numpy as np
 import pytest
 from scipy.spatial import distance
 
-from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import METRICS, closest_pair, closest_pairs, matrix, nearest, pairwise
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import RequestError, WorkError
+from bertrelay.evaluation import similarity
+from bertrelay.evaluation.similarity import (
+    METRICS,
+    closest_pair,
+    closest_pairs,
+    compare_all,
+    compare_pairs,
+    matrix,
+    nearest,
+    pairwise,
+)
+from bertrelay.layout import Prompts
 
 PEERS = {
     "cosine": lambda a, b: 1 - distance.cosine(a, b),
@@ -38,7 +51,7 @@ def test_the_size_of_blocks_changes_no_matrix(metric):
     np.testing.assert_allclose(matrix(first, second, metric, block=3), matrix(first, second, metric), atol=1e-6)
 
 
-def test_figures_by_hand():
+def test_similarities_by_hand():
     first, second = np.float32([[3, 4]]), np.float32([[4, 3]])
     assert pairwise(first, second, "cosine") == pytest.approx(24 / 25)
     assert pairwise(first, second, "dot") == 24
@@ -46,7 +59,7 @@ def test_figures_by_hand():
     assert pairwise(first, second, "manhattan") == -2
 
 
-def test_a_zero_vector_is_like_nothing_and_no_figure_is_lost():
+def test_a_zero_vector_has_cosine_0_with_everything():
     assert matrix(np.zeros((1, 2), np.float32), np.float32([[1, 0], [0, 0]]), "cosine").tolist() == [[0, 0]]
 
 
@@ -67,15 +80,6 @@ def test_of_equal_vectors_the_lowest_row_wins_whatever_the_blocks(block):
     distinct = vectors(37, dim=384)
     corpus = np.concatenate([distinct, distinct * 3, distinct])  # a cosine knows no length
     assert nearest(distinct, corpus, block).tolist() == list(range(37))
-
-
-def test_nearest_never_holds_the_full_matrix():
-    queries = corpus = vectors(4000, dim=4)
-    tracemalloc.start()
-    nearest(queries, corpus, block=100)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 4000 * 4000 * 4 / 50
 
 
 def test_an_empty_corpus_is_refused_and_no_queries_give_no_rows():
@@ -122,10 +126,11 @@ def test_a_zero_vector_is_close_to_nothing_but_opposites_are_farther():
     assert closest_pair(np.float32([[1, 0], [0, 0], [-1, 0]])) == (0, 1, 0.0)
 
 
-def test_the_closest_pair_never_holds_the_full_matrix():
+@pytest.mark.parametrize("search", [lambda rows, block: nearest(rows, rows, block), closest_pair])
+def test_no_search_holds_the_full_matrix(search):
     rows = vectors(3000, dim=4)
     tracemalloc.start()
-    closest_pair(rows, block=100)
+    search(rows, 100)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3000 * 3000 * 4 / 20
@@ -136,3 +141,100 @@ def test_a_pair_needs_two_vectors():
         closest_pair(vectors(1))
     with pytest.raises(RequestError, match="k = 0"):
         closest_pairs(vectors(3), 0)
+
+
+# Sentences
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(similarity, "BLOCK_SENTENCES", 6)
+    monkeypatch.setattr(similarity, "CELLS_AT_ONCE", 40)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_pairs_come_in_order_with_their_similarity(make_encoder, many):
+    encoder, others = make_encoder(), many[::-1]
+    blocks = list(compare_pairs(encoder, zip(many, others, strict=True), "dot", precision="fp32"))
+    assert [len(block.first) for block in blocks] == [3] * 20 + [1]
+    assert [text for block in blocks for text in block.first] == many
+    assert [text for block in blocks for text in block.second] == others
+    expected = pairwise(encoder.encode(many, precision="fp32"), encoder.encode(others, precision="fp32"), "dot")
+    np.testing.assert_allclose(np.concatenate([block.similarity for block in blocks]), expected, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_pairs_without_end_are_compared_as_they_come(make_encoder):
+    endless = ((f"A dog {number}.", "Rain.") for number in count())
+    blocks = islice(compare_pairs(make_encoder(), endless), 4)
+    assert [block.first[0] for block in blocks] == ["A dog 0.", "A dog 3.", "A dog 6.", "A dog 9."]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_all_with_all_is_the_matrix_some_rows_at_a_time(make_encoder, many):
+    encoder = make_encoder()
+    vectors = encoder.encode(many, precision="fp32")
+    blocks = list(compare_all(encoder, many, many[:9], "euclidean", precision="fp32"))
+    assert [len(block.first) for block in blocks] == [4] * 15 + [1]
+    found = np.concatenate([block.similarity for block in blocks])
+    np.testing.assert_allclose(found, matrix(vectors, vectors[:9], "euclidean"), atol=2e-4)
+    alone = np.concatenate([block.similarity for block in compare_all(encoder, many[:9], precision="fp32")])
+    np.testing.assert_allclose(alone, matrix(vectors[:9], vectors[:9]), atol=1e-5)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_prompt_precedes_both_sentences(make_encoder):
+    encoder = make_encoder(prompts=Prompts({"query": "A dog "}, None))
+    first, second = encoder.encode(["A dog runs.", "A dog Rain."], precision="fp32")
+    (block,) = compare_pairs(encoder, [("runs.", "Rain.")], prompt_name="query", precision="fp32")
+    np.testing.assert_allclose(block.similarity, pairwise(first[None], second[None]), atol=1e-6)
+
+
+def test_lists_without_sentences_are_refused(make_encoder):
+    for first, second, found in (([], None, "0"), (["a"], [], "1 and 0"), ([], ["a", "b"], "0 and 2")):
+        with pytest.raises(RequestError, match=f"compare_all: expected sentences in each list, found {found}$"):
+            list(compare_all(make_encoder(), first, second))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_unknown_metric_is_refused_before_anything_is_encoded(make_encoder, monkeypatch):
+    monkeypatch.setattr(similarity, "encode", None)
+    monkeypatch.setattr(similarity, "encode_blocks", None)
+    expected = "metric: expected cosine, dot, euclidean or manhattan, found 'cosin'"
+    for compared in (
+        lambda: compare_pairs(make_encoder(), [("a", "b")], "cosin"),
+        lambda: compare_all(make_encoder(), ["a"], metric="cosin"),
+    ):
+        with pytest.raises(RequestError, match=expected):
+            list(compared())
+    for of_vectors in (pairwise, matrix):
+        with pytest.raises(RequestError, match=expected):
+            of_vectors(np.eye(2), np.eye(2), "cosin")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_vector_that_is_not_finite_is_an_error_with_the_model_and_the_place(make_encoder, tmp_path):
+    make_encoder().save(tmp_path / "spoilt")
+    encoder = SentenceEncoder.load(tmp_path / "spoilt")
+    word = encoder.tokenize(["Rain."])[0][1]
+    encoder.backbone.embeddings.word_embeddings.weight.data[word] = float("nan")
+    pairs = [("A dog runs.", "A dog runs.")] * 4 + [("A dog runs.", "Rain.")]
+    with pytest.raises(WorkError, match=r"spoilt gives a vector that is not finite for pair 5\. .*precision fp32"):
+        list(compare_pairs(encoder, pairs, precision="fp32"))
+    with pytest.raises(WorkError, match="not finite for sentence 2 of the second list"):
+        list(compare_all(encoder, ["A dog runs."], ["A dog runs.", "Rain."], precision="fp32"))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_lists_may_be_iterators_and_other_things_are_refused(make_encoder):
+    encoder, sentences = make_encoder(), ["A dog runs.", "Rain."]
+    (found,) = compare_all(encoder, iter(sentences), iter(sentences), precision="fp32")
+    (expected,) = compare_all(encoder, sentences, sentences, precision="fp32")
+    np.testing.assert_array_equal(found.similarity, expected.similarity)
+    for first in ("ab", {"text": sentences}, None, ["\ud800"]):
+        for lists in ([first], [sentences, first or 5]):
+            with pytest.raises(RequestError, match="compare_all: expected"):
+                list(compare_all(encoder, *lists))
+    for pairs in (["ab"], None, [("a", None)], [("a", "\ud800")]):
+        with pytest.raises(RequestError, match="compare_pairs: expected"):
+            list(compare_pairs(encoder, pairs))

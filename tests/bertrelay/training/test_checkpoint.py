@@ -8,8 +8,13 @@ from torch import nn
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.training.checkpoint import (
+    OLD_NAMES,
     Checkpoint,
+    ResumeInvariants,
+    State,
+    capture,
     load_checkpoint,
+    restore,
     save_checkpoint,
     unique_tensors,
 )
@@ -92,8 +97,7 @@ def made_a_folder(path):
 def test_a_damaged_one_is_reported_and_the_one_before_it_used(folder, capsys, file, damage):
     damage(folder / "checkpoint-00000020" / file)
     assert_equal(load_checkpoint(folder), checkpoint(10))
-    told = capsys.readouterr().err
-    assert f"{folder}/checkpoint-00000020: this checkpoint is damaged ({file} " in told
+    assert f"{folder}/checkpoint-00000020: this checkpoint is damaged ({file} " in capsys.readouterr().err
     assert not (folder / "checkpoint-00000020").exists()
 
 
@@ -115,15 +119,12 @@ def test_any_one_bit_counts(folder, tmp_path_factory, file):
             shutil.copytree(spare, newest)
 
 
-def test_with_all_of_them_damaged_there_is_none_and_a_word_about_it(folder, capsys):
+def test_with_all_of_them_damaged_there_is_none_which_an_empty_folder_does_not_report(folder, tmp_path_factory, capsys):
     for path in folder.iterdir():
         flipped(path / "model.safetensors")
     assert load_checkpoint(folder) is None
     assert "no intact checkpoint is left; starting from step 0" in capsys.readouterr().err
-
-
-def test_an_empty_folder_has_none_and_nothing_to_say(tmp_path, capsys):
-    assert load_checkpoint(tmp_path) is None
+    assert load_checkpoint(tmp_path_factory.mktemp("empty")) is None
     assert capsys.readouterr().err == ""
 
 
@@ -168,3 +169,17 @@ def test_tied_tensors_are_written_once_and_tied_again(tmp_path):
     for name, tensor in written.state_dict().items():
         assert torch.equal(read.state_dict()[name], tensor)
     assert read.output.weight is read.embedding.weight
+
+
+def test_a_checkpoint_with_the_names_of_older_versions_resumes(tmp_path):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state, invariants = (
+        State(step=3, best_metrics={"score": 0.5}, evaluations_since_best=2),
+        ResumeInvariants("fp32", 9),
+    )
+    captured = capture(state, invariants, model, optimizer)
+    old = {new: name for name, new in OLD_NAMES.items()}
+    renamed = Checkpoint(3, {old.get(name, name): value for name, value in captured.state.items()}, captured.tensors)
+    assert {"best_figures", "looks_without_better"} < renamed.state.keys()
+    assert restore(renamed, invariants, model, optimizer, tmp_path) == state
