@@ -170,7 +170,7 @@ def test_an_empty_file_is_a_document_without_entities(call, tagger, tmp_path):
 
 
 WRONG = [
-    (["MODEL", "texts.jsonl", "out.xyz"], r"expected a suffix that tells the format"),
+    (["MODEL", "texts.jsonl", "out.xyz"], r"expected a suffix that implies the format"),
     (["MODEL", "texts.jsonl", "out.txt", "--format", "text"], r"output: text is only read"),
     (["MODEL", "texts.jsonl", "none/out.jsonl"], "there is no folder none"),
     (["MODEL", "none.jsonl", "out.jsonl"], r"there is no file or folder none\.jsonl"),

@@ -185,7 +185,7 @@ WRONG = [
     (["pairs.csv", "out.csv", "--column", "sentence1"], "expected two columns, .* found 1 named"),
     (["pairs.csv", "out.csv", "--column", "sentence1", "--column", "text"], r"no column 'text'"),
     (["none.csv", "out.csv"], r"there is no file .*none\.csv"),
-    (["lines.txt", "out.csv"], r"read as plain lines, one value each, and 2 columns are asked.*`format`"),
+    (["lines.txt", "out.csv"], r"read as plain lines, one value each.*found 2.*`format`"),
     (["numbers.jsonl", "out.csv"], r"numbers\.jsonl, line 1: expected text, found int; name two columns of text"),
 ]
 
