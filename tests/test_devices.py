@@ -66,7 +66,7 @@ def scores(name):
 
 def tags(device):
     documents = EntityTagger.load(folder / "tags", device).tag(texts, precision="fp32")
-    return [[*entity[:2], entity.confidence] for each in documents for entity in each.entities]
+    return [[entity.start, entity.end, entity.confidence] for each in documents for entity in each.entities]
 
 def answers(device):
     reply = QuestionAnswerer.load(folder / "answers", device).answer("Who runs?", texts[2], precision="fp32")

@@ -259,7 +259,7 @@ def test_killed_in_every_way_and_by_other_processes_it_goes_on_to_the_same_bytes
     _, told = lost_worker.communicate(timeout=60)
     assert lost_worker.returncode == 128 + signal.SIGKILL
     assert are_gone(workers)
-    assert "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command goes on" in told
+    assert "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command resumes" in told
     assert "resuming after" in told
     assert "stopped by" not in told
     done = shards_done(folder)

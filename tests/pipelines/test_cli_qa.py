@@ -211,7 +211,7 @@ def test_an_over_long_question_is_told_with_its_id_and_the_others_are_answered(a
         check=True,
     )
     assert "left out: 1 too long\n" in done.stdout
-    assert "1 questions are left without an answer, 'q1' the first: too long: a window of 48 pieces" in done.stderr
+    assert "1 questions are left without an answer, 'q1' the first: too long: a window of 48 subwords" in done.stderr
     found = answers(tmp_path / "a.jsonl")
     assert [bool(row["answer"]) for row in found] == [True, False, True]
     assert (found[1]["probability"], found[1]["nbest"]) == (None, [])

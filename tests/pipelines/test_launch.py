@@ -136,7 +136,7 @@ DIES = {
     "a kill, and a loss": (
         "if rank == '1': os.kill(os.getpid(), 9)\n    raise RuntimeError('connection closed by peer')",
         137,
-        "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command goes on",
+        "process 1 was ended by SIGKILL, perhaps because memory ran out; the same command resumes",
     ),
     "an error, and an abort": (
         "if rank == '1': raise WorkError('no room left')\n    os.abort()",

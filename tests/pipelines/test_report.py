@@ -43,7 +43,8 @@ def run_folder(tmp_path):
     """A run of two stages as the runner leaves it, with metrics.json by hand."""
     folder = tmp_path / "runs" / "small & quick"
     teach(folder, "teacher", {"dev/accuracy": 0.75}, log=[{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}])
-    teach(folder, "evaluation", {"translation_accuracy/en-ko": 0.9375}, similarity=SENTENCES)
+    evaluated = {"translation_accuracy/en-ko": 0.9375}
+    teach(folder, "evaluation", evaluated, similarity=SENTENCES, parts={"uses": "students.evaluate"})
     summarise(folder, teacher={"dev/accuracy": 0.75}, evaluation={"translation_accuracy/en-ko": 0.9375})
     return folder
 

@@ -39,9 +39,11 @@ def drawn(rows: int, dim: int = 16, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A checkpoint after every 64 vectors, from one thread."""
+    """A checkpoint after every 64 vectors of a graph and every 19 queries, from one thread."""
     monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
     monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(neighbours, "QUERY_BLOCK", 19)
+    monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_SAVES", 0.0)
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     yield

@@ -122,7 +122,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(
 
     def stopped_in_the_second_epoch(self: Training) -> None:
         update(self)
-        if self.state.step == self.route.total_steps - 3:
+        if self.state.step == self.schedule.total_steps - 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as stopping:
