@@ -17,6 +17,7 @@ from filelock import FileLock
 from scipy.spatial.distance import cdist
 
 from bertrelay import encode_files, encoding
+from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
@@ -100,6 +101,11 @@ def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(
         assert [(hit.line, hit.text) for hit in hits] == nearest_lines(encoder, corpus, query, 7)
     assert "left out 3 blank sentences" in capsys.readouterr().err
     assert (index.facts.sentences, index.facts.blank) == (61, 3)
+
+
+def test_k_beyond_the_corpus_gives_all_of_it_but_for_blank_lines(encoder: SentenceEncoder, corpus: Path) -> None:
+    hits = build(encoder, corpus).search(["the dog"], 1000)[0]
+    assert sorted(hit.line for hit in hits) == [line for line in range(1, 64) if line not in (4, 20)]
 
 
 def test_a_whole_index_is_opened_without_encoding_or_the_corpus(
@@ -236,6 +242,14 @@ def test_a_byte_that_flips_unseen_is_found_by_verify(encoder: SentenceEncoder, c
         open_index(encoder, folder, verify=True)
 
 
+def test_a_copied_index_is_whole(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
+    build(encoder, corpus)
+    Path(tmp_path / "copy").mkdir()
+    for path in Path(f"{corpus}.index").iterdir():
+        (tmp_path / "copy" / path.name).write_bytes(path.read_bytes())
+    assert open_index(encoder, tmp_path / "copy").facts.sentences == 61
+
+
 def test_a_folder_with_other_files_is_left_alone(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "vectors.npy").write_text("precious")
@@ -323,6 +337,14 @@ def test_an_untouched_corpus_is_not_read_again(
     os.utime(corpus, ns=(written.st_atime_ns, written.st_mtime_ns))
     with pytest.raises(RequestError, match="its content differs"):
         build(encoder, corpus)
+
+
+def test_a_corpus_written_the_moment_before_is_read_again(
+    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("students.index_files.CLOCK_GRAIN_NS", 10**15)
+    assert build(encoder, corpus).facts.origin.stamp == []
+    assert build(encoder, corpus).facts.origin.stamp == []
 
 
 def test_a_second_builder_is_told_of_the_first(encoder: SentenceEncoder, corpus: Path) -> None:
@@ -597,6 +619,13 @@ def test_the_stage_builds_an_index_and_lists_what_it_could_not_use(
     assert open_index(tmp_path / "model", context.output / "index").search(["the dog runs here"], 1)[0][0].line == 1
 
 
+def test_too_many_unusable_records_stop_it(encoder: SentenceEncoder, corpus: Path) -> None:
+    with corpus.open("ab") as file:
+        file.write(b"\xff\n\xff\n")
+    with pytest.raises(WorkError, match="2 of 66 records cannot be used"):
+        build(encoder, corpus, rejects=Rejects(None, 0.01))
+
+
 SUBJECTS, VERBS = ["the dog", "two cats", "ein Hund", "le chat", "une souris"], ["runs", "bellt", "dort", "singt"]
 LINES = [f"{subject} {verb}" for verb in VERBS for subject in SUBJECTS]
 
@@ -621,6 +650,17 @@ def test_every_query_of_many_has_its_own_hits_best_first(index: SearchIndex) -> 
         assert hits[0].similarity == pytest.approx(1, abs=1e-5)
         assert [hit.similarity for hit in hits] == sorted((hit.similarity for hit in hits), reverse=True)
     assert max(hit.similarity for hits in found for hit in hits) <= 1
+
+
+def test_no_query_has_no_answer(index: SearchIndex) -> None:
+    assert index.search([]) == []
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_vectors_of_ones_own_find_what_their_sentences_find(index: SearchIndex, exact: bool) -> None:
+    similarities, rows = index.neighbours(index.vectors[[3, 7]], 2, exact)
+    assert rows[:, 0].tolist() == [3, 7]
+    np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-6)
 
 
 def test_vectors_of_another_size_are_refused(index: SearchIndex) -> None:
@@ -675,6 +715,13 @@ def test_a_query_prompt_stands_before_queries_alone(tiny_encoder: MakeEncoder, t
     assert hit.similarity == pytest.approx(1, abs=1e-5)
 
 
+def test_a_model_whose_vectors_are_all_zero_finds_something_at_zero(tiny_encoder: MakeEncoder, tmp_path: Path) -> None:
+    encoder = _with_norms(tiny_encoder("bert", LINES), 0.0)
+    (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
+    hits = build_index(encoder, tmp_path / "corpus.txt", tmp_path / "index").search(["a dog"], 3)[0]
+    assert [hit.similarity for hit in hits] == [0, 0, 0]
+
+
 def test_a_query_whose_vector_is_not_finite_is_told(index: SearchIndex, tiny_encoder: MakeEncoder) -> None:
     broken = _with_norms(tiny_encoder("bert", LINES), float("nan"))
     with pytest.raises(WorkError, match="not finite for query 1"):
@@ -727,6 +774,12 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
     assert (lines_file.with_name("c.txt.index") / "index.json").stat() == before
 
 
+def test_an_index_stands_where_it_is_told_to(line_encoder: SentenceEncoder, lines_file: Path, tmp_path: Path) -> None:
+    search(line_encoder, lines_file, ["a dog"], index=tmp_path / "elsewhere", kind="hnsw")
+    assert open_index(line_encoder, tmp_path / "elsewhere").facts.kind == "hnsw"
+    assert not Path(f"{lines_file}.index").exists()
+
+
 def test_an_index_is_built_anew_and_its_graph_walked_as_told(line_encoder: SentenceEncoder, lines_file: Path) -> None:
     def ask(**given: Any) -> list[list[Hit]]:
         return search(line_encoder, lines_file, SEARCHED_LINES[:1], 1, precision="fp32", **given)
@@ -740,6 +793,17 @@ def test_an_index_is_built_anew_and_its_graph_walked_as_told(line_encoder: Sente
         ask(ef_search=5)
     with pytest.raises(RequestError, match="rebuild: expected a corpus"):
         search(line_encoder, None, SEARCHED_LINES[:1], index=f"{lines_file}.index", rebuild=True)
+
+
+def test_a_precision_that_is_not_the_index_s_is_told(
+    line_encoder: SentenceEncoder, lines_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search(line_encoder, lines_file, ["a dog"], precision="fp32")
+    search(line_encoder, None, ["a dog"], index=f"{lines_file}.index")
+    assert "its sentences were encoded in" not in capsys.readouterr().err
+    for given in (lines_file, None):
+        search(line_encoder, given, ["a dog"], index=f"{lines_file}.index", precision="bf16")
+        assert "its sentences were encoded in fp32 and stay so; bf16 is for the queries" in capsys.readouterr().err
 
 
 def test_without_a_corpus_and_an_index_there_is_nothing_to_search(line_encoder: SentenceEncoder) -> None:

@@ -85,6 +85,19 @@ def test_equals_stand_in_the_order_of_their_rows() -> None:
     assert exact_neighbours(corpus[6:7], corpus, 12)[1].tolist() == [[6, 7, 8, 0, 1, 2, 3, 4, 5, 9, 10, 11]]
 
 
+@pytest.mark.parametrize("k", [5, 1000])
+def test_more_neighbours_than_there_are_is_all_there_are(k: int) -> None:
+    corpus = drawn(5)
+    assert sorted(exact_neighbours(corpus[:1], corpus, k)[1][0].tolist()) == [0, 1, 2, 3, 4]
+    graph = build_hnsw(corpus, SMALL)
+    assert sorted(approximate_neighbours(graph, corpus[:1], k, 1)[1][0].tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_nothing_is_asked_or_nothing_is_there() -> None:
+    assert exact_neighbours(drawn(0), drawn(5), 3)[1].shape == (0, 3)
+    assert exact_neighbours(drawn(2), drawn(0), 3)[1].shape == (2, 0)
+
+
 def test_vectors_of_another_size_are_refused() -> None:
     graph = build_hnsw(drawn(20), SMALL)
     for ask in (
@@ -122,6 +135,16 @@ def test_recall_is_the_share_of_the_ten_nearest_others(ef_search: int) -> None:
     expected = [len(wanted[query].intersection(rows)) / 10 for query, rows in enumerate(others)]
     np.testing.assert_allclose(recall(graph, corpus, ef_search), expected)
     assert 0.2 < np.mean(expected) <= 1
+
+
+def test_a_copy_of_a_neighbour_is_as_good_as_the_neighbour() -> None:
+    corpus = np.repeat(drawn(10), 30, axis=0)
+    assert recall(build_hnsw(corpus, Hnsw()), corpus, 400).min() == 1
+
+
+def test_recall_of_few_vectors_is_of_the_others_there_are() -> None:
+    assert recall(build_hnsw(drawn(3), SMALL), drawn(3), 10).tolist() == [1, 1, 1]
+    assert len(recall(build_hnsw(drawn(1), SMALL), drawn(1), 10)) == 0
 
 
 def test_a_written_index_is_one_of_faiss_and_opens_without_a_copy(tmp_path: Path) -> None:

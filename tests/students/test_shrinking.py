@@ -10,11 +10,13 @@ import pytest
 from scipy.stats import spearmanr
 from torch import nn
 
+from bertrelay.distributed import ProcessGroup
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
 from students import shrinking as figures
+from students.metrics import before_and_after
 from students.settings import ShrinkSettings
 from students.shrinking import moved, principal_axes, projection_onto, run, sample_of, shrink, speeds
 from students.targets import read_variance, save_variance
@@ -58,6 +60,30 @@ def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model: Path, ger
     assert shrunk.axes is not None and shrunk.axes.shape == (16, 6)
     np.testing.assert_array_equal(vectors(larger, german), before)
     assert shrink(larger, german, layers=3).axes is None
+
+
+@pytest.mark.parametrize("wrong", [{"layers": 0}, {"layers": -1}, {"dimensions": 0}, {"dimensions": -3}])
+def test_fewer_than_one_layer_or_dimension_is_refused(model: Path, german: list[str], wrong: dict[str, int]) -> None:
+    ((name, count),) = wrong.items()
+    with pytest.raises(RequestError, match=f"{name}: expected 1 or more, found {count}$"):
+        shrink(SentenceEncoder.load(model), german, trim=False, **wrong)
+
+
+@pytest.mark.parametrize("texts", ["abc", None, 5, {"text": ["a"]}, [3], ["\ud800"], (text for text in ["a"])])
+@pytest.mark.parametrize("asked", [{}, {"dimensions": 2}])
+def test_what_holds_no_texts_to_shrink_for_is_refused(model: Path, texts: Any, asked: dict[str, int]) -> None:
+    with pytest.raises(RequestError, match=r"^texts: expected"):
+        shrink(SentenceEncoder.load(model), texts, **asked)
+
+
+def test_axes_are_those_of_the_model_with_fewer_layers(model: Path, german: list[str]) -> None:
+    larger = SentenceEncoder.load(model)
+    shorter = shrink(larger, german, trim=False, layers=2).encoder
+    shrunk = shrink(larger, german, trim=False, layers=2, dimensions=6, precision="fp32")
+    assert shrunk.axes is not None
+    expected = vectors(shorter, german) @ shrunk.axes
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors(shrunk.encoder, german), expected, atol=1e-5)
 
 
 def test_a_sample_has_each_text_once_and_depends_on_neither_order_nor_repeats() -> None:
@@ -139,6 +165,16 @@ def test_the_unit_of_a_students_distances_goes_with_it(context: StageContext, mo
     assert read_variance(settings.model) == 0.25
 
 
+def test_all_named_columns_of_a_table_count(context: StageContext, model: Path, toy: Any, german: list[str]) -> None:
+    french = [row[2] for row in toy.train]
+    stage(context, model, toy, corpus=[{"path": str(toy.train_path), "columns": ["de", "fr"]}])
+    larger, smaller = SentenceEncoder.load(model), SentenceEncoder.load(context.output / "model")
+    for texts in (german, french):
+        assert [smaller.tokenizer.tokenize(text) for text in texts] == [
+            larger.tokenizer.tokenize(text) for text in texts
+        ]
+
+
 def test_records_that_cannot_be_used_are_listed_once_and_too_many_stop_the_work(
     context: StageContext, model: Path, toy: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +195,18 @@ def test_a_corpus_of_blank_lines_is_refused(context: StageContext, model: Path, 
         stage(context, model, toy, corpus=[{"path": str(tmp_path / "blank.txt")}])
 
 
+def test_only_the_main_process_works(context: StageContext, model: Path, toy: Any) -> None:
+    assert stage(StageContext(context.output, context.cache, ProcessGroup(1, 2)), model, toy) == {}
+    assert not list(context.output.iterdir())
+
+
+def test_a_stage_without_anything_to_do_is_refused() -> None:
+    given = {"model": "./model", "corpus": [{"path": "corpus.txt"}], "trim_vocabulary": False}
+    with pytest.raises(ValueError, match="expected trim_vocabulary, layers or dimensions"):
+        ShrinkSettings.model_validate(given)
+    ShrinkSettings.model_validate({**given, "layers": 2})
+
+
 @pytest.mark.parametrize("asked", [{"layers": 2}, {"dimensions": 6}, {"layers": 3, "dimensions": 6}, {}])
 def test_sentence_transformers_loads_the_smaller_model_and_gives_our_vectors(
     context: StageContext, model: Path, toy: Any, german: list[str], asked: dict[str, int]
@@ -170,6 +218,18 @@ def test_sentence_transformers_loads_the_smaller_model_and_gives_our_vectors(
     texts = [*german[:20], toy.train[0][0], "Ω unseen ß"]
     assert [theirs.tokenize([text])["input_ids"][0].tolist() for text in texts] == ours.tokenize(texts)
     np.testing.assert_allclose(vectors(ours, texts), theirs.encode(texts, show_progress_bar=False), atol=1e-5)
+
+
+def test_names_say_the_side_where_the_report_finds_them() -> None:
+    before = {"parameters": 9.0, "sts/x/spearman_cosine": 0.8, "translation_accuracy/en-de": 0.9, "no": None}
+    both = before_and_after(before, {**before, "parameters": 4.0})
+    assert both["parameters/before"] == 9 and both["parameters/after"] == 4
+    assert list(both)[2:6] == [
+        "sts/x/before/spearman_cosine",
+        "sts/x/after/spearman_cosine",
+        "translation_accuracy/before/en-de",
+        "translation_accuracy/after/en-de",
+    ]
 
 
 # Side by side
@@ -267,6 +327,13 @@ def test_a_model_gives_its_vectors_on_the_axes_whatever_it_ended_in(
     loaded = SentenceEncoder.load(tmp_path / "model")
     assert loaded.dim == 6
     np.testing.assert_array_equal(loaded.encode(SENTENCES, precision="fp32"), vectors)
+
+
+def test_dimensions_that_hold_nothing_go_without_any_loss(tiny_encoder: MakeEncoder) -> None:
+    encoder = tiny_encoder("bert", SENTENCES, projection=Projection(16, 24, bias=False), normalize=True)
+    smaller, _ = reduced(encoder, 16)
+    before, after = (each.encode(SENTENCES, precision="fp32") for each in (encoder, smaller))
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
 
 
 def test_a_projection_that_bends_is_refused(tiny_encoder: MakeEncoder) -> None:

@@ -1,6 +1,7 @@
 """Averaged word vectors by NumPy's own arithmetic, TF-IDF, other poolings, and vectors that are none."""
 
 import gzip
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ def test_a_sentence_is_the_mean_of_its_words(tmp_path: Path, name: str, first: s
     np.testing.assert_allclose(found, means, rtol=1e-6)
 
 
+def test_only_the_words_that_are_wanted_are_kept(tmp_path: Path) -> None:
+    found = WordVectors.load(write_vectors(tmp_path / "glove.txt"), only=["dog", "zebra"])
+    assert (list(found.rows), found.matrix.tolist()) == (["dog"], [[0.5, -1, 0]])
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -72,6 +78,11 @@ def test_a_word_may_have_spaces(tmp_path: Path) -> None:
     path.write_text(path.read_text() + ". . 1 2 3\n7 1 2 3\n")
     found = WordVectors.load(path)
     assert [found.matrix[found.rows[word]].tolist() for word in (". .", "7")] == [[1, 2, 3]] * 2
+
+
+def test_vectors_that_know_no_word_are_told(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="knows no word of these sentences"):
+        encode_of(EncoderSource(glove=str(write_vectors(tmp_path / "glove.txt"))), tmp_path)(["zebra"])
 
 
 def test_tf_idf_by_hand() -> None:
@@ -179,6 +190,14 @@ def test_it_loads_after_saving_with_equal_vectors(encoder: BiLstmEncoder, tmp_pa
         BiLstmEncoder.load(tmp_path / "model").encode(SENTENCES), encoder.encode(SENTENCES), rtol=1e-6
     )
     with pytest.raises(RequestError, match=r"expected bilstm\.json and bilstm\.safetensors in"):
+        BiLstmEncoder.load(tmp_path)
+
+
+def test_weights_of_another_network_are_told(encoder: BiLstmEncoder, tmp_path: Path) -> None:
+    encoder.save(tmp_path)
+    told = json.loads((tmp_path / "bilstm.json").read_text())
+    (tmp_path / "bilstm.json").write_text(json.dumps({**told, "hidden": 4}))
+    with pytest.raises(RequestError, match=r"bilstm\.safetensors, found lstm\.bias_hh_l0, .* of another shape"):
         BiLstmEncoder.load(tmp_path)
 
 

@@ -1,6 +1,7 @@
 """None"""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,14 @@ def test_each_distinct_sentence_stands_once_and_items_point_at_it(context: Stage
     assert found.labels == ["yes", "no", "yes"]
 
 
+def test_labels_may_be_numbers_or_words(context: StageContext) -> None:
+    assert read(context, "softmax", pair("a", "b", 0), pair("b", "a", 2), pair("b", "c", "1 ")).labels == [
+        "0",
+        "2",
+        "1",
+    ]
+
+
 def test_pairs_without_a_gold_label_are_rejected_with_the_reason(context: StageContext) -> None:
     rows = [
         pair("a", "b", "neutral"),
@@ -74,6 +83,11 @@ def test_scores_outside_the_range_or_not_numbers_are_rejected(context: StageCont
     assert rejected(context) == [(2, outside), (3, outside), (4, no_number), (5, no_number), (6, no_number)]
 
 
+def test_triplets_have_three_sentences_and_no_label(context: StageContext) -> None:
+    found = read(context, "triplet", {"anchor": "a", "positive": "b", "negative": "c"})
+    assert (found.sentences, found.indices.tolist(), found.labels) == (["a", "b", "c"], [[0, 1, 2]], [None])
+
+
 def test_too_many_rejects_stop_the_stage(context: StageContext) -> None:
     rows = [pair("a", "b", "x")] * 98 + [pair("a", "b", "-")] * 2
     assert len(read(context, "softmax", *rows, limit=0.02).labels) == 98
@@ -90,3 +104,11 @@ def test_a_wrong_number_of_columns_is_told_with_the_right_ones(context: StageCon
     path = context.cache / "train.jsonl"
     with pytest.raises(RequestError, match=r"reads 3 columns \(premise, hypothesis, label\), found 2"):
         read(context, "softmax", pair("a", "b", "x"), train=[{"path": str(path), "columns": ["premise", "label"]}])
+
+
+def test_several_tables_are_read_one_after_the_other(context: StageContext, tmp_path: Path) -> None:
+    for name, label in (("snli", "0"), ("multinli", "1")):
+        (tmp_path / f"{name}.tsv").write_text(f"premise\thypothesis\tlabel\na {name}\tb\t{label}\n")
+    tables = [{"path": str(tmp_path / f"{name}.tsv")} for name in ("snli", "multinli")]
+    found = read(context, "softmax", pair("a", "b", "x"), train=tables)
+    assert (found.sentences, found.labels) == (["a snli", "b", "a multinli"], ["0", "1"])

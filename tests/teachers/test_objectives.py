@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from teachers.objectives import Teacher, concatenate, cosine_loss, softmax_loss, triplet_loss
+from teachers.settings import CONCATENATIONS
 
 Floats = NDArray[np.float64]
 
@@ -70,6 +71,10 @@ def test_softmax_agrees_with_the_formula_for_each_concatenation(written: str, cl
     expected, expected_gradients = softmax_by_hand(*arrays, labels, parts)
     assert value == pytest.approx(expected, rel=1e-12)
     assert_all_close(gradients, expected_gradients)
+
+
+def test_the_concatenations_are_the_seven_of_the_paper() -> None:
+    assert sorted(",".join(parts) for parts in CONCATENATIONS) == sorted(PAPER)
 
 
 def test_a_teacher_pairs_its_first_sentences_with_its_last_ones() -> None:

@@ -1,6 +1,8 @@
 """Argument facets and Wikipedia sections: their official files, and figures by hand."""
 
 import csv
+import gzip
+import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,6 +81,29 @@ def test_arguments_keep_their_commas_quotes_and_line_breaks(tmp_path: Path) -> N
     assert (pairs.first, pairs.second) == ([argument], ["No."])
 
 
+def test_an_arguments_file_without_its_header_is_told(tmp_path: Path) -> None:
+    write_topics(tmp_path)
+    path = tmp_path / "ArgPairs_DP.csv"
+    path.write_text(path.read_text().split("\n", 2)[2])
+    with pytest.raises(RequestError, match=r"ArgPairs_DP\.csv, line 1: expected a header .*, found a pair"):
+        read_topics(OfficialFiles(tmp_path))
+
+
+def test_columns_of_arguments_go_by_their_names_where_they_have_them(tmp_path: Path) -> None:
+    for file in TOPICS.values():
+        with (tmp_path / file).open("w", newline="") as written:
+            rows = [["id", "sentence_2", "regression_label", "sentence_1"], ["7", "second", "2.5", "first"]]
+            csv.writer(written).writerows(rows)
+    topics = read_topics(OfficialFiles(tmp_path))
+    assert topics is not None
+    pairs = topics.subsets["gun-control"]
+    assert (pairs.first, pairs.second, pairs.scores.tolist()) == (["first"], ["second"], [2.5])
+    with (tmp_path / "ArgPairs_GC.csv").open("w", newline="") as written:
+        csv.writer(written).writerows([["regression_label", *"abcdefgh", "sentence_1", "other"], ["1", *"abcdefghij"]])
+    with pytest.raises(RequestError, match=r"expected a header with regression_label, .*, found no sentence_2"):
+        read_topics(OfficialFiles(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
@@ -139,9 +164,19 @@ def test_sections_are_encoded_block_by_block_by_what_all_of_them_taught(monkeypa
     assert sizes == [12, 12, 9]
 
 
+def test_sections_without_their_columns_are_told(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="Sentence3"):
+        sections(tmp_path, [("a", "b", "c")], header="Sentence1,Sentence2,Other")
+
+
 def test_a_triplet_cut_short_is_counted(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match="too few fields"):
         sections(tmp_path, [("a", "b", "c"), ("a", "b")])
+
+
+def test_a_triplet_with_a_blank_sentence_is_counted(tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match=r"1 × an empty sentence in .*test\.csv.* line 3"):
+        sections(tmp_path, [("a", "b", "c"), ("a", "", "c")])
 
 
 GOOD = ["fine", "lovely", "splendid", "warm"]
@@ -246,6 +281,14 @@ def test_a_set_in_part_is_told_and_one_that_is_not_there_left_out(tmp_path: Path
         read(tmp_path, "MR")
 
 
+def test_a_fold_without_a_class_is_told(tmp_path: Path) -> None:
+    write_folded(tmp_path, bad=9)
+    told = "MR: expected at least 10 sentences of each class, so that each of 10 folds has one, found 9"
+    with pytest.raises(RequestError, match=re.escape(told)):
+        read(tmp_path, "MR")
+    assert "MR" in read(tmp_path, "MR", folds=9)
+
+
 @pytest.mark.parametrize(
     ("name", "files", "line", "told"),
     [
@@ -295,10 +338,26 @@ def test_other_classes_are_told_without_them(
     assert "secret" not in str(raised.value)
 
 
+def test_paraphrases_without_their_header_are_told(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write(tmp_path, f"msr_paraphrase_{part}.txt", ["1\t1\t2\tone\tother"] * 3)
+    with pytest.raises(
+        RequestError, match=r"msr_paraphrase_train\.txt, line 1: expected the header, Quality, #1 String, #2 "
+    ):
+        read(tmp_path, "MRPC")
+
+
 def test_a_class_that_nothing_teaches_is_told(tmp_path: Path) -> None:
     write(tmp_path, "train_5500.label", ["NUM:date When?", "HUM:ind Who?"] * 4)
     write(tmp_path, "TREC_10.label", ["NUM:date When?", "LOC:city Where?"])
     with pytest.raises(RequestError, match=r"TREC: expected the classes of its test part .*, found no LOC there"):
+        read(tmp_path, "TREC")
+
+
+def test_a_training_part_of_one_class_is_told(tmp_path: Path) -> None:
+    for file in ("train_5500.label", "TREC_10.label"):
+        write(tmp_path, file, ["NUM:date When was it?"] * 4)
+    with pytest.raises(RequestError, match="TREC: expected two classes or more to learn, found 1"):
         read(tmp_path, "TREC")
 
 
@@ -311,3 +370,13 @@ def test_blank_lines_are_no_sentences_and_are_told(tmp_path: Path, capsys: pytes
     assert before is not None and after is not None
     assert after.train.sides == before.train.sides
     assert f"{path}: left out 2 blank lines of" in capsys.readouterr().err
+
+
+def test_a_packed_file_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    write_folded(tmp_path)
+    path = next(tmp_path.rglob("rt-polarity.neg"))
+    packed = gzip.compress(path.read_bytes())
+    path.unlink()
+    path.with_name("rt-polarity.neg.gz").write_bytes(packed[:-20])
+    with pytest.raises(RequestError, match=r"rt-polarity\.neg\.gz is cut off or damaged"):
+        read(tmp_path, "MR")

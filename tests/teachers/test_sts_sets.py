@@ -15,7 +15,8 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import Metrics, StageContext
 from teachers.evaluation.official import OfficialFiles
-from teachers.evaluation.settings import SETS, YEARS
+from teachers.evaluation.protocols import read_protocols
+from teachers.evaluation.settings import SETS, YEARS, ProtocolSettings
 from teachers.evaluation.sts_sets import MEASURES, StsSet, read_sets, set_metrics
 
 CORRELATIONS: dict[str, Any] = {"spearman": spearmanr, "pearson": pearsonr}
@@ -95,12 +96,43 @@ def test_subsets_of_one_name_are_those_of_their_own_year(tmp_path: Path) -> None
     assert [len(pairs_of(years[name], "headlines")) for name in years] == [5, 8]
 
 
+@pytest.mark.parametrize("folder", ["STS12-13/STS13-en-test", "sts2014-copies/STS13", "STS13/gold/all", "2013"])
+def test_the_year_is_that_of_the_innermost_folder_that_names_one(tmp_path: Path, folder: str) -> None:
+    data = tmp_path / "STS12-en-test"  # the name of the folder that is given says nothing
+    write_year(data, "STS13", folder=folder)
+    found = read(data, *YEARS)
+    assert [name for name, each in found.items() if each] == ["STS13"]
+
+
+@pytest.mark.parametrize("folder", ["all", "STS12-16", "STS130", "x12013"])
+def test_a_folder_that_names_no_year_or_several_holds_none(tmp_path: Path, folder: str) -> None:
+    write_year(tmp_path / "STS13", "STS13", folder=folder)
+    assert read(tmp_path / "STS13", "STS13") == {"STS13": None}
+
+
 def test_two_files_of_a_subset_are_told_and_none_is_guessed(tmp_path: Path) -> None:
     write_year(tmp_path, "STS13", folder="STS13-en-test")
     write_year(tmp_path, "STS13", folder="STS2013-train")
     told = r"one FNWN of STS13, found 2: .*STS13-en-test/STS\.input\.FNWN\.txt with .*STS2013-train/STS\.input"
     with pytest.raises(RequestError, match=told):
         read(tmp_path, "STS13")
+
+
+def test_sentences_and_gold_scores_of_two_folders_are_told(tmp_path: Path) -> None:
+    write_year(tmp_path, "STS13")
+    (tmp_path / "gold-2013").mkdir()
+    for gold in tmp_path.glob("*/STS.gs.*"):
+        gold.rename(tmp_path / "gold-2013" / gold.name)
+    with pytest.raises(RequestError, match=r"STS13: expected sentences and gold scores in one folder, found .*FNWN"):
+        read(tmp_path, "STS13")
+
+
+def test_two_benchmarks_are_told(tmp_path: Path) -> None:
+    for name in ("a/sts-test.csv", "b/stsb-en-test.csv"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("g\tf\ty\t1\t2\ta\tb\n")
+    with pytest.raises(RequestError, match=r"found 2: .*a/sts-test\.csv, .*b/stsb-en-test\.csv\. Move away"):
+        read(tmp_path, "STSb")
 
 
 def test_the_benchmark_and_sick_are_read_by_their_own_columns(tmp_path: Path) -> None:
@@ -125,6 +157,14 @@ def test_the_mean_is_over_all_seven_and_absent_without_one(tmp_path: Path) -> No
     metrics = figures(tmp_path, *SETS["sts"])
     each = [metrics[f"sts/{name}/spearman_cosine"] for name in SETS["sts"]]
     assert metrics["sts/mean/spearman_cosine"] == pytest.approx(np.mean(np.array(each, float)))
+
+
+def test_the_main_figures_have_intervals_around_them(tmp_path: Path) -> None:
+    write_year(tmp_path, "STS13", pairs=30)
+    metrics = figures(tmp_path, "STS13", intervals=True)
+    for name in ("FNWN/spearman_cosine", "spearman_cosine", "all/spearman_cosine"):
+        low, figure, high = (metrics[f"sts/STS13/{name}{end}"] for end in ("_low", "", "_high"))
+        assert low is not None and figure is not None and high is not None and low < figure < high
 
 
 def spoil(path: Path, line: int, text: str) -> None:
@@ -156,6 +196,12 @@ def test_a_year_in_part_is_told_and_one_that_is_not_there_is_none(tmp_path: Path
     (tmp_path / "STS13-en-test" / "STS.gs.OnWN.txt").unlink()
     with pytest.raises(RequestError, match="STS13: expected its 3 subsets, found none of OnWN"):
         read(tmp_path, "STS13")
+
+
+def test_a_benchmark_of_other_columns_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sts-test.csv").write_text("one\ttwo\n" * 3)
+    with pytest.raises(RequestError, match=r"sts-test\.csv has no column 5: it has 2"):
+        read(tmp_path, "STSb")
 
 
 GLUE = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
@@ -200,6 +246,17 @@ def test_blank_sentences_are_rejected_and_counted(tmp_path: Path) -> None:
     assert len(pairs_of(read(tmp_path, "SICK-R", limit=0.2)["SICK-R"], "")) == 9
 
 
+def test_blank_sentences_of_a_year_are_rejected_and_counted(tmp_path: Path) -> None:
+    write_year(tmp_path, "STS13", blank=1)
+    for line, text in ((1, "\tnobody scored it"), (5, " \tright")):
+        spoil(tmp_path / "STS13-en-test/STS.input.OnWN.txt", line, text)
+    with pytest.raises(WorkError, match=r"1 of 33 records .*1 × an empty sentence in .*input\.OnWN.* line 5"):
+        read(tmp_path, "STS13")
+    year = read(tmp_path, "STS13", limit=0.1)["STS13"]
+    assert year is not None and year.without_gold == {"FNWN": 1, "headlines": 1, "OnWN": 1}
+    assert [first for first, *_ in pairs_of(year, "OnWN")] == [f"OnWN left {n}" for n in range(1, 12) if n != 4]
+
+
 def test_the_benchmark_and_sick_count_pairs_without_a_gold_score(tmp_path: Path) -> None:
     write_sick(tmp_path, "10\ta\tb\t", "11\tc\td\t ")
     golds = [3, "", 1, 5]
@@ -223,3 +280,33 @@ def test_linked_folders_are_followed_but_never_back(tmp_path: Path) -> None:
     found = read(data, "STS13", "SICK-R")
     assert len(pairs_of(found["STS13"], "FNWN")) == 12
     assert len(pairs_of(found["SICK-R"], "")) == 9
+
+
+def test_a_file_that_links_lead_to_twice_is_one(tmp_path: Path) -> None:
+    write_year(tmp_path, "STS13")
+    write_sick(tmp_path)
+    (tmp_path / "latest").mkdir()
+    (tmp_path / "latest/STS2013").symlink_to(tmp_path / "STS13-en-test")
+    (tmp_path / "latest/SICK_test_annotated.txt").symlink_to(tmp_path / "SICK_test_annotated.txt")
+    assert None not in read(tmp_path, "STS13", "SICK-R").values()
+
+
+@pytest.mark.parametrize("folder", ["all", "STS2012-STS2013"])
+def test_files_of_a_year_in_a_folder_without_it_are_named(tmp_path: Path, folder: str) -> None:
+    write_year(tmp_path, "STS13", folder=folder)
+    write_sick(tmp_path)
+    told = rf"{folder}/STS\.gs\.FNWN\.txt is a file of an STS year, but no folder below DIR names one year"
+    given = {"protocols": ["sts"], "data": str(tmp_path), "tfidf": True}
+    settings = ProtocolSettings.model_validate({**given, "sets": ["STS13"]})
+    with Rejects(None) as rejects, pytest.raises(RequestError, match=told):
+        read_protocols(settings, StageContext(tmp_path, tmp_path), rejects)
+
+
+def test_what_is_left_out_for_its_folder_is_told_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_year(tmp_path, "STS13", folder="all")
+    write_sick(tmp_path)
+    settings = ProtocolSettings.model_validate({"protocols": ["sts"], "data": str(tmp_path), "tfidf": True})
+    with Rejects(None) as rejects:
+        read_protocols(settings, StageContext(tmp_path, tmp_path), rejects)
+    told = capsys.readouterr().err
+    assert "left out: STS12, STS13, " in told and "all/STS.gs.FNWN.txt is a file of an STS year" in told
