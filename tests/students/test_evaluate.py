@@ -192,12 +192,25 @@ def test_translation_accuracy_in_both_directions_by_hand() -> None:
     }
 
 
+def test_length_does_not_count() -> None:
+    english, german = at(0, 40, 90), at(5, 45, 95, length=100)
+    assert set(translation_metrics("de", english, german, intervals=False).values()) == {1.0}
+
+
 def test_of_a_tie_the_first_row_is_found_so_one_of_two_equal_sentences_is_a_miss() -> None:
     english, korean = at(0, 50, 0), at(0, 50, 0)
     assert translation_metrics("ko", english, korean, intervals=False) == {
         "translation_accuracy/en-ko": pytest.approx(2 / 3),
         "translation_accuracy/ko-en": pytest.approx(2 / 3),
     }
+
+
+def test_each_figure_has_its_interval() -> None:
+    english = at(*range(0, 180, 5))
+    metrics = translation_metrics("fr", english, np.roll(english, 9, axis=0), name="lookup_accuracy")
+    assert list(metrics) == [
+        f"lookup_accuracy/{direction}{end}" for direction in ("en-fr", "fr-en") for end in ("", "_low", "_high")
+    ]
 
 
 def test_mse_is_the_mean_over_sentences_and_dimensions() -> None:
@@ -215,6 +228,10 @@ def test_the_mean_vector_scores_1_and_the_teacher_0() -> None:
     mean = np.broadcast_to(teacher.mean(axis=0), teacher.shape)
     assert mse_metrics("de", mean, teacher, variance)["mse_relative/de"] == pytest.approx(1)
     assert mse_metrics("de", teacher, teacher, variance)["mse_relative/de"] == 0
+
+
+def test_without_a_known_variance_there_is_no_relative_figure() -> None:
+    assert list(mse_metrics("de", at(0), at(10), None)) == ["mse/de"]
 
 
 NOUNS = {"dog": "perro", "cat": "gato", "bird": "pájaro", "horse": "caballo", "mouse": "ratón"}
@@ -254,6 +271,17 @@ def test_dice_chooses_the_translation_by_hand() -> None:
     english = lookup.english.get_feature_names_out()
     best = np.asarray(lookup.translation.argmax(axis=1)).ravel()
     assert english[best].tolist() == ["b", "c"]
+
+
+def test_reordered_words_are_solved_by_a_dictionary() -> None:
+    assert Lookup(pairs()).metrics("es", one_way())["lookup_accuracy/en-es"] == 1.0
+    assert Lookup(pairs()).metrics("es", one_way())["lookup_accuracy/es-en"] == 1.0
+
+
+def test_who_does_what_to_whom_is_not() -> None:
+    metrics = Lookup(pairs()).metrics("es", pairs(reorder=True))
+    assert metrics["lookup_accuracy/es-en"] == pytest.approx(0.5)  # both readings have the same words; one is found
+    assert metrics["lookup_accuracy/en-es"] == pytest.approx(0.5)
 
 
 def test_words_never_seen_find_nothing_and_do_no_harm() -> None:

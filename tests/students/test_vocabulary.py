@@ -279,6 +279,13 @@ def test_a_corpus_that_changes_while_it_is_read_stops_the_work(make: MakeEncoder
         trim_vocabulary(make("bert"), Growing())
 
 
+def test_texts_are_read_in_blocks_and_the_last_one_counts(make: MakeEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = make("xlm-roberta")
+    at_once = trim_vocabulary(encoder, ALL).tokenizer.get_vocab()
+    monkeypatch.setattr(room, "TEXTS_AT_ONCE", 4)
+    assert trim_vocabulary(encoder, ALL).tokenizer.get_vocab() == at_once
+
+
 def test_a_generator_no_texts_and_whole_words_are_refused(make: MakeEncoder) -> None:
     with pytest.raises(RequestError, match="found a generator"):
         trim_vocabulary(make("bert"), (text for text in ENGLISH))

@@ -16,7 +16,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from teachers.cross_encoder import CrossEncoder, start_cross_encoder
-from teachers.cross_encoder_train import PairTask, run
+from teachers.cross_encoder_train import PairTask, in_both_orders, pairs_of, run
 from teachers.data import Examples
 from teachers.settings import CrossEncoderSettings
 
@@ -149,6 +149,12 @@ def test_what_is_no_list_of_pairs_is_told(base: Path, pairs: Any) -> None:
     for both_orders in (False, True):
         with pytest.raises(RequestError, match="predict: expected"):
             start_cross_encoder(base, max_tokens=16, both_orders=both_orders).predict(pairs)
+
+
+def test_in_both_orders_each_pair_is_learnt_from_twice() -> None:
+    examples = in_both_orders(Examples(["a", "b", "c"], np.array([[0, 1], [1, 2]]), [0.5, 1.0]))
+    assert pairs_of(examples) == [("a", "b"), ("b", "c"), ("b", "a"), ("c", "b")]
+    assert examples.labels == [0.5, 1.0, 0.5, 1.0]
 
 
 def test_a_folder_without_a_cross_encoder_is_told(tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from scipy.stats import pearsonr, spearmanr
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -16,6 +17,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
 from bertrelay.stage import StageContext
+from pipelines.validation import explain
 from teachers import train
 from teachers.evaluation import ablation
 from teachers.evaluation import facets as facet_training
@@ -82,6 +84,12 @@ def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(
     assert ablation.run(settings, context) == metrics  # as after a kill: nothing is trained again
     assert ablation.run(settings.model_copy(update={"part": "test"}), context) != metrics
     assert ways == []
+
+
+def test_a_concatenation_that_is_none_is_told_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError) as raised:
+        AblationSettings.model_validate({**QUICK, "data": str(tmp_path), "concatenations": [["u", "v"], ["v", "u"]]})
+    assert explain(AblationSettings, raised.value).startswith("concatenations[1]: expected one of u, v; |u-v|; ")
 
 
 def test_data_without_its_parts_is_told_before_anything_is_trained(context: StageContext, tmp_path: Path) -> None:
@@ -180,6 +188,18 @@ def test_a_cross_encoder_is_tested_by_its_scores_of_what_the_others_teach(
     assert low < metrics["facets/cross-topic/spearman_score"] < high
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"base": NEW}, "base: expected a model for a cross-encoder to start from, found the size of a new one"),
+        ({"pooling": ["mean"]}, "pooling: without effect, because a cross-encoder has no sentence vectors"),
+    ],
+)
+def test_what_a_cross_encoder_has_no_use_for_is_refused(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        FacetSettings.model_validate({"base": "./base", "data": "data", "learner": "cross-encoder", **given})
+
+
 def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(
     context: StageContext, tmp_path: Path
 ) -> None:
@@ -200,3 +220,14 @@ def test_a_topic_of_one_score_is_told_before_anything_is_trained(context: StageC
     with pytest.raises(RequestError, match="found one score alone in gay-marriage"):
         facet_training.run(settings, context)
     assert not context.work.exists()
+
+
+def test_folds_of_two_pairs_have_a_figure_without_an_interval(context: StageContext, tmp_path: Path) -> None:
+    for place, file in enumerate(TOPICS.values()):  # 24 different scores and pairs, so that every fold has a figure
+        rows = [[(8 * place + n) / 5, *"abcdefgh", f"the {ANIMALS[place]}", f"a {VERBS[n % 4]} {n}"] for n in range(8)]
+        with (tmp_path / file).open("w", newline="") as written:
+            csv.writer(written).writerows([["score", *"abcdefgh", "x", "y"], *rows])
+    settings = FacetSettings.model_validate({**QUICK, "data": str(tmp_path), "folds": 12})
+    metrics = facet_training.run(settings, context)
+    assert metrics["facets/ten-fold/spearman_cosine"] is not None
+    assert "facets/ten-fold/spearman_cosine_low" not in metrics
