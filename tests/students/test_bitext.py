@@ -24,7 +24,18 @@ from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
 from students import bitext as mining
 from students import neighbours as both_ways
-from students.bitext import Neighbours, Pairs, best_quality, mine, mine_files, one_to_one, quality_at, run, score_pairs
+from students.bitext import (
+    Mined,
+    Neighbours,
+    Pairs,
+    best_quality,
+    mine,
+    mine_files,
+    one_to_one,
+    quality_at,
+    run,
+    score_pairs,
+)
 from students.settings import MineSettings
 
 Sides = tuple[list[str], list[str]]
@@ -132,6 +143,21 @@ def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method: A
     assert mine(source, target, k=4, threshold=best, method=method) == mined[:21]
 
 
+def test_mined_pairs_have_the_margin_that_arithmetic_by_hand_gives() -> None:
+    angles = np.radians([0, 90])
+    source = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32) * [[3.0], [0.5]]
+    target = np.array([[np.cos(np.radians(30)), np.sin(np.radians(30))]], np.float32)
+    # cosines 0.866 and 0.5; k is 1 for the sources, that have one target, and 2 for the target.
+    cosines = np.cos(np.radians([30, 60]))
+    score = cosines[0] / ((cosines[0] + cosines.mean()) / 2)
+    assert mine(source, target) == [Mined(pytest.approx(score, abs=1e-6), 0, 0)]
+
+
+def test_vectors_of_two_models_are_refused() -> None:
+    with pytest.raises(RequestError, match=r"\(3, 4\) and \(3, 5\)\. Encode both sides with one model"):
+        mine(np.ones((3, 4), np.float32), np.ones((3, 5), np.float32))
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -234,6 +260,24 @@ def test_a_text_with_tabs_and_line_ends_bends_no_row(bilingual: SentenceEncoder,
         assert {row["source"] for row in rows} <= set(sides[0])
 
 
+def test_both_sides_may_be_columns_of_one_table(
+    bilingual: SentenceEncoder, sides: Sides, write: WriteLines, tmp_path: Path
+) -> None:
+    table = write("both.tsv", ["x\ten", *("\t".join(pair) for pair in zip(*sides, strict=True))])
+    source, target = (Table(path=InputFile(table), columns=[column]) for column in ("x", "en"))
+    mine_files(bilingual, source, target, tmp_path / "m.tsv", threshold=1.0, precision="fp32")
+    lines = {(row["source_line"], row["target_line"]) for row in rows_of(tmp_path / "m.tsv")}
+    assert {(42 + i, 2 + i) for i in range(SHARED)} <= lines, "the header is line 1"
+
+
+def test_an_output_serves_as_gold(
+    bilingual: SentenceEncoder, files: tuple[Path, Path], gold: Path, tmp_path: Path
+) -> None:
+    mine_files(bilingual, *files, tmp_path / "m.parquet", gold=gold, precision="fp32")
+    again = mine_files(bilingual, *files, tmp_path / "m.tsv", gold=tmp_path / "m.parquet", precision="fp32")
+    assert (again.pairs, again.f1) == (SHARED, 1)
+
+
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
@@ -322,6 +366,14 @@ def test_a_record_that_cannot_be_used_stops_unless_rejects_count_it(
     assert [json.loads(line)["line"] for line in (tmp_path / "rejects.jsonl").read_text().splitlines()] == [101]
     with pytest.raises(WorkError, match="1 of 201 records cannot be used"):
         mine_files(bilingual, source, files[1], tmp_path / "n.tsv", rejects=Rejects(None, 0.001))
+
+
+def test_missing_faiss_is_told_before_anything_is_encoded(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(RequestError, match="FAISS, which is not installed"):
+        mine_files("/no/such/model", *files, tmp_path / "m.tsv")
 
 
 # Stopped and resumed

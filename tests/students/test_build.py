@@ -17,7 +17,7 @@ from bertrelay.errors import RequestError
 from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
 from students import build as room
-from students.build import copy_of, keep_layers, set_dropout, start_student
+from students.build import copy_of, fitted_projection, keep_layers, set_dropout, start_student
 from students.parallel.corpus import ParallelCorpus
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets
@@ -153,6 +153,15 @@ def test_a_projection_of_the_base_is_replaced_and_not_learnt_on_top_of(
     assert error_at_the_start(student, corpus, targets) <= 1
 
 
+def test_fitting_leaves_the_student_as_it_is(
+    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext
+) -> None:
+    student, targets = begin(NEW, corpus, make_teacher(), context)
+    before = {name: weight.clone() for name, weight in student.state_dict().items()}
+    fitted_projection(student, corpus, targets)
+    assert all(torch.equal(weight, before[name]) for name, weight in student.state_dict().items())
+
+
 # What a student is made of
 
 
@@ -198,6 +207,16 @@ def test_a_pretrained_base_keeps_its_weights_and_pooling_and_may_lose_layers(
     assert student.backbone.config.num_hidden_layers == 2
     assert (student.pooling.modes, student.max_tokens) == (("cls",), 7)
     assert {part.p for part in student.backbone.modules() if isinstance(part, nn.Dropout)} == {0.25}
+
+
+def test_a_copied_student_may_lose_layers_too(
+    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext
+) -> None:
+    teacher = make_teacher(normalize=True, layers=3)
+    student, _ = begin(COPY, corpus, teacher, context, layers=2)
+    assert (student.backbone.config.num_hidden_layers, teacher.backbone.config.num_hidden_layers) == (2, 3)
+    last = "encoder.layer.{}.attention.self.query.weight"
+    assert torch.equal(student.backbone.state_dict()[last.format(1)], teacher.backbone.state_dict()[last.format(2)])
 
 
 def test_of_a_large_corpus_the_vocabulary_reads_sentences_evenly_spread(

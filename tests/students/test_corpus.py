@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from bertrelay.errors import RequestError, WorkError
 from students.parallel import corpus as corpus_files
 from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.parallel.pairs import drop_reason
+from students.parallel.pairs import clean, drop_reason
 from students.settings import AlignedFiles, Filters, ParallelSource, TranslationColumns
 
 Pairs = Sequence[tuple[str, str]]
@@ -198,6 +198,14 @@ def test_every_pair_is_accounted_for(tmp_path: Path) -> None:
     (account,) = corpus.facts["sources"]
     reasons = {"copy of the source": 1, "empty side": 2, "too long": 1, "duplicate": 1, "length ratio": 1, "train": 1}
     assert {key: account[key] for key in account if key not in ("source", "language")} == {"pairs": 7, **reasons}
+
+
+def test_copies_and_duplicates_stay_when_they_are_not_to_be_dropped(tmp_path: Path) -> None:
+    pairs = [("Same", "Same"), ("Same", "Same")]
+    corpus = build(
+        tmp_path, [aligned(tmp_path, "de", pairs)], filters=Filters(drop_copies=False, drop_duplicates=False)
+    )
+    assert items(corpus) == [("Same", "en", "Same", 2), ("Same", "de", "Same", 1), ("Same", "de", "Same", 1)]
 
 
 def test_the_same_translation_in_two_sources_is_a_duplicate_and_in_two_languages_not(tmp_path: Path) -> None:
@@ -437,3 +445,7 @@ def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found: object
         sources_of(found)
     assert any(message in error["msg"] and error["loc"][-1] == where for error in refused.value.errors())
     assert len({error["loc"][1:2] for error in refused.value.errors()}) == 1
+
+
+def test_clean_text_is_composed_and_single_spaced() -> None:
+    assert clean("\t e\u0301te\u0301\u2028 \u3000x\n") == "été x"

@@ -40,6 +40,12 @@ def test_of_a_mistake_inside_base_only_that_key_is_told() -> None:
     assert mistakes(base={"layers_of": "techer", "vocabulary": 90}) == [("literal_error", "base.layers_of")]
 
 
+def test_a_base_that_is_none_of_the_three_is_told_all_three() -> None:
+    assert mistakes(base=3) == [("student_base", "base")]
+    with pytest.raises(ValidationError, match=r"'xlm-roberta-base'.*layers = 6.*layers_of = 'teacher'"):
+        DistillSettings.model_validate({**GIVEN, "base": 3})
+
+
 def test_of_a_mistake_inside_parallel_only_that_key_is_told() -> None:
     assert mistakes(parallel=[FILES, {**FILES, "langauge": "de"}]) == [("extra_forbidden", "parallel.1.langauge")]
     assert mistakes(parallel=[{"path": "x.tsv", "others": {}}]) == [("too_short", "parallel.0.others")]
@@ -54,6 +60,12 @@ def test_all_mistakes_are_told_at_once() -> None:
     )
 
 
+def test_students_learn_from_token_budgets_unless_items_are_asked_for() -> None:
+    assert DistillSettings.model_validate(GIVEN).batch_tokens == 2048
+    chosen = DistillSettings.model_validate({**GIVEN, "batch_items": 64})
+    assert (chosen.batch_items, chosen.batch_tokens) == (64, None)
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -66,6 +78,11 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_a_setting_that_nothing_looks_at_is_told(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         DistillSettings.model_validate({**GIVEN, **given})
+
+
+def test_a_teacher_without_parallel_sentences_is_told() -> None:
+    with pytest.raises(ValidationError, match="teacher: without effect, because it needs the sentences of `parallel`"):
+        EvaluateSettings.model_validate({"model": "./a", "teacher": "./b", "sts": {"en": {"path": "sts.tsv"}}})
 
 
 def test_an_evaluation_of_nothing_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from bertrelay.encoder_settings import NewEncoder
-from teachers.settings import TrainSettings
+from teachers.settings import CONCATENATIONS, EvaluateSettings, TrainSettings
 
 TABLE = {"path": "train.tsv"}
 
@@ -27,9 +27,22 @@ def test_defaults_are_the_papers() -> None:
     assert (chosen.linear, chosen.dropout) == (False, 0.0)
 
 
+def test_a_token_budget_replaces_the_sixteen_pairs() -> None:
+    assert settings(batch_tokens=512).batch_items is None
+
+
+@pytest.mark.parametrize("parts", CONCATENATIONS)
+def test_each_of_the_papers_concatenations_is_taken(parts: tuple[str, ...]) -> None:
+    assert settings(concatenation=list(parts)).concatenation == list(parts)
+
+
 def test_another_concatenation_is_refused_with_the_seven() -> None:
     told = message(concatenation=["v", "u"])
     assert "found v, u" in told and "u, v, |u-v|, u*v" in told
+
+
+def test_scores_from_high_to_low_are_refused() -> None:
+    assert "lowest score first" in message(score_range=[5, 0])
 
 
 @pytest.mark.parametrize(
@@ -62,3 +75,8 @@ def test_an_unknown_key_of_a_size_is_named_and_nothing_else_is_blamed() -> None:
         settings(base={"layers": 2, "dim": 8, "heads": 2, "vocabulary": 100, "headz": 2})
     [mistake] = raised.value.errors()
     assert mistake["loc"][0] == "base" and mistake["loc"][-1] == "headz" and mistake["type"] == "extra_forbidden"
+
+
+def test_an_evaluation_without_sets_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        EvaluateSettings.model_validate({"model": "./model", "sts": {}})
