@@ -452,9 +452,7 @@ def test_a_term_without_pieces_is_left_out_by_its_line_and_too_many_stop(model, 
 
 def test_one_term_is_too_few_and_what_was_left_out_is_reported(model, tmp_path):
     one = write(tmp_path / "one.csv", [("term",), ("gout",), ("gout",)])
-    with pytest.raises(
-        RequestError, match=r"two terms at least, .* found 1; left out were 1 × a term that stands there"
-    ):
+    with pytest.raises(RequestError, match=r"two terms at least, .* found 1; left out were 1 × a term that is there"):
         describe_terms(settings(model, one), tmp_path / "out")
 
 

@@ -323,6 +323,16 @@ def test_pairs_and_matrices_are_what_arithmetic_by_hand_gives(metric: Metric, en
     np.testing.assert_allclose(table[1, 0], WEST_WITH_NORTH[metric], rtol=1e-6, atol=1e-6)
 
 
+def test_a_matrix_of_one_list_is_of_it_with_itself(encoder: SentenceEncoder) -> None:
+    found = similarity(encoder, ["east", "north"], matrix=True)
+    np.testing.assert_allclose(found, [[1, 0.96], [0.96, 1]], rtol=1e-6)
+
+
+def test_a_model_may_be_given_by_its_name(encoder: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
+    np.testing.assert_allclose(similarity("a-model", ["east"], ["north"]), [0.96], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("sides", "asked", "told"),
     [
