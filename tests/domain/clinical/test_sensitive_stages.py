@@ -145,6 +145,21 @@ train = [{{ path = "sts.tsv", sensitive = true }}]
 dev = [{{ path = "sts.tsv" }}]
 max_rejects = 0.5
 {TRAINING}
+[cross]
+uses = "teachers.cross-encoder"
+base = "base"
+train = [{{ path = "sts.tsv", sensitive = true }}]
+dev = [{{ path = "sts.tsv" }}]
+max_rejects = 0.5
+{TRAINING}
+[poly]
+uses = "teachers.poly-encoder"
+base = "base"
+codes = 2
+train = [{{ path = "sts.tsv", sensitive = true }}]
+dev = [{{ path = "sts.tsv" }}]
+max_rejects = 0.5
+{TRAINING}
 [mined]
 uses = "students.mine"
 model = "base"
