@@ -31,6 +31,8 @@ WITH_TEXT = {
     "*.parquet",
     "readmission/*/work/*",
     "mined/*/mined.tsv",
+    "ranked/*/scores.jsonl",
+    "ranked/*/scores.jsonl.partial/*",
     "tagged/*/entities.jsonl",
     "tagged/*/entities.jsonl.partial/*",
     "questions/*/train.jsonl",
@@ -160,6 +162,19 @@ train = [{{ path = "sts.tsv", sensitive = true }}]
 dev = [{{ path = "sts.tsv" }}]
 max_rejects = 0.5
 {TRAINING}
+[evaluated]
+uses = "teachers.evaluate"
+model = "@teacher/model"
+sts = {{ pairs = {{ path = "sts.tsv", sensitive = true }} }}
+max_rejects = 0.5
+[smaller]
+uses = "students.shrink"
+model = "@teacher/model"
+corpus = [{{ path = "lines.txt", sensitive = true }}]
+[ranked]
+uses = "teachers.rerank"
+model = "@cross/model"
+pairs = {{ path = "pairs.csv", sensitive = true }}
 [mined]
 uses = "students.mine"
 model = "base"
@@ -229,6 +244,7 @@ def write_biomedical(folder: Path) -> None:
         for n in range(22)
     ]
     (folder / "bioasq.json").write_text(json.dumps({"questions": asked}))
+    (folder / "pairs.csv").write_text("sentence1,sentence2\n" + "".join(f"qzxa {n},qzxb {n}\n" for n in range(9)))
     (folder / "lines.txt").write_text("".join(f"A qzxline of number {n}.\n" for n in range(40)))
     pairs = [f"A qzxline of number {n}.\tQzxother line {n}.\t{n % 6}" for n in range(40)]
     header, wrong = "sentence1\tsentence2\tscore", ["qzxa\tqzxb\tqzxscore", "qzx alone", "qzxa\tqzxb\t99"]
