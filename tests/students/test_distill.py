@@ -397,6 +397,6 @@ def test_the_teacher_itself_explains_all_of_its_variance(
 
 def test_english_of_dev_is_in_no_language_of_train(dev: DevData, toy_corpus: ParallelCorpus) -> None:
     held_out = set(dev.teacher.rows)
-    assert not held_out & set(toy_corpus.english.read(0, len(corpus.english)))
+    assert not held_out & set(toy_corpus.english.read(0, len(toy_corpus.english)))
     spoken = {sentence for sides in dev.pairs.values() for sentence in sides.other}
-    assert not spoken & set(toy_corpus.translations.read(0, len(corpus.translations)))
+    assert not spoken & set(toy_corpus.translations.read(0, len(toy_corpus.translations)))
