@@ -1,7 +1,7 @@
 """Processes that share the work: rank and size, connecting, exchanging values. Loads torch only for several of them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -75,6 +75,11 @@ def from_main(value: AnyValue | None, process_group: ProcessGroup) -> AnyValue:
     return cast(AnyValue, values[0])
 
 
+def on_main(compute: Callable[[], AnyValue], process_group: ProcessGroup) -> AnyValue:
+    """What `compute` returns in the main process, the only one that calls it. Raises as `from_main` does."""
+    return from_main(compute() if process_group.is_main else None, process_group)
+
+
 def gather(value: AnyValue, process_group: ProcessGroup) -> list[AnyValue]:
     """The values of all processes, by rank, in every process. Raises as `from_main` does."""
     values = [value] * process_group.size
@@ -103,7 +108,7 @@ def check_shared(folder: Path, process_group: ProcessGroup) -> None:
     """
     if process_group.size == 1:
         return
-    marker = folder / from_main(f".shared-{uuid4().hex}" if process_group.is_main else None, process_group)
+    marker = folder / on_main(lambda: f".shared-{uuid4().hex}", process_group)
     try:
         if process_group.is_main:
             _touch(marker)

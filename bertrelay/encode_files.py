@@ -1,7 +1,6 @@
 """The vectors of a file of sentences of any size, computed in shards that survive a kill."""
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -12,7 +11,7 @@ from filelock import FileLock
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import ReadBlock, SentenceScan, as_table, block_reader, scan
-from bertrelay.data.shards import Shards, Span
+from bertrelay.data.shards import Filled, Shards, Span, locked_output
 from bertrelay.data.vectors import (
     FLOAT_BYTES,
     SUFFIXES,
@@ -23,11 +22,11 @@ from bertrelay.data.vectors import (
     write_block,
     write_vectors,
 )
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, on_main, wait_for_all
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode_blocks
-from bertrelay.files import check_output, output_lock, read_json, refuse_symlink, write_error, write_json
+from bertrelay.files import check_output, read_json, refuse_symlink, write_error, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import Bar, log
@@ -78,23 +77,22 @@ def encode_file(
     """
     table, output = as_table(source), Path(output)
     check_output(output, SUFFIXES, table.path)
-    with output_lock(output) if process_group.is_main else nullcontext():
-        scanned = from_main(_scan(table, cache, rejects) if process_group.is_main else None, process_group)
+    with locked_output(output, process_group):
+        scanned = on_main(lambda: _scan(table, cache, rejects), process_group)
         encoder = as_encoder(model, cache)
         precision = from_main(resolve_precision(precision, encoder.device), process_group)
         skip_invalid = rejects is not None
-        started, read_block = time.monotonic(), block_reader(table, cache, skip_invalid)
+        read_block = block_reader(table, cache, skip_invalid)
         shards = _shards(scanned.sentences, output, process_group)
         key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
         shards.begin(_manifest(encoder, scanned.sentences, key, prompt_name, precision))
-        computed = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens)
-        seconds = time.monotonic() - started
+        filled = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens)
         if process_group.is_main:
             texts = block_reader(table, cache, skip_invalid)
             write_vectors(output, each_block(shards.complete()), scanned.sentences, encoder.dim, texts)
             shards.remove()
         wait_for_all(process_group)
-    return EncodedFile(scanned.sentences, encoder.dim, computed / seconds if computed else None)
+    return EncodedFile(scanned.sentences, encoder.dim, filled.rate)
 
 
 def run(settings: EncodeSettings, context: StageContext) -> Metrics:
@@ -153,13 +151,13 @@ def fill_vectors(
             kept.unlink(missing_ok=True)
             path.unlink(missing_ok=True)  # of another model or input
         shards.begin(manifest)
-        missing = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens, description, place)
+        filled = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens, description, place)
         if process_group.is_main:
             write_vectors(path, each_block(shards.complete()), rows, encoder.dim, read_block)
             write_json(kept, manifest)
             shards.remove()
         wait_for_all(process_group)
-    return missing
+    return filled.size
 
 
 def forget_manifest(path: Path) -> None:
@@ -218,8 +216,8 @@ def _fill(
     batch_tokens: int | None,
     description: str = "encoding",
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
-) -> int:
-    """Fills the shards; how many vectors were missing. The next texts are tokenized while the model computes."""
+) -> Filled:
+    """Fills the shards. The next texts are tokenized while the model computes."""
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Vectors]:
         texts = (read_block(span.first, span.end) for span in spans)

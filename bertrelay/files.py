@@ -66,15 +66,17 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[st
 def atomic_write(path: Path) -> Iterator[Path]:
     """A file beside `path` to be written, which takes its place when the work is done, and goes when the work fails.
 
-    Raises OSError at once when it may not be written.
+    Raises RequestError when it may not be written, at once, and WorkError when the disk is full.
     """
     building = path.with_name(f".{path.name}.writing")
-    building.touch()
     try:
+        building.touch()
         yield building
         _sync(building)
         building.replace(path)
         sync_folder(path.parent)
+    except OSError as error:
+        raise write_error(path, error) from error
     finally:
         building.unlink(missing_ok=True)
 

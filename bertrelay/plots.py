@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, check_output, write_error
+from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log
 
 if TYPE_CHECKING:
@@ -119,11 +119,8 @@ def write_picture(path: Path, drawing: Drawing) -> None:
     Warns when no font of this machine has a script of the labels. Raises RequestError or WorkError when the file
     cannot be written.
     """
-    try:
-        with atomic_write(path) as building:
-            missing = write_drawing(drawing, building, path.suffix)
-    except OSError as error:
-        raise write_error(path, error) from error
+    with atomic_write(path) as building:
+        missing = write_drawing(drawing, building, path.suffix)
     if missing:
         log(
             f"{path}: no font of this machine has {', '.join(missing)}; such letters are boxes in the picture. "

@@ -22,7 +22,7 @@ from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError
 from bertrelay.evaluation.similarity import DIGITS, Vectors, unit
-from bertrelay.files import atomic_write, check_output, output_lock, refuse_symlink, write_error
+from bertrelay.files import check_output, output_lock, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
@@ -342,8 +342,4 @@ def write_pairs(output: Path, pairs: Pairs, source: SentenceFile, target: Senten
         (round(score, DIGITS_SHOWN), source.line(s), target.line(t), source.text(s), target.text(t))
         for score, s, t in zip(*(column.tolist() for column in pairs), strict=True)
     )
-    try:
-        with atomic_write(output) as writing:
-            write_table(writing, OUTPUT_COLUMNS, rows, output.suffix)
-    except OSError as error:
-        raise write_error(output, error) from error
+    write_table(output, OUTPUT_COLUMNS, rows)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bertrelay.data.vectors import not_finite_row
 from bertrelay.errors import RequestError, check_choice, check_count, shown
 from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
-from bertrelay.files import atomic_write, write_error
+from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
 from bertrelay.progress import log, progress
 from students.settings import EXACT_PAIRS, Hnsw, Method
@@ -211,11 +211,8 @@ def _head(key: str, digest: str) -> bytes:
 
 def _write_whole(path: Path, write: Callable[[Any], object]) -> None:
     """Lets `write` fill a file that takes the name `path` when it is on the disk."""
-    try:
-        with atomic_write(path) as building, building.open("w+b") as file:
-            write(file)
-    except OSError as error:
-        raise write_error(path, error) from error
+    with atomic_write(path) as building, building.open("w+b") as file:
+        write(file)
 
 
 QUERY_BLOCK = 4096
@@ -329,11 +326,8 @@ def _read(path: Path, key: str) -> Search | None:
 
 def _save(search: Search, path: Path) -> None:
     key, done = np.array(search.key), np.array(search.done)
-    try:
-        with atomic_write(path) as building, building.open("wb") as file:
-            np.savez(file, key=key, done=done, forward=search.forward, backward=search.backward)
-    except OSError as error:
-        raise write_error(path, error) from error
+    with atomic_write(path) as building, building.open("wb") as file:
+        np.savez(file, key=key, done=done, forward=search.forward, backward=search.backward)
 
 
 def _find_neighbours(

@@ -1,8 +1,6 @@
 """Pairs of sentences in files of any size, scored in resumable shards; results of a search, reranked."""
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,12 +10,10 @@ import torch
 
 from bertrelay.backbone import model_folder
 from bertrelay.data.sentences import as_table
-from bertrelay.data.shards import Shards, Span, read_spans
+from bertrelay.data.shards import Span, model_output, read_spans
 from bertrelay.data.tables import Table
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, wait_for_all
-from bertrelay.files import check_output, output_lock
-from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
+from bertrelay.files import check_output
 from bertrelay.progress import Bar
 from bertrelay.stage import Metrics, StageContext
 from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
@@ -26,7 +22,6 @@ from teachers.rerank_files import (
     BLOCK_PAIRS,
     SUFFIXES,
     PairSource,
-    SourceScan,
     assemble,
     check_ranking,
     line_of,
@@ -83,24 +78,22 @@ def rerank_file(
     source, output = PairSource.of(as_table(pairs), top), Path(output)
     check_output(output, SUFFIXES, source.table.path)
     check_ranking(source, output)
-    with output_lock(output) if process_group.is_main else nullcontext():
-        folder = from_main(
-            model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
-        )
-        precision = from_main(resolve_precision(precision, default_device()), process_group)
-        scanned = from_main(scan(source, cache) if process_group.is_main else None, process_group)
-        shards = Shards(output, scanned.spans, process_group)
-        shards.begin(_manifest(folder, scanned, source, precision))
-        scorer, started = load_scorer(folder), time.monotonic()
-        compute = partial(_lines, scorer, source, precision, batch_tokens, cache)
-        computed = shards.fill(compute, "scoring", "pairs")
-        seconds = time.monotonic() - started
-        if process_group.is_main:
-            assemble(shards, source, output)
-            shards.remove()
-        wait_for_all(process_group)
-    queries = scanned.questions if source.ranks else None
-    return RerankedFile(scanned.pairs, queries, computed / seconds if computed else None)
+    with model_output(
+        output,
+        model,
+        partial(scan, source, cache),
+        block=BLOCK_PAIRS,
+        precision=precision,
+        cache=cache,
+        process_group=process_group,
+        kind=source.kind,
+        top=source.top,
+    ) as work:
+        compute = partial(_lines, load_scorer(work.folder), source, work.precision, batch_tokens, cache)
+        filled = work.shards.fill(compute, "scoring", "pairs")
+        if work.is_main:
+            assemble(work.shards, source, output)
+    return RerankedFile(work.scan.size, work.scan.items if source.ranks else None, filled.rate)
 
 
 def run(settings: RerankSettings, context: StageContext) -> Metrics:
@@ -116,13 +109,6 @@ def run(settings: RerankSettings, context: StageContext) -> Metrics:
         process_group=context.process_group,
     )
     return {name: value for name, value in reranked._asdict().items() if name != "queries" or value is not None}
-
-
-def _manifest(folder: Path, scanned: SourceScan, source: PairSource, precision: str) -> dict[str, object]:
-    """What decides the content of the shards."""
-    how = {"kind": source.kind, "top": source.top}
-    key = fingerprint({"model": Digests().of_folder(folder), "pairs": scanned.digest, **how})
-    return {"key": key, "precision": precision, "block": BLOCK_PAIRS}
 
 
 def _lines(

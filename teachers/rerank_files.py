@@ -5,7 +5,6 @@ Loads neither torch nor transformers, so that an invalid request is reported at 
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertrelay.data.records import read, rows
-from bertrelay.data.shards import Shards, Span, cut_spans, write_lines
+from bertrelay.data.shards import Scan, Shards, cut_spans, json_line, write_lines
 from bertrelay.data.tables import Record, Table, write_table
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, write_error
+from bertrelay.files import atomic_write
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".txt")
 BLOCK_PAIRS = 4_096
@@ -166,23 +165,11 @@ def _text(value: Any, record: Record) -> str:
 # In blocks
 
 
-class SourceScan(NamedTuple):
-    """What one pass over the source found: its queries in spans of pairs, and the sha256 of all."""
+def scan(source: PairSource, cache: Path | None = None) -> Scan:
+    """Reads `source` through: queries, in spans of pairs.
 
-    spans: list[Span]
-    digest: str
-
-    @property
-    def questions(self) -> int:
-        return self.spans[-1].end
-
-    @property
-    def pairs(self) -> int:
-        return sum(span.size for span in self.spans)
-
-
-def scan(source: PairSource, cache: Path | None = None) -> SourceScan:
-    """Reads `source` through. Raises RequestError, with file and line, at the first record that cannot be used."""
+    Raises RequestError, with file and line, at the first record that cannot be used.
+    """
     digest = hashlib.sha256()
 
     def sizes() -> Iterator[tuple[int, int]]:
@@ -190,7 +177,7 @@ def scan(source: PairSource, cache: Path | None = None) -> SourceScan:
             digest.update(json.dumps(question).encode())
             yield len(question.candidates), len(question.candidates)
 
-    return SourceScan(cut_spans(sizes(), BLOCK_PAIRS), digest.hexdigest())
+    return Scan(cut_spans(sizes(), BLOCK_PAIRS), digest.hexdigest())
 
 
 # Written
@@ -210,7 +197,7 @@ def line_of(question: Question, scores: Sequence[float], source: PairSource) -> 
     rounded = [round(score, DIGITS) for score in scores]
     if not source.ranks:
         sentences = dict(zip(PAIR, (question.text, question.candidates[0].text), strict=True))
-        return _json_line({"line": question.line, **sentences, "score": rounded[0]})
+        return json_line({"line": question.line, **sentences, "score": rounded[0]})
     order = sorted(range(len(scores)), key=lambda place: -scores[place])[: source.top]
     hits = []
     for rank, place in enumerate(order, 1):
@@ -219,41 +206,26 @@ def line_of(question: Question, scores: Sequence[float], source: PairSource) -> 
         found = {"rank": rank, "score": rounded[place], **similarity, "line": candidate.line, "text": candidate.text}
         hits.append(found)
     line = {} if question.line is None else {"line": question.line}
-    return _json_line({"query": question.text, **line, "hits": hits})
-
-
-def _json_line(document: dict[str, Any]) -> str:
-    return json.dumps(document, ensure_ascii=False) + "\n"
+    return json_line({"query": question.text, **line, "hits": hits})
 
 
 def assemble(shards: Shards, source: PairSource, output: Path) -> None:
     """Writes `output` from the shards: a row for each pair or candidate; in JSONL a line for each query."""
     columns = HIT_COLUMNS if source.ranks else PAIR_COLUMNS
-    rows = (row for shard in shards.complete() for row in _shard_rows(shard))
-    try:
-        with atomic_write(output) as building:
-            match output.suffix:
-                case ".jsonl":
-                    _join(shards, building)
-                case ".txt":
-                    write_lines(building, (f"{row['score']:.{DIGITS}f}\n" for row in rows))
-                case suffix:
-                    write_table(building, columns, (tuple(map(row.get, columns)) for row in rows), suffix)
-    except OSError as error:
-        raise write_error(output, error) from error
+    match output.suffix:
+        case ".jsonl":
+            shards.join(output)
+        case ".txt":
+            with atomic_write(output) as building:
+                write_lines(building, (f"{row['score']:.{DIGITS}f}\n" for row in _flat(shards)))
+        case _:
+            write_table(output, columns, (tuple(map(row.get, columns)) for row in _flat(shards)))
 
 
-def _shard_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        for document in map(json.loads, lines):
-            if "hits" not in document:
-                yield document
-            for hit in document.get("hits", ()):
-                yield {"query_line": document.get("line"), "query": document["query"], **hit}
-
-
-def _join(shards: Shards, path: Path) -> None:
-    with path.open("wb") as file:
-        for shard in shards.complete():
-            with shard.open("rb") as lines:
-                shutil.copyfileobj(lines, file)
+def _flat(shards: Shards) -> Iterator[dict[str, Any]]:
+    """A row for each pair or candidate."""
+    for row in shards.rows():
+        if "hits" not in row:
+            yield row
+        for hit in row.get("hits", ()):
+            yield {"query_line": row.get("line"), "query": row["query"], **hit}

@@ -43,16 +43,18 @@ class RejectList:
 class Rejects:
     """Counts the records that cannot be used and lists them in `rejects.jsonl`: file, line, id, reason; no text.
 
-    path: written while the work goes on, and empty when nothing was rejected; None only counts.
+    path: written as records are rejected, and empty when none was; None only counts.
     limit: the share of all records that may be rejected. Leaving the context raises WorkError past it, and so does
     `add` as soon as there are a thousand rejects and they outnumber what is used: sooner, bad lines at the start
     of a good file would be taken for all of it.
+    keep_empty: whether leaving the context keeps a list without records.
     Without a `with` block `close`, which readers call at the end of a file, checks the limit.
     """
 
-    def __init__(self, path: Path | str | None, limit: float = 0.01) -> None:
+    def __init__(self, path: Path | str | None, limit: float = 0.01, keep_empty: bool = True) -> None:
         self.path = None if path is None else Path(path)
         self.limit = limit
+        self._keep_empty = keep_empty
         self._counts: Counter[tuple[str, str]] = Counter()  # by reason and file
         self._used = 0
         self._first = ""
@@ -119,6 +121,8 @@ class Rejects:
     ) -> None:
         self._is_in_block = False
         self._close_file()
+        if self.path is not None and not self._keep_empty and not self._counts:
+            self.path.unlink(missing_ok=True)
         if kind is None:
             self.check()
             self._tell()

@@ -3,19 +3,25 @@
     OUTPUT.partial/manifest.json    what is computed; another model or input restarts
     OUTPUT.partial/000000.jsonl     a shard, written beside and renamed: whole or absent
 
-Loads neither torch nor NumPy.
+`model_output` is the frame of every command that runs a model over a file. Loads neither torch nor NumPy.
 """
 
+import json
 import os
+import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, gather, wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, gather, on_main, wait_for_all
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import atomic_write, read_json, refuse_symlink, write_error, write_json
-from bertrelay.hardware import release_memory
+from bertrelay.files import atomic_write, output_lock, read_json, refuse_symlink, write_error, write_json
+from bertrelay.fingerprint import Digests, fingerprint
+from bertrelay.hardware import default_device, release_memory, resolve_precision
 from bertrelay.privacy import apply_umask, is_sensitive
 from bertrelay.progress import Bar, log, progress
 
@@ -41,6 +47,45 @@ def cut_spans(items: Iterable[tuple[int, int]], limit: int) -> list[Span]:
             spans.append(Span(first, end, size))
             first, weight, size = end, 0, 0
     return spans if first == end else [*spans, Span(first, end, size)]
+
+
+class Scan(NamedTuple):
+    """What one pass over an input found.
+
+    digest: sha256 of all that decides the output. rejected: records that cannot be used. size: of all spans.
+    """
+
+    spans: list[Span]
+    digest: str
+    rejected: int = 0
+
+    @property
+    def items(self) -> int:
+        return self.spans[-1].end
+
+    @property
+    def size(self) -> int:
+        return sum(span.size for span in self.spans)
+
+
+class Scanned(Protocol):
+    @property
+    def spans(self) -> list[Span]: ...
+
+    @property
+    def digest(self) -> str: ...
+
+
+class Filled(NamedTuple):
+    """What `Shards.fill` computed: the size of the shards that were missing, and the seconds it took."""
+
+    size: int
+    seconds: float
+
+    @property
+    def rate(self) -> float | None:
+        """Size in a second; None where nothing was missing."""
+        return self.size / self.seconds if self.size else None
 
 
 def read_spans(
@@ -69,6 +114,11 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Writes lines of UTF-8, each with its end."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(lines)
+
+
+def json_line(row: dict[str, Any]) -> str:
+    """A row as a line of a shard, and of JSONL."""
+    return json.dumps(row, ensure_ascii=False) + "\n"
 
 
 class Shards:
@@ -145,22 +195,32 @@ class Shards:
             )
         return [self.path(number) for number in range(len(self.spans))]
 
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of all shards of JSON lines, in order. Raises as `complete` does."""
+        for path in self.complete():
+            with path.open(encoding="utf-8") as lines:
+                yield from map(json.loads, lines)
+
+    def join(self, output: Path) -> None:
+        """Writes the content of all shards, one after the other, to `output`."""
+        with atomic_write(output) as building, building.open("wb") as file:
+            for path in self.complete():
+                with path.open("rb") as shard:
+                    shutil.copyfileobj(shard, file)
+
     def write(self, number: int, content: Any) -> None:
         """Writes a shard; it is done when its file is there."""
-        path = self.path(number)
-        try:
-            with atomic_write(path) as building:
-                self._write(building, content)
-        except OSError as error:
-            raise write_error(path, error) from error
+        with atomic_write(self.path(number)) as building:
+            self._write(building, content)
 
-    def fill(self, compute: Callable[[Sequence[Span], Bar], Iterator[Any]], description: str, unit: str) -> int:
+    def fill(self, compute: Callable[[Sequence[Span], Bar], Iterator[Any]], description: str, unit: str) -> Filled:
         """Computes the missing shards, each process its own, and returns when all are on the disk.
 
         compute: the content of the shards of these spans, in order; advances the bar by their sizes.
         description, unit: of the progress, `tagging` and `words` for example.
-        Returns the size of all shards that were missing. Raises RequestError where a process misses a shard in the end.
+        Raises RequestError where a process misses a shard in the end.
         """
+        started = time.monotonic()
         missing, rank, total = self.missing(), self.process_group.rank, self.size
         own = [number for number in missing if number % self.process_group.size == rank]
         others, to_do = set(missing).difference(own), sum(self.spans[number].size for number in missing)
@@ -176,7 +236,7 @@ class Shards:
                     bar.advance(sum(self.spans[each].size for each in done))
                     others -= done
         self._check_complete()
-        return to_do
+        return Filled(to_do, time.monotonic() - started)
 
     def _check_complete(self) -> None:
         """Nobody returns before all have counted, as the main process then assembles and removes the shards."""
@@ -193,6 +253,64 @@ class Shards:
         """Removes the folder, when its shards are assembled or no longer wanted."""
         if self.folder.is_dir():
             _remove(self.folder)
+
+
+AnyScan = TypeVar("AnyScan", bound=Scanned)
+
+
+@dataclass(frozen=True)
+class ModelOutput(Generic[AnyScan]):
+    """An output to be filled by the model of `folder`, from the input that `scan` describes."""
+
+    folder: Path
+    precision: str
+    scan: AnyScan
+    shards: Shards
+
+    @property
+    def is_main(self) -> bool:
+        return self.shards.process_group.is_main
+
+
+@contextmanager
+def model_output(
+    output: Path,
+    model: str | Path,
+    scan: Callable[[], AnyScan],
+    *,
+    block: object,
+    precision: str,
+    cache: Path | None = None,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    **options: object,
+) -> Iterator[ModelOutput[AnyScan]]:
+    """Opens the shards of `output`, which this call keeps to itself; removes them when the block that writes it ends.
+
+    scan: reads the input through, in the main process alone.
+    block: what spans are cut by; with the model's files, the scan's digest, precision and `options` it decides what
+        the shards hold, so that shards of anything else are not resumed.
+    Raises RequestError when another process writes `output`.
+    """
+    from bertrelay.backbone import model_folder
+
+    with locked_output(output, process_group):
+        folder = on_main(lambda: model_folder(model, cache_dir=cache and cache / "hub"), process_group)
+        precision = from_main(resolve_precision(precision, default_device()), process_group)
+        scanned = on_main(scan, process_group)
+        shards = Shards(output, scanned.spans, process_group)
+        key = fingerprint({"model": Digests().of_folder(folder), "input": scanned.digest, **options})
+        shards.begin({"key": key, "precision": precision, "block": block})
+        yield ModelOutput(folder, precision, scanned, shards)
+        if process_group.is_main:
+            shards.remove()
+        wait_for_all(process_group)
+
+
+@contextmanager
+def locked_output(output: Path, process_group: ProcessGroup) -> Iterator[None]:
+    """Keeps `output` to the processes of this call. Raises as `output_lock` does."""
+    with output_lock(output) if process_group.is_main else nullcontext():
+        yield
 
 
 def _remove(folder: Path) -> None:

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from bertrelay.errors import RequestError
+from bertrelay.files import atomic_write
 from bertrelay.settings import DataSource, HubDataset, InputFile, Settings, refuse_idle
-
-if TYPE_CHECKING:
-    pass
 
 Format = Literal["lines", "csv", "tsv", "jsonl", "parquet"]
 Column = str | Annotated[int, Field(ge=0)]
@@ -194,12 +192,12 @@ def write_jsonl(path: Path, documents: Iterable[Mapping[str, Any]]) -> None:
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
-def write_parquet(path: Path, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes the rows, block by block. columns: name to a type that Arrow knows by name, such as int64 or string."""
+def write_parquet(path: Path, columns: Mapping[str, Any], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes the rows, block by block. columns: name to Arrow type, or its name such as int64 or string."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema, stream = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()]), iter(rows)
+    schema, stream = pa.schema(list(columns.items())), iter(rows)
     with path.open("wb") as file, pq.ParquetWriter(file, schema) as writer:
         while block := list(islice(stream, PARQUET_ROWS)):
             arrays = [
@@ -208,18 +206,22 @@ def write_parquet(path: Path, columns: Mapping[str, str], rows: Iterable[Sequenc
             writer.write_table(pa.table(arrays, schema=schema))
 
 
-def write_table(path: Path, columns: Mapping[str, str], rows: Iterable[Sequence[Any]], suffix: str = "") -> None:
-    """Writes rows as the suffix of `path`, or `suffix`, says: .csv, .tsv, .jsonl or .parquet. columns: name to type."""
+def write_table(output: Path, columns: Mapping[str, Any], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes rows as the suffix of `output` says: .csv, .tsv, .jsonl or .parquet. The file is whole or not there.
+
+    columns: name to Arrow type, or its name. Raises RequestError or WorkError where the file cannot be written.
+    """
     names = list(columns)
-    match suffix or path.suffix:
-        case ".csv":
-            write_csv(path, names, rows)
-        case ".tsv":
-            write_tsv(path, names, rows)
-        case ".jsonl":
-            write_jsonl(path, (dict(zip(names, row, strict=True)) for row in rows))
-        case _:
-            write_parquet(path, columns, rows)
+    with atomic_write(output) as building:
+        match output.suffix:
+            case ".csv":
+                write_csv(building, names, rows)
+            case ".tsv":
+                write_tsv(building, names, rows)
+            case ".jsonl":
+                write_jsonl(building, (dict(zip(names, row, strict=True)) for row in rows))
+            case _:
+                write_parquet(building, columns, rows)
 
 
 class StsTable(Table):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.sentences import ReadBlock
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.files import atomic_write, write_error
+from bertrelay.files import atomic_write
 
 Vectors = NDArray[np.float32]
 
@@ -53,14 +53,11 @@ def write_vectors(output: Path, blocks: Iterable[Vectors], rows: int, dim: int, 
 
     read_block: (first, end) -> the texts of these rows, read for Parquet alone.
     """
-    try:
-        with atomic_write(output) as building:
-            if output.suffix == ".parquet":
-                _write_parquet(building, blocks, dim, read_block)
-            else:
-                write_npy(building, blocks, rows, dim)
-    except OSError as error:
-        raise write_error(output, error) from error
+    with atomic_write(output) as building:
+        if output.suffix == ".parquet":
+            _write_parquet(building, blocks, dim, read_block)
+        else:
+            write_npy(building, blocks, rows, dim)
 
 
 def _write_parquet(path: Path, blocks: Iterable[Vectors], dim: int, read_block: ReadBlock) -> None:

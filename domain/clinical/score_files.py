@@ -3,7 +3,6 @@
 Imports neither torch nor transformers, so that an invalid request is refused at once.
 """
 
-import csv
 import hashlib
 import json
 import sqlite3
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertrelay.data.records import Rejects, rows
-from bertrelay.data.shards import Shards, Span, cut_spans
-from bertrelay.data.tables import Record, Table
+from bertrelay.data.shards import Span, cut_spans
+from bertrelay.data.tables import Record, Table, write_table
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, write_error
+from bertrelay.files import write_error
 from domain.clinical.ids import canonical_id, given_note, warn_of_mixed_ids
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -59,6 +58,7 @@ class SortedNotes:
         self._base, self.digest = base, digest
         self.admissions = int(base.execute("SELECT COUNT(*) FROM admissions").fetchone()[0])
 
+    @property
     def spans(self) -> list[Span]:
         """Spans of `BLOCK_CHARACTERS` or little more, and no more than `BLOCK_ADMISSIONS`, which count as so much."""
         sizes = self._base.execute(
@@ -144,48 +144,9 @@ def _numbered(notes: NotesTable, rejects: Rejects, digest: "hashlib._Hash") -> I
     warn_of_mixed_ids(notes.id_column, kinds)
 
 
-def line_of(row: Row) -> str:
-    """A scored admission as a line of a shard."""
-    return json.dumps(row, ensure_ascii=False) + "\n"
-
-
-def scored_shards(shards: Shards) -> Iterator[list[Row]]:
-    """The rows of each shard, in order."""
-    for path in shards.complete():
-        with path.open(encoding="utf-8") as lines:
-            yield [json.loads(line) for line in lines]
-
-
-def write_scores(blocks: Iterator[list[Row]], columns: Sequence[str], output: Path) -> None:
+def write_scores(rows: Iterator[Row], columns: Sequence[str], output: Path) -> None:
     """Writes rows as JSONL, Parquet or CSV, by the suffix; CSV has no place for the list of chunks."""
-    try:
-        with atomic_write(output) as building:
-            {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}[output.suffix](
-                blocks, columns, building
-            )
-    except OSError as error:
-        raise write_error(output, error) from error
-
-
-def _write_csv(blocks: Iterator[list[Row]], columns: Sequence[str], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [name for name in columns if name != "chunks"], extrasaction="ignore")
-        writer.writeheader()
-        for block in blocks:
-            writer.writerows(block)
-
-
-def _write_jsonl(blocks: Iterator[list[Row]], columns: Sequence[str], path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for block in blocks:
-            file.writelines(
-                json.dumps({name: row[name] for name in columns}, ensure_ascii=False) + "\n" for row in block
-            )
-
-
-def _write_parquet(blocks: Iterator[list[Row]], columns: Sequence[str], path: Path) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     chunk = {"start": pa.int32(), "end": pa.int32(), "probability": pa.float64(), "share": pa.float64()}
     kinds = {
@@ -194,7 +155,5 @@ def _write_parquet(blocks: Iterator[list[Row]], columns: Sequence[str], path: Pa
         "alarm": pa.bool_(),
         "chunks": pa.list_(pa.struct(list(chunk.items()))),
     }
-    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in columns])
-    with pq.ParquetWriter(path, schema) as writer:
-        for block in blocks:
-            writer.write_table(pa.Table.from_pylist(block, schema))
+    typed = {name: kinds.get(name, pa.float64()) for name in columns if name != "chunks" or output.suffix != ".csv"}
+    write_table(output, typed, ([row[name] for name in typed] for row in rows))

@@ -1,6 +1,5 @@
 """The scores of all admissions of a file, in shards that survive a kill, and the page of one of them."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -12,11 +11,9 @@ import numpy as np
 
 from bertrelay.backbone import model_folder
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import Shards, Span
+from bertrelay.data.shards import Shards, Span, json_line, model_output
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output, output_lock, write_text
-from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.files import check_output, write_text
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log
 from domain.clinical.chunks import warn_of_unknown
@@ -31,8 +28,6 @@ from domain.clinical.score_files import (
     Row,
     SortedNotes,
     check_notes,
-    line_of,
-    scored_shards,
     sorted_notes,
     write_scores,
 )
@@ -109,54 +104,53 @@ def score_file(
     check_notes(source)
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
-    precision = resolve_precision(precision, default_device())
-    with output_lock(output), ExitStack() as stack:
-        found, rejected = _read(source, output, max_rejects, stack)
-        shown = None if page is None else _admission(found, admission)
-        shards = Shards(output, found.spans())
-        shards.begin(_manifest(folder, found, precision, with_text=with_text, cleaned=cleaned))
-        scorer = OutcomeScorer.load(folder)
-        score = partial(_scored, scorer, with_text, cleaned, precision, batch_tokens)
-        rate = _fill(found, shards, score)
-        if page is not None and shown is not None:
-            explained = scorer.explain(joined(found.one(shown), cleaned), precision=precision)
-            write_text(Path(page), admission_page(explained, how))
-        admissions, reasons, chunks, alarms = _written(shards, output, columns_of(how), with_text)
-    raised = None if how.threshold is None else alarms
-    return ScoredFile(admissions, reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, raised, rejected, rate)
+    rejects = Rejects(output.with_name(f"{output.name}.rejects.jsonl"), max_rejects, keep_empty=False)
+    shown = None
 
-
-def _read(source: NotesTable, output: Path, max_rejects: float, stack: ExitStack) -> tuple[SortedNotes, int]:
-    """The notes by admission, for as long as `stack` is, and how many rows cannot be used; they are listed."""
-    listed = output.with_name(f"{output.name}.rejects.jsonl")
-    try:
-        with Rejects(listed, max_rejects) as rejects:
+    def read() -> SortedNotes:
+        nonlocal shown
+        with rejects:
             found = stack.enter_context(sorted_notes(source, output, rejects))
-    finally:
-        if listed.is_file() and not listed.stat().st_size:
-            listed.unlink()
-    return found, rejects.counts.total()
+        shown = None if page is None else _admission(found, admission)
+        return found
 
-
-def _manifest(folder: Path, found: SortedNotes, precision: str, **options: bool) -> dict[str, object]:
-    """What decides the content of the shards."""
-    key = fingerprint({"model": Digests().of_folder(folder), "notes": found.digest, "version": VERSION, **options})
-    return {"key": key, "precision": precision, "block": [BLOCK_CHARACTERS, BLOCK_ADMISSIONS]}
+    with (
+        ExitStack() as stack,
+        model_output(
+            output,
+            folder,
+            read,
+            block=[BLOCK_CHARACTERS, BLOCK_ADMISSIONS],
+            precision=precision,
+            version=VERSION,
+            with_text=with_text,
+            cleaned=cleaned,
+        ) as work,
+    ):
+        scorer = OutcomeScorer.load(work.folder)
+        score = partial(_scored, scorer, with_text, cleaned, work.precision, batch_tokens)
+        rate = _fill(work.scan, work.shards, score)
+        if page is not None and shown is not None:
+            explained = scorer.explain(joined(work.scan.one(shown), cleaned), precision=work.precision)
+            write_text(Path(page), admission_page(explained, how))
+        admissions, reasons, chunks, alarms = _written(work.shards, output, columns_of(how), with_text)
+    raised, rejected = None if how.threshold is None else alarms, rejects.counts.total()
+    return ScoredFile(admissions, reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, raised, rejected, rate)
 
 
 def _fill(found: SortedNotes, shards: Shards, score: Callable[[list[Admission]], list[Row]]) -> float | None:
     """Scores the spans whose shards are missing; chunks per second, None where there were none."""
-    began, chunks = time.monotonic(), 0
+    chunks = 0
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
         nonlocal chunks
         for rows in map(score, map(found.of, spans)):
             chunks += sum(row["n_chunks"] for row in rows)
-            yield map(line_of, rows)
+            yield map(json_line, rows)
             bar.advance(len(rows))
 
-    shards.fill(compute, "scoring", "admissions")
-    return chunks / (time.monotonic() - began) if chunks else None
+    filled = shards.fill(compute, "scoring", "admissions")
+    return chunks / filled.seconds if chunks else None
 
 
 def _admission(found: SortedNotes, wanted: str | None) -> str:
@@ -198,16 +192,14 @@ def _written(
     shards: Shards, output: Path, scores: list[str], with_text: bool
 ) -> tuple[int, Counter[str | None], int, int]:
     """Assembles the shards; how many admissions, those without a probability by reason, chunks, and alarms."""
-    columns = [*scores, *(["top_text"] if with_text else []), "chunks"]
-    write_scores(scored_shards(shards), columns, output)
+    write_scores(shards.rows(), [*scores, *(["top_text"] if with_text else []), "chunks"], output)
     chunks = alarms = 0
     shares, reasons = list[float | None](), Counter[str | None]()
-    for block in scored_shards(shards):
-        shares += [row["unknown_share"] for row in block]
-        reasons.update(row["reason"] for row in block)
-        chunks += sum(row["n_chunks"] for row in block)
-        alarms += sum(row.get("alarm") is True for row in block)
-    shards.remove()
+    for row in shards.rows():
+        shares.append(row["unknown_share"])
+        reasons[row["reason"]] += 1
+        chunks += row["n_chunks"]
+        alarms += row.get("alarm") is True
     for reason in (NO_TEXT, UNKNOWN_TEXT):
         if reasons[reason]:
             log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")

@@ -206,7 +206,7 @@ def test_admissions_without_text_make_shards_too(tmp_path, monkeypatch):
         Rejects(tmp_path / "rejects.jsonl", 0) as rejects,
         sorted_notes(NotesTable(tmp_path / "in.csv"), tmp_path / "out.csv", rejects) as found,
     ):
-        assert [span[:2] for span in found.spans()] == [(0, 10), (10, 20), (20, 25)]
+        assert [span[:2] for span in found.spans] == [(0, 10), (10, 20), (20, 25)]
 
 
 def test_rows_that_cannot_be_used_are_listed_by_line_alone(call, model, tmp_path, capfd):

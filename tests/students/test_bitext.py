@@ -538,7 +538,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(mining, "write_table", full)
+    monkeypatch.setattr("bertrelay.data.tables.write_tsv", full)
     with pytest.raises(WorkError, match=r"could not write .*m\.tsv: No space left on device"):
         mine_files(bilingual, *files, tmp_path / "m.tsv", precision="fp32")
     assert not list(tmp_path.glob("*.writing")) and not (tmp_path / "m.tsv").exists()

@@ -5,22 +5,18 @@ Importing this loads neither torch nor transformers, so that an invalid request 
 
 import hashlib
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import Shards, Span, cut_spans, read_spans
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, wait_for_all
+from bertrelay.data.shards import Scan, Shards, Span, cut_spans, model_output, read_spans
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
-from bertrelay.files import check_place, output_lock
-from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.files import check_place
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext
@@ -34,6 +30,10 @@ if TYPE_CHECKING:
 BLOCK_CHARACTERS = 400_000
 """As much text is tagged before it is on the disk: some 60,000 words, the most that a kill costs."""
 WORD = re.compile(r"\S+")
+DIGITS = 6  # of a confidence; those behind them depend on the threads of a machine
+MAX_REJECTS = 0.01
+SUFFIXES: dict[FormatName, str] = {"conll": ".conll", "conll-iobes": ".iobes", "bioc": ".json", "brat": ""}
+"""Of a stage's output where it is not the name of the format."""
 
 
 class DocumentSource(NamedTuple):
@@ -44,23 +44,6 @@ class DocumentSource(NamedTuple):
 
     def documents(self, rejects: Rejects | None = None) -> Iterator[Document]:
         return read_documents(self.path, self.format, rejects)
-
-
-class DocumentScan(NamedTuple):
-    """What one pass over the source found. digest: sha256 of all that a tagger sees."""
-
-    spans: list[Span]
-    blank: int
-    rejected: int
-    digest: str
-
-    @property
-    def documents(self) -> int:
-        return self.spans[-1].end
-
-    @property
-    def words(self) -> int:
-        return sum(span.size for span in self.spans)
 
 
 def check_source(source: DocumentSource) -> None:
@@ -106,8 +89,8 @@ def written() -> list[FormatName]:
     return [name for name, found in FORMATS.items() if found.writing]
 
 
-def scan(source: DocumentSource, listed: Path, max_rejects: float, output: FormatName = "jsonl") -> DocumentScan:
-    """Reads `source` through, and lists in `listed` what cannot be used, where there is any.
+def scan(source: DocumentSource, listed: Path, max_rejects: float, output: FormatName = "jsonl") -> Scan:
+    """Reads `source` through, in spans of words, and lists in `listed` what cannot be used, where there is any.
 
     output: the format to be written, whose refusals of texts and ids are counted too.
     Raises WorkError when either is more than `max_rejects` of all, RequestError when nothing is left.
@@ -125,17 +108,14 @@ def scan(source: DocumentSource, listed: Path, max_rejects: float, output: Forma
             digest.update(jsonl.line_of(plain).encode(errors="surrogatepass"))
             yield len(document.text), count_words(document.text)
 
-    with Rejects(listed, max_rejects) as rejects:
+    with Rejects(listed, max_rejects, keep_empty=False) as rejects:
         spans = cut_spans(sizes(rejects), BLOCK_CHARACTERS)
     refused.check()
-    rejected = rejects.counts.total()
-    if not rejected:
-        listed.unlink()
     if not spans:
         raise RequestError(f"{source.path} holds no documents. Check that it is the right one and complete.")
     if blank:
         log(f"{blank:,} of {spans[-1].end:,} documents are blank; each has its place in the output as any other")
-    return DocumentScan(spans, blank, rejected, digest.hexdigest())
+    return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 
 def count_words(text: str) -> int:
@@ -152,20 +132,11 @@ def tagged_documents(shards: Shards) -> Iterator[Document]:
 
 def assemble(shards: Shards, output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
     """Writes `output`; how many documents its format cannot hold, which `listed` lists where there are any."""
-    rejects = Rejects(listed, max_rejects)
+    rejects = Rejects(listed, max_rejects, keep_empty=False)
     with writing(output, format_name, rejects) as write, rejects:  # too many rejects end before the output is there
         for document in tagged_documents(shards):
             write(document)
-    refused = rejects.counts.total()
-    if not refused:
-        listed.unlink()
-    return refused
-
-
-DIGITS = 6  # of a confidence; those behind them depend on the threads of a machine
-MAX_REJECTS = 0.01
-SUFFIXES: dict[FormatName, str] = {"conll": ".conll", "conll-iobes": ".iobes", "bioc": ".json", "brat": ""}
-"""Of a stage's output where it is not the name of the format."""
+    return rejects.counts.total()
 
 
 class TaggedFile(NamedTuple):
@@ -211,37 +182,30 @@ def tag_file(
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
     WorkError when too many documents are left out.
     """
-    from bertrelay.backbone import model_folder
     from domain.biomedical.ner.tagger import EntityTagger
 
     source, output = DocumentSource(Path(documents), source_format), Path(output)
     output_format = check_output(output, output_format, source.path)
     if output_format == "html":
         check_page(with_text)
-    with output_lock(output) if process_group.is_main else nullcontext():
-        folder = from_main(
-            model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
-        )
-        precision = from_main(resolve_precision(precision, default_device()), process_group)
-        listed = _list(output, "rejects")
-        scanned = from_main(
-            scan(source, listed, max_rejects, output_format) if process_group.is_main else None, process_group
-        )
-        shards = Shards(output, scanned.spans, process_group)
-        shards.begin(_manifest(folder, scanned, precision))
-        tagger, started = EntityTagger.load(folder), time.monotonic()
+    with model_output(
+        output,
+        model,
+        partial(scan, source, _list(output, "rejects"), max_rejects, output_format),
+        block=BLOCK_CHARACTERS,
+        precision=precision,
+        cache=cache,
+        process_group=process_group,
+    ) as work:
+        tagger = EntityTagger.load(work.folder)
         check_types(tagger.model.labels.types, output_format)
-        compute = partial(_lines, tagger, source, precision, batch_tokens)
-        computed = shards.fill(compute, "tagging", "words")
-        seconds = time.monotonic() - started
+        compute = partial(_lines, tagger, source, work.precision, batch_tokens)
+        filled = work.shards.fill(compute, "tagging", "words")
         entities, refused = {}, 0
-        if process_group.is_main:
-            entities = _count(shards)
-            refused = assemble(shards, output, output_format, _list(output, "refused"), max_rejects)
-            shards.remove()
-        wait_for_all(process_group)
-    rate = computed / seconds if computed else None
-    return TaggedFile(scanned.documents, scanned.words, entities, scanned.rejected, refused, rate)
+        if work.is_main:
+            entities = _count(work.shards)
+            refused = assemble(work.shards, output, output_format, _list(output, "refused"), max_rejects)
+    return TaggedFile(work.scan.items, work.scan.size, entities, work.scan.rejected, refused, filled.rate)
 
 
 def run(settings: TagSettings, context: StageContext) -> Metrics:
@@ -267,12 +231,6 @@ def run(settings: TagSettings, context: StageContext) -> Metrics:
 
 def _list(output: Path, what: str) -> Path:
     return output.with_name(f"{output.name}.{what}.jsonl")
-
-
-def _manifest(folder: Path, scanned: DocumentScan, precision: str) -> dict[str, object]:
-    """What decides the content of the shards."""
-    key = fingerprint({"model": Digests().of_folder(folder), "documents": scanned.digest})
-    return {"key": key, "precision": precision, "block": BLOCK_CHARACTERS}
 
 
 def _lines(

@@ -3,24 +3,19 @@
 Importing this loads neither torch nor transformers, so that an invalid request is reported at once.
 """
 
-import csv
 import hashlib
 import json
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertrelay.data.records import Rejects, rows
-from bertrelay.data.shards import Shards, Span, cut_spans, read_spans
-from bertrelay.data.tables import Record, Table, Unusable, format_of
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, wait_for_all
+from bertrelay.data.shards import Scan, Shards, Span, cut_spans, json_line, model_output, read_spans
+from bertrelay.data.tables import Record, Table, Unusable, format_of, write_table
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, check_output, output_lock, write_error, write_text
-from bertrelay.fingerprint import Digests, fingerprint
-from bertrelay.hardware import default_device, resolve_precision
+from bertrelay.files import check_output, write_error, write_text
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext
@@ -35,11 +30,21 @@ if TYPE_CHECKING:
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 BLOCK_CHARACTERS = 400_000
 """So much text is asked before its answers are on the disk, questions and contexts: the most that a kill costs."""
-FLAT = ("id", "answer", "start", "end", "probability", "sentence")
+COLUMNS = {
+    "id": "string",
+    "answer": "string",
+    "start": "int64",
+    "end": "int64",
+    "probability": "double",
+    "sentence": "string",
+}
 """The columns of a table of answers; JSONL has the candidates as well."""
+DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
+MAX_REJECTS = 0.01
 
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 Row = dict[str, Any]
+REFUSED: Row = {"answer": "", "start": None, "end": None, "probability": None}
 
 
 class QuestionFile(NamedTuple):
@@ -120,33 +125,17 @@ def check_source(source: QuestionFile) -> None:
     next(source.questions(Rejects(None, limit=1)), None)
 
 
-class QuestionScan(NamedTuple):
-    """What one pass over the source found. digest: sha256 of all that decides the answers."""
-
-    spans: list[Span]
-    rejected: int
-    digest: str
-
-    @property
-    def questions(self) -> int:
-        return self.spans[-1].end
-
-
-def scan(source: QuestionFile, listed: Path, max_rejects: float) -> QuestionScan:
+def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
     """Reads all of `source`; logs what is left out, and lists in `listed` what is unusable.
 
     Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
     """
     digest = hashlib.sha256()
-    try:
-        with Rejects(listed, max_rejects) as rejects:
-            spans = cut_spans(_sizes(source, rejects, digest), BLOCK_CHARACTERS)
-    finally:
-        if listed.is_file() and not listed.stat().st_size:
-            listed.unlink()
+    with Rejects(listed, max_rejects, keep_empty=False) as rejects:
+        spans = cut_spans(_sizes(source, rejects, digest), BLOCK_CHARACTERS)
     if not spans:
         raise RequestError(f"{source.path} holds no question that can be asked. Is it the right file, and complete?")
-    return QuestionScan(spans, rejects.counts.total(), digest.hexdigest())
+    return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 
 def _sizes(source: QuestionFile, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[tuple[int, int]]:
@@ -156,58 +145,12 @@ def _sizes(source: QuestionFile, rejects: Rejects, digest: "hashlib._Hash") -> I
         yield len(question.question) + len(question.context), 1
 
 
-# Written
-
-
-def line_of(row: Row) -> str:
-    """An answered question as it stands in a shard, and in JSONL."""
-    return json.dumps(row, ensure_ascii=False) + "\n"
-
-
-def answered_rows(shards: Shards) -> Iterator[Row]:
-    """All answered questions, in order."""
-    for path in shards.complete():
-        with path.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
-
-
 def write_answers(shards: Shards, output: Path) -> None:
     """Writes the answers as JSONL, CSV or Parquet, by the suffix; a table has the best candidate alone."""
-    write = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}[output.suffix]
-    try:
-        with atomic_write(output) as building:
-            write(shards, building)
-    except OSError as error:
-        raise write_error(output, error) from error
-
-
-def _write_jsonl(shards: Shards, path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(map(line_of, answered_rows(shards)))
-
-
-def _write_csv(shards: Shards, path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, FLAT, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(answered_rows(shards))
-
-
-def _write_parquet(shards: Shards, path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    kinds = {"start": pa.int64(), "end": pa.int64(), "probability": pa.float64()}
-    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in FLAT])
-    with pq.ParquetWriter(path, schema) as writer:
-        for path_of_shard in shards.complete():
-            with path_of_shard.open(encoding="utf-8") as lines:
-                writer.write_table(pa.Table.from_pylist([json.loads(line) for line in lines], schema))
-
-
-REFUSED: Row = {"answer": "", "start": None, "end": None, "probability": None}
-DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
-MAX_REJECTS = 0.01
+    if output.suffix == ".jsonl":
+        shards.join(output)
+    else:
+        write_table(output, COLUMNS, (tuple(map(row.get, COLUMNS)) for row in shards.rows()))
 
 
 class AnsweredFile(NamedTuple):
@@ -262,42 +205,39 @@ def answer_file(
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
     WorkError when too many questions are left out.
     """
-    from bertrelay.backbone import model_folder
     from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
 
-    source, output = (
-        QuestionFile(Path(questions), source_format, id_column, question_column, context_column),
-        Path(output),
-    )
+    source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column)
+    output = Path(output)
     check_output(output, SUFFIXES, source.path)
     if page is not None:
         check_output(Path(page), (".html",), option="page")
         check_page(with_text)
-    with output_lock(output) if process_group.is_main else nullcontext():
-        folder = from_main(
-            model_folder(model, cache_dir=cache and cache / "hub") if process_group.is_main else None, process_group
-        )
-        precision = from_main(resolve_precision(precision, default_device()), process_group)
-        scanned = from_main(_scan(source, output, max_rejects) if process_group.is_main else None, process_group)
-        shards = Shards(output, scanned.spans, process_group)
-        shards.begin(_manifest(folder, scanned, top, precision, whole_words))
-        answerer, started = QuestionAnswerer.load(folder, whole_words=whole_words), time.monotonic()
-        compute = partial(_lines, answerer, source, top, precision, batch_tokens)
-        computed = shards.fill(compute, "answering", "questions")
-        seconds = time.monotonic() - started
+    listed = output.with_name(f"{output.name}.rejects.jsonl")
+    with model_output(
+        output,
+        model,
+        partial(scan, source, listed, max_rejects),
+        block=BLOCK_CHARACTERS,
+        precision=precision,
+        cache=cache,
+        process_group=process_group,
+        top=top,
+        whole_words=whole_words,
+    ) as work:
+        answerer = QuestionAnswerer.load(work.folder, whole_words=whole_words)
+        compute = partial(_lines, answerer, source, top, work.precision, batch_tokens)
+        filled = work.shards.fill(compute, "answering", "questions")
         without_answer, refused = 0, list[str]()
-        if process_group.is_main:
-            write_answers(shards, output)
+        if work.is_main:
+            write_answers(work.shards, output)
             if page is not None:
-                write_page(source, shards, Path(page))
-            without_answer, refused = _count(shards)
-            shards.remove()
-        wait_for_all(process_group)
+                write_page(source, work.shards, Path(page))
+            without_answer, refused = _count(work.shards)
     if refused:
         summary = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
         log(f"{summary}: {too_long(answerer.model)}")
-    rate = computed / seconds if computed else None
-    return AnsweredFile(scanned.questions, without_answer, len(refused), scanned.rejected, rate)
+    return AnsweredFile(work.scan.items, without_answer, len(refused), work.scan.rejected, filled.rate)
 
 
 def run(settings: AnswerSettings, context: StageContext) -> Metrics:
@@ -323,19 +263,6 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     return dict(answered._asdict())
 
 
-def _scan(source: QuestionFile, output: Path, max_rejects: float) -> QuestionScan:
-    return scan(source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects)
-
-
-def _manifest(
-    folder: Path, scanned: QuestionScan, top: int, precision: str, whole_words: bool | None
-) -> dict[str, object]:
-    """What decides the content of the shards, the same in every process."""
-    model = Digests().of_folder(folder)
-    key = fingerprint({"model": model, "questions": scanned.digest, "top": top, "whole_words": whole_words})
-    return {"key": key, "precision": precision, "block": BLOCK_CHARACTERS}
-
-
 def _lines(
     answerer: "QuestionAnswerer",
     source: QuestionFile,
@@ -353,7 +280,7 @@ def _lines(
         replies = answerer.replies(
             asked, top=top, precision=precision, batch_tokens=batch_tokens, refused=lambda _: None
         )  # a question that is refused has no candidate, by which it is known in the end
-        yield map(line_of, _answer_rows(questions, replies))
+        yield map(json_line, _answer_rows(questions, replies))
         bar.advance(len(questions))
 
 
@@ -372,7 +299,7 @@ def _row(candidate: "Candidate") -> Row:
 def _count(shards: Shards) -> tuple[int, list[str]]:
     """How many questions have no answer in their contexts, and the ids of those that were refused."""
     without_answer, refused = 0, list[str]()
-    for row in answered_rows(shards):
+    for row in shards.rows():
         without_answer += bool(row["nbest"] and not row["answer"])
         if not row["nbest"]:
             refused.append(row["id"])
@@ -383,7 +310,7 @@ def write_page(source: QuestionFile, shards: Shards, path: Path) -> None:
     """Writes the page of all contexts with the answers to their questions."""
     from domain.biomedical.page import answer_page
 
-    asked = zip(source.questions(Rejects(None, limit=1)), answered_rows(shards), strict=True)
+    asked = zip(source.questions(Rejects(None, limit=1)), shards.rows(), strict=True)
     try:
         write_text(path, answer_page(asked, f"Answers from {source.path.name}"))
     except OSError as error:

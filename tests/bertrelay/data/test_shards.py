@@ -37,7 +37,7 @@ def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(
         shards.complete()
 
     shards.begin({"a": 1})
-    assert shards.fill(lines, "tagging", "words") == 70
+    assert shards.fill(lines, "tagging", "words").size == 70
     assert [path.read_text() for path in shards.complete()] == ["0\n", "2\n", "3\n"]
     logged = [line.partition(", ")[0] for line in capsys.readouterr().err.splitlines()]
     assert logged == ["tagging: resuming after 30 of 100 words", *(f"tagging: {n} of 100 words" for n in (50, 100))]
@@ -58,7 +58,7 @@ def test_processes_fill_every_nth_shard_and_count_those_of_the_others(
         ranks[1].fill(lines, "tagging", "words")
         yield from lines(spans, bar)
 
-    assert ranks[0].fill(while_the_other_works, "tagging", "words") == 100
+    assert ranks[0].fill(while_the_other_works, "tagging", "words").size == 100
     assert capsys.readouterr().err.splitlines()[-1].startswith("tagging: 100 of 100 words")
     assert ranks[0].missing() == []
 
