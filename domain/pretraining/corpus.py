@@ -1,7 +1,7 @@
 """A corpus of documents: sentences tokenized once, in shards of some ten thousand, memory-mapped from the run's cache.
 
-A shard is an Arrow file that `datasets` writes and reads, a document a row, and a JSON file that is written after it
-and records how far the input was read. A kill costs the shard that was being written, and no more.
+A shard is an Arrow file, a document a row, and a JSON file that is written after it and records how far the input was
+read. A kill costs the shard that was being written, and no more.
 """
 
 import os
@@ -9,7 +9,7 @@ import secrets
 import shutil
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, Features, List, Value
-from datasets.arrow_writer import ArrowWriter
 from filelock import FileLock
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -37,26 +35,21 @@ from domain.pretraining.settings import DocumentSource
 from domain.pretraining.vocabulary import before_sentences, plain_rules
 from domain.sentences import sentence_spans
 
+VERSION = 2  # raised when the same documents begin to give other sentences or tokens
 SHARD_SENTENCES = 2**16
 BATCH = 2048  # sentences tokenized at once
-FEATURES = Features(
-    {
-        "group": Value("int64"),
-        "held_out": Value("bool"),
-        "lengths": List(Value("int32")),
-        "ids": List(Value("int32")),
-    }
+SCHEMA = pa.schema(
+    {"group": pa.int64(), "held_out": pa.bool_(), "lengths": pa.list_(pa.int32()), "ids": pa.list_(pa.int32())}
 )
 HASH_KEY = b"bertrelay documents"
+KEY_BYTES = 32
+COUNTS = ("documents", "documents_of_one_sentence", "sentences", "tokens", "unknown_tokens")
+FACTS, REJECTS, KEY = "corpus.json", "rejects.jsonl", "groups.key"
 
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 
-class Position(NamedTuple):
-    """How far the input is read: the number of a file, and how many of its items."""
-
-    file: int
-    item: int
+# Shards
 
 
 @dataclass(frozen=True)
@@ -87,13 +80,13 @@ class Grouping:
 
 @dataclass
 class Draft:
-    """The documents of a shard to be written, as sentences, and the counts of all that was read for it."""
+    """The documents of a shard to be written, each with its sentences, and all else that was read for it.
 
-    after: Position
-    grouping: Grouping
-    groups: list[int] = field(default_factory=list)
-    held_out: list[bool] = field(default_factory=list)
-    documents: list[list[str]] = field(default_factory=list)
+    after: file and number of the last item.
+    """
+
+    after: tuple[int, int] = (0, 0)
+    documents: list[tuple[TextDocument, list[str]]] = field(default_factory=list)
     sentences: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     rejects: list[Unusable] = field(default_factory=list)
@@ -104,30 +97,27 @@ class Draft:
                 self.left_out[item.reason] += 1
             case Unusable():
                 self.rejects.append(item)
-            case TextDocument():
-                group, is_held_out = self.grouping(item)
-                self.groups.append(group)
-                self.held_out.append(is_held_out)
-                self.documents.append(_sentences(item.text))
-                self.sentences += len(self.documents[-1])
+            case TextDocument(text):
+                sentences = [" ".join(text[start:end].split()) for start, end in sentence_spans(text)]
+                self.documents.append((item, sentences))
+                self.sentences += len(sentences)
 
 
-def drafts(items: Iterator[tuple[Position, Item]], grouping: Grouping) -> Iterator[Draft]:
-    """The items in runs of whole documents with `SHARD_SENTENCES` or some more."""
-    draft = None
-    for position, item in items:
-        draft = draft or Draft(position, grouping)
+def drafts(files: Files, start: tuple[int, int], rejects: Rejects) -> Iterator[Draft]:
+    """What the files give after `start`, in runs of whole documents with `SHARD_SENTENCES` or some more."""
+    draft = Draft(start)
+    for file, number, item in read_all(files, *start):
+        if isinstance(item, Unusable):
+            rejects.add(item.file, item.line, item.reason)
+        else:
+            rejects.used()
         draft.add(item)
-        draft.after = position
+        draft.after = (file, number)
         if draft.sentences >= SHARD_SENTENCES:
             yield draft
-            draft = None
-    if draft:
+            draft = Draft(draft.after)
+    if draft.documents or draft.left_out or draft.rejects:
         yield draft
-
-
-def _sentences(text: str) -> list[str]:
-    return [" ".join(text[start:end].split()) for start, end in sentence_spans(text)]
 
 
 class Shard(NamedTuple):
@@ -146,15 +136,20 @@ class Shard(NamedTuple):
     ids: NDArray[np.int32]
 
 
-def write_shard(path: Path, draft: Draft, tokenize: Tokenize, unknown_id: int | None) -> dict[str, Any]:
+def write_shard(
+    path: Path, draft: Draft, tokenize: Tokenize, grouping: Grouping, unknown_id: int | None
+) -> dict[str, Any]:
     """Tokenizes and writes a shard, and returns its facts; both are on the disk then, the facts as JSON beside it."""
-    shard = _tokenized(draft, tokenize)
+    shard = _tokenized(draft, tokenize, grouping)
+    token_starts = _starts(shard.lengths)[shard.document_starts].astype(np.int32)
+    lists = ((shard.document_starts, shard.lengths), (token_starts, shard.ids))
+    columns = [pa.ListArray.from_arrays(pa.array(starts), pa.array(values)) for starts, values in lists]
+    batch = pa.record_batch([pa.array(shard.groups), pa.array(shard.held_out), *columns], schema=SCHEMA)
     with path.open("wb") as file:
-        with ArrowWriter(stream=file, features=FEATURES) as writer:
-            writer.write_table(_table(shard), max(len(shard.groups), 1))
-            writer.finalize(close_stream=False)
+        with pa.ipc.new_stream(file, SCHEMA) as writer:
+            writer.write_batch(batch)
+        file.flush()
         os.fsync(file.fileno())
-    without_text = len(draft.groups) - len(shard.groups)
     facts = {
         "after": draft.after,
         "documents": len(shard.groups),
@@ -162,22 +157,38 @@ def write_shard(path: Path, draft: Draft, tokenize: Tokenize, unknown_id: int | 
         "sentences": len(shard.lengths),
         "tokens": len(shard.ids),
         "unknown_tokens": int(np.count_nonzero(shard.ids == unknown_id)),
-        "left_out": dict(draft.left_out + Counter({NO_TEXT: without_text})),
+        "left_out": dict(draft.left_out + Counter({NO_TEXT: len(draft.documents) - len(shard.groups)})),
         "rejects": [(found.file, found.line, found.reason) for found in draft.rejects],
     }
     write_json(path.with_suffix(".json"), facts, compact=True)
     return facts
 
 
-def read_facts(path: Path) -> dict[str, Any] | None:
-    """The facts of a shard that is done, else None."""
-    return read_json(path.with_suffix(".json"))
+def _tokenized(draft: Draft, tokenize: Tokenize, grouping: Grouping) -> Shard:
+    """Sentences without a token (control characters and the like) go, and documents of such sentences alone."""
+    texts = list(chain.from_iterable(sentences for _, sentences in draft.documents))
+    rows = [np.empty(0, np.int32)]
+    for start in range(0, len(texts), BATCH):
+        rows += [np.array(row, np.int32) for row in tokenize(texts[start : start + BATCH])]
+    lengths = np.array([len(row) for row in rows[1:]], np.int32)
+    document = np.repeat(np.arange(len(draft.documents)), [len(sentences) for _, sentences in draft.documents])
+    sentences = np.bincount(document[lengths > 0], minlength=len(draft.documents))  # (documents,)
+    grouped = [grouping(found) for found, _ in draft.documents]
+    groups, held_out = (
+        np.array([group for group, _ in grouped], np.int64),
+        np.array([held for _, held in grouped], bool),
+    )
+    kept = sentences > 0
+    document_starts = _starts(sentences[kept]).astype(np.int32)
+    return Shard(groups[kept], held_out[kept], document_starts, lengths[lengths > 0], np.concatenate(rows))
 
 
 def open_shard(path: Path) -> Shard:
-    """Maps a shard into memory."""
-    columns = Dataset.from_file(str(path)).data
-    groups, held_out, lengths, ids = (_only_chunk(columns.column(name)) for name in FEATURES)
+    """Maps a shard into memory; nothing of its tokens is copied."""
+    table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+    groups, held_out, lengths, ids = (
+        column.chunk(0) if column.num_chunks else column.combine_chunks() for column in table.columns
+    )
     return Shard(
         groups.to_numpy(),
         held_out.to_numpy(zero_copy_only=False),
@@ -187,52 +198,18 @@ def open_shard(path: Path) -> Shard:
     )
 
 
-def _only_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """All of a column without copying it; an Arrow file of no rows has no chunk."""
-    return column.chunk(0) if column.num_chunks else column.combine_chunks()
+def _starts(counts: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Where each of some runs of these sizes begins, and the end of the last one."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
-def _tokenized(draft: Draft, tokenize: Tokenize) -> Shard:
-    """Sentences without a token (control characters and the like) go, and documents of such sentences alone."""
-    texts = list(chain.from_iterable(draft.documents))
-    batches = [_flat(tokenize(texts[start : start + BATCH])) for start in range(0, len(texts), BATCH)]
-    ids, lengths = (np.concatenate([np.empty(0, np.int32), *(batch[part] for batch in batches)]) for part in (0, 1))
-    document = np.repeat(np.arange(len(draft.documents)), [len(sentences) for sentences in draft.documents])
-    sentences = np.bincount(document[lengths > 0], minlength=len(draft.documents))
-    document_starts = _starts(sentences[sentences > 0])
-    groups, held_out = np.array(draft.groups, np.int64), np.array(draft.held_out, bool)
-    kept = sentences > 0
-    return Shard(groups[kept], held_out[kept], document_starts, lengths[lengths > 0], ids)
-
-
-def _flat(rows: list[list[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The ids of rows, end to end, and the length of each."""
-    lengths = np.fromiter(map(len, rows), np.int32, len(rows))
-    return np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum())), lengths
-
-
-def _starts(counts: NDArray[np.integer]) -> NDArray[np.int32]:
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-
-
-def _table(shard: Shard) -> pa.Table:
-    token_starts = _starts(shard.lengths)[shard.document_starts]
-    lists = ((shard.document_starts, shard.lengths), (token_starts, shard.ids))
-    columns = [pa.ListArray.from_arrays(pa.array(starts), pa.array(values)) for starts, values in lists]
-    return pa.table([pa.array(shard.groups), pa.array(shard.held_out), *columns], schema=FEATURES.arrow_schema)
-
-
-VERSION = 2  # raised when the same documents begin to give other sentences or tokens
-COUNTS = ("documents", "documents_of_one_sentence", "sentences", "tokens", "unknown_tokens")
-FACTS, REJECTS, KEY = "corpus.json", "rejects.jsonl", "groups.key"
-KEY_BYTES = 32
-FLAT_FILES = {"lengths": np.int32, "document_starts": np.int64, "groups": np.int64, "held_out": np.bool_}
+# The corpus
 
 
 class Corpus:
-    """Token ids of sentences, without special tokens, in the order of their documents. What is large lies on disk.
+    """Token ids of sentences, without special tokens, in the order of their documents; the ids lie on disk.
 
-    lengths: tokens of each sentence, at least 1. int32 (sentences,)
+    sentence_starts: place of the first token of each sentence, and after the last one. int64 (sentences + 1,)
     document_starts: number of the first sentence of each document, and after the last one. int64 (documents + 1,)
     groups: equal for documents of one group (a patient), else of the document itself; counted as they are first met.
         int64 (documents,)
@@ -244,21 +221,25 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.facts: dict[str, Any] = read_json(folder / FACTS) or {}
         self.rejects = folder / REJECTS
-        self.lengths, self.document_starts, self.groups, self.held_out = (
-            np.memmap(folder / f"{name}.bin", kind, "r").view(np.ndarray) for name, kind in FLAT_FILES.items()
-        )
-        self._shards = [shard.ids for shard in _open_shards(folder, self.facts["shards"])]
-        self._shard_starts = np.cumsum([0, *map(len, self._shards)]).tolist()
+        shards = [open_shard(folder / _shard_name(number)) for number in range(self.facts["shards"])]
+        self.sentence_starts = _starts(np.concatenate([shard.lengths for shard in shards]))
+        self.document_starts = _starts(np.concatenate([np.diff(shard.document_starts) for shard in shards]))
+        self.held_out = np.concatenate([shard.held_out for shard in shards])
+        hashes = np.concatenate([shard.groups for shard in shards])
+        _, first, number = np.unique(hashes, return_index=True, return_inverse=True)
+        self.groups: NDArray[np.int64] = np.argsort(np.argsort(first))[number]
+        self._ids = [shard.ids for shard in shards]
+        self._id_starts = _starts(np.array([len(ids) for ids in self._ids])).tolist()
 
     def __len__(self) -> int:
         """The number of sentences."""
-        return len(self.lengths)
+        return len(self.sentence_starts) - 1
 
     def tokens(self, start: int, stop: int) -> NDArray[np.int32]:
         """The ids at places `start` to `stop`, the last one not included; inside a document a view, read-only."""
-        shard = bisect_right(self._shard_starts, start, hi=len(self._shards)) - 1
-        first, end = self._shard_starts[shard : shard + 2]
-        here = self._shards[shard][start - first : stop - first]
+        shard = bisect_right(self._id_starts, start, hi=len(self._ids)) - 1
+        first, end = self._id_starts[shard : shard + 2]
+        here = self._ids[shard][start - first : stop - first]
         return here if stop <= end else np.concatenate([here, self.tokens(end, stop)])
 
 
@@ -279,7 +260,13 @@ def build_corpus(
     """
     files = [(source, file) for source in sources for file in files_of(source)]
     rules = plain_rules(tokenizer)
-    key = _key(sources, rules, digests, held_out_share)
+    decisive = {
+        "version": VERSION,
+        "sources": [content_parts(source, type(source).model_fields, digests) for source in sources],
+        "rules": rules.to_str(),
+        "held_out_share": held_out_share,
+    }
+    key = fingerprint(decisive)[:32]
     corpora = cache / "documents"
     folder, building = corpora / key, corpora / f"{key}.partial"
     corpora.mkdir(parents=True, exist_ok=True)
@@ -287,7 +274,9 @@ def build_corpus(
         if not folder.is_dir():
             if not (building / FACTS).is_file():
                 grouping = Grouping(_group_key(building), held_out_share)
-                _prepare(building, files, rules, tokenizer.unk_token_id, rejects_limit, grouping)
+                with Rejects(building / REJECTS, rejects_limit) as rejects:
+                    shards = _prepare(building, files, rules, tokenizer.unk_token_id, grouping, rejects)
+                _write_facts(building, shards, rejects)
             (building / KEY).unlink(missing_ok=True)
             building.rename(folder)
             sync_folder(corpora)
@@ -295,13 +284,6 @@ def build_corpus(
     _log(corpus.facts)
     _check_held_out(corpus, held_out_share)
     return corpus
-
-
-def _key(sources: Sequence[DocumentSource], rules: Tokenizer, digests: Digests, held_out_share: float) -> str:
-    """Stands for all that decides the corpus: content and settings of its sources, and the tokenizer's rules."""
-    parts = [content_parts(source, type(source).model_fields, digests) for source in sources]
-    decisive = {"version": VERSION, "sources": parts, "rules": rules.to_str(), "held_out_share": held_out_share}
-    return fingerprint(decisive)[:32]
 
 
 def _group_key(building: Path) -> bytes:
@@ -316,51 +298,42 @@ def _group_key(building: Path) -> bytes:
 
 
 def _prepare(
-    folder: Path, files: Files, rules: Tokenizer, unknown_id: int | None, rejects_limit: float, grouping: Grouping
-) -> None:
+    folder: Path, files: Files, rules: Tokenizer, unknown_id: int | None, grouping: Grouping, rejects: Rejects
+) -> list[dict[str, Any]]:
+    """Writes the shards that are not there yet; returns the facts of all."""
     space = before_sentences(rules)
 
     def tokenize(sentences: Sequence[str]) -> list[list[int]]:
         texts = [space + sentence for sentence in sentences]
         return [row.ids for row in rules.encode_batch_fast(texts, add_special_tokens=False)]
 
-    with Rejects(folder / REJECTS, rejects_limit) as rejects:
-        facts = _done_before(folder, rejects)
-        at = Position(*facts[-1]["after"]) if facts else Position(0, 0)
-        if facts:
-            log(f"preparing documents: resuming after {sum(shard['sentences'] for shard in facts):,} sentences")
-        with progress("preparing documents", len(files), "files", at.file) as bar:
-            for draft in drafts(_items(files, at, rejects), grouping):
-                facts.append(write_shard(folder / _shard_name(len(facts)), draft, tokenize, unknown_id))
-                bar.advance(draft.after.file - at.file, f"{sum(shard['sentences'] for shard in facts):,} sentences")
-                at = draft.after
-            bar.advance(len(files) - at.file)
-    _finish(folder, facts, rejects)
+    shards = _done_before(folder, rejects)
+    sentences = sum(shard["sentences"] for shard in shards)
+    if shards:
+        log(f"preparing documents: resuming after {sentences:,} sentences")
+    at = tuple(shards[-1]["after"]) if shards else (0, 0)
+    with progress("preparing documents", len(files), "files", at[0]) as bar:
+        for draft in drafts(files, at, rejects):
+            shards.append(write_shard(folder / _shard_name(len(shards)), draft, tokenize, grouping, unknown_id))
+            sentences += shards[-1]["sentences"]
+            bar.advance(draft.after[0] - at[0], f"{sentences:,} sentences")
+            at = draft.after
+        bar.advance(len(files) - at[0])
+    return shards
 
 
 def _done_before(folder: Path, rejects: Rejects) -> list[dict[str, Any]]:
     """The facts of the shards that are done, in order, with what they rejected."""
-    facts: list[dict[str, Any]] = []
-    while (shard := read_facts(folder / _shard_name(len(facts)))) is not None:
+    shards: list[dict[str, Any]] = []
+    while (shard := read_json((folder / _shard_name(len(shards))).with_suffix(".json"))) is not None:
         rejects.used(shard["documents"] + sum(shard["left_out"].values()))
         for file, line, reason in shard["rejects"]:
             rejects.add(file, line, reason)
-        facts.append(shard)
-    return facts
+        shards.append(shard)
+    return shards
 
 
-def _items(files: Files, start: Position, rejects: Rejects) -> Iterator[tuple[Position, Item]]:
-    """What the files give after `start`."""
-    for file, number, item in read_all(files, *start):
-        if isinstance(item, Unusable):
-            rejects.add(item.file, item.line, item.reason)
-        else:
-            rejects.used()
-        yield Position(file, number), item
-
-
-def _finish(folder: Path, shards: list[dict[str, Any]], rejects: Rejects) -> None:
-    """Lays what is looked up for the whole corpus beside the shards, and the facts."""
+def _write_facts(folder: Path, shards: Sequence[dict[str, Any]], rejects: Rejects) -> None:
     counts = {name: sum(shard[name] for shard in shards) for name in COUNTS}
     left_out: Counter[str] = sum((Counter(shard["left_out"]) for shard in shards), Counter())
     if not counts["documents"]:
@@ -368,45 +341,7 @@ def _finish(folder: Path, shards: list[dict[str, Any]], rejects: Rejects) -> Non
             f"documents: no document with text was found (left out {_listed(left_out)}). Check files and columns."
         )
     facts = {**counts, "left_out": left_out, "rejects": rejects.counts, "shards": len(shards)}
-    _write_flat(folder, _open_shards(folder, len(shards)))
     write_json(folder / FACTS, facts)  # last: its presence means all is there
-
-
-def _open_shards(folder: Path, count: int) -> list[Shard]:
-    return [open_shard(folder / _shard_name(number)) for number in range(count)]
-
-
-def _write_flat(folder: Path, shards: list[Shard]) -> None:
-    """Writes `FLAT_FILES`; the shards are mapped, so all of them at once take no memory."""
-    _write(folder / "lengths.bin", (shard.lengths for shard in shards))
-    _write(folder / "document_starts.bin", _running_total(np.diff(shard.document_starts) for shard in shards))
-    _write(folder / "groups.bin", [_as_first_met(np.concatenate([shard.groups for shard in shards]))])
-    _write(folder / "held_out.bin", (shard.held_out for shard in shards))
-
-
-def _as_first_met(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Hashes as numbers from 0, which the order of the documents alone decides."""
-    _, first, number = np.unique(groups, return_index=True, return_inverse=True)
-    found: NDArray[np.int64] = np.argsort(np.argsort(first))[number].astype(np.int64)
-    return found
-
-
-def _running_total(parts: Iterable[NDArray[np.int32]]) -> Iterator[NDArray[np.int64]]:
-    """0, and the total up to each number."""
-    total = np.int64(0)
-    yield np.array([total])
-    for part in parts:
-        totals = total + np.cumsum(part, dtype=np.int64)
-        total = totals[-1] if len(totals) else total
-        yield totals
-
-
-def _write(path: Path, parts: Iterable[NDArray[Any]]) -> None:
-    with path.open("wb") as file:
-        for part in parts:
-            file.write(part.data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _shard_name(number: int) -> str:

@@ -19,13 +19,14 @@ Booleans = NDArray[np.bool_]
 
 BLOCK = 2**18
 """Sentences walked at once, which bounds the memory of the drawing."""
+SHORTEST = 2
 SPECIALS_OF_ONE, SPECIALS_OF_TWO = 2, 3  # [CLS] a [SEP], [CLS] a [SEP] b [SEP]
 
 
 class Documents(Protocol):
-    """What the table is drawn from; `domain.pretraining.corpus.Corpus` is one, and documents each."""
+    """What the table is drawn from; `domain.pretraining.corpus.Corpus` describes the arrays."""
 
-    lengths: NDArray[np.int32]
+    sentence_starts: Integers
     document_starts: Integers
     groups: Integers
 
@@ -66,20 +67,15 @@ class Text:
     """
 
     def __init__(self, corpus: Documents, chosen: Booleans, name: str = "documents") -> None:
-        self.name = name
-        self.starts: Integers = np.zeros(len(corpus.lengths) + 1, dtype=np.int64)
-        np.cumsum(corpus.lengths, out=self.starts[1:])
+        self.name, self.starts = name, corpus.sentence_starts
         self.documents = np.flatnonzero(chosen)
         self.first, self.end = corpus.document_starts[:-1][chosen], corpus.document_starts[1:][chosen]
         self.groups = corpus.groups[chosen]
 
-    def __len__(self) -> int:
-        return len(self.documents)
-
     def blocks(self) -> Iterator[tuple[Integers, Integers]]:
         """Runs of documents of about `BLOCK` sentences: each sentence, and its document counted from 0."""
         block = np.cumsum(self.end - self.first) // BLOCK
-        for documents in np.split(np.arange(len(self)), np.flatnonzero(np.diff(block)) + 1):
+        for documents in np.split(np.arange(len(block)), np.flatnonzero(np.diff(block)) + 1):
             sizes = (self.end - self.first)[documents]
             yield np.repeat(self.first[documents], sizes) + within(sizes), np.repeat(documents, sizes)
 
@@ -125,9 +121,6 @@ def _packed(text: Text, sentence: Integers, document: Integers, longest: int) ->
     return Items(starts, tokens.astype(np.int32), np.zeros(len(begins), dtype=bool), text.documents[document[begins]])
 
 
-SHORTEST = 2
-
-
 def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch: int) -> Items:
     """Pairs of segments for masked words and next sentences, as in BERT's `create_pretraining_data`.
 
@@ -142,24 +135,20 @@ def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch
 
     Raises RequestError where no pair is to be had.
     """
-    _refuse_without_pairs(text)
-    generator = np.random.default_rng((seed, epoch))
-    others = _Others(text)
-    return joined([_pairs(text, *block, others, max_tokens, short_share, generator) for block in text.blocks()])
-
-
-def _refuse_without_pairs(text: Text) -> None:
     hint = "set objectives = ['mlm'] to train on masked words alone"
     if len(np.unique(text.groups)) < 2:
         raise RequestError(
             f"{text.name}: next-sentence pairs need two documents at least, of two groups where groups are known; "
-            f"found {len(text):,} of one group. Give more, or {hint}"
+            f"found {len(text.documents):,} of one group. Give more, or {hint}"
         )
     if (text.end - text.first).max() < 2:
         raise RequestError(
-            f"{text.name}: next-sentence pairs need documents of two sentences at least, found {len(text):,} of one "
-            f"sentence each; check that a document has its whole text, or {hint}"
+            f"{text.name}: next-sentence pairs need documents of two sentences at least, found "
+            f"{len(text.documents):,} of one sentence each; check that a document has its whole text, or {hint}"
         )
+    generator = np.random.default_rng((seed, epoch))
+    others = _Others(text)
+    return joined([_pairs(text, *block, others, max_tokens, short_share, generator) for block in text.blocks()])
 
 
 def _pairs(
@@ -173,8 +162,10 @@ def _pairs(
 ) -> Items:
     """The pairs of a block: what would begin at each of its sentences is settled, then the walk picks what does."""
     last, longest = text.end[document], max_tokens - SPECIALS_OF_TWO
-    targets = _targets(len(sentence), longest, short_share, generator)
-    end = _sequence_ends(text.starts, sentence, last, targets)
+    short = generator.integers(SHORTEST, longest, len(sentence), endpoint=True)
+    targets = np.where(generator.random(len(sentence)) < short_share, short, longest)
+    reached = np.searchsorted(text.starts, text.starts[sentence] + targets)
+    end = np.minimum(np.maximum(reached, sentence + 2), last)  # two sentences at least, where the document has them
     cut = sentence + 1 + _below(end - sentence - 1, generator)
     is_random = generator.random(len(sentence)) < 0.5
     begins = visited(np.where(is_random, cut, end) - sentence)
@@ -197,17 +188,6 @@ def _spans(starts: Integers, first: Integers, second: Integers) -> tuple[Integer
     return begin, end - begin
 
 
-def _targets(count: int, longest: int, short_share: float, generator: np.random.Generator) -> Integers:
-    short = generator.integers(SHORTEST, longest, count, endpoint=True)
-    return np.where(generator.random(count) < short_share, short, longest)
-
-
-def _sequence_ends(starts: Integers, sentence: Integers, last: Integers, targets: Integers) -> Integers:
-    """The end of the sequence that begins at each sentence: two sentences at least, where the document has them."""
-    reached = np.searchsorted(starts, starts[sentence] + targets)
-    return np.minimum(np.maximum(reached, sentence + 2), last)
-
-
 def _below(limits: Integers, generator: np.random.Generator) -> Integers:
     """A random whole number from 0 to each limit, the limit left out."""
     return (generator.random(len(limits)) * limits).astype(np.int64)
@@ -227,28 +207,22 @@ class _Others:
     def draw(
         self, documents: Integers, replaced_tokens: Integers, free: Integers, generator: np.random.Generator
     ) -> Integers:
-        """Sentences of another document for each, (start and end, documents).
+        """Sentences of another document for each, every sentence being as likely, (start and end, documents).
 
         As many as fill `free` tokens where the replaced ones do, else as many as come nearest to those in tokens.
         """
-        starts, tokens = self.text.starts, np.minimum(replaced_tokens, free)
-        other, sentence = self._sentences(documents, generator)
-        first, last = self.text.first[other], self.text.end[other]
-        latest = np.searchsorted(starts, starts[last] - tokens, side="right") - 1  # that has enough after it, if any
-        start = np.clip(sentence, first, np.maximum(first, latest))
-        wanted = starts[start] + tokens
-        end = np.minimum(np.searchsorted(starts, wanted), last)
-        end -= (replaced_tokens < free) & (starts[end] - wanted > wanted - starts[end - 1])
-        return np.stack([start, np.maximum(end, start + 1)])
-
-    def _sentences(self, documents: Integers, generator: np.random.Generator) -> tuple[Integers, Integers]:
-        """For each document another one and a sentence of it, every sentence being as likely."""
         own = self.own_end[documents] - self.own_first[documents]
         place = _below(self.before[-1] - own, generator)
         place += np.where(place >= self.own_first[documents], own, 0)
         nth = np.searchsorted(self.before, place, side="right") - 1
-        other = self.order[nth]
-        return other, self.text.first[other] + place - self.before[nth]
+        first, last = self.text.first[self.order[nth]], self.text.end[self.order[nth]]
+        starts, tokens = self.text.starts, np.minimum(replaced_tokens, free)
+        latest = np.searchsorted(starts, starts[last] - tokens, side="right") - 1  # that has enough after it, if any
+        start = np.clip(first + place - self.before[nth], first, np.maximum(first, latest))
+        wanted = starts[start] + tokens
+        end = np.minimum(np.searchsorted(starts, wanted), last)
+        end -= (replaced_tokens < free) & (starts[end] - wanted > wanted - starts[end - 1])
+        return np.stack([start, np.maximum(end, start + 1)])
 
 
 def _truncated(

@@ -1,6 +1,6 @@
 """The network with heads for masked words and next sentences, its new tokens, and the folder that it is saved to."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from bertrelay.settings import InputFile
 from bertrelay.tokenizer import as_fast, load_tokenizer, save_tokenizer
 from domain.pretraining.documents import TextDocument
 from domain.pretraining.readers import files_of, read_all
-from domain.pretraining.settings import Objective, PretrainSettings
+from domain.pretraining.settings import DocumentSource, Objective, PretrainSettings
 from domain.pretraining.vocabulary import check_vocabulary, plain_rules
 
 LABELS: dict[Objective, str] = {"mlm": "masked_ids", "nsp": "is_random"}
@@ -95,7 +95,7 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         if isinstance(settings.base, NewEncoder):
-            network, tokenizer = _new_bert(settings.base, _texts(settings))
+            network, tokenizer = _new_bert(settings.base, settings.documents)
         else:
             network, tokenizer = _load(settings.base, settings.objectives, cache)
     check_vocabulary(tokenizer, network.config.vocab_size)
@@ -107,17 +107,18 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
         raise RequestError(
             f"max_tokens: the network has {positions} positions, and {settings.max_tokens} are asked for; lower it"
         )
-    _freeze_other_heads(network, settings.objectives)
+    heads = HEADS[network.config.model_type]
+    idle = tuple(prefix for name in heads.keys() - set(settings.objectives) for prefix in heads[name])
+    for name, parameter in network.named_parameters():
+        if name.startswith(idle):
+            parameter.requires_grad_(False)
     use_cpu_kernels(network)
     return network, tokenizer
 
 
-def _texts(settings: PretrainSettings) -> Iterator[str]:
-    files = [(source, file) for source in settings.documents for file in files_of(source)]
-    yield from (item.text for _, _, item in read_all(files) if isinstance(item, TextDocument))
-
-
-def _new_bert(size: NewEncoder, texts: Iterable[str]) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def _new_bert(size: NewEncoder, sources: Iterable[DocumentSource]) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    files = [(source, file) for source in sources for file in files_of(source)]
+    texts = (item.text for _, _, item in read_all(files) if isinstance(item, TextDocument))
     tokenizer = train_wordpiece(texts, size.vocabulary, size.max_tokens, lowercase=not size.cased)
     network = BertForPreTraining(bert_config(size, tokenizer))
     start_positions(network, size)
@@ -132,22 +133,13 @@ def _load(source: str, objectives: list[Objective], cache: Path) -> tuple[PreTra
     _refuse_without_heads(network, objectives)
     heads = HEADS[network.config.model_type]
     refuse_missing(folder, {name for name in missing if not any(name.startswith(head) for head in heads.values())})
-    if "nsp" in objectives and _has_blank_pooler(network):
+    if "nsp" in objectives and not network.get_parameter(POOLER).any():  # as saved for a network that never had one
         nn.init.normal_(network.get_parameter(POOLER), std=network.config.initializer_range)
         missing.add(POOLER)
     for objective in objectives:
         if any(name.startswith(heads[objective]) for name in missing):
             log(f"base: {source} has no whole head for {NAMES[objective]}; what is missing of it starts fresh")
     return network, load_tokenizer(folder, layout.lower_case)
-
-
-def _freeze_other_heads(network: PreTrainedModel, objectives: list[Objective]) -> None:
-    """Freezes the parameters that none of `objectives` gives a gradient."""
-    for objective, prefixes in HEADS[network.config.model_type].items():
-        if objective not in objectives:
-            for name, parameter in network.named_parameters():
-                if name.startswith(prefixes):
-                    parameter.requires_grad_(False)
 
 
 def _refuse_without_heads(network: PreTrainedModel, objectives: list[Objective]) -> None:
@@ -159,11 +151,6 @@ def _refuse_without_heads(network: PreTrainedModel, objectives: list[Objective])
             "objectives: next sentences need a BERT that has token types for two segments, and the base is a "
             f"{kind!r} that has not; set objectives = ['mlm']"
         )
-
-
-def _has_blank_pooler(network: PreTrainedModel) -> bool:
-    """Whether the pooler is zeros, as saved for a network that never had one."""
-    return not network.get_parameter(POOLER).any()
 
 
 def save_network(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
@@ -203,7 +190,7 @@ def with_new_tokens(
     if any(not old.encode(text, add_special_tokens=False).ids for text in (*words, *marks)):
         raise RequestError("new_tokens, protected_tokens: expected text that gives tokens, found a blank one")
     if isinstance(rules.model, WordPiece):
-        rules.model = _with_words(rules, [*_normalized(old, words), *marks])
+        rules.model = _with_words(rules, words, marks)
     elif words:
         kind = type(rules.model).__name__
         raise RequestError(
@@ -216,8 +203,12 @@ def with_new_tokens(
     return as_fast(rules, tokenizer), {number: old.encode(text, add_special_tokens=False).ids for text, number in new}
 
 
-def _normalized(rules: Tokenizer, words: Sequence[str]) -> list[str]:
-    """The words as the vocabulary has them; raises RequestError for those that text is cut up in before."""
+def _with_words(rules: Tokenizer, words: Sequence[str], marks: Sequence[str]) -> WordPiece:
+    """The vocabulary with words, as it normalizes them, and marks at its end.
+
+    All added tokens are in it, or they would get other ids on loading. Raises RequestError for words that text is cut
+    up in before.
+    """
     normalizer, cut = rules.normalizer, rules.pre_tokenizer
     normalized = [normalizer.normalize_str(word) if normalizer else word for word in words]
     broken = [word for word, text in zip(words, normalized, strict=True) if len(cut.pre_tokenize_str(text)) != 1]
@@ -226,20 +217,14 @@ def _normalized(rules: Tokenizer, words: Sequence[str]) -> list[str]:
             f"new_tokens: expected single words, found {len(broken):,} which the tokenizer cuts at spaces or signs "
             f"before it looks at its vocabulary: {', '.join(map(repr, broken[:5]))}{', …' if len(broken) > 5 else ''}"
         )
-    return normalized
-
-
-def _with_words(rules: Tokenizer, words: Sequence[str]) -> WordPiece:
-    """The vocabulary with `words` at its end. All added tokens are in it, or they would get other ids on loading."""
     vocabulary = rules.get_vocab(with_added_tokens=True)
-    fresh = [word for word in dict.fromkeys(words) if word not in vocabulary]
     first = max(vocabulary.values()) + 1
-    model = rules.model
+    fresh = [word for word in dict.fromkeys([*normalized, *marks]) if word not in vocabulary]
     return WordPiece(
-        vocab={**vocabulary, **{word: first + nth for nth, word in enumerate(fresh)}},
-        unk_token=model.unk_token,
-        max_input_chars_per_word=model.max_input_chars_per_word,
-        continuing_subword_prefix=model.continuing_subword_prefix,
+        vocab={**vocabulary, **{word: number for number, word in enumerate(fresh, first)}},
+        unk_token=rules.model.unk_token,
+        max_input_chars_per_word=rules.model.max_input_chars_per_word,
+        continuing_subword_prefix=rules.model.continuing_subword_prefix,
     )
 
 

@@ -9,17 +9,15 @@ import html.entities
 import re
 import tarfile
 import zlib
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
+from typing import IO
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 from xml.parsers.expat import ErrorString
 
-import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from bertrelay.data.readers import open_input
 from bertrelay.data.tables import Unusable
@@ -42,15 +40,6 @@ TRANSLATED = re.compile(r"^\[([^\[\]]*)\](\.?)$")
 NO_TITLE = "Not Available"
 CUT_BY_MEDLINE = re.compile(r"\s*\(ABSTRACT TRUNCATED[^)]*\)")
 
-Read = TypeVar("Read")
-
-
-class Citation(NamedTuple):
-    """Which record of MEDLINE something is: PubMed's number (0 for none) and the version of the record."""
-
-    number: int = 0
-    version: int = 1
-
 
 def read_papers(file: Path) -> Iterator[Item]:
     """Streams the documents of an XML file or of a tar of such files; memory holds one at a time.
@@ -58,48 +47,26 @@ def read_papers(file: Path) -> Iterator[Item]:
     Broken XML makes an article that is a file of its own unusable; in a collection nothing after it can be read.
     Raises RequestError for that, and for a file that is cut off or neither MEDLINE nor JATS.
     """
-    return _read(file, READERS, lambda unusable: unusable)
+    for element in _elements(file, READERS):
+        yield element if isinstance(element, Unusable) else READERS[_tag(element)](element)
 
 
-def read_citations(file: Path) -> Iterator[Citation | list[Citation]]:
-    """Which record each item of `read_papers` is, in its place, and between them lists of those that are deleted."""
-    return _read(file, {**dict.fromkeys(READERS, _citation_of), DELETE_CITATION: _deleted}, lambda _: Citation())
+def _elements(file: Path, tags: Container[str]) -> Iterator[Element | Unusable]:
+    try:
+        with open_input(str(file)) as stream:
+            if ".tar" not in file.suffixes and file.suffix != ".tgz":
+                yield from _parsed(stream, str(file), tags)
+                return
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    content = archive.extractfile(member) if member.name.endswith((".xml", ".nxml")) else None
+                    if content is not None:
+                        yield from _parsed(content, f"{file}:{member.name}", tags)
+    except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
+        raise RequestError(f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again.") from None
 
 
-def _read(
-    file: Path, readers: Mapping[str, Callable[[Element], Read]], unusable: Callable[[Unusable], Read]
-) -> Iterator[Read]:
-    with open_input(str(file)) as stream:
-        try:
-            if ".tar" in file.suffixes or file.suffix == ".tgz":
-                yield from _members(stream, file, readers, unusable)
-            else:
-                yield from _papers(stream, str(file), readers, unusable)
-        except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
-            raise RequestError(
-                f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again."
-            ) from None
-
-
-def _members(
-    stream: IO[bytes],
-    file: Path,
-    readers: Mapping[str, Callable[[Element], Read]],
-    unusable: Callable[[Unusable], Read],
-) -> Iterator[Read]:
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            content = archive.extractfile(member) if member.name.endswith((".xml", ".nxml")) else None
-            if content is not None:
-                yield from _papers(content, f"{file}:{member.name}", readers, unusable)
-
-
-def _papers(
-    stream: IO[bytes],
-    name: str,
-    readers: Mapping[str, Callable[[Element], Read]],
-    unusable: Callable[[Unusable], Read],
-) -> Iterator[Read]:
+def _parsed(stream: IO[bytes], name: str, tags: Container[str]) -> Iterator[Element | Unusable]:
     parser = ElementTree.XMLParser()
     parser.entity.update(NAMED_CHARACTERS)
     root: Element | None = None
@@ -108,12 +75,17 @@ def _papers(
             if root is None:
                 root = element
                 _check_root(root, name)
-            read = readers.get(_tag(element)) if event == "end" else None
-            if read is not None:
-                yield read(element)
+            if event == "end" and _tag(element) in tags:
+                yield element
                 root.clear()  # else the tree of all documents would grow in memory
     except ElementTree.ParseError as error:
-        yield unusable(_broken(error, root, name))
+        line, detail = error.position[0], ErrorString(error.code)
+        if root is not None and _tag(root) in COLLECTIONS:
+            raise RequestError(
+                f"{name}, line {line:,}: broken XML ({detail}), so the documents after it cannot be found. "
+                "Fetch this file again, or leave it out."
+            ) from None
+        yield Unusable(name, line, "broken XML", detail)
 
 
 def _check_root(root: Element, name: str) -> None:
@@ -122,16 +94,6 @@ def _check_root(root: Element, name: str) -> None:
             f"{name}: expected XML of MEDLINE/PubMed or of JATS ({', '.join(COLLECTIONS)} or {ARTICLE}), found "
             f"{_tag(root)!r}. Leave this file out."
         )
-
-
-def _broken(error: ElementTree.ParseError, root: Element | None, name: str) -> Unusable:
-    line, detail = error.position[0], ErrorString(error.code)
-    if root is not None and _tag(root) in COLLECTIONS:
-        raise RequestError(
-            f"{name}, line {line:,}: broken XML ({detail}), so the documents after it cannot be found. "
-            "Fetch this file again, or leave it out."
-        ) from None
-    return Unusable(name, line, "broken XML", detail)
 
 
 def _tag(element: Element) -> str:
@@ -168,7 +130,9 @@ def _article(element: Element) -> Item:
 def _paragraphs(body: Element) -> list[str]:
     for element in reversed(list(body.iter())):  # what is inside another comes first
         if _tag(element) in NOT_PROSE or _is_reference(element):
-            _empty(element)
+            tail = element.tail
+            element.clear()
+            element.tail = tail
         elif _tag(element) == "p":  # a list is inside a paragraph and has its own
             element.text = BREAK + (element.text or "")
             element.tail = BREAK + (element.tail or "")
@@ -184,26 +148,8 @@ def _is_reference(element: Element) -> bool:
     return holds_marks and ONLY_SEPARATORS.fullmatch("".join(element.itertext())) is not None
 
 
-def _empty(element: Element) -> None:
-    tail = element.tail
-    element.clear()
-    element.tail = tail
-
-
 def _text(element: Element | None) -> str:
     return "" if element is None else " ".join("".join(element.itertext()).split())
-
-
-def _citation_of(element: Element) -> Citation:
-    """The record of an element, or of the `PMID` that an element is."""
-    number = element if _tag(element) == "PMID" else element.find("PMID")
-    digits = "" if number is None else (number.text or "").strip()
-    version = "1" if number is None else number.get("Version", "1")
-    return Citation(int(digits), int(version)) if digits.isdecimal() and version.isdecimal() else Citation()
-
-
-def _deleted(element: Element) -> list[Citation]:
-    return [_citation_of(number) for number in element.iterfind("PMID")]
 
 
 READERS: dict[str, Callable[[Element], Item]] = {
@@ -215,48 +161,40 @@ READERS: dict[str, Callable[[Element], Item]] = {
 
 REVISED, DELETED = "revised in a newer record", "deleted from PubMed"
 PUBMED_FILE = re.compile(r"pubmed(\d\d)n(\d+)\.xml")  # the year, and a number that runs through baseline and updates
-DELETION = -1
+CITATION_COLUMNS = ["item", "number", "version", "is_deletion"]
 
 
-def outdated(files: Sequence[Path]) -> dict[tuple[int, int], str]:
-    """The records in XML `files` that are out of date, with the reason: by the place of the file and of the item in it.
+def outdated(files: Mapping[int, Path]) -> dict[tuple[int, int], str]:
+    """The records in XML files that are out of date, with the reason: by the place of the file and of the item in it.
 
-    Items are those of `read_papers`, from 1. The highest version of a citation is kept, and of equal ones that of the
-    newest file; files are as old as PubMed's names, others as they are ordered.
+    files: by their places. Items are those of `read_papers`, from 1. The highest version of a citation is kept, and of
+    equal ones that of the newest file; files are as old as PubMed's names, others as they are ordered.
     """
-    columns = [array("q") for _ in range(5)]
-    by_age = sorted(range(len(files)), key=lambda place: _age(files[place]))
-    with progress("looking for revised records", len(files), "files") as bar:
-        for age, place in enumerate(by_age):
-            for item, citation, is_deleted in _citations(files[place]):
-                row = (*citation, age, item, DELETION if is_deleted else place)
-                for column, value in zip(columns, row, strict=True):
-                    column.append(value)
+    tables = []
+    with progress("searching for revised records", len(files), "files") as bar:
+        for place in sorted(files, key=lambda place: _age(files[place])):
+            table = pd.DataFrame(_citations(files[place]), columns=CITATION_COLUMNS, dtype="int64")
+            tables.append(table.assign(place=place))
             bar.advance(1)
-    numbers, versions, ages, items, places = (np.frombuffer(column, np.int64) for column in columns)
-    order = np.lexsort((items, ages, versions, numbers))
-    numbers, versions, items, places = (each[order] for each in (numbers, versions, items, places))
-    is_last = _differs(numbers) | _differs(versions)  # of its version
-    last = np.flatnonzero(is_last)
-    is_deleted = (places[last] == DELETION)[np.cumsum(is_last) - is_last]  # by the last word on its version
-    kept = last[places[last] != DELETION]
-    kept = kept[_differs(numbers[kept])]
-    is_outdated = places != DELETION
-    is_outdated[kept] = False
-    return {
-        (int(places[row]), int(items[row])): DELETED if is_deleted[row] else REVISED
-        for row in np.flatnonzero(is_outdated)
-    }
+    records = pd.concat(tables, ignore_index=True).sort_values(["number", "version"], kind="stable")
+    is_deletion = records["is_deletion"] == 1
+    is_deleted = is_deletion.groupby([records["number"], records["version"]]).transform("last")
+    last = records[~is_deletion & ~is_deleted].drop_duplicates("number", keep="last")
+    old = records[~is_deletion].drop(last.index)
+    reasons = is_deleted[old.index].map({True: DELETED, False: REVISED})
+    return dict(zip(zip(old["place"], old["item"], strict=True), reasons, strict=True))
 
 
-def _citations(file: Path) -> Iterator[tuple[int, Citation, bool]]:
-    """The citations of a file and those that it deletes, each with the number of the item it is, or follows."""
+def _citations(file: Path) -> Iterator[tuple[int, int, int, bool]]:
+    """`CITATION_COLUMNS` of the citations of a file and of those that it deletes, which count to the item before."""
     item = 0
-    for found in read_citations(file):
-        item += isinstance(found, Citation)
-        for citation in [found] if isinstance(found, Citation) else found:
-            if citation.number:
-                yield item, citation, not isinstance(found, Citation)
+    for element in _elements(file, {*READERS, DELETE_CITATION}):
+        is_deletion = isinstance(element, Element) and _tag(element) == DELETE_CITATION
+        item += not is_deletion
+        for number in element.iterfind("PMID") if isinstance(element, Element) else ():
+            digits, version = (number.text or "").strip(), number.get("Version", "1")
+            if digits.isdecimal() and int(digits) and version.isdecimal():
+                yield item, int(digits), int(version), is_deletion
 
 
 def _age(file: Path) -> tuple[int, int]:
@@ -264,20 +202,12 @@ def _age(file: Path) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (-1, 0)
 
 
-def _differs(values: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each value differs from the next one, which the last one does."""
-    return np.append(values[1:] != values[:-1], np.ones(min(1, len(values)), bool))
-
-
 Files = Sequence[tuple[DocumentSource, Path]]
 """Files, each with the source that it belongs to."""
 
 
 def files_of(source: DocumentSource) -> list[Path]:
-    """The file of `source`, or those in its folder that can be read, by name.
-
-    Raises RequestError when there is none.
-    """
+    """The file of `source`, or those in its folder that can be read, by name. Raises RequestError for none."""
     path = Path(source.path)
     if not path.exists():
         raise RequestError(f"documents: there is no file or folder {path}. Check the path.")
@@ -299,17 +229,13 @@ def read_all(files: Files, file: int = 0, item: int = 0) -> Iterator[tuple[int, 
 
     file, item: where to resume; files before it are not read. Records that PubMed has revised or deleted are left out.
     """
-    papers = [place for place, (source, path) in enumerate(files) if _is_xml(source, path)]
-    reasons = outdated([files[place][1] for place in papers]) if papers else {}
-    left_out = {(papers[place], number): SkippedDocument(reason) for (place, number), reason in reasons.items()}
+    papers = {place: path for place, (source, path) in enumerate(files) if (source.format or format_of(path)) == "xml"}
+    reasons = outdated(papers) if papers else {}
     for place, (source, path) in enumerate(files[file:], file):
         skipped = item if place == file else 0
         for number, found in enumerate(islice(read_documents(source, path), skipped, None), skipped + 1):
-            yield place, number, left_out.get((place, number), found)
-
-
-def _is_xml(source: DocumentSource, file: Path) -> bool:
-    return (source.format or format_of(file)) == "xml"
+            reason = reasons.get((place, number))
+            yield place, number, SkippedDocument(reason) if reason else found
 
 
 def read_documents(source: DocumentSource, file: Path) -> Iterator[Item]:

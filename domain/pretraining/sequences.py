@@ -1,8 +1,6 @@
 """Which tokens are hidden from the model, and by what: a function of (seed, epoch, item, place) and of nothing else."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +13,8 @@ from bertrelay.errors import RequestError
 from bertrelay.training import batches
 from bertrelay.training.loop import Batch
 from domain.draws import uniform_draws
-from domain.pretraining.items import Booleans, Integers, Items
-from domain.pretraining.settings import Masking, Objective, PretrainSettings
+from domain.pretraining.items import Booleans, Integers, Items, within
+from domain.pretraining.settings import Masking, PretrainSettings
 from domain.pretraining.vocabulary import WordStarts
 
 Floats = NDArray[np.float64]
@@ -24,7 +22,6 @@ Floats = NDArray[np.float64]
 DRAWS = 3  # whether a word is masked, the kind of replacement, the random token
 
 
-@dataclass(frozen=True)
 class Masker:
     """Chooses tokens and replaces them.
 
@@ -35,32 +32,29 @@ class Masker:
         makes each token a word.
     """
 
-    settings: Masking
-    mask_id: int
-    maskable: Booleans
-    word_starts: Callable[[Integers], Booleans] | None = None
+    def __init__(
+        self,
+        settings: Masking,
+        mask_id: int,
+        maskable: Booleans,
+        word_starts: Callable[[Integers], Booleans] | None = None,
+    ) -> None:
+        self.settings, self.mask_id, self.maskable, self.word_starts = settings, mask_id, maskable, word_starts
+        self._replacements = np.flatnonzero(maskable)
 
     def __call__(self, ids: Integers, draws: Floats) -> tuple[Integers, Booleans]:
         """`ids` of sequences, end to end, as the model shall see them, and which are masked, (tokens,) each.
 
         draws: from 0 to 1, (tokens, DRAWS).
         """
-        chosen = self.maskable[ids] & (draws[self._word_start(ids), 0] < self.settings.share)
+        word_start = np.arange(len(ids))  # the place at which each token's word begins, (tokens,)
+        if self.word_starts is not None:
+            word_start = np.maximum.accumulate(np.where(self.word_starts(ids), word_start, 0))
+        chosen = self.maskable[ids] & (draws[word_start, 0] < self.settings.share)
         random = self._replacements[(draws[:, 2] * len(self._replacements)).astype(np.int64)]
         is_mask, is_random = (draws[:, 1] < bound for bound in np.cumsum([self.settings.mask, self.settings.random]))
         changed = np.where(is_mask, self.mask_id, np.where(is_random, random, ids))
         return np.where(chosen, changed, ids), chosen
-
-    @cached_property
-    def _replacements(self) -> Integers:
-        return np.flatnonzero(self.maskable)
-
-    def _word_start(self, ids: Integers) -> Integers:
-        """The place at which each token's word begins, (tokens,)."""
-        places = np.arange(len(ids))
-        if self.word_starts is None:
-            return places
-        return np.maximum.accumulate(np.where(self.word_starts(ids), places, 0))
 
 
 class Readable(Protocol):
@@ -76,11 +70,18 @@ class Sequences:
     """
 
     def __init__(self, corpus: Readable, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
-        self.corpus = corpus
-        self.objectives: list[Objective] = settings.objectives
-        self.cls, self.sep, self.pad, mask = _special_ids(tokenizer)
+        names = ("cls_token", "sep_token", "pad_token", "mask_token")
+        missing = [name for name in names if getattr(tokenizer, name) is None]
+        if missing:
+            raise RequestError(
+                f"base: pretraining needs a tokenizer with {', '.join(names)}; it lacks {', '.join(missing)}"
+            )
+        self.corpus, self.objectives = corpus, settings.objectives
+        self.cls, self.sep, self.pad = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id
+        maskable = np.ones(max(tokenizer.get_vocab().values()) + 1, dtype=bool)  # (vocabulary,)
+        maskable[[*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder]] = False
         word_starts = WordStarts(tokenizer) if settings.masking.whole_words else None
-        self.masker = Masker(settings.masking, mask, _maskable(tokenizer), word_starts)
+        self.masker = Masker(settings.masking, tokenizer.mask_token_id, maskable, word_starts)
 
     def batch(self, items: Items, chosen: batches.Items, seed: int, epoch: int) -> Batch:
         """The micro-batch of the `chosen` of an epoch's items; its masks depend on seed, epoch and item alone.
@@ -91,7 +92,7 @@ class Sequences:
         starts, tokens, lengths = items.starts[chosen], items.tokens[chosen], items.lengths[chosen]
         ids = np.concatenate([self.ids(start, count) for start, count in zip(starts, tokens, strict=True)])
         rows = np.repeat(np.arange(len(chosen)), lengths)
-        places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        places = within(lengths)
         seen, masked = ids, np.zeros(len(ids), dtype=bool)
         if "mlm" in self.objectives:
             seen, masked = self.masker(ids, uniform_draws(seed, epoch, chosen[rows], places, DRAWS))
@@ -119,21 +120,3 @@ def _padded(values: NDArray[np.generic], rows: Integers, places: Integers, shape
     padded = np.full(shape, rest, dtype=np.int64)
     padded[rows, places] = values
     return torch.from_numpy(padded)
-
-
-def _special_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int, int, int]:
-    """The ids of [CLS], [SEP], [PAD] and [MASK], whatever this tokenizer calls them."""
-    names = ("cls_token", "sep_token", "pad_token", "mask_token")
-    missing = [name for name in names if getattr(tokenizer, name) is None]
-    if missing:
-        raise RequestError(
-            f"base: pretraining needs a tokenizer with {', '.join(names)}; it lacks {', '.join(missing)}"
-        )
-    return tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id
-
-
-def _maskable(tokenizer: PreTrainedTokenizerFast) -> NDArray[np.bool_]:
-    """Which ids may be masked and drawn: all but those of special and other added tokens, (vocabulary,)."""
-    maskable = np.ones(max(tokenizer.get_vocab().values()) + 1, dtype=bool)
-    maskable[[*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder]] = False
-    return maskable

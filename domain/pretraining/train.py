@@ -4,7 +4,8 @@ Held-out documents are evaluated with the same masks and pairs every time.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from shutil import copyfile
 
@@ -28,7 +29,6 @@ from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import Objective, PretrainSettings
 
 Floats = NDArray[np.floating]
-Sums = dict[Objective, NDArray[np.float64]]
 
 SEED = 0  # whatever seed a training has, its held-out pairs and masks are the same
 CRITERION = "log_likelihood"
@@ -57,10 +57,10 @@ class HeldOut:
         return {**metrics, CRITERION: -float(sum(loss for loss in found if loss is not None))}
 
     @torch.inference_mode()
-    def _sums(self, model: Pretraining) -> Sums:
+    def _sums(self, model: Pretraining) -> dict[Objective, NDArray[np.float64]]:
         """By objective and document: summed losses, hits, and how many there were, (3, documents)."""
         documents = np.unique(self.items.documents, return_inverse=True)[1]  # (items,)
-        sums: Sums = {name: np.zeros((3, documents.max() + 1)) for name in model.objectives}
+        sums = {name: np.zeros((3, documents.max() + 1)) for name in model.objectives}
         was_training, device = model.training, next(model.parameters()).device
         model.eval()
         lengths = self.items.lengths
@@ -139,11 +139,14 @@ class PretrainingTask:
         sequences: Sequences,
         held_out: HeldOut | None,
     ) -> None:
-        self.model, self.settings, self.text = model, settings, text
-        self.sequences, self.held_out = sequences, held_out
-        self.lengths = self.padded_lengths = self._lengths
+        self.model, self.settings, self.sequences, self.held_out = model, settings, sequences, held_out
         self.criterion = CRITERION if held_out and settings.keep == "best" else None
-        self._drawn: tuple[int, Items] | None = None
+        self._items: Callable[[int], Items] = lru_cache(maxsize=1)(partial(draw_items, text, settings, settings.seed))
+
+    def lengths(self, epoch: int) -> NDArray[np.integer]:
+        return self._items(epoch).lengths
+
+    padded_lengths = lengths
 
     def collate(self, items: batches.Items, epoch: int) -> Batch:
         return self.sequences.batch(self._items(epoch), items, self.settings.seed, epoch)
@@ -153,12 +156,3 @@ class PretrainingTask:
 
     def evaluate(self) -> Metrics:
         return self.held_out.metrics(self.model) if self.held_out else {}
-
-    def _lengths(self, epoch: int) -> NDArray[np.integer]:
-        return self._items(epoch).lengths
-
-    def _items(self, epoch: int) -> Items:
-        """The items of `epoch`; the last ones drawn are kept."""
-        if self._drawn is None or self._drawn[0] != epoch:
-            self._drawn = epoch, draw_items(self.text, self.settings, self.settings.seed, epoch)
-        return self._drawn[1]

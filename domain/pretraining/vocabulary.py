@@ -58,7 +58,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding_rows: int) ->
 
 
 def lowers_case(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer makes small letters of capitals before it looks for pieces."""
+    """Whether the tokenizer lower-cases text."""
     normalizer = tokenizer.backend_tokenizer.normalizer
     return normalizer is not None and bool(normalizer.normalize_str("A") == "a")
 
@@ -80,7 +80,7 @@ class WordStarts:
         else:
             begins = [piece.startswith(WORD_MARKS) for piece in pieces]
             texts = rules.decode_batch([[number] for number in range(len(pieces))], skip_special_tokens=False)
-            stands_alone |= [_is_punctuation(text.strip()) for text in texts]
+            stands_alone |= [bool(text.strip()) and all(map(_is_punctuation, text.strip())) for text in texts]
         stands_alone[[*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids]] = True
         self._begins = np.array(begins) | stands_alone  # (vocabulary,)
         self._stands_alone = stands_alone  # (vocabulary,)
@@ -94,6 +94,6 @@ class WordStarts:
         return starts
 
 
-def _is_punctuation(text: str) -> bool:
-    """Whether all of `text` is punctuation in BERT's sense."""
-    return text != "" and all(each in string.punctuation or unicodedata.category(each)[0] == "P" for each in text)
+def _is_punctuation(character: str) -> bool:
+    """In BERT's sense."""
+    return character in string.punctuation or unicodedata.category(character)[0] == "P"

@@ -15,12 +15,14 @@ class MemoryCorpus:
     documents: Sequence[Sequence[Sequence[int]]]
     of_groups: Sequence[int] | None = None
     lengths: NDArray[np.int32] = field(init=False)
+    sentence_starts: NDArray[np.int64] = field(init=False)
     document_starts: NDArray[np.int64] = field(init=False)
     groups: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
         sentences = [sentence for document in self.documents for sentence in document]
         self.lengths = np.array([len(sentence) for sentence in sentences], np.int32)
+        self.sentence_starts = np.cumsum([0, *self.lengths])
         self.document_starts = np.cumsum([0, *map(len, self.documents)])
         self.groups = np.array(self.of_groups or range(len(self.documents)), np.int64)
         self._ids = np.array([number for sentence in sentences for number in sentence], np.int32)

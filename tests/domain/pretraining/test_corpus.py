@@ -51,8 +51,7 @@ def build(folder: Path, *files: Path, share: float = 0.0, tokenizer: Any = TOKEN
 
 def sentences_of(corpus: Corpus) -> list[list[list[int]]]:
     """The ids of each sentence of each document."""
-    starts = np.concatenate([[0], np.cumsum(corpus.lengths)]).tolist()
-    ids = [corpus.tokens(start, stop).tolist() for start, stop in pairwise(starts)]
+    ids = [corpus.tokens(start, stop).tolist() for start, stop in pairwise(corpus.sentence_starts.tolist())]
     bounds = corpus.document_starts.tolist()
     return [ids[start:stop] for start, stop in pairwise(bounds)]
 
@@ -74,8 +73,7 @@ def test_a_corpus_holds_the_ids_of_the_sentences_of_its_documents(
     monkeypatch.setattr(corpus_module, "BATCH", 5)
     corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(40)), written(tmp_path / "b.jsonl", texts(20, 40)))
     assert sentences_of(corpus) == expected(texts(60))
-    assert len(corpus) == len(corpus.lengths) == corpus.facts["sentences"] == corpus.document_starts[-1]
-    assert (corpus.lengths.dtype, corpus.groups.dtype) == (np.int32, np.int64)
+    assert len(corpus) == corpus.facts["sentences"] == corpus.document_starts[-1]
     assert (corpus.facts["shards"] > 10) == (size < 10)
 
 
@@ -93,7 +91,6 @@ def test_ids_are_mapped_and_not_read(tmp_path: Path) -> None:
     corpus = build(tmp_path, written(tmp_path / "a.jsonl", texts(30)))
     document = corpus.tokens(3, 9)
     assert not document.flags.owndata and not document.flags.writeable
-    assert isinstance(corpus.lengths.base, np.memmap)
 
 
 def test_datasets_reads_a_shard_as_rows_of_documents(tmp_path: Path) -> None:
