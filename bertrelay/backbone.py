@@ -5,45 +5,31 @@ It is loaded completely or refused: a weight that the files lack is never filled
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import torch
 from huggingface_hub import snapshot_download
-from pydantic import Field
+from pydantic import Field, create_model
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import (
-    CONFIG_MAPPING,
-    AutoModel,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import CONFIG_MAPPING, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from bertrelay.errors import RequestError, Stopped, shown
+from bertrelay.errors import RequestError, shown
 from bertrelay.files import make_readable
-from bertrelay.model_files import Count, Description, Size, checked, quiet, read_model_file
+from bertrelay.model_files import Count, Description, Size, checked, quiet, read_model_file, refusing
 from bertrelay.progress import log
 from bertrelay.settings import ModelSource, no_model_folder
 
 OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
-NOT_OF_THE_MODEL = (
-    "attn_implementation",
-    "_attn_implementation",
-    "_attn_implementation_internal",
-    "experts_implementation",
-    "_experts_implementation",
-    "auto_map",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "torchscript",
-    "chunk_size_feed_forward",
-)
+NOT_OF_THE_MODEL = {
+    *("attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
+    *("experts_implementation", "_experts_implementation", "auto_map", "torchscript", "chunk_size_feed_forward"),
+    *("output_attentions", "output_hidden_states", "return_dict"),
+}
 """Keys of a config.json about how to compute, such as a kernel from a hub. They are ignored."""
 HEADS = re.compile(
     r"cls|head|decoder|pooler|qa_outputs|sop_classifier|(\w+_)?(lm_head|predictions|classifier)|vocab_\w+"
@@ -56,38 +42,27 @@ SHOWN = 3
 # A few serve a batch, and a new one costs too little to be measured. It reads this once, at its first kernel.
 KERNELS_KEPT = "16"
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Epsilon = Annotated[float, Field(gt=0, lt=1)]
+CHECKED: dict[Any, str] = {
+    Size: "vocab_size max_position_embeddings hidden_size embedding_size intermediate_size dim hidden_dim",
+    Count: "num_hidden_layers num_attention_heads num_hidden_groups inner_group_num n_layers n_heads",
+    Annotated[int, Field(ge=0, lt=2**31)]: "type_vocab_size pad_token_id",
+    Annotated[float, Field(gt=0, lt=1)]: "layer_norm_eps norm_eps",
+    Annotated[float, Field(ge=0, le=1)]: "hidden_dropout_prob attention_probs_dropout_prob dropout attention_dropout",
+}
+"""What is checked of the numbers in a `config.json` before a network is built of it; transformers checks the rest."""
 
 
 class NetworkConfig(Description):
-    """What is checked of a `config.json` before a network is built of it; transformers checks the rest."""
+    """What a `config.json` states about a network and its head."""
 
     model_type: str
     architectures: list[str] | None = None
-    vocab_size: Size | None = None
-    type_vocab_size: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    pad_token_id: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    max_position_embeddings: Size | None = None
-    hidden_size: Size | None = None
-    embedding_size: Size | None = None
-    intermediate_size: Size | None = None
-    dim: Size | None = None
-    hidden_dim: Size | None = None
-    num_hidden_layers: Count | None = None
-    num_attention_heads: Count | None = None
-    num_hidden_groups: Count | None = None
-    inner_group_num: Count | None = None
-    n_layers: Count | None = None
-    n_heads: Count | None = None
     num_labels: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     id2label: dict[str, str | int] | None = None
-    layer_norm_eps: Epsilon | None = None
-    norm_eps: Epsilon | None = None
-    hidden_dropout_prob: Share | None = None
-    attention_probs_dropout_prob: Share | None = None
-    dropout: Share | None = None
-    attention_dropout: Share | None = None
+
+
+_NUMBERS: dict[str, Any] = {name: (kind | None, None) for kind, names in CHECKED.items() for name in names.split()}
+_CheckedConfig = create_model("_CheckedConfig", __base__=NetworkConfig, **_NUMBERS)
 
 
 class _ShardIndex(Description):
@@ -110,19 +85,10 @@ def model_folder(source: str | Path, revision: str | None = None, cache_dir: str
 
 
 def _download(source: ModelSource, revision: str | None, cache_dir: str | Path | None) -> Path:
-    def fetch(ignored: list[str]) -> Path:
-        return Path(
-            snapshot_download(
-                str(source.hub_id),
-                revision=revision or source.revision,
-                cache_dir=cache_dir,
-                ignore_patterns=[*OTHER_FRAMEWORKS, *ignored],
-            )
-        )
-
+    fetch = partial(snapshot_download, str(source.hub_id), revision=revision or source.revision, cache_dir=cache_dir)
     try:
-        folder = fetch(["pytorch_model*.bin"])
-        return folder if any(folder.rglob("*.safetensors")) else fetch([])
+        folder = Path(fetch(ignore_patterns=[*OTHER_FRAMEWORKS, "pytorch_model*.bin"]))
+        return folder if any(folder.rglob("*.safetensors")) else Path(fetch(ignore_patterns=OTHER_FRAMEWORKS))
     except (OSError, ValueError) as error:
         raise RequestError(
             f"model: {str(source)!r} is no folder here, and could not be downloaded ({type(error).__name__}); check "
@@ -150,27 +116,22 @@ def load_network(folder: Path, kind: Any = AutoModel) -> tuple[PreTrainedModel, 
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)
     config = _load_config(folder)
     _check_weights_suffice(folder, kind, config)
-    try:
-        with quiet():
-            network, report = kind.from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                trust_remote_code=False,
-                local_files_only=True,
-                output_loading_info=True,
-            )
-    except Stopped:
-        raise
-    except Exception as error:  # each format of weights fails in its own way; all of them mean this folder
-        raise RequestError(f"model: {_why_unreadable(folder, error)}") from error
+    with refusing(lambda error: _why_unreadable(folder, error)):
+        network, report = kind.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
     _check_left_over(folder, network, report["unexpected_keys"])
     return cast(PreTrainedModel, network), set(report["missing_keys"])
 
 
 def read_network_config(folder: Path) -> NetworkConfig | None:
     """The folder's `config.json`, or None where there is none. Raises RequestError where it is not as expected."""
-    return read_model_file(folder / "config.json", NetworkConfig)
+    return read_model_file(folder / "config.json", _CheckedConfig)
 
 
 def _load_config(folder: Path) -> PreTrainedConfig:
@@ -178,7 +139,7 @@ def _load_config(folder: Path) -> PreTrainedConfig:
     written = read_model_file(path, dict[str, Any])
     if written is None:
         raise RequestError(f"model: expected a model folder with a config.json, found none in {folder}")
-    kind = checked(NetworkConfig, written, path).model_type
+    kind = checked(_CheckedConfig, written, path).model_type
     if kind not in CONFIG_MAPPING:
         raise RequestError(f"model: {path} has the unknown architecture {kind!r}")
     if written.get("quantization_config"):
@@ -186,7 +147,7 @@ def _load_config(folder: Path) -> PreTrainedConfig:
     if (folder / "adapter_config.json").exists():
         raise RequestError(f"model: expected a whole network, found an adapter in {folder}; merge it into its network")
     kept = {key: value for key, value in written.items() if key not in NOT_OF_THE_MODEL}
-    with _refusing_config(path):
+    with refusing(partial(_why_no_network, path)):
         config: PreTrainedConfig = CONFIG_MAPPING[kind].from_dict(kept)
     is_bert_like = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and hasattr(config, "vocab_size")
     if not is_bert_like or config.is_encoder_decoder or getattr(config, "is_decoder", False):
@@ -197,24 +158,16 @@ def _load_config(folder: Path) -> PreTrainedConfig:
     return config
 
 
-@contextmanager
-def _refusing_config(path: Path) -> Iterator[None]:
-    """Turns what transformers raises about a wrong config.json into an error that names the file."""
-    try:
-        with quiet():
-            yield
-    except Stopped:
-        raise
-    except Exception as error:  # each key fails in its own way
-        why = "".join(each for each in " ".join(str(error).split()) if each.isprintable())[:200]
-        raise RequestError(f"model: no network can be built from {path} ({type(error).__name__}: {why})") from error
+def _why_no_network(path: Path, error: Exception) -> str:
+    why = "".join(each for each in " ".join(str(error).split()) if each.isprintable())[:200]
+    return f"no network can be built from {path} ({type(error).__name__}: {why})"
 
 
 def _check_weights_suffice(folder: Path, kind: Any, config: PreTrainedConfig) -> None:
     """Raises RequestError for sizes that the weights here cannot have, before memory is taken for them."""
     for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
         read_model_file(folder / name, _ShardIndex)
-    with _refusing_config(folder / "config.json"), torch.device("meta"):
+    with refusing(partial(_why_no_network, folder / "config.json")), torch.device("meta"):
         expected = sum(weight.numel() for weight in kind.from_config(deepcopy(config)).parameters())
     there = sum(path.stat().st_size for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern))
     if there and expected > there + SPARE_WEIGHTS:
@@ -258,8 +211,7 @@ def _few(names: list[str]) -> str:
 
 
 def _why_unreadable(folder: Path, error: Exception) -> str:
-    weights = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
-    if not weights:
+    if not [*folder.glob("*.safetensors"), *folder.glob("*.bin")]:
         return f"expected weights (model.safetensors or pytorch_model.bin), found none in {folder}"
     if isinstance(error, RuntimeError):
         return f"the weights in {folder} do not have the shapes of its config.json; one of the two is wrong"
@@ -281,12 +233,9 @@ def freeze_pooler(backbone: nn.Module, blank: bool = False) -> None:
 
     It stays in the network because other readers of the folder warn when it is missing.
     """
-    pooler = getattr(backbone, "pooler", None)
-    if pooler is None:
-        return
-    pooler.requires_grad_(False)
-    if blank:
-        for weight in pooler.parameters():
+    for weight in getattr(backbone, "pooler", nn.Module()).parameters():
+        weight.requires_grad_(False)
+        if blank:
             weight.data.zero_()
 
 
@@ -320,17 +269,7 @@ def position_table(backbone: nn.Module) -> nn.Embedding | None:
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """The tensors of one module's folder, from model.safetensors or else pytorch_model.bin."""
     safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    try:
+    with refusing(lambda error: _why_unreadable(folder, error)):
         if safe.is_file():
             return load_file(safe)
         return cast(dict[str, Tensor], torch.load(pickled, map_location="cpu", weights_only=True))
-    except FileNotFoundError as error:
-        raise RequestError(
-            f"model: expected weights ({safe.name} or {pickled.name}), found none in {folder}"
-        ) from error
-    except Stopped:
-        raise
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise RequestError(
-            f"model: the weights in {folder} cannot be read ({type(error).__name__}); they are damaged"
-        ) from error

@@ -6,7 +6,7 @@ Its methods and keywords are those of sentence-transformers, and so is its folde
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -29,19 +29,6 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first that a model has
-
-
-class EncodeOptions(TypedDict, total=False):
-    """Keyword arguments of `SentenceEncoder.encode`, `encode_query` and `encode_document`."""
-
-    prompt_name: str | None
-    prompt: str | None
-    batch_size: int | None
-    show_progress_bar: bool | None
-    precision: str
-    normalize_embeddings: bool
-    truncate_dim: int | None
-    batch_tokens: int | None
 
 
 class SentenceEncoder(nn.Module):
@@ -183,7 +170,10 @@ class SentenceEncoder(nn.Module):
 
     @max_seq_length.setter
     def max_seq_length(self, tokens: int) -> None:
-        self.max_tokens = _longest_input(self.backbone, tokens)
+        limit = position_limit(self.backbone)
+        if limit is None and tokens >= 2**31:  # of a tokenizer that knows none
+            limit = DEFAULT_MAX_TOKENS
+        self.max_tokens = tokens if limit is None else min(tokens, limit)
         self._rules = truncating(self.tokenizer, self.max_tokens)
 
     @property
@@ -207,24 +197,6 @@ class SentenceEncoder(nn.Module):
             ids += [encoding.ids or [self.pad_id] for encoding in self._rules.encode_batch_fast(some)]
         return ids
 
-    @overload
-    def encode(self, sentences: str | Iterable[str], **options: Unpack[EncodeOptions]) -> NDArray[np.float32]: ...
-
-    @overload
-    def encode(
-        self, sentences: str | Iterable[str], *, convert_to_tensor: Literal[True], **options: Unpack[EncodeOptions]
-    ) -> Tensor: ...
-
-    @overload
-    def encode(
-        self,
-        sentences: str | Iterable[str],
-        *,
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        **options: Unpack[EncodeOptions],
-    ) -> Any: ...
-
     def encode(
         self,
         sentences: str | Iterable[str],
@@ -239,7 +211,7 @@ class SentenceEncoder(nn.Module):
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         batch_tokens: int | None = None,
-    ) -> NDArray[np.float32] | Tensor | list[Tensor]:
+    ) -> Any:
         """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
 
         sentences: any iterable of strings; equal ones are computed once.
@@ -292,7 +264,8 @@ class SentenceEncoder(nn.Module):
         """Similarity (n, m) by `similarity_fn_name` of all `embeddings1` (n, dim) with all `embeddings2` (m, dim)."""
         from bertrelay.evaluation.similarity import matrix
 
-        return torch.from_numpy(matrix(_rows(embeddings1), _rows(embeddings2), cast("Metric", self.similarity_fn_name)))
+        metric = cast("Metric", self.similarity_fn_name)
+        return torch.from_numpy(matrix(_rows(embeddings1), _rows(embeddings2), metric))
 
     def similarity_pairwise(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
         """Similarity (n,) of row i of `embeddings1` (n, dim) with row i of `embeddings2` (n, dim)."""
@@ -328,11 +301,3 @@ def _slices(sentences: Sequence[str]) -> Iterator[list[str]]:
             first, characters = place, 0
     if first < len(sentences):
         yield list(sentences[first:])
-
-
-def _longest_input(backbone: nn.Module, max_tokens: int) -> int:
-    """`max_tokens`, or what the position table holds if that is less."""
-    limit = position_limit(backbone)
-    if limit is None and max_tokens >= 2**31:
-        return DEFAULT_MAX_TOKENS
-    return max_tokens if limit is None else min(max_tokens, limit)

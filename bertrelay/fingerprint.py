@@ -17,7 +17,7 @@ from typing import Any
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
-from bertrelay.settings import HubDataset, InputFile, ModelSource, Source, is_auto_precision, leaves
+from bertrelay.settings import HubDataset, ModelSource, Source, is_auto_precision, leaves
 from bertrelay.stage import Stage
 
 Parts = dict[str, Any]
@@ -167,8 +167,7 @@ def _source_part(
     if value.stage_reference:
         stage, inner = value.stage_reference
         return f"output:{upstream(stage)}/{inner}"
-    if isinstance(value, InputFile) or (isinstance(value, ModelSource) and value.folder):
-        path = Path(value)
+    if path := value.folder:
         return f"folder:{digests.of(path)}" if path.is_dir() else f"file:{_suffix(path)}:{digests.of(path)}"
     return f"hub:{value.hub_id}@{value.revision or revision(value)}"
 

@@ -29,12 +29,7 @@ OTHER_POOLING_KEYS = {"weightedmean": "pooling_mode_weightedmean_tokens", "lastt
 CLASS_PATH = "sentence_transformers.models."
 MODEL_CONFIG = "config_sentence_transformers.json"
 MODULE_FOLDER = re.compile(r"\d+_[A-Za-z]\w*")
-CHAINS = [
-    ["Transformer", "Pooling"],
-    ["Transformer", "Pooling", "Dense"],
-    ["Transformer", "Pooling", "Normalize"],
-    ["Transformer", "Pooling", "Dense", "Normalize"],
-]
+CHAINS = [["Transformer", "Pooling", *rest] for rest in ([], ["Dense"], ["Normalize"], ["Dense", "Normalize"])]
 
 Found = TypeVar("Found")
 
@@ -112,8 +107,8 @@ class _Transformer(Description):
 
     @property
     def max_tokens(self) -> int | None:
-        options = (self.tokenizer_args, self.processor_kwargs)
-        return self.max_seq_length or next((each.model_max_length for each in options if each), None)
+        options = self.tokenizer_args or self.processor_kwargs
+        return self.max_seq_length or (options.model_max_length if options else None)
 
 
 class _PoolingConfig(Description):
@@ -152,21 +147,27 @@ def read_layout(folder: Path) -> Layout:
     expected, and for module folders without a `modules.json`; warns of those that it does not name.
     """
     modules = read_model_file(folder / "modules.json", list[_Module])
+    module_folders = sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and MODULE_FOLDER.fullmatch(path.name)
+    )
     if modules is None:
-        return _read_plain(folder)
-    _check_chain(folder, [module.kind for module in modules])
+        return _read_plain(folder, module_folders)
+    kinds = [module.kind for module in modules]
+    if kinds not in CHAINS:
+        raise RequestError(
+            f"model: expected the modules Transformer, Pooling and then perhaps Dense and Normalize, "
+            f"found {', '.join(kinds) or 'none'} in {folder / 'modules.json'}; sentence-transformers itself can use it"
+        )
     paths = {each.kind: each.path for each in modules}
     folders = {kind: folder_inside(folder, path, folder / "modules.json") for kind, path in paths.items()}
-    _report_unnamed(folder, modules)
+    if unnamed := set(module_folders).difference(part for path in paths.values() for part in Path(path).parts[:1]):
+        log(
+            f"model: warning: {folder / 'modules.json'} does not name {', '.join(sorted(unnamed))}, which is ignored. "
+            "If it should not be, copy the folder again"
+        )
     transformer = _read_transformer(folders["Transformer"])
     pooling = _required(folders["Pooling"] / "config.json", _PoolingConfig)
     model = read_model_file(folder / MODEL_CONFIG, _ModelConfig) or _ModelConfig()
-    prompts = _read_prompts(folder, model)
-    if prompts.texts and not pooling.include_prompt:
-        raise RequestError(
-            f"model: expected prompts that enter the pooling, found include_prompt = false in {folder}; "
-            "sentence-transformers itself can use it"
-        )
     return Layout(
         pooling=_read_pooling(folder, pooling),
         token_dim=pooling.embedding_dimension or pooling.word_embedding_dimension,
@@ -174,15 +175,15 @@ def read_layout(folder: Path) -> Layout:
         normalize="Normalize" in folders,
         max_tokens=transformer.max_tokens,
         lower_case=bool(transformer.do_lower_case),
-        prompts=prompts,
+        prompts=_read_prompts(folder, model, pooling.include_prompt),
         similarity=model.similarity_fn_name,
         transformer_folder=paths["Transformer"],
     )
 
 
-def _read_plain(folder: Path) -> Layout:
+def _read_plain(folder: Path, module_folders: list[str]) -> Layout:
     """The layout of a folder without `modules.json`, unless other files show that there was one."""
-    traces = [*_module_folders(folder), *(path.name for path in [folder / MODEL_CONFIG] if path.exists())]
+    traces = [*module_folders, *([MODEL_CONFIG] if (folder / MODEL_CONFIG).exists() else [])]
     if traces:
         raise RequestError(
             f"model: expected modules.json beside {', '.join(traces)} in {folder}, found none; without it the pooling "
@@ -192,33 +193,11 @@ def _read_plain(folder: Path) -> Layout:
     return Layout(max_tokens=transformer.max_tokens, lower_case=bool(transformer.do_lower_case))
 
 
-def _report_unnamed(folder: Path, modules: list[_Module]) -> None:
-    named = {part for module in modules for part in Path(module.path).parts[:1]}
-    unnamed = [name for name in _module_folders(folder) if name not in named]
-    if unnamed:
-        log(
-            f"model: warning: {folder / 'modules.json'} does not name {', '.join(unnamed)}, which is ignored. If it "
-            "should not be, copy the folder again"
-        )
-
-
-def _module_folders(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and MODULE_FOLDER.fullmatch(path.name))
-
-
 def _required(path: Path, content: type[Found]) -> Found:
     found = read_model_file(path, content)
     if found is None:
         raise RequestError(f"model: expected {path}, which modules.json asks for, found none; copy the folder again")
     return found
-
-
-def _check_chain(folder: Path, kinds: list[str]) -> None:
-    if kinds not in CHAINS:
-        raise RequestError(
-            f"model: expected the modules Transformer, Pooling and then perhaps Dense and Normalize, "
-            f"found {', '.join(kinds) or 'none'} in {folder / 'modules.json'}; sentence-transformers itself can use it"
-        )
 
 
 def _read_transformer(folder: Path) -> _Transformer:
@@ -232,13 +211,18 @@ def _read_transformer(folder: Path) -> _Transformer:
     return config
 
 
-def _read_prompts(folder: Path, model: _ModelConfig) -> Prompts:
+def _read_prompts(folder: Path, model: _ModelConfig, are_pooled: bool) -> Prompts:
     texts = {name: text for name, text in (model.prompts or {}).items() if text is not None}
     default = model.default_prompt_name
     if default is not None and default not in texts:
         raise RequestError(
             f"model: expected default_prompt_name to be one of {sorted(texts) or 'no prompts'} in "
             f"{folder / MODEL_CONFIG}, found {default!r}"
+        )
+    if texts and not are_pooled:
+        raise RequestError(
+            f"model: expected prompts that enter the pooling, found include_prompt = false in {folder}; "
+            "sentence-transformers itself can use it"
         )
     return Prompts(texts, default)
 
@@ -287,7 +271,14 @@ def write_layout(folder: Path, layout: Layout) -> None:
     transformer = {"max_seq_length": layout.max_tokens, "do_lower_case": layout.lower_case}
     write_json(folder / "sentence_bert_config.json", transformer)
     write_json(folder / "1_Pooling" / "config.json", _pooling_config(layout))
-    write_json(folder / MODEL_CONFIG, _model_config(layout))
+    model = {
+        # Its own version is left out: a reader older than that would warn.
+        "__version__": {"transformers": version("transformers"), "pytorch": version("torch")},
+        "prompts": layout.prompts.texts,
+        "default_prompt_name": layout.prompts.default,
+        "similarity_fn_name": layout.similarity or "cosine",
+    }
+    write_json(folder / MODEL_CONFIG, model)
     if layout.dense:
         sizes = {"in_features": layout.dense.in_features, "out_features": layout.dense.out_features}
         rest = {"bias": layout.dense.bias, "activation_function": layout.dense.activation}
@@ -306,13 +297,3 @@ def _pooling_config(layout: Layout) -> dict[str, Any]:
         return {"embedding_dimension": layout.token_dim, "pooling_mode": modes, "include_prompt": True}
     chosen = {key: mode in layout.pooling for mode, key in OLD_POOLING_KEYS.items()}
     return {"word_embedding_dimension": layout.token_dim, **chosen}
-
-
-def _model_config(layout: Layout) -> dict[str, Any]:
-    return {
-        # Its own version is left out: a reader older than that would warn.
-        "__version__": {"transformers": version("transformers"), "pytorch": version("torch")},
-        "prompts": layout.prompts.texts,
-        "default_prompt_name": layout.prompts.default,
-        "similarity_fn_name": layout.similarity or "cosine",
-    }

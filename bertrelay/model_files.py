@@ -6,17 +6,16 @@ Every such file is read by `read_model_file`, and every path that it names is ch
 import json
 import math
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, Stopped
 
 MAX_BYTES = 64 << 20
-MAX_DEPTH = 50
 SHOWN = 3
 
 Size = Annotated[int, Field(ge=1, lt=2**31)]
@@ -37,8 +36,24 @@ def read_model_file(path: Path, content: type[Content]) -> Content | None:
 
     Raises RequestError for a file that is no JSON, too large, too deeply nested, or of other types.
     """
-    text = _text(path)
-    return None if text is None else checked(content, _parsed(text, path), path)
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise RequestError(f"model: expected a file of at most {MAX_BYTES >> 20} MiB, found something else: {path}")
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise RequestError(f"model: {path} cannot be read ({type(error).__name__}); copy the folder again") from error
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"model: expected JSON, found something else in {path}: {error}") from error
+    return checked(content, value, path)
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is no number")
+    return value
 
 
 def checked(content: type[Content], value: object, path: Path) -> Content:
@@ -47,15 +62,16 @@ def checked(content: type[Content], value: object, path: Path) -> Content:
         return TypeAdapter(content).validate_python(value)
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False, include_context=False)
-        named = [f"{'.'.join(map(str, each['loc'])) or 'the file'}: {_why(each)}" for each in faults[:SHOWN]]
+        objects = {"model_type", "dict_type"}  # whose messages name classes of ours
+        named = [
+            f"{'.'.join(map(str, each['loc'])) or 'the file'}: "
+            f"{'expected an object' if each['type'] in objects else each['msg']}"
+            for each in faults[:SHOWN]
+        ]
         raise RequestError(
             f"model: {path} is not as expected: {'; '.join(named)}{'; …' if len(faults) > SHOWN else ''}. "
             "Correct it, or copy the folder again"
         ) from None
-
-
-def _why(fault: Any) -> str:
-    return "expected an object" if fault["type"] in ("model_type", "dict_type") else str(fault["msg"])
 
 
 @contextmanager
@@ -75,6 +91,18 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+@contextmanager
+def refusing(message: Callable[[Exception], str]) -> Iterator[None]:
+    """Raises RequestError with this message, quietly, for whatever breaks within: each library fails in its own way."""
+    try:
+        with quiet():
+            yield
+    except (Stopped, RequestError):
+        raise
+    except Exception as error:
+        raise RequestError(f"model: {message(error)}") from error
+
+
 def folder_inside(folder: Path, path: str, source: Path) -> Path:
     """The folder `path` inside the model's `folder`. Raises RequestError where `source`, which names it, leads outside.
 
@@ -87,44 +115,3 @@ def folder_inside(folder: Path, path: str, source: Path) -> Path:
     if not inner.is_relative_to(folder.resolve()):
         raise RequestError(f"model: expected a path inside the model's folder in {source}, found {path!r}")
     return folder / path
-
-
-def _text(path: Path) -> str | None:
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
-            raise RequestError(f"model: expected a file of at most {MAX_BYTES >> 20} MiB, found something else: {path}")
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"model: {path} cannot be read ({type(error).__name__}); copy the folder again") from error
-
-
-def _parsed(text: str, path: Path) -> Any:
-    try:
-        value = json.loads(text, parse_constant=_refused, parse_float=_finite)
-        _check_depth(value)
-    except (ValueError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise RequestError(f"model: expected JSON, found something else in {path}: {why}") from error
-    return value
-
-
-def _refused(constant: str) -> float:
-    raise ValueError(f"{constant} is no number")
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    return value if math.isfinite(value) else _refused(number)
-
-
-def _check_depth(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = [item for items in inner for item in items]
-        if not level:
-            return
-    raise RecursionError

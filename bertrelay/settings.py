@@ -29,21 +29,11 @@ MaxTokens = Annotated[int, Field(ge=3, lt=2**31)]
 AnySettings = TypeVar("AnySettings", bound="Settings")
 
 
-class RunOnly:
-    """Marks a setting that changes how the work is done and never its result: workers, log interval, memory."""
-
-
-RUN_ONLY = RunOnly()
-
-
-class WhenSet:
-    """Marks a setting that is part of the fingerprint only where it differs from its default.
-
-    For settings that were added later, whose default gives the same result as before.
-    """
-
-
-WHEN_SET = WhenSet()
+RUN_ONLY = "run only"
+"""Marks a setting that changes how the work is done and never its result: workers, log interval, memory."""
+WHEN_SET = "when set"
+"""Marks a setting that is part of the fingerprint only where it differs from its default: one that was added later,
+whose default gives the same result as before."""
 
 
 class Settings(BaseModel):
@@ -79,15 +69,15 @@ def refuse_idle(settings: Settings, *keys: str, because: str) -> None:
         raise ValueError(f"{', '.join(idle)}: without effect, because {because}. Leave it out.")
 
 
-class Located(str):
+class PathText(str):
     """A string with the folder that its relative path starts from."""
 
     base: Path
 
     def __new__(cls, value: str, base: Path) -> Self:
-        located = super().__new__(cls, value)
-        located.base = base
-        return located
+        text = super().__new__(cls, value)
+        text.base = base
+        return text
 
 
 def absolute(value: str) -> str:
@@ -95,7 +85,7 @@ def absolute(value: str) -> str:
 
     Raises ValueError for a path that no file can have: too long, or of an unknown home.
     """
-    base = value.base if isinstance(value, Located) else Path.cwd()
+    base = value.base if isinstance(value, PathText) else Path.cwd()
     try:
         path = (base / Path(value).expanduser()).resolve()
         path.exists()  # raises for an invalid name
@@ -111,34 +101,44 @@ def _shortened(value: str) -> str:
     return value if len(value) <= SHOWN else f"{value[:SHOWN]}…"
 
 
-class _Kind(str):
-    """A string that pydantic builds by `parse` and then leaves as it is."""
+class Source(str):
+    """A value whose content is elsewhere: in a file, a folder, another stage (`@stage/path`) or on the hub."""
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        return cls(value)
+        """What `value` names, as an absolute path where it is one. Raises ValueError."""
+        raise NotImplementedError
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
         def build(value: object) -> str:
-            if isinstance(value, cls):
-                return value
             if not isinstance(value, str):
                 raise ValueError(f"expected text, found {value!r}")
-            return cls.parse(value)
+            return value if isinstance(value, cls) else cls.parse(value)
 
         return core_schema.no_info_plain_validator_function(build)
 
     @property
     def stage_reference(self) -> tuple[str, str] | None:
         """(stage, path inside its output) of a value written `@stage/path`, else None."""
-        if not self.startswith("@"):
-            return None
         stage, _, inner = self[1:].partition("/")
-        return stage, inner
+        return (stage, inner) if self.startswith("@") else None
+
+    @property
+    def folder(self) -> Path | None:
+        """The file or folder, when this is one; None for a hub id and for a stage's output that has no path yet."""
+        return Path(self) if self.startswith("/") else None
+
+    @property
+    def hub_id(self) -> str | None:
+        return None if self.startswith(("/", "@")) else self.partition("@")[0]
+
+    @property
+    def revision(self) -> str | None:
+        return self.partition("@")[2] or None if self.hub_id else None
 
 
-class InputFile(_Kind):
+class InputFile(Source):
     """A file or folder that a stage reads: an absolute path, or `@stage/path`."""
 
     @classmethod
@@ -148,7 +148,7 @@ class InputFile(_Kind):
         return cls(value if value.startswith("@") else absolute(value))
 
 
-class HubDataset(_Kind):
+class HubDataset(Source):
     """The id of a data set on the hub, `owner/name` or `owner/name@revision`."""
 
     @classmethod
@@ -157,16 +157,8 @@ class HubDataset(_Kind):
             raise ValueError(f"expected a data set of the hub, owner/name or owner/name@revision, found {str(value)!r}")
         return cls(value)
 
-    @property
-    def hub_id(self) -> str:
-        return self.partition("@")[0]
 
-    @property
-    def revision(self) -> str | None:
-        return self.partition("@")[2] or None
-
-
-class ModelSource(_Kind):
+class ModelSource(Source):
     """Where a model comes from: a folder, `@stage/path`, `package:name/path`, or a hub id, `@revision` or not.
 
     An existing folder is one, and so is what is written like a path (`./x`, `../x`, `/x`, `~/x`, `a/b/c`) and `a/b`
@@ -187,23 +179,6 @@ class ModelSource(_Kind):
             )
         return cls(value)
 
-    @property
-    def folder(self) -> Path | None:
-        """The folder, when this is one; None for a hub id and for a stage's output that has no path yet."""
-        return Path(self) if self.startswith("/") else None
-
-    @property
-    def hub_id(self) -> str | None:
-        return None if self.startswith(("/", "@")) else self.partition("@")[0]
-
-    @property
-    def revision(self) -> str | None:
-        return self.partition("@")[2] or None if self.hub_id else None
-
-
-Source = InputFile | HubDataset | ModelSource
-"""A value whose content is elsewhere: in a file, a folder, another stage or on the hub."""
-
 
 def _is_path(value: str) -> bool:
     """Whether a folder is meant; `owner/name@main` only is where such a folder exists."""
@@ -220,9 +195,8 @@ def no_model_folder(folder: Path) -> str:
     missing = folder
     while not missing.parent.is_dir():
         missing = missing.parent
-    beside = (
-        [path.name for path in missing.parent.iterdir() if path.is_dir()] if os.access(missing.parent, os.R_OK) else []
-    )
+    can_list = os.access(missing.parent, os.R_OK)
+    beside = [path.name for path in missing.parent.iterdir() if path.is_dir()] if can_list else []
     near = get_close_matches(missing.name, beside, n=1)
     if near:
         hint = f"did you mean {missing.parent / near[0]}?"
@@ -241,7 +215,7 @@ def _package_folder(value: str) -> str:
             f"{str(value)!r} names the Python package {name!r}, which is not installed; install it or give a folder"
         )
     package = Path(spec.origin).parent
-    folder = absolute(Located(inner, package))
+    folder = absolute(PathText(inner, package))
     if not Path(folder).is_relative_to(package.resolve()):
         raise ValueError(f"expected a folder inside the Python package {name!r}, found {_shortened(value)!r}")
     return folder
@@ -258,9 +232,9 @@ class Leaf(NamedTuple):
 def leaves(settings: Settings) -> Iterator[Leaf]:
     """Every value of `settings`, flat, in the order of the fields."""
     for name, field in type(settings).model_fields.items():
-        unset = getattr(settings, name) == field.default
-        run_only = any(isinstance(item, RunOnly) or (isinstance(item, WhenSet) and unset) for item in field.metadata)
-        for key, value in _flatten(name, getattr(settings, name)):
+        found = getattr(settings, name)
+        run_only = RUN_ONLY in field.metadata or (WHEN_SET in field.metadata and found == field.default)
+        for key, value in _flatten(name, found):
             yield Leaf(key, value, run_only)
 
 
@@ -279,24 +253,33 @@ def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def with_stage_paths(settings: AnySettings, locate: Callable[[str, str], Path]) -> AnySettings:
-    """`settings` with every `@stage/path` replaced by `locate(stage, path)`."""
-    return with_sources(settings, lambda _, source: _located(source, locate))
-
-
-def with_sources(settings: AnySettings, replace: Callable[[str, Source], str]) -> AnySettings:
-    """`settings` with every file, model and data set replaced by `replace(key, value)`, keys as in `leaves`."""
+def with_values(settings: AnySettings, replace: Callable[[str, Any], Any]) -> AnySettings:
+    """`settings` with `replace(key, value)` for every value, keys as in `leaves`."""
 
     def walk(key: str, value: Any) -> Any:
-        if isinstance(value, Source):
-            return type(value)(replace(key, value))
+        if isinstance(value, Settings):
+            prefix = f"{key}." if key else ""
+            return value.model_copy(
+                update={name: walk(f"{prefix}{name}", getattr(value, name)) for name in type(value).model_fields}
+            )
         if isinstance(value, dict):
-            return {name: walk(f"{key}.{name}" if key else name, item) for name, item in value.items()}
+            return {name: walk(f"{key}.{name}", item) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return type(value)(walk(f"{key}[{index}]", item) for index, item in enumerate(value))
-        return value
+        return replace(key, value)
 
-    return type(settings).model_validate(walk("", settings.model_dump()))
+    replaced: AnySettings = walk("", settings)
+    return replaced
+
+
+def with_stage_paths(settings: AnySettings, locate: Callable[[str, str], Path]) -> AnySettings:
+    """`settings` with every `@stage/path` replaced by `locate(stage, path)`."""
+
+    def located(_: str, value: Any) -> Any:
+        reference = value.stage_reference if isinstance(value, Source) else None
+        return type(value)(locate(*reference)) if reference else value
+
+    return with_values(settings, located)
 
 
 def is_auto_precision(key: str, value: object) -> bool:
@@ -306,21 +289,4 @@ def is_auto_precision(key: str, value: object) -> bool:
 
 def with_precision(settings: AnySettings, precision: str) -> AnySettings:
     """`settings` with `precision` in place of `auto`."""
-
-    def walk(key: str, value: Any) -> Any:
-        if isinstance(value, Settings):
-            inner = {name: walk(name, getattr(value, name)) for name in type(value).model_fields}
-            return value.model_copy(update=inner)
-        if isinstance(value, dict):
-            return {name: walk(name, item) for name, item in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(walk("", item) for item in value)
-        return precision if is_auto_precision(key, value) else value
-
-    replaced: AnySettings = walk("", settings)
-    return replaced
-
-
-def _located(source: Source, locate: Callable[[str, str], Path]) -> str:
-    reference = source.stage_reference
-    return source if reference is None else str(locate(*reference))
+    return with_values(settings, lambda key, value: precision if is_auto_precision(key, value) else value)

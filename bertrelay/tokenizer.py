@@ -11,9 +11,9 @@ from pydantic import Field
 from tokenizers import Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bertrelay.errors import RequestError, Stopped
+from bertrelay.errors import RequestError
 from bertrelay.files import write_json
-from bertrelay.model_files import Description, quiet, read_model_file
+from bertrelay.model_files import Description, read_model_file, refusing
 from bertrelay.progress import log
 
 NORMALIZER_SETTINGS = {
@@ -59,25 +59,22 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenize
     settings = read_model_file(folder / "tokenizer_config.json", _TokenizerConfig) or _TokenizerConfig()
     read_model_file(folder / "special_tokens_map.json", _SpecialTokens)
     read_model_file(folder / "added_tokens.json", dict[str, int])
-    try:
-        with quiet():
-            tokenizer = _load_by_class(folder, settings)
-            rules = _read_rules(folder / "tokenizer.json") or tokenizer.backend_tokenizer
-            rules.no_padding()
-            rules.no_truncation()
-            _apply_settings(rules, settings)
-            _check_encodes(rules, folder)
-            if lower_case:
-                before = [rules.normalizer] if rules.normalizer else []
-                rules.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
-            fast = as_fast(rules, tokenizer)
-    except (Stopped, RequestError):
-        raise
-    except Exception as error:  # the tokenizers library raises plain Exception
-        raise RequestError(
-            f"model: expected a tokenizer in {folder} (tokenizer.json, vocab.txt, …), found none that can be read "
+    with refusing(
+        lambda error: (
+            f"expected a tokenizer in {folder} (tokenizer.json, vocab.txt, …), found none that can be read "
             f"({type(error).__name__})"
-        ) from error
+        )
+    ):
+        tokenizer = _load_by_class(folder, settings)
+        rules = _read_rules(folder / "tokenizer.json") or tokenizer.backend_tokenizer
+        rules.no_padding()
+        rules.no_truncation()
+        _apply_settings(rules, settings)
+        _check_encodes(rules, folder)
+        if lower_case:
+            before = [rules.normalizer] if rules.normalizer else []
+            rules.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+        fast = as_fast(rules, tokenizer)
     warn_of_special_tokens(fast)
     return fast
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
-from bertrelay.settings import HubDataset, ModelSource, Settings, Source, with_sources
+from bertrelay.settings import HubDataset, ModelSource, Settings, with_values
 from pipelines.recipe import Recipe, Step
 
 HubId = ModelSource | HubDataset
@@ -67,12 +67,12 @@ def learn_revisions(steps: Iterable[Step], path: Path, ask: Ask) -> Revisions:
 def with_revisions(settings: Settings, known: Mapping[str, str]) -> Settings:
     """`settings` with every hub id written `id@revision`, so that a stage takes what its fingerprint says."""
 
-    def pin(key: str, source: Source) -> str:  # noqa: ARG001
-        if isinstance(source, ModelSource | HubDataset) and source.hub_id and not source.revision:
-            return f"{source.hub_id}@{known[name_of(source)]}"
-        return source
+    def pin(_: str, value: Any) -> Any:
+        if isinstance(value, ModelSource | HubDataset) and value.hub_id and not value.revision:
+            return type(value)(f"{value.hub_id}@{known[name_of(value)]}")
+        return value
 
-    return with_sources(settings, pin)
+    return with_values(settings, pin)
 
 
 def ask_hub(source: HubId) -> str:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from bertrelay.errors import RequestError
 from bertrelay.privacy import is_sensitive
-from bertrelay.settings import MAX_SEED, InputFile, Located, Settings, Source, leaves, names_sensitive
+from bertrelay.settings import MAX_SEED, InputFile, PathText, Settings, Source, leaves, names_sensitive
 from bertrelay.stage import Stage
 from pipelines.validation import Problems, add_validation_errors, did_you_mean, shown, unknown
 
@@ -109,7 +109,7 @@ def _locate(value: Any, base: Path, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError(TOO_DEEP)
     if isinstance(value, str):
-        return Located(value, base)
+        return PathText(value, base)
     if type(value) is int and not -(2**63) <= value < 2**63:
         raise ValueError(TOO_LARGE)
     if isinstance(value, dict):
@@ -177,7 +177,7 @@ def _substitute_all(tables: Table, problems: Problems) -> Table:
 
 
 def _substitute(value: Any, values: Mapping[str, Any], problems: Problems, table: str, key: str) -> Any:
-    if isinstance(value, Located):
+    if isinstance(value, PathText):
         return _fill(value, values, problems, table, key)
     if isinstance(value, dict):
         return {
@@ -189,7 +189,7 @@ def _substitute(value: Any, values: Mapping[str, Any], problems: Problems, table
     return value
 
 
-def _fill(text: Located, values: Mapping[str, Any], problems: Problems, table: str, key: str) -> Any:
+def _fill(text: PathText, values: Mapping[str, Any], problems: Problems, table: str, key: str) -> Any:
     """`text` with its vars filled in; one that is only `${var}` becomes the var's value, number or text."""
     unset = [name for name in VARIABLE.findall(text) if name not in values]
     for name in unset:
@@ -201,8 +201,8 @@ def _fill(text: Located, values: Mapping[str, Any], problems: Problems, table: s
         return values[only[1]]
     first = VARIABLE.match(text)
     leading = values[first[1]] if first else text
-    base = leading.base if isinstance(leading, Located) else text.base
-    return Located(VARIABLE.sub(lambda found: str(values[found[1]]), text), base)
+    base = leading.base if isinstance(leading, PathText) else text.base
+    return PathText(VARIABLE.sub(lambda found: str(values[found[1]]), text), base)
 
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")

@@ -5,13 +5,14 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from bertrelay.data.tables import (
     Record,
+    Row,
     Table,
     Unusable,
     check_column,
@@ -29,12 +30,17 @@ if TYPE_CHECKING:
 LONGEST_FIELD = 16 << 20
 """Characters of a CSV field at most. The usual limit of `csv`, 131,072, is less than a long note has; without any, a
 quote left open would swallow the rest of the file into memory."""
-
-Fault = tuple[str, str]
-"""What is wrong with a line: a reason to count by, and a detail for an error."""
+BATCH_ROWS = 1024
 
 
-def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | Unusable]:
+class Fault(NamedTuple):
+    """What is wrong with a line: a reason to count by, and a detail for an error."""
+
+    reason: str
+    detail: str = ""
+
+
+def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
     """Each line is a row with one value, blank ones too."""
     if len(columns) != 1:
         raise RequestError(
@@ -46,53 +52,52 @@ def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | U
             f"{table.name} is read as plain lines, whose one column is 0; found {table.columns[0]!r}. Leave the column "
             "out, or give its `format` (csv, tsv, jsonl or parquet)."
         )
-    lines = _Lines(table.name)
-    for line in lines:
-        fault = lines.take_fault()
-        yield Unusable(table.name, lines.number, *fault) if fault else Record((line,), table.name, lines.number)
+    for line in _lines(table.name):
+        yield _row(table, line.number, line.fault or (line.text,))
 
 
-def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | Unusable]:
+def delimited_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
     """Rows of CSV (with quoting) or TSV (without), blank lines left out.
 
     A CSV row must be as wide as the first one, because a stray comma shifts all that follows it. A TSV row may lack
     trailing fields that no column names, and have more than the first one where there is no header, as STS files do.
     """
-    lines = _Lines(table.name)
     is_csv = table.file_format == "csv"
-    fields = _csv_fields(lines) if is_csv else _tsv_fields(lines)
+    fields = _csv_fields(table.name) if is_csv else _tsv_fields(table.name)
     first = _header(table, fields) if table.header else None
     positions = _positions(table, columns, first) if first else []
-    for line, values, found_fault in fields:
-        fault = found_fault
-        if first is None and fault is None:
+    for line, values in fields:
+        if isinstance(values, Fault):
+            yield _row(table, line, values)
+            continue
+        if first is None:
             first = values
             positions = _positions(table, columns, first)
-        if first is not None and fault is None:
-            least = len(first) if is_csv else max(positions) + 1
-            most = len(first) if is_csv or table.header else len(values)
-            fault = _wrong_width(len(values), least, most)
-        if fault is None:
-            yield Record(tuple(values[position] for position in positions), table.name, line)
+        least = len(first) if is_csv else max(positions) + 1
+        most = len(first) if is_csv or table.header else len(values)
+        if least <= len(values) <= most:
+            yield _row(table, line, tuple(values[position] for position in positions))
         else:
-            yield Unusable(table.name, line, *fault)
+            few, expected = ("few", least) if len(values) < least else ("many", most)
+            yield _row(table, line, Fault(f"too {few} fields", f"expected {expected}, found {len(values)}"))
 
 
-def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record | Unusable]:
+def jsonl_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
     """One JSON object per line, blank lines left out. The first object must have all the columns."""
-    lines = _Lines(table.name)
     names: list[str] = []
-    for line in lines:
-        fault = lines.take_fault()
-        if not line.strip() and fault is None:
+    for line in _lines(table.name):
+        if not line.text.strip() and line.fault is None:
             continue
-        record, fault = (None, fault) if fault else _json_object(line)
-        values: tuple[Any, ...] = ()
-        if record is not None:
-            names = names or find_columns(table.name, columns, names_of(record))
-            values = tuple(reach(record, name) for name in names)
-            fault = None if is_unicode(values) else ("not valid Unicode", "half of a surrogate pair")
-        yield Unusable(table.name, lines.number, *fault) if fault else Record(values, table.name, lines.number)
+        found: Fault | dict[str, Any] | tuple[Any, ...] = line.fault or _json_object(line.text)
+        if isinstance(found, dict):
+            names = names or find_columns(table.name, columns, names_of(found))
+            values = tuple(reach(found, name) for name in names)
+            found = values if is_unicode(values) else Fault("not valid Unicode", "half of a surrogate pair")
+        yield _row(table, line.number, found)
+
+
+def _row(table: Table, line: int, found: Fault | tuple[Any, ...]) -> Row:
+    return Unusable(table.name, line, *found) if isinstance(found, Fault) else Record(found, table.name, line)
 
 
 @contextmanager
@@ -118,85 +123,82 @@ def refuse_damaged(file: str) -> Iterator[None]:
         raise RequestError(f"{file} is cut off or damaged ({type(error).__name__}). Fetch or pack it again.") from None
 
 
-class _Lines:
-    r"""Iterates the decoded lines of a file, split at \n alone: U+2028, U+0085 and the like are text.
+class _Line(NamedTuple):
+    r"""A decoded line, its number from 1, and its line break; empty where the file ends without one."""
 
-    number: of the last line, from 1. ending: its line break; empty where the file ends without one.
-    `take_fault` gives what went wrong since it was last called.
-    """
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.number = 0
-        self.ending = ""
-        self._fault: Fault | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        offset = 0
-        with open_input(self.file) as stream:
-            for raw in self._whole(stream):
-                self.number += 1
-                yield self._decoded(raw, offset)
-                offset += len(raw)
-
-    def take_fault(self) -> Fault | None:
-        fault, self._fault = self._fault, None
-        return fault
-
-    def _whole(self, stream: IO[bytes]) -> Iterator[bytes]:
-        try:
-            yield from stream
-        except (EOFError, OSError, zlib.error) as error:
-            raise RequestError(
-                f"{self.file} is cut off or damaged after line {self.number:,} ({type(error).__name__}). "
-                "Fetch or pack it again."
-            ) from None
-
-    def _decoded(self, raw: bytes, offset: int) -> str:
-        if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise RequestError(f"{self.file}: expected UTF-8, found UTF-16. Convert it, with iconv for example.")
-        try:
-            line = raw.decode()
-        except UnicodeDecodeError as error:
-            self._fault = ("not valid UTF-8", f"byte {offset + error.start:,} of the file, counted from 0")
-            line = raw.decode(errors="replace")
-        if "\0" in line:
-            self._fault = ("a NUL character", "is this a text file?")
-        if offset == 0:
-            line = line.removeprefix("\ufeff")
-        text = line.removesuffix("\n").removesuffix("\r")
-        self.ending = line[len(text) :]
-        return text
-
-
-class _Fields(NamedTuple):
-    line: int
-    values: list[str]
+    number: int
+    text: str
+    ending: str
     fault: Fault | None
 
 
-def _tsv_fields(lines: _Lines) -> Iterator[_Fields]:
-    for line in lines:
-        fault = lines.take_fault()
-        if line or fault:
-            yield _Fields(lines.number, line.split("\t"), fault)
+def _lines(file: str) -> Iterator[_Line]:
+    r"""The lines of a file, split at \n alone: U+2028, U+0085 and the like are text."""
+    number = offset = 0
+    with open_input(file) as stream:
+        try:
+            for number, raw in enumerate(stream, 1):
+                if offset == 0 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                    raise RequestError(f"{file}: expected UTF-8, found UTF-16. Convert it, with iconv for example.")
+                yield _decoded(raw, number, offset)
+                offset += len(raw)
+        except (EOFError, OSError, zlib.error) as error:
+            raise RequestError(
+                f"{file} is cut off or damaged after line {number:,} ({type(error).__name__}). Fetch or pack it again."
+            ) from None
 
 
-def _csv_fields(lines: _Lines) -> Iterator[_Fields]:
-    reader = csv.reader((line + lines.ending for line in lines), strict=True)  # inside quotes the ending is text
+def _decoded(raw: bytes, number: int, offset: int) -> _Line:
+    fault = None
+    try:
+        line = raw.decode()
+    except UnicodeDecodeError as error:
+        fault = Fault("not valid UTF-8", f"byte {offset + error.start:,} of the file, counted from 0")
+        line = raw.decode(errors="replace")
+    if "\0" in line:
+        fault = Fault("a NUL character", "is this a text file?")
+    if offset == 0:
+        line = line.removeprefix("\ufeff")
+    text = line.removesuffix("\n").removesuffix("\r")
+    return _Line(number, text, line[len(text) :], fault)
+
+
+Fields = Iterator[tuple[int, list[str] | Fault]]
+"""Line, and the fields of the row that begins there."""
+
+
+def _tsv_fields(file: str) -> Fields:
+    for line in _lines(file):
+        if line.text or line.fault:
+            yield line.number, line.fault or line.text.split("\t")
+
+
+def _csv_fields(file: str) -> Fields:
+    faults: list[Fault] = []  # of the lines of a row
+
+    def texts() -> Iterator[str]:
+        for line in _lines(file):
+            faults.extend([line.fault] if line.fault else [])
+            yield line.text + line.ending  # inside quotes the ending is text
+
+    reader = csv.reader(texts(), strict=True)
     while True:
-        first = lines.number + 1
+        first = reader.line_num + 1
+        faults.clear()
         try:
             values = _next_row(reader)
         except StopIteration:
             return
         except csv.Error:
-            _check_open_quote(lines, first)
-            yield _Fields(first, [], lines.take_fault() or ("not a CSV row", "quotes or a line break inside a field"))
+            if reader.line_num > first:  # the quote has swallowed the lines after it: nothing after can be trusted
+                raise RequestError(
+                    f"{file}, line {first:,}: a quoted field starts here and does not end properly by line "
+                    f'{reader.line_num:,}. Double the quotes inside fields (""), or give format = "tsv" if it is one.'
+                ) from None
+            yield first, faults[-1] if faults else Fault("not a CSV row", "quotes or a line break inside a field")
             continue
-        fault = lines.take_fault()
-        if values or fault:
-            yield _Fields(first, values, fault)
+        if values or faults:
+            yield first, faults[-1] if faults else values
 
 
 def _next_row(reader: Iterator[list[str]]) -> list[str]:
@@ -208,23 +210,13 @@ def _next_row(reader: Iterator[list[str]]) -> list[str]:
         csv.field_size_limit(usual)
 
 
-def _check_open_quote(lines: _Lines, first: int) -> None:
-    """Stops at a quote left open: it has swallowed the lines after it, so nothing that follows can be trusted."""
-    if lines.number > first:
-        raise RequestError(
-            f"{lines.file}, line {first:,}: a quoted field starts here and does not end properly by line "
-            f'{lines.number:,}. Double the quotes inside fields (""), or give format = "tsv" if it is one.'
-        ) from None
-
-
-def _header(table: Table, fields: Iterator[_Fields]) -> list[str]:
-    first = next(fields, None)
+def _header(table: Table, fields: Fields) -> list[str]:
+    line, first = next(fields, (0, None))
     if first is None:
         raise RequestError(f"{table.name} has no records, not even a header. Check that it is complete.")
-    if first.fault is not None:
-        reason, detail = first.fault
-        raise RequestError(f"{table.name}, line {first.line:,}: the header is {reason} ({detail}). Fix the header.")
-    return first.values
+    if isinstance(first, Fault):
+        raise RequestError(f"{table.name}, line {line:,}: the header is {first.reason} ({first.detail}). Fix it.")
+    return first
 
 
 def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> list[int]:
@@ -238,53 +230,37 @@ def _positions(table: Table, columns: Sequence[str | int], first: list[str]) -> 
         if isinstance(column, int):
             check_column(table.name, column, first)
         elif column not in first:
-            raise RequestError(f"{table.name} has no column {column!r}. {_expected_header(column, first)}")
+            raise RequestError(_no_such_header(table.name, column, first))
         elif first.count(column) > 1:
             raise RequestError(f"{table.name}: column {column!r} is there more than once. Give its position.")
     return [column if isinstance(column, int) else first.index(column) for column in columns]
 
 
-def _expected_header(column: str, first: list[str]) -> str:
+def _no_such_header(file: str, column: str, first: list[str]) -> str:
     """Shows nothing of the first row but its size and a name that differs in case: it may be a record."""
     same = same_but_for_case(column, first)
     hint = f" Did you mean {same[0]!r}?" if same else ""
     return (
-        f"A header was expected in its first row, found {len(first)} columns of other names.{hint} "
-        "Name columns that are there; if that row is a record, read the file without a header and its columns by "
-        "position (in a recipe header = false)."
+        f"{file} has no column {column!r}. A header was expected in its first row, found {len(first)} columns of other "
+        f"names.{hint} Name columns that are there; if that row is a record, read the file without a header and its "
+        "columns by position (in a recipe header = false)."
     )
 
 
-def _wrong_width(found: int, least: int, most: int) -> Fault | None:
-    if found < least:
-        return "too few fields", f"expected {least}, found {found}"
-    if found > most:
-        return "too many fields", f"expected {most}, found {found}"
-    return None
-
-
-def _json_object(line: str) -> tuple[dict[str, Any] | None, Fault | None]:
+def _json_object(line: str) -> dict[str, Any] | Fault:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        return None, ("not JSON", "expected one JSON object per line")
-    if not isinstance(found, dict):
-        return None, ("not a JSON object", f"found {type(found).__name__}")
-    return found, None
+        return Fault("not JSON", "expected one JSON object per line")
+    return found if isinstance(found, dict) else Fault("not a JSON object", f"found {type(found).__name__}")
 
 
 def is_unicode(values: tuple[Any, ...]) -> bool:
     r"""False for text that JSON can escape (`\ud800`) and no file can hold."""
     try:
-        for value in values:
-            if isinstance(value, str):
-                value.encode()
+        return all(value.encode() is not None for value in values if isinstance(value, str))
     except UnicodeEncodeError:
         return False
-    return True
-
-
-BATCH_ROWS = 1024
 
 
 def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]:
@@ -296,10 +272,15 @@ def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]
     with open_input(table.name) as stream:
         try:
             file = pq.ParquetFile(stream)
-            names, tops = _columns(table.name, columns, file.schema_arrow)
-            for batch in file.iter_batches(BATCH_ROWS, columns=tops, use_threads=False):
-                yield from _records(batch, names, table.name, done)
-                done += batch.num_rows
+            records = _arrow_records(
+                table,
+                columns,
+                file.schema_arrow,
+                lambda tops: file.iter_batches(BATCH_ROWS, columns=tops, use_threads=False),
+            )
+            for record in records:
+                yield record
+                done = record.line
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise RequestError(
                 f"{table.name} cannot be read as Parquet after row {done:,} ({type(error).__name__}). "
@@ -310,11 +291,34 @@ def parquet_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Record]
 def hub_rows(table: Table, columns: Sequence[str | int], context_cache: Path | None) -> Iterator[Record]:
     """The rows of a split of a data set of the hub, kept under `context_cache / "hub"`."""
     dataset = _load(table, context_cache)
-    names, tops = _columns(table.name, columns, dataset.features.arrow_schema)
-    done = 0
-    for batch in dataset.select_columns(tops).with_format("arrow").iter(BATCH_ROWS):
-        yield from _records(batch, names, table.name, done)
+
+    def read(tops: list[str]) -> "Iterator[pa.Table]":
+        yield from dataset.select_columns(tops).with_format("arrow").iter(BATCH_ROWS)
+
+    yield from _arrow_records(table, columns, dataset.features.arrow_schema, read)
+
+
+def _arrow_records(
+    table: Table,
+    columns: Sequence[str | int],
+    schema: "pa.Schema",
+    read: "Callable[[list[str]], Iterator[pa.Table | pa.RecordBatch]]",
+) -> Iterator[Record]:
+    """read: the batches of these top-level columns."""
+    names, done = find_columns(table.name, columns, _schema_names(schema)), 0
+    tops = dict.fromkeys(name if name in schema.names else name.partition(".")[0] for name in names)
+    for batch in read(list(tops)):
+        for line, row in enumerate(batch.to_pylist(), done + 1):
+            yield Record(tuple(reach(row, name) for name in names), table.name, line)
         done += batch.num_rows
+
+
+def _schema_names(fields: "Iterable[pa.Field]") -> list[str]:
+    import pyarrow as pa
+
+    structs = [field for field in fields if pa.types.is_struct(field.type)]
+    nested = [f"{field.name}.{inner}" for field in structs for inner in _schema_names(field.type)]
+    return [field.name for field in fields] + nested
 
 
 def _load(table: Table, context_cache: Path | None) -> Any:
@@ -361,23 +365,3 @@ def _first_line(error: Exception) -> str:
     if is_sensitive():
         return type(error).__name__
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _columns(file: str, columns: Sequence[str | int], schema: "pa.Schema") -> tuple[list[str], list[str]]:
-    """The names of `columns`, and the top-level columns that hold them."""
-    names = find_columns(file, columns, _schema_names(schema))
-    tops = [name if name in schema.names else name.partition(".")[0] for name in names]
-    return names, list(dict.fromkeys(tops))
-
-
-def _schema_names(fields: "Iterable[pa.Field]") -> list[str]:
-    import pyarrow as pa
-
-    structs = [field for field in fields if pa.types.is_struct(field.type)]
-    nested = [f"{field.name}.{inner}" for field in structs for inner in _schema_names(field.type)]
-    return [field.name for field in fields] + nested
-
-
-def _records(batch: "pa.RecordBatch", names: list[str], file: str, done: int) -> Iterator[Record]:
-    for line, row in enumerate(batch.to_pylist(), done + 1):
-        yield Record(tuple(reach(row, name) for name in names), file, line)

@@ -14,13 +14,11 @@ from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
-from bertrelay.data.tables import Column, Format, Record, Table, Unusable
+from bertrelay.data.tables import Column, Format, Record, Row, Table, Unusable
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.progress import log, renamed
 
 __all__ = ["Column", "Format", "Record", "Rejects", "Row", "Table", "Unusable", "aligned_rows", "read", "rows"]
-
-Row = Record | Unusable
 
 
 class TakesRejects(Protocol):

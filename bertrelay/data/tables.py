@@ -120,6 +120,9 @@ class Unusable(NamedTuple):
     record: str = ""
 
 
+Row = Record | Unusable
+
+
 def names_of(record: dict[str, Any]) -> list[str]:
     """The keys of `record`, and after them those of its nested objects, dotted."""
     nested = [f"{key}.{inner}" for key, value in record.items() if isinstance(value, dict) for inner in names_of(value)]

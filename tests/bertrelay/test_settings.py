@@ -8,12 +8,12 @@ from bertrelay.settings import (
     RUN_ONLY,
     HubDataset,
     InputFile,
-    Located,
+    PathText,
     ModelSource,
     Settings,
     leaves,
     no_model_folder,
-    with_sources,
+    with_values,
     with_stage_paths,
 )
 
@@ -49,10 +49,10 @@ def test_a_whole_number_is_a_number_and_settings_are_frozen():
 def test_a_path_counts_from_where_it_was_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert InputFile.parse("a/b") == str(tmp_path / "a/b")
-    assert InputFile.parse(Located("../b", Path("/data/recipes"))) == "/data/b"
-    assert InputFile.parse(Located("/b", Path("/data"))) == "/b"
+    assert InputFile.parse(PathText("../b", Path("/data/recipes"))) == "/data/b"
+    assert InputFile.parse(PathText("/b", Path("/data"))) == "/b"
     assert InputFile.parse("~/b") == str(Path.home() / "b")
-    assert Corpus(path=Located("b", Path("/data"))).path == "/data/b"
+    assert Corpus(path=PathText("b", Path("/data"))).path == "/data/b"
 
 
 def test_a_reference_stays_one_and_has_two_parts():
@@ -63,16 +63,16 @@ def test_a_reference_stays_one_and_has_two_parts():
 
 def test_a_model_is_a_folder_when_it_is_one_or_is_written_like_one(tmp_path):
     (tmp_path / "models").mkdir()
-    assert ModelSource.parse(Located("models", tmp_path)).folder == tmp_path / "models"
-    assert ModelSource.parse(Located("./none", tmp_path)).folder == tmp_path / "none"
-    assert ModelSource.parse(Located("none", tmp_path)).folder is None
+    assert ModelSource.parse(PathText("models", tmp_path)).folder == tmp_path / "models"
+    assert ModelSource.parse(PathText("./none", tmp_path)).folder == tmp_path / "none"
+    assert ModelSource.parse(PathText("none", tmp_path)).folder is None
 
 
 def test_two_words_are_a_folder_where_the_first_stands_and_no_revision_pins_them(tmp_path):
     (tmp_path / "models/relay").mkdir(parents=True)
 
     def parsed(text):
-        return ModelSource.parse(Located(text, tmp_path))
+        return ModelSource.parse(PathText(text, tmp_path))
 
     assert parsed("models/relya").folder == tmp_path / "models/relya"
     assert parsed("models/relya@main").hub_id == "models/relya"
@@ -140,9 +140,7 @@ def test_stage_paths_are_filled_in_everywhere_and_the_settings_stay_as_they_were
     assert settings.base == "@teacher/model"
 
 
-def test_sources_are_replaced_by_key():
+def test_values_are_replaced_by_key():
     settings = Example(base="owner/name", train=[Corpus(path="/x")])
-    seen = {}
-    filled = with_sources(settings, lambda key, source: seen.setdefault(key, source) and f"{source}@1")
-    assert seen == {"base": "owner/name", "train[0].path": "/x"}
-    assert filled.base.revision == "1"
+    filled = with_values(settings, lambda key, value: f"{value}/y" if key in ("base", "train[0].path") else value)
+    assert (filled.base, filled.train[0].path, filled.epochs) == ("owner/name/y", "/x/y", 1)
