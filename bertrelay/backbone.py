@@ -233,7 +233,7 @@ def freeze_pooler(backbone: nn.Module, blank: bool = False) -> None:
 
     It stays in the network because other readers of the folder warn when it is missing.
     """
-    for weight in getattr(backbone, "pooler", nn.Module()).parameters():
+    for weight in (getattr(backbone, "pooler", None) or nn.Module()).parameters():
         weight.requires_grad_(False)
         if blank:
             weight.data.zero_()

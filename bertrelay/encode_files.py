@@ -221,7 +221,9 @@ def _fill(
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Vectors]:
         texts = (read_block(span.first, span.end) for span in spans)
-        computed = encode_blocks(encoder, texts, precision, batch_tokens, prompt_name, bar)
+        computed = encode_blocks(
+            encoder, texts, bar, prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens
+        )
         for span, vectors in zip(spans, computed, strict=True):
             check_finite(encoder, vectors, place, span.first)
             yield vectors

@@ -214,11 +214,7 @@ class SentenceEncoder(nn.Module):
     ) -> Any:
         """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
 
-        sentences: any iterable of strings; equal ones are computed once.
-        prompt_name: which of the model's prompts precedes each sentence; by default the model's own choice.
-        prompt: a text that precedes each sentence, in place of a prompt by name.
-        batch_size, batch_tokens: the most sentences, and padded tokens, in a batch; the device decides by default.
-        precision: of the computation: `bf16`, `fp32`, or `auto`, which is bf16 where the device computes in it.
+        For `sentences`, prompts, precision and batches see `bertrelay.encoding.encode`.
         convert_to_numpy, convert_to_tensor: an array, a tensor on the encoder's device, or without both a list of
             tensors.
         normalize_embeddings: scale vectors to length 1.

@@ -6,9 +6,8 @@ sentences of like length share a batch, so that little of it is padding.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -21,53 +20,54 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError, check_count
 from bertrelay.hardware import resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
-from bertrelay.progress import Bar, progress
+from bertrelay.progress import Bar
+from bertrelay.progress import progress as progress_of
 
 BLOCK_SENTENCES = 8_192
+
+
+class EncodeOptions(TypedDict, total=False):
+    """How sentences are encoded.
+
+    prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
+    prompt: a text in place of one of these.
+    precision: of the computation: `bf16`, `fp32`, or `auto`, which is bf16 where the device computes in it.
+    batch_tokens: the most tokens in a batch, padding included; chosen by the device when not given.
+    batch_size: the most sentences in a batch; as many as `batch_tokens` allow when not given.
+    """
+
+    prompt_name: str | None
+    prompt: str | None
+    precision: str
+    batch_tokens: int | None
+    batch_size: int | None
 
 
 def encode(
     encoder: SentenceEncoder,
     sentences: str | Iterable[str],
     *,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
-    prompt_name: str | None = None,
-    prompt: str | None = None,
-    batch_size: int | None = None,
     progress: bool = False,
+    **options: Unpack[EncodeOptions],
 ) -> Vectors:
     """Vectors of `sentences`, float32 (n, dim), row i for sentence i; of one string its vector, (dim,).
 
     sentences: a string, or any iterable of strings, which is read through; equal ones are computed once.
-    batch_tokens: the most tokens in a batch, padding included; chosen by the device when not given.
-    batch_size: the most sentences in a batch; as many as `batch_tokens` allow when not given.
-    prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
-    prompt: a text in place of one of these.
+    options: see `EncodeOptions`.
     Raises RequestError for anything but sentences, such as a mapping or a data frame.
     """
     if isinstance(sentences, str):
-        one: Vectors = encode(encoder, [sentences], precision=precision, prompt_name=prompt_name, prompt=prompt)[0]
+        one: Vectors = encode(encoder, [sentences], **options)[0]
         return one
     sentences = texts_of(sentences, "encode")
     distinct, row_of = _distinct(sentences)
-    vectors = np.empty((len(distinct), encoder.dim), np.float32)
     blocks = (distinct[start : start + BLOCK_SENTENCES] for start in range(0, len(distinct), BLOCK_SENTENCES))
-    with _bar("encoding", len(distinct), shown=progress) as bar:
-        start = 0
-        for block in encode_blocks(encoder, blocks, precision, batch_tokens, prompt_name, bar, prompt, batch_size):
+    vectors, start = np.empty((len(distinct), encoder.dim), np.float32), 0
+    with progress_of("encoding", len(distinct), "sentences", shown=progress) as bar:
+        for block in encode_blocks(encoder, blocks, bar, **options):
             vectors[start : start + len(block)] = block
             start += len(block)
     return vectors if len(distinct) == len(sentences) else vectors[row_of]
-
-
-@contextmanager
-def _bar(description: str, total: int, shown: bool, done: int = 0) -> Iterator[Bar]:
-    if not shown:
-        yield Bar()
-    else:
-        with progress(description, total, "sentences", done) as bar:
-            yield bar
 
 
 def _distinct(sentences: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
@@ -80,11 +80,12 @@ def _distinct(sentences: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 def encode_blocks(
     encoder: SentenceEncoder,
     blocks: Iterable[Sequence[str]],
+    bar: Bar | None = None,
+    *,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
     precision: str = "auto",
     batch_tokens: int | None = None,
-    prompt_name: str | None = None,
-    bar: Bar | None = None,
-    prompt: str | None = None,
     batch_size: int | None = None,
 ) -> Iterator[Vectors]:
     """For each block of sentences its vectors, float32 (n, dim); `blocks` is read from another thread, one ahead."""
@@ -139,8 +140,10 @@ def _tokenize(encoder: SentenceEncoder, prompt: str, sentences: Sequence[str]) -
 def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: Bar, batch_size: int | None) -> Vectors:
     parts, orders = list[torch.Tensor](), [np.zeros(0, np.int64)]
     for rows, width, height in sorted_batches(block.lengths, batch_tokens, encoder.max_tokens, batch_size):
-        ids, mask = _padded(block, rows, width, height, encoder.pad_id)
-        vectors = encoder(ids.to(encoder.device), mask.to(encoder.device))  # (height, dim)
+        filled = np.pad(rows, (0, height - len(rows)), mode="edge")  # (height,): the last row repeated
+        ids, mask = padded(block.ids, block.starts[filled], block.lengths[filled], width, encoder.pad_id)
+        inputs = (torch.from_numpy(each.astype(np.int64)).to(encoder.device) for each in (ids, mask))
+        vectors = encoder(*inputs)  # (height, dim)
         parts.append(vectors[: len(rows)])
         orders.append(rows)
         bar.advance(len(rows))
@@ -150,12 +153,3 @@ def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: B
     distinct = np.empty_like(sorted_vectors)
     distinct[order] = sorted_vectors
     return distinct[block.row_of]  # (sentences, dim)
-
-
-def _padded(
-    block: _Tokens, rows: NDArray[np.int64], width: int, height: int, pad_id: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask of the sentences `rows`, both (height, width); rows beyond them repeat the last one."""
-    rows = np.pad(rows, (0, height - len(rows)), mode="edge")
-    ids, mask = padded(block.ids, block.starts[rows], block.lengths[rows], width, pad_id)
-    return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))

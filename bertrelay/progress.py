@@ -28,20 +28,20 @@ def log(message: str) -> None:
 
 
 @contextmanager
-def progress(description: str, total: int, unit: str = "items", done: int = 0) -> Iterator[Bar]:
+def progress(description: str, total: int, unit: str = "items", done: int = 0, *, shown: bool = True) -> Iterator[Bar]:
     """Shows `total` units of work going by; `done` of them were finished before (a resumed run)."""
-    if not ProcessGroup.from_environment().is_main or total <= done:
+    if not (shown and ProcessGroup.from_environment().is_main and total > done):
         yield Bar()
     elif sys.stderr.isatty():
         with _rich_bar(description, total, unit, done) as bar:
             yield bar
     else:
-        lines = _Lines(description, total, unit, done)
+        lines = _LineBar(description, total, unit, done)
         yield lines
         lines.finish()
 
 
-class _Lines(Bar):
+class _LineBar(Bar):
     """Plain lines: one every few seconds and one at the end."""
 
     def __init__(self, description: str, total: int, unit: str, done: int) -> None:
@@ -93,18 +93,13 @@ def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Ba
         class RichBar(Bar):
             def advance(self, amount: int = 1, note: str = "") -> None:
                 speed = shown.tasks[task].speed
-                rate = f"{speed:,.1f}/s" if speed else ""
-                if note:
-                    shown.update(task, advance=amount, note=note, rate=rate)
-                else:
-                    shown.update(task, advance=amount, rate=rate)
+                fields = {"rate": f"{speed:,.1f}/s" if speed else ""} | ({"note": note} if note else {})
+                shown.update(task, advance=amount, **fields)
 
         yield RichBar()
 
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
 NAMES: dict[str, str] = {}
 """The user's name of a file, by its path, where it is a copy: of standard input."""
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bertrelay.data.sentences import each_pair, texts_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import Metric as Metric
-from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode, encode_blocks
+from bertrelay.encoding import BLOCK_SENTENCES, EncodeOptions, check_finite, encode, encode_blocks
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.progress import Bar
 
@@ -74,22 +74,18 @@ def nearest(queries: Vectors, corpus: Vectors, block: int = 1024) -> NDArray[np.
     """
     if len(corpus) == 0:
         raise RequestError("expected at least one vector to search in, found an empty corpus")
-    indices = np.empty(len(queries), dtype=np.int64)
-    for start in range(0, len(queries), block):
-        indices[start : start + block] = _nearest_of_block(unit(queries[start : start + block]), corpus, block)
-    return indices
-
-
-def _nearest_of_block(queries: Vectors, corpus: Vectors, block: int) -> NDArray[np.int64]:
     indices = np.zeros(len(queries), dtype=np.int64)
-    best = np.full(len(queries), -np.inf, dtype=np.float32)
-    for start in range(0, len(corpus), block):
-        cosines = queries @ unit(corpus[start : start + block]).T  # (queries, corpus block)
-        block_best = cosines.max(axis=1)  # (queries,)
-        first_of_ties = np.argmax(cosines >= block_best[:, None] - ROUNDING, axis=1)  # (queries,)
-        better = block_best > best + ROUNDING  # an earlier block keeps a tie
-        indices[better] = start + first_of_ties[better]
-        best[better] = block_best[better]
+    for top in range(0, len(queries), block):
+        rows = unit(queries[top : top + block])  # (rows, dim)
+        found = indices[top : top + block]  # a view
+        best = np.full(len(rows), -np.inf, dtype=np.float32)
+        for start in range(0, len(corpus), block):
+            cosines = rows @ unit(corpus[start : start + block]).T  # (rows, corpus block)
+            block_best = cosines.max(axis=1)  # (rows,)
+            first_of_ties = np.argmax(cosines >= block_best[:, None] - ROUNDING, axis=1)  # (rows,)
+            better = block_best > best + ROUNDING  # an earlier block keeps a tie
+            found[better] = start + first_of_ties[better]
+            best[better] = block_best[better]
     return indices
 
 
@@ -123,7 +119,8 @@ def closest_pairs(vectors: Vectors, k: int, block: int = 1024) -> list[ClosePair
             if left == top:
                 cosines[np.tril_indices_from(cosines)] = -np.inf
             places = _largest(cosines, k, found[k - 1].cosine if len(found) == k else -np.inf)
-            found = _best([*found, *_compared(vectors, top + places[:, 0], left + places[:, 1])], k)
+            found += _compared(vectors, top + places[:, 0], left + places[:, 1])
+            found = sorted(found, key=lambda pair: (-pair.cosine, pair.first, pair.second))[:k]
     return found
 
 
@@ -144,10 +141,6 @@ def _compared(vectors: Vectors, first: NDArray[np.int64], second: NDArray[np.int
         lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)  # (pairs,)
         cosines = np.einsum("pd,pd->p", a, b) / np.where(lengths > 0, lengths, 1)  # (pairs,)
         yield from map(ClosePair, rows.tolist(), others.tolist(), cosines.round(DIGITS).tolist())
-
-
-def _best(pairs: list[ClosePair], k: int) -> list[ClosePair]:
-    return sorted(pairs, key=lambda pair: (-pair.cosine, pair.first, pair.second))[:k]
 
 
 def _distances(first: Vectors, second: Vectors, name: Literal["euclidean", "cityblock"]) -> NDArray[np.float64]:
@@ -184,18 +177,15 @@ def compare_pairs(
     pairs: Iterable[tuple[str, str]],
     metric: Metric = "cosine",
     *,
-    prompt_name: str | None = None,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
     bar: Bar | None = None,
+    **options: Unpack[EncodeOptions],
 ) -> Iterator[Compared]:
     """The similarity of the two sentences of each pair, in blocks; `pairs` may be endless, and is read ahead.
 
     Raises RequestError for an unknown metric, and WorkError for a vector that is not finite.
     """
     check_choice("metric", metric, METRICS)
-    pairs = each_pair(pairs, "compare_pairs")
-    stream, waiting, done = iter(pairs), deque[tuple[list[str], list[str]]](), 0
+    stream, waiting, done = each_pair(pairs, "compare_pairs"), deque[tuple[list[str], list[str]]](), 0
 
     def texts() -> Iterator[list[str]]:
         while block := list(islice(stream, BLOCK_SENTENCES // 2)):
@@ -203,7 +193,7 @@ def compare_pairs(
             waiting.append((first, second))
             yield first + second
 
-    for vectors in encode_blocks(encoder, texts(), precision, batch_tokens, prompt_name, bar):
+    for vectors in encode_blocks(encoder, texts(), bar, **options):
         first, second = waiting.popleft()
         halves = vectors[: len(first)], vectors[len(first) :]
         for half in halves:
@@ -218,10 +208,8 @@ def compare_all(
     second: Iterable[str] | None = None,
     metric: Metric = "cosine",
     *,
-    prompt_name: str | None = None,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
     progress: bool = False,
+    **options: Unpack[EncodeOptions],
 ) -> Iterator[Compared]:
     """The similarity of all sentences of `first` with all of `second`, or of `first` itself, some rows at a time.
 
@@ -234,17 +222,10 @@ def compare_all(
     counts = [len(texts) for texts in (first, second) if texts is not None]
     if 0 in counts:
         raise RequestError(f"compare_all: expected sentences in each list, found {' and '.join(map(str, counts))}")
-    vectors = encode(
-        encoder,
-        [*first, *(second or [])],
-        prompt_name=prompt_name,
-        precision=precision,
-        batch_tokens=batch_tokens,
-        progress=progress,
-    )
+    vectors = encode(encoder, [*first, *(second or [])], progress=progress, **options)
     rows, columns = vectors[: len(first)], vectors[len(first) :] if second is not None else vectors
-    check_finite(encoder, rows, lambda row: f"sentence {row + 1:,} of the first list")
-    check_finite(encoder, columns, lambda row: f"sentence {row + 1:,} of the second list")
+    for part, name in ((rows, "first"), (columns, "second")):
+        check_finite(encoder, part, lambda row, name=name: f"sentence {row + 1:,} of the {name} list")  # type: ignore[misc]
     step = max(1, CELLS_AT_ONCE // len(columns))
     for start in range(0, len(rows), step):
         found = matrix(rows[start : start + step], columns, metric)  # (rows, columns)

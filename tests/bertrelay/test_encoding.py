@@ -202,9 +202,11 @@ def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(
 ) -> None:
     encoder, calls, pack = make_encoder(), [], inference.pack
     blocks = [many[start : start + BLOCK] for start in range(0, len(many), BLOCK)]
-    anew = [next(encoding.encode_blocks(encoder, [block], "bf16", 8)) for block in blocks]
+    anew = [next(encoding.encode_blocks(encoder, [block], precision="bf16", batch_tokens=8)) for block in blocks]
     monkeypatch.setattr(inference, "pack", lambda network: calls.append(network) or pack(network))
-    for block, vectors in zip(anew, encoding.encode_blocks(encoder, blocks, "bf16", 8), strict=True):
+    for block, vectors in zip(
+        anew, encoding.encode_blocks(encoder, blocks, precision="bf16", batch_tokens=8), strict=True
+    ):
         np.testing.assert_array_equal(vectors, block)
         assert cpu_kernels.IN_USE.get() is None  # whoever uses the network between blocks has it as it was
     assert len(blocks) > len(calls) == 1

@@ -8,13 +8,13 @@ from bertrelay.settings import (
     RUN_ONLY,
     HubDataset,
     InputFile,
-    PathText,
     ModelSource,
+    PathText,
     Settings,
     leaves,
     no_model_folder,
-    with_values,
     with_stage_paths,
+    with_values,
 )
 
 
