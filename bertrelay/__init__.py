@@ -1,8 +1,8 @@
 """The core: sentence encoder, data, training loop, checkpoints, evaluation. Knows no task."""
 
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from bertrelay.lazy import loader
 
 if TYPE_CHECKING:
     from bertrelay.data.tables import Table
@@ -13,6 +13,21 @@ if TYPE_CHECKING:
     from bertrelay.plots import write_heatmap
 
 __all__ = ["SentenceEncoder", "Table", "compare_all", "compare_pairs", "encode", "encode_file", "write_heatmap"]
+
+
+def loader(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+    """The `__getattr__` of a package whose public names load their modules on first use, and torch only then.
+
+    modules: the module of each name, relative to the package. Any other name raises AttributeError.
+    """
+
+    def load(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return load
+
 
 __getattr__ = loader(
     __name__,

@@ -1,9 +1,11 @@
 """The project's own errors. Each says what was expected, what was found and where, and what to do."""
 
+import traceback
 from collections.abc import Sequence
 from numbers import Integral, Real
 
 LONGEST_WORD = 60
+OF_THE_MACHINE = {"OutOfMemoryError", "AcceleratorError"}
 
 
 class BertRelayError(Exception):
@@ -46,3 +48,15 @@ def shown(found: object) -> str:
     """A value for an error: a number, a short word, or its type alone, for it may be text given in the wrong place."""
     is_word = isinstance(found, str) and len(found) <= LONGEST_WORD and not any(map(str.isspace, found))
     return repr(found) if found is None or is_word or isinstance(found, Real) else type(found).__name__
+
+
+def place_of(error: BaseException) -> str:
+    """What kind of unforeseen error it is, and where it arose."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"an unforeseen {type(error).__name__} in {last.filename}, line {last.lineno}"
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Whether an error is about files, memory or installed packages, so that its message quotes no record."""
+    has_number = isinstance(error, OSError) and error.errno is not None  # Arrow raises OSError without one
+    return has_number or isinstance(error, MemoryError | ImportError) or type(error).__name__ in OF_THE_MACHINE

@@ -31,7 +31,11 @@ def train_wordpiece(
 ) -> PreTrainedTokenizerFast:
     """A BERT tokenizer whose WordPiece vocabulary of at most `size` pieces is trained by byte-pair merges."""
     bare = _bert_shaped(models.WordPiece(unk_token="[UNK]"), lowercase)
-    trained = _train((" ".join(_bert_words(bare, text)) for text in texts), size - len(BERT_SPECIALS), "bpe")
+
+    def words(text: str) -> str:
+        return " ".join(word for word, _ in bare.pre_tokenizer.pre_tokenize_str(bare.normalizer.normalize_str(text)))
+
+    trained = _train(map(words, texts), size - len(BERT_SPECIALS), "bpe")
     pieces = [
         piece[1:] if piece.startswith(WORD_START) else f"##{piece}" for piece, _ in trained if piece != WORD_START
     ]
@@ -62,15 +66,16 @@ def train_unigram(texts: Iterable[str], size: int, max_tokens: int) -> PreTraine
         pair="<s> $A </s> </s> $B </s>",
         special_tokens=[(token, XLMR_SPECIALS.index(token)) for token in ("<s>", "</s>")],
     )
+    first, pad, last, unknown = XLMR_SPECIALS
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         model_max_length=max_tokens,
-        bos_token="<s>",
-        cls_token="<s>",
-        eos_token="</s>",
-        sep_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
+        bos_token=first,
+        cls_token=first,
+        eos_token=last,
+        sep_token=last,
+        pad_token=pad,
+        unk_token=unknown,
         mask_token="<mask>",
     )
 
@@ -87,15 +92,10 @@ def bert_config(size: NewEncoder, tokenizer: PreTrainedTokenizerFast) -> BertCon
         hidden_dropout_prob=size.dropout,
         attention_probs_dropout_prob=size.dropout,
         pad_token_id=tokenizer.pad_token_id,
-        initializer_range=_initializer_range(size.dim),
+        # BERT's 0.02 at BERT's 768 dimensions, so that the sums in a layer stay as large in a narrow network, whose
+        # attention otherwise takes far longer to train.
+        initializer_range=float(0.02 * (768 / size.dim) ** 0.5),
     )
-
-
-def _initializer_range(dim: int) -> float:
-    """The standard deviation of new weights: BERT's 0.02 at BERT's 768 dimensions, so that the sums in a layer stay as
-    large in a narrow network, whose attention otherwise takes far longer to train.
-    """
-    return float(0.02 * (768 / dim) ** 0.5)
 
 
 def start_positions(network: PreTrainedModel, size: NewEncoder) -> None:
@@ -152,10 +152,8 @@ def _errors_of(texts: Iterable[str]) -> Iterator[Iterator[str]]:
 
     try:
         yield watched()
-    except RuntimeError:
-        if raised:
-            raise raised[0] from None
-        raise
+    except RuntimeError as error:
+        raise (raised or [error])[0] from None
 
 
 def _bert_shaped(model: models.WordPiece, lowercase: bool) -> Tokenizer:
@@ -164,10 +162,6 @@ def _bert_shaped(model: models.WordPiece, lowercase: bool) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
-
-
-def _bert_words(shaped: Tokenizer, text: str) -> list[str]:
-    return [word for word, _ in shaped.pre_tokenizer.pre_tokenize_str(shaped.normalizer.normalize_str(text))]
 
 
 def _xlmr_shaped(model: models.Unigram) -> Tokenizer:

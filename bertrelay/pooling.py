@@ -19,11 +19,10 @@ class Pooling(nn.Module):
 
     def __init__(self, modes: Sequence[str]) -> None:
         super().__init__()
-        unknown = [mode for mode in modes if mode not in POOLINGS]
-        if unknown or not modes:
-            raise RequestError(f"pooling: expected one or more of {', '.join(POOLINGS)}, found {list(modes)}")
-        if len(set(modes)) < len(modes):
-            raise RequestError(f"pooling: expected each mode once, found {list(modes)}")
+        if not modes or len(set(modes) & set(POOLINGS)) < len(modes):
+            raise RequestError(
+                f"pooling: expected one or more of {', '.join(POOLINGS)}, each once, found {list(modes)}"
+            )
         self.modes = tuple(modes)
 
     def forward(self, token_vectors: Tensor, attention_mask: Tensor) -> Tensor:

@@ -6,16 +6,14 @@ This holds for the whole process, as a umask does: threads that read ahead belon
 import os
 import stat
 import tempfile
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bertrelay.errors import BertRelayError, RequestError, WorkError
+from bertrelay.errors import BertRelayError, RequestError, WorkError, is_of_the_machine, place_of
 
 OWNER_ALONE, GROUP_READS = 0o077, 0o027
 WITHHELD = "(withheld)"
-OF_THE_MACHINE = {"OutOfMemoryError", "AcceleratorError"}
 
 _umasks: list[int] = []  # the usual one, and those of the contexts that are open; empty where none is
 
@@ -67,7 +65,7 @@ def identifiers_shown() -> Iterator[None]:
 def temporary_files_in(folder: Path) -> Iterator[None]:
     """Sends temporary files to `folder`: Python's, SQLite's, and those of libraries that ask the environment."""
     names = ("TMPDIR", "SQLITE_TMPDIR")
-    before, usual = {name: os.environ.get(name) for name in names}, tempfile.tempdir
+    before, usual = {name: os.environ[name] for name in names if name in os.environ}, tempfile.tempdir
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.update(dict.fromkeys(names, str(folder)))
     tempfile.tempdir = str(folder)
@@ -75,11 +73,9 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = usual
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def check_page(with_text: bool) -> None:
@@ -107,15 +103,3 @@ def apply_umask(folder: Path) -> None:
         if found != wanted and not path.is_symlink():
             with suppress(PermissionError):  # of a colleague's file
                 path.chmod(wanted)
-
-
-def place_of(error: BaseException) -> str:
-    """What kind of unforeseen error it is, and where it arose."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"an unforeseen {type(error).__name__} in {last.filename}, line {last.lineno}"
-
-
-def is_of_the_machine(error: BaseException) -> bool:
-    """Whether an error is about files, memory or installed packages, so that its message quotes no record."""
-    has_number = isinstance(error, OSError) and error.errno is not None  # Arrow raises OSError without one
-    return has_number or isinstance(error, MemoryError | ImportError) or type(error).__name__ in OF_THE_MACHINE

@@ -5,7 +5,6 @@ import signal
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -14,11 +13,9 @@ from bertrelay.progress import log
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 STOPPING = (signal.SIGINT, signal.SIGTERM, *([HANGUP] if HANGUP else []))
 
-Handlers = dict[signal.Signals, Any]
-
 
 @contextmanager
-def on_stop_signal(act: Callable[[int], None]) -> Iterator[Handlers]:
+def on_stop_signal(act: Callable[[int], None]) -> Iterator[dict[signal.Signals, Any]]:
     """Calls `act` with each SIGTERM, Ctrl-C and SIGHUP; gives the handlers from before, which return at the end.
 
     Under nohup SIGHUP stays ignored. It counts once: shell and system both send it when a terminal closes.
@@ -30,7 +27,7 @@ def on_stop_signal(act: Callable[[int], None]) -> Iterator[Handlers]:
             _leave_terminal()
         act(number)
 
-    before: Handlers = {}
+    before: dict[signal.Signals, Any] = {}
     try:
         for number in STOPPING:
             if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -53,11 +50,10 @@ def _leave_terminal() -> None:
             os.close(nowhere)
 
 
-@dataclass
 class StopRequest:
     """The stop signal received, or 0."""
 
-    signal_number: int = 0
+    signal_number = 0
 
 
 @contextmanager

@@ -6,6 +6,7 @@ Only a run asks the hub, and only for what is not known. `plan` reads the lock f
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json

@@ -103,7 +103,7 @@ def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model")
     if fewest == 0:
         log(f"recalibration of {name}: none; it takes validation admissions of either outcome, found {of_all}")
         return Recalibration()
-    unchanged, shifted = Recalibration(), Recalibration(1.0, _intercept(probability, outcomes))
+    unchanged, shifted = Recalibration(), Recalibration(1.0, _intercept(log_odds(probability), outcomes.mean()))
     fitted, parameters = shifted, 1
     if fewest >= FEWEST_FOR_SLOPE:
         fitted, parameters = _slope_and_intercept(log_odds(probability), outcomes), 2
@@ -111,9 +111,12 @@ def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model")
         needed = f"it takes {FEWEST_FOR_SLOPE} of either outcome on validation"
         log(f"recalibration of {name}: no slope; {needed}, found {of_all}")
 
+    def deviance(of: Recalibration) -> float:  # twice the negative log-likelihood of the outcomes
+        moved = of.intercept + of.slope * log_odds(probability)
+        return float(2 * np.logaddexp(0, np.where(outcomes, -moved, moved)).sum())
+
     def fits_better(than: Recalibration, parameters: int) -> bool:
-        gain = _deviance(probability, outcomes, than) - _deviance(probability, outcomes, fitted)
-        return float(chdtrc(parameters, max(gain, 0.0))) < SIGNIFICANCE
+        return float(chdtrc(parameters, max(deviance(than) - deviance(fitted), 0.0))) < SIGNIFICANCE
 
     if not fits_better(unchanged, parameters):
         return unchanged
@@ -125,17 +128,10 @@ def fit_recalibration(probability: Floats, outcomes: Flags, name: str = "model")
     return fitted
 
 
-def _deviance(probability: Floats, outcomes: Flags, recalibration: Recalibration) -> float:
-    """Twice the negative log-likelihood of the outcomes."""
-    moved = recalibration.intercept + recalibration.slope * log_odds(probability)
-    return float(2 * np.logaddexp(0, np.where(outcomes, -moved, moved)).sum())
-
-
-def _intercept(probability: Floats, outcomes: Flags) -> float:
+def _intercept(given: Floats, prevalence: float) -> float:
     """The shift of the log-odds at which the mean probability is the share of positives."""
-    given = log_odds(probability)
-    widest = float(np.abs(given).max()) + abs(float(logit(outcomes.mean()))) + 1
-    return float(brentq(lambda shift: float(expit(given + shift).mean() - outcomes.mean()), -widest, widest))
+    widest = float(np.abs(given).max()) + abs(float(logit(prevalence))) + 1
+    return float(brentq(lambda shift: float(expit(given + shift).mean() - prevalence), -widest, widest))
 
 
 def _slope_and_intercept(given: Floats, outcomes: Flags) -> Recalibration:

@@ -6,7 +6,6 @@ memory at once.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,24 +20,12 @@ POOL_BATCHES = 64
 """Items are shuffled, then sorted by length within pools of this many batches: little padding, still random."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """The size of a batch: real tokens, or items."""
-
-    tokens: int | None = None
-    items: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.tokens is None) == (self.items is None) or (self.tokens or self.items or 0) < 1:
-            raise ValueError(f"expected either tokens or items, at least 1, found {self}")
-
-
 class BatchSchedule:
     """The batch of every step. It keeps the plan of one epoch in memory, as a cache and not as a position."""
 
     def __init__(self, lengths: Lengths, settings: TrainingSettings) -> None:
         self._lengths, self._seed = lengths, settings.seed
-        self._budget = Budget(settings.batch_tokens, settings.batch_items)
+        self._batch_tokens, self._batch_items = settings.batch_tokens, settings.batch_items
         self._planned: tuple[int, list[Items]] = (-1, [])
         steps = [len(self._plan(epoch)) for epoch in range(settings.epochs)]
         self._first_steps = np.cumsum([0, *steps])
@@ -57,7 +44,8 @@ class BatchSchedule:
 
     def _plan(self, epoch: int) -> list[Items]:
         if epoch != self._planned[0]:
-            self._planned = epoch, plan_epoch(lengths_in(epoch, self._lengths), self._seed, epoch, self._budget)
+            lengths = lengths_in(epoch, self._lengths)
+            self._planned = epoch, plan_epoch(lengths, self._seed, epoch, self._batch_tokens, self._batch_items)
         return self._planned[1]
 
 
@@ -65,15 +53,17 @@ def lengths_in(epoch: int, lengths: Lengths) -> NDArray[np.integer]:
     return lengths(epoch) if callable(lengths) else lengths
 
 
-def plan_epoch(lengths: NDArray[np.integer], seed: int, epoch: int, budget: Budget) -> list[Items]:
+def plan_epoch(
+    lengths: NDArray[np.integer], seed: int, epoch: int, batch_tokens: int | None = None, batch_items: int | None = None
+) -> list[Items]:
     """The batches of one epoch, in the order of the steps; every item is in exactly one.
 
-    lengths: tokens of each item, (items,). A batch is closed when the running total reaches the budget, so it holds
-    at most the budget and one item more.
+    lengths: tokens of each item, (items,). batch_tokens, batch_items: the size of a batch, one of the two. A batch is
+    closed when the running total reaches it, so it holds at most that and one item more.
     """
     generator = np.random.default_rng((seed, epoch))
-    sizes = lengths.astype(np.int64) if budget.tokens else np.ones(len(lengths), dtype=np.int64)
-    capacity = budget.tokens or budget.items or 1
+    sizes = lengths.astype(np.int64) if batch_tokens else np.ones(len(lengths), dtype=np.int64)
+    capacity = batch_tokens or batch_items or 1
     order = _length_grouped(lengths, sizes, capacity * POOL_BATCHES, generator)
     before = np.cumsum(sizes[order]) - sizes[order]  # running total when each item comes
     batch_of_item = before // capacity

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,12 @@ def capture(state: State, invariants: ResumeInvariants, model: nn.Module, optimi
     """All that the training needs to resume here; tensors share memory with the live ones where possible."""
     values = {**vars(state), **asdict(invariants)}
     best = values.pop("best_tensors")
-    tensors = {"model": unique_tensors(model), "optimizer": _moments(model, optimizer)}
+    moments = {
+        f"{key} {name}": value.detach().cpu()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+    tensors = {"model": unique_tensors(model), "optimizer": moments}
     return Checkpoint(state.step, values, tensors if best is None else {**tensors, "best": best})
 
 
@@ -82,8 +86,22 @@ def restore(
     folder: where it was found, for messages. Raises RequestError when it belongs to another training.
     """
     values = {OLD_NAMES.get(name, name): value for name, value in checkpoint.state.items()}
-    _check_invariants(ResumeInvariants(values.pop("precision"), values.pop("total_steps")), invariants, folder)
-    _check_same_network(set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)), folder)
+    found = ResumeInvariants(values.pop("precision"), values.pop("total_steps"))
+    if found.precision != invariants.precision:
+        raise RequestError(
+            f"{folder}: expected to resume in {found.precision}, found precision {invariants.precision}, which changes "
+            f"the result. Set precision = {found.precision!r}, or train in another folder."
+        )
+    if found.total_steps != invariants.total_steps:
+        raise RequestError(
+            f"{folder}: the checkpoint is of a training of {found.total_steps:,} steps and this one has "
+            f"{invariants.total_steps:,}, so data or settings differ. Train in another folder."
+        )
+    if others := set(checkpoint.tensors["model"]) ^ set(unique_tensors(model)):
+        raise RequestError(
+            f"{folder}: expected a checkpoint of the same network, found one that differs in "
+            f"{', '.join(sorted(others)[:3])}. Train in another folder."
+        )
     model.load_state_dict(checkpoint.tensors["model"], strict=False)  # a tied tensor has one name in it
     parameters = dict(model.named_parameters())
     for full_name, value in checkpoint.tensors["optimizer"].items():
@@ -97,7 +115,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
     Raises WorkError when the disk is full; the checkpoints before it stay.
     """
-    target = _path_of(folder, checkpoint.step)
+    target = folder / f"checkpoint-{checkpoint.step:08d}"
     if target.is_dir() and _damage(target) is None:
         return
     building = target.with_suffix(".partial")
@@ -110,7 +128,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     except OSError as error:
         shutil.rmtree(building, ignore_errors=True)  # a full disk needs its space
         raise write_error(target, error) from error
-    for _, old in _newest_first(folder)[KEPT:]:
+    for old in _newest_first(folder)[KEPT:]:
         shutil.rmtree(old)
 
 
@@ -119,10 +137,12 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     for leftover in folder.glob("checkpoint-*.partial"):
         shutil.rmtree(leftover)
     found = _newest_first(folder)
-    for _, path in found:
+    for path in found:
         damage = _damage(path)
         if damage is None:
-            return _read(path)
+            manifest = json.loads((path / MANIFEST).read_text())
+            tensors = {name.removesuffix(".safetensors"): load_file(path / name) for name in manifest["sha256"]}
+            return Checkpoint(manifest["step"], manifest["state"], tensors)
         log(f"{path}: this checkpoint is damaged ({damage}); removing it and using the one before")
         shutil.rmtree(path)
     if found:
@@ -132,45 +152,13 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 def unique_tensors(module: torch.nn.Module) -> Tensors:
     """The state of `module`, tied tensors once, on the CPU, sharing memory where possible."""
-    return dict(_unique(module.state_dict()))
-
-
-def _unique(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    seen = set()
-    for name, tensor in state.items():
+    seen, tensors = set(), Tensors()
+    for name, tensor in module.state_dict().items():
         place = (tensor.data_ptr(), tensor.shape, tensor.stride())
         if tensor.numel() == 0 or place not in seen:
             seen.add(place)
-            yield name, tensor.detach().cpu().contiguous()
-
-
-def _moments(model: nn.Module, optimizer: Optimizer) -> Tensors:
-    return {
-        f"{key} {name}": value.detach().cpu()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def _check_invariants(found: ResumeInvariants, expected: ResumeInvariants, folder: Path) -> None:
-    if found.precision != expected.precision:
-        raise RequestError(
-            f"{folder}: expected to resume in {found.precision}, found precision {expected.precision}, which changes "
-            f"the result. Set precision = {found.precision!r}, or train in another folder."
-        )
-    if found.total_steps != expected.total_steps:
-        raise RequestError(
-            f"{folder}: the checkpoint is of a training of {found.total_steps:,} steps and this one has "
-            f"{expected.total_steps:,}, so data or settings differ. Train in another folder."
-        )
-
-
-def _check_same_network(others: set[str], folder: Path) -> None:
-    if others:
-        raise RequestError(
-            f"{folder}: expected a checkpoint of the same network, found one that differs in "
-            f"{', '.join(sorted(others)[:3])}. Train in another folder."
-        )
+            tensors[name] = tensor.detach().cpu().contiguous()
+    return tensors
 
 
 def _write(building: Path, checkpoint: Checkpoint) -> None:
@@ -179,18 +167,13 @@ def _write(building: Path, checkpoint: Checkpoint) -> None:
         write_tensors(building / f"{name}.safetensors", tensors)
     digests = {path.name: _sync_and_digest(path) for path in sorted(building.iterdir())}
     manifest = {"step": checkpoint.step, "state": checkpoint.state, "sha256": digests}
-    (building / MANIFEST).write_text(json.dumps(_sealed(manifest)))
+    (building / MANIFEST).write_text(json.dumps({**manifest, "seal": _seal(manifest)}))
     _sync_and_digest(building / MANIFEST)
     sync_folder(building)
 
 
-def _path_of(folder: Path, step: int) -> Path:
-    return folder / f"checkpoint-{step:08d}"
-
-
-def _newest_first(folder: Path) -> list[tuple[int, Path]]:
-    found = [(int(path.name.removeprefix("checkpoint-")), path) for path in folder.glob("checkpoint-" + "[0-9]" * 8)]
-    return sorted(found, reverse=True)
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("checkpoint-" + "[0-9]" * 8), reverse=True)
 
 
 def _sync_and_digest(path: Path) -> str:
@@ -199,9 +182,8 @@ def _sync_and_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sealed(manifest: dict[str, Any]) -> dict[str, Any]:
-    text = json.dumps(manifest, sort_keys=True)
-    return {**manifest, "seal": hashlib.sha256(text.encode()).hexdigest()}
+def _seal(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _damage(path: Path) -> str | None:
@@ -211,7 +193,7 @@ def _damage(path: Path) -> str | None:
         seal = manifest.pop("seal")
     except (OSError, ValueError, KeyError, AttributeError) as error:
         return f"{MANIFEST} cannot be read: {type(error).__name__}"
-    if _sealed(manifest)["seal"] != seal:
+    if _seal(manifest) != seal:
         return f"{MANIFEST} has other content than was written"
     for name, digest in manifest["sha256"].items():
         try:
@@ -220,9 +202,3 @@ def _damage(path: Path) -> str | None:
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
     return None
-
-
-def _read(path: Path) -> Checkpoint:
-    manifest = json.loads((path / MANIFEST).read_text())
-    tensors = {name.removesuffix(".safetensors"): load_file(path / name) for name in manifest["sha256"]}
-    return Checkpoint(manifest["step"], manifest["state"], tensors)

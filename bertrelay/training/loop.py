@@ -114,11 +114,6 @@ class RankBatch:
     micro_batches: list[Batch]
     weight: float
 
-    @property
-    def masks(self) -> list[Tensor]:
-        """The attention masks of what counts."""
-        return [batch.inputs["attention_mask"] for batch in self.micro_batches] if self.weight else []
-
 
 def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.AdamW:
     """AdamW without weight decay on biases and norms (vectors); frozen parameters are left out.
@@ -180,7 +175,8 @@ class Training:
         self._build_gradient_buckets()
         total, began = self.schedule.total_steps, time.monotonic() - self.state.seconds
         with deferred_stop_signals() as stop, progress("training", total, "steps", done=self.state.step) as bar:
-            while self.state.step < total and not self._is_out_of_patience():
+            patience = math.inf if self.settings.patience is None else self.settings.patience
+            while self.state.step < total and self.state.evaluations_since_best < patience:
                 self._stop_on_signal(self._train_step(bar, stop.signal_number))
                 self.state.seconds = time.monotonic() - began
                 if self.task.criterion is not None and self._evaluation_is_due():
@@ -283,7 +279,8 @@ class Training:
     ) -> None:
         """Reports the step just done to the progress bar and the log."""
         totals = {name: own.weight * sum(float(named[name]) for named in sums) for name in counts}
-        tokens, padded = sum(int(mask.sum()) for mask in own.masks), sum(mask.numel() for mask in own.masks)
+        masks = [batch.inputs["attention_mask"] for batch in own.micro_batches] if own.weight else []
+        tokens, padded = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
         self.log.add(totals, counts, tokens, padded)
         bar.advance(1, note=f"loss {sum(self.processes * totals[name] / max(1, counts[name]) for name in counts):.4f}")
         step, total = self.state.step, self.schedule.total_steps
@@ -298,7 +295,15 @@ class Training:
 
     def _evaluate(self, criterion: str) -> None:
         """Evaluates, and keeps the weights when they are the best so far."""
-        metrics = self._metrics_of_main_process()
+        found: list[Metrics] = [{}]
+        if self.accelerator.is_main_process:
+            self.task.model.eval()
+            with torch.inference_mode():
+                found = [self.task.evaluate()]
+            self.task.model.train()
+        if self.processes > 1:
+            broadcast_object_list(found)
+        metrics = found[0]
         self.log.write({"step": self.state.step, **metrics})
         score, best = metrics[criterion], self.state.best_metrics.get(criterion)
         if score is not None and math.isfinite(score) and (best is None or score > best):
@@ -307,20 +312,6 @@ class Training:
             self.state.best_tensors = {name: tensor.clone() for name, tensor in unique_tensors(self.task.model).items()}
         else:
             self.state.evaluations_since_best += 1
-
-    def _metrics_of_main_process(self) -> Metrics:
-        metrics: list[Metrics] = [{}]
-        if self.accelerator.is_main_process:
-            self.task.model.eval()
-            with torch.inference_mode():
-                metrics = [self.task.evaluate()]
-            self.task.model.train()
-        if self.processes > 1:
-            broadcast_object_list(metrics)
-        return metrics[0]
-
-    def _is_out_of_patience(self) -> bool:
-        return self.settings.patience is not None and self.state.evaluations_since_best >= self.settings.patience
 
     def _stop_on_signal(self, signal_number: int) -> None:
         if signal_number:

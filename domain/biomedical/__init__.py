@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from bertrelay.lazy import loader
+from bertrelay import loader
 
 if TYPE_CHECKING:
     from domain.biomedical.documents import read_documents, write_documents

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import NoReturn
 
-from bertrelay.errors import BertRelayError, RequestError
-from bertrelay.privacy import is_of_the_machine, place_of, sensitive_data
+from bertrelay.errors import BertRelayError, RequestError, is_of_the_machine, place_of
+from bertrelay.privacy import sensitive_data
 from bertrelay.progress import printable
 
 INTERRUPTED = 130

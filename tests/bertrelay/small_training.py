@@ -22,7 +22,7 @@ from torch.nn import functional
 from bertrelay.errors import BertRelayError
 from bertrelay.training import checkpoint as checkpoints
 from bertrelay.training import loop
-from bertrelay.training.batches import Budget, plan_epoch
+from bertrelay.training.batches import plan_epoch
 from bertrelay.training.loop import Batch, Training, train
 from bertrelay.training.settings import TrainingSettings
 
@@ -294,7 +294,7 @@ def logged(folder):
 
 def planned(task, epochs=SETTINGS["epochs"], seed=SETTINGS["seed"], tokens=SETTINGS["batch_tokens"]):
     """The batch of every step, in order."""
-    return [batch for epoch in range(epochs) for batch in plan_epoch(task.lengths, seed, epoch, Budget(tokens=tokens))]
+    return [batch for epoch in range(epochs) for batch in plan_epoch(task.lengths, seed, epoch, tokens)]
 
 
 def free_port():
