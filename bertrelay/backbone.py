@@ -43,7 +43,7 @@ SHOWN = 3
 KERNELS_KEPT = "16"
 
 CHECKED: dict[Any, str] = {
-    Size: "vocab_size max_position_embeddings hidden_size embedding_size intermediate_size dim hidden_dim",
+    Size: "vocab_size hidden_size embedding_size intermediate_size dim hidden_dim",
     Count: "num_hidden_layers num_attention_heads num_hidden_groups inner_group_num n_layers n_heads",
     Annotated[int, Field(ge=0, lt=2**31)]: "type_vocab_size pad_token_id",
     Annotated[float, Field(gt=0, lt=1)]: "layer_norm_eps norm_eps",
@@ -57,6 +57,7 @@ class NetworkConfig(Description):
 
     model_type: str
     architectures: list[str] | None = None
+    max_position_embeddings: Size | None = None
     num_labels: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     id2label: dict[str, str | int] | None = None
 

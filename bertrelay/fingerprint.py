@@ -17,7 +17,7 @@ from typing import Any
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
-from bertrelay.settings import HubDataset, ModelSource, Source, is_auto_precision, leaves
+from bertrelay.settings import Source, is_auto_precision, leaves
 from bertrelay.stage import Stage
 
 Parts = dict[str, Any]
@@ -122,7 +122,7 @@ def parts_of(
     settings: Any,
     digests: Digests,
     upstream: Callable[[str], str],
-    revision: Callable[[ModelSource | HubDataset], str],
+    revision: Callable[[Source], str],
     auto_precision: str | None = None,
 ) -> Parts:
     """What the result of `stage` with `settings` depends on.
@@ -162,7 +162,7 @@ def _source_part(
     value: Source,
     digests: Digests,
     upstream: Callable[[str], str],
-    revision: Callable[[ModelSource | HubDataset], str],
+    revision: Callable[[Source], str],
 ) -> str:
     if value.stage_reference:
         stage, inner = value.stage_reference

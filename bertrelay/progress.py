@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from bertrelay.distributed import ProcessGroup
 
@@ -93,7 +94,7 @@ def _rich_bar(description: str, total: int, unit: str, done: int) -> Iterator[Ba
         class RichBar(Bar):
             def advance(self, amount: int = 1, note: str = "") -> None:
                 speed = shown.tasks[task].speed
-                fields = {"rate": f"{speed:,.1f}/s" if speed else ""} | ({"note": note} if note else {})
+                fields: dict[str, Any] = {"rate": f"{speed:,.1f}/s" if speed else ""} | ({"note": note} if note else {})
                 shown.update(task, advance=amount, **fields)
 
         yield RichBar()

@@ -10,14 +10,13 @@ from typing import Any
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
-from bertrelay.settings import HubDataset, ModelSource, Settings, with_values
+from bertrelay.settings import HubDataset, Settings, Source, with_values
 from pipelines.recipe import Recipe, Step
 
-HubId = ModelSource | HubDataset
 Revisions = dict[str, str]
 """`model owner/name` or `dataset owner/name` to its revision."""
 
-Ask = Callable[[HubId], str]
+Ask = Callable[[Source], str]
 
 
 def lock_path(recipe: Recipe, runs: Path) -> Path:
@@ -38,17 +37,17 @@ def read_revisions(path: Path) -> Revisions:
     return found
 
 
-def name_of(source: HubId) -> str:
+def name_of(source: Source) -> str:
     """How a lock file calls a hub id."""
     return f"{'dataset' if isinstance(source, HubDataset) else 'model'} {source.hub_id}"
 
 
-def hub_ids(step: Step) -> list[HubId]:
+def hub_ids(step: Step) -> list[Source]:
     """The models and data sets that a step takes from a hub."""
-    return [source for _, source in step.sources if isinstance(source, ModelSource | HubDataset) and source.hub_id]
+    return [source for _, source in step.sources if source.hub_id]
 
 
-def unknown_ids(step: Step, known: Mapping[str, str]) -> list[HubId]:
+def unknown_ids(step: Step, known: Mapping[str, str]) -> list[Source]:
     """The hub ids of a step whose revision neither the recipe nor the lock file has."""
     return [source for source in hub_ids(step) if not source.revision and name_of(source) not in known]
 
@@ -69,14 +68,14 @@ def with_revisions(settings: Settings, known: Mapping[str, str]) -> Settings:
     """`settings` with every hub id written `id@revision`, so that a stage takes what its fingerprint says."""
 
     def pin(_: str, value: Any) -> Any:
-        if isinstance(value, ModelSource | HubDataset) and value.hub_id and not value.revision:
+        if isinstance(value, Source) and value.hub_id and not value.revision:
             return type(value)(f"{value.hub_id}@{known[name_of(value)]}")
         return value
 
     return with_values(settings, pin)
 
 
-def ask_hub(source: HubId) -> str:
+def ask_hub(source: Source) -> str:
     """The newest revision of a hub id. Raises RequestError when there is no such id, or no hub to be reached."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
@@ -84,9 +83,7 @@ def ask_hub(source: HubId) -> str:
     name = name_of(source)
     try:
         hub = HfApi()
-        found = (
-            hub.dataset_info(source.hub_id) if isinstance(source, HubDataset) else hub.model_info(str(source.hub_id))
-        )
+        found = (hub.dataset_info if isinstance(source, HubDataset) else hub.model_info)(str(source.hub_id))
     except (RepositoryNotFoundError, GatedRepoError, HFValidationError) as error:
         raise RequestError(
             f"{name}: the hub has none of that name that it lets you read; check the spelling, "
@@ -104,7 +101,7 @@ def ask_hub(source: HubId) -> str:
     return found.sha
 
 
-def _unreachable(name: str, source: HubId, error: Exception) -> str:
+def _unreachable(name: str, source: Source, error: Exception) -> str:
     return (
         f"{name}: the hub could not be reached ({type(error).__name__}). Connect to the network for the first run, "
         f"pin a revision that is already downloaded ({source.hub_id}@REVISION), or give a folder instead"

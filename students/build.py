@@ -280,4 +280,5 @@ def _pooled_vectors(student: SentenceEncoder, sentences: list[str]) -> NDArray[n
     pooled = SentenceEncoder(
         student.backbone, student.tokenizer, pooling=student.pooling, max_tokens=student.max_tokens
     )
-    return pooled.to(default_device()).encode(sentences, precision="fp32").astype(np.float64)
+    vectors: NDArray[np.float32] = pooled.to(default_device()).encode(sentences, precision="fp32")
+    return vectors.astype(np.float64)

@@ -123,7 +123,8 @@ def _own_measure(model: Teacher, examples: Examples, classes: list[str], setting
 
 
 def _encode(model: Teacher, sentences: Sequence[str], settings: TrainSettings) -> NDArray[np.float32]:
-    return model.encoder.encode(sentences, precision=settings.precision)
+    vectors: NDArray[np.float32] = model.encoder.encode(sentences, precision=settings.precision)
+    return vectors
 
 
 MOST_CLASSES = 100
