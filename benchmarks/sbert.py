@@ -30,7 +30,7 @@ from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
 from teachers.data import read_examples
 from teachers.evaluation.sts import read_sts, sts_metrics
-from teachers.settings import COLUMNS, EvaluateSettings, TrainSettings
+from teachers.settings import COLUMNS, StsSettings, TrainSettings
 from teachers.train import run
 
 PEER, METRIC, NOT_WORSE_THAN = "peer", "spearman", 0.01
@@ -83,7 +83,8 @@ def train_peer_stage(model: Any, settings: TrainSettings, folder: Path) -> None:
     from transformers.trainer_callback import PrinterCallback
 
     with Rejects(None, settings.max_rejects) as rejects:  # read by our own reader: the same pairs and labels
-        examples = read_examples(settings.train, settings, StageContext(folder, folder / "cache"), rejects)
+        context = StageContext(folder, folder / "cache")
+        examples = read_examples(settings.train, settings.objective, context, rejects, settings.score_range)
     first, second = ([examples.sentences[row] for row in column] for column in examples.indices.T)
     labels: list[Any] = list(examples.labels)
     if settings.objective == "cosine":
@@ -102,7 +103,7 @@ def train_peer_stage(model: Any, settings: TrainSettings, folder: Path) -> None:
 
 
 def scored(options: Namespace, model: Path, seconds: float) -> Answer:
-    settings = cast(EvaluateSettings, recipe_settings(options, options.seeds[0])["test-stsb"])
+    settings = cast(StsSettings, recipe_settings(options, options.seeds[0])["test-stsb"])
     with Rejects(None) as rejects:
         pairs = read_sts(settings.sts["STSb"], StageContext(options.scratch, options.scratch), rejects)
     encoder = SentenceEncoder.load(model)

@@ -31,7 +31,7 @@ def by_scipy(sets: Mapping[str, StsSet], encode: Encode) -> dict[str, float]:
 
     found = {}
     for name, each in sets.items():
-        for subset, pairs in each.subsets.items():
+        for subset, pairs in each.items():
             u, v = (encode(sentences).astype("float64") for sentences in (pairs.first, pairs.second))
             near = [-cosine(a, b) for a, b in zip(u, v, strict=True)]
             metric = "/".join(filter(None, ["sts", name, subset, "spearman_cosine"]))

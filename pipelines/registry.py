@@ -63,7 +63,7 @@ REGISTRY = (
     Stage(
         kind="teachers.evaluate",
         version=1,
-        settings="teachers.settings:EvaluateSettings",
+        settings="teachers.settings:StsSettings",
         run="teachers.evaluation.protocols:run_sts",
         summary="scores an English sentence encoder on similarity test sets",
         metrics="teachers.report_metrics:METRICS",

@@ -7,7 +7,7 @@ On disk it is a plain transformers folder that `AutoModelForSequenceClassificati
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -42,39 +42,33 @@ HEADS = ({"dropout", "classifier"}, {"classifier"})
 TOKENIZED_PAIRS = 8_192  # tokenized at once
 
 
-class PaddedPairs(Protocol):
-    """Tokens of pairs.
-
-    rows_per_pair: rows of a batch that a pair takes.
-    lengths: padded tokens that a pair brings to a batch in which it is the longest, (pairs,).
-    """
-
-    rows_per_pair: ClassVar[int]
-
-    @property
-    def lengths(self) -> NDArray[np.int64]: ...
-
-    def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
-        """The network's inputs for these pairs; as wide as the longest of them by default."""
-        ...
-
-
 @dataclass(frozen=True)
 class PairTokens:
-    """The ids of pairs and their token types, end to end, (all tokens,); lengths of pairs, (pairs,)."""
+    """The tokens of pairs, each pair in one row, or each sentence in a row of its own.
+
+    ids, types: end to end, (all tokens,); no types where sentences have rows of their own.
+    sizes: tokens of each row, (1 or 2, pairs); of two, all first sentences come before all second ones.
+    """
 
     ids: NDArray[np.int32]
-    types: NDArray[np.int32]
-    lengths: NDArray[np.int64]
-    rows_per_pair: ClassVar[int] = 1
+    sizes: NDArray[np.int64]
+    types: NDArray[np.int32] | None = None
 
-    def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
-        """What a network of transformers is called with, each (rows, width)."""
-        starts, lengths = (np.cumsum(self.lengths) - self.lengths)[rows], self.lengths[rows]
-        width = width or int(lengths.max())
-        ids, mask = padded(self.ids, starts, lengths, width, pad_id)
-        types, _ = padded(self.types, starts, lengths, width, 0)
-        named = {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": types}
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Padded tokens that a pair brings to a batch in which it is the longest, (pairs,)."""
+        lengths: NDArray[np.int64] = len(self.sizes) * self.sizes.max(axis=0)
+        return lengths
+
+    def padded(self, pairs: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
+        """The network's inputs for these pairs, each (rows, width); as wide as the longest row by default."""
+        starts = (np.cumsum(self.sizes) - self.sizes.ravel()).reshape(self.sizes.shape)
+        sizes = self.sizes[:, pairs].ravel()  # (rows,)
+        where = starts[:, pairs].ravel(), sizes, width or int(sizes.max())
+        ids, mask = padded(self.ids, *where, pad_id)
+        named = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
+        if self.types is not None:
+            named["token_type_ids"], _ = padded(self.types, *where, 0)
         return {name: torch.from_numpy(values) for name, values in named.items()}
 
 
@@ -93,7 +87,7 @@ class PairScorer(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def tokenize(self, pairs: Pairs) -> PaddedPairs:
+    def tokenize(self, pairs: Pairs) -> PairTokens:
         """The tokens of `pairs`, each cut to `max_tokens`."""
         raise NotImplementedError
 
@@ -122,9 +116,10 @@ class PairScorer(nn.Module):
         else:
             pairs, single = list(each_pair(cast(Iterable[tuple[str, str]], inputs), "predict")), False
         orders = [pairs, [(second, first) for first, second in pairs]] if self.both_orders else [pairs]
-        options = (resolve_precision(precision, self.device), batch_size, batch_tokens)
+        precision = resolve_precision(precision, self.device)
         with progress("scoring", len(orders) * len(pairs) if show_progress_bar else 0, "pairs") as bar:
-            found = np.mean([self._probabilities(each, *options, bar) for each in orders], axis=0)  # (pairs,)
+            in_orders = [self._probabilities(each, precision, batch_size, batch_tokens, bar) for each in orders]
+        found = np.mean(in_orders, axis=0)  # (pairs,)
         scores: Any = found[0] if single else found
         return torch.as_tensor(scores, device=self.device) if convert_to_tensor else scores
 
@@ -155,8 +150,8 @@ class PairScorer(nn.Module):
         if not pairs:
             return scores
         tokens = self.tokenize(pairs)
-        lengths = tokens.lengths // tokens.rows_per_pair
-        size = best_batch_tokens(self.device, batch_tokens) // tokens.rows_per_pair
+        lengths = tokens.sizes.max(axis=0)  # (pairs,)
+        size = best_batch_tokens(self.device, batch_tokens) // len(tokens.sizes)
         packed = pack_for(int(lengths.sum()), self.backbone, precision, size)
         with computing(self, precision), using(packed):
             for rows, width, height in sorted_batches(lengths, size, self.max_tokens, batch_size):
@@ -164,17 +159,13 @@ class PairScorer(nn.Module):
                 logits = self(**{name: each.to(self.device) for name, each in inputs.items()})  # (height,)
                 scores[rows] = torch.sigmoid(logits[: len(rows)]).cpu().numpy()
                 bar.advance(len(rows))
-        _check_finite(scores)
+        invalid = np.flatnonzero(~np.isfinite(scores))
+        if len(invalid):
+            raise WorkError(
+                f"expected scores from 0 to 1, found {len(invalid):,} of {len(scores):,} that are not numbers, the "
+                f"first for pair {invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
+            )
         return scores
-
-
-def _check_finite(scores: NDArray[np.float32]) -> None:
-    invalid = np.flatnonzero(~np.isfinite(scores))
-    if len(invalid):
-        raise WorkError(
-            f"expected scores from 0 to 1, found {len(invalid):,} of {len(scores):,} that are not numbers, the first "
-            f"for pair {invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
-        )
 
 
 class CrossEncoder(PairScorer):
@@ -256,7 +247,7 @@ class CrossEncoder(PairScorer):
                 ids.append(np.array(encoding.ids, np.int32))
                 types.append(np.array(encoding.type_ids, np.int32))
                 lengths.append(len(encoding.ids))
-        return PairTokens(np.concatenate(ids), np.concatenate(types), np.array(lengths, np.int64))
+        return PairTokens(np.concatenate(ids), np.array([lengths], np.int64), np.concatenate(types))
 
 
 def holds_cross_encoder(folder: Path) -> bool:

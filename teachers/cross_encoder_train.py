@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import cast
 
 import numpy as np
@@ -21,48 +20,46 @@ from teachers.baselines.poly_encoder import PolyEncoder
 from teachers.cross_encoder import Pairs, PairScorer, start_cross_encoder
 from teachers.data import Examples, read_examples
 from teachers.evaluation.sts import read_sts
-from teachers.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings, TrainSettings
+from teachers.settings import CrossEncoderSettings, PairSettings, PolyEncoderSettings
 
 LOSS, DEV = "cross_entropy", "dev/spearman_score"
 
 
 def run(settings: CrossEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network that reads both sentences at once."""
-    start = partial(start_cross_encoder, max_tokens=settings.max_tokens, both_orders=settings.both_orders)
-    return _run(
-        lambda: start(settings.base, seed=settings.seed, cache_dir=context.cache / "hub"),
-        settings,
-        context,
-        both_orders=settings.both_orders,
-    )
+
+    def start() -> PairScorer:
+        return start_cross_encoder(
+            settings.base,
+            settings.max_tokens,
+            settings.seed,
+            context.cache / "hub",
+            both_orders=settings.both_orders,
+        )
+
+    return _run(start, settings, context)
 
 
 def run_poly(settings: PolyEncoderSettings, context: StageContext) -> Metrics:
     """Trains a network whose learned codes attend to one sentence alone."""
 
-    def start() -> PolyEncoder:
+    def start() -> PairScorer:
         encoder = SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
         return PolyEncoder(encoder, settings.codes, settings.seed)
 
     return _run(start, settings, context)
 
 
-def _run(
-    start: Callable[[], PairScorer], settings: PairSettings, context: StageContext, *, both_orders: bool = False
-) -> Metrics:
+def _run(start: Callable[[], PairScorer], settings: PairSettings, context: StageContext) -> Metrics:
     """Trains what `start` builds and writes `model/`; `sts/<name>/spearman_score` of each test set."""
     listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
-    # The tables are those of a teacher that is trained on scores.
-    reading = TrainSettings(
-        base=settings.base, objective="cosine", train=settings.train, score_range=settings.score_range
-    )
     with Rejects(listed, settings.max_rejects) as rejects:
-        examples = read_examples(settings.train, reading, context, rejects)
-        dev = read_examples(settings.dev, reading, context, rejects) if settings.dev else None
+        examples = read_examples(settings.train, "cosine", context, rejects, settings.score_range)
+        dev = read_examples(settings.dev, "cosine", context, rejects, settings.score_range) if settings.dev else None
         tests = {name: read_sts(table, context, rejects) for name, table in settings.test.items()}
-    if both_orders:
-        examples = in_both_orders(examples)
     model = start()
+    if model.both_orders:
+        examples = in_both_orders(examples)
     metrics = train(PairTask(model, settings, examples, dev), settings, context.output, context.work)
     if not context.process_group.is_main:
         return metrics

@@ -1,9 +1,9 @@
 """Training examples of a teacher: pairs or triplets of sentences, each distinct sentence once, and their labels."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,11 @@ from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
-from teachers.settings import COLUMNS, TrainSettings
+from teachers.settings import COLUMNS, Objective
 
 BLANK = "an empty sentence"
 NO_GOLD_LABEL = {"", "-", "-1"}  # how SNLI marks a pair on which the annotators did not agree
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True)
@@ -32,49 +33,62 @@ class Examples:
     labels: list[Any]
 
 
-def read_examples(tables: list[Table], settings: TrainSettings, context: StageContext, rejects: Rejects) -> Examples:
-    """The examples of `tables`; what cannot be used goes to `rejects` with its reason."""
+def read_examples(
+    tables: Sequence[Table],
+    objective: Objective,
+    context: StageContext,
+    rejects: Rejects,
+    score_range: Sequence[float] = (0, 5),
+) -> Examples:
+    """The examples of `tables`; what cannot be used goes to `rejects` with its reason.
+
+    score_range: the lowest and highest gold score, which become 0 and 1.
+    """
     sentence_ids: dict[str, int] = {}
     indices, labels = [], []
-    for sentences, label in _usable(tables, settings, context, rejects):
-        indices.append([sentence_ids.setdefault(sentence, len(sentence_ids)) for sentence in sentences])
-        labels.append(label)
+    for table in tables:
+        records = read(table, COLUMNS[objective], context.cache, rejects)
+        for sentences, label in usable(records, lambda record: _example(record, objective, score_range), rejects):
+            indices.append([sentence_ids.setdefault(sentence, len(sentence_ids)) for sentence in sentences])
+            labels.append(label)
     if not indices:
         names = [table.name for table in tables]
         raise RequestError(
-            f"expected examples for the {settings.objective} objective, found none that can be used in "
+            f"expected examples for the {objective} objective, found none that can be used in "
             f"{', '.join(names)}: {rejects.summary(names) or 'no records'}"
         )
     return Examples(list(sentence_ids), np.array(indices, dtype=np.int64), labels)
 
 
-def _usable(
-    tables: list[Table], settings: TrainSettings, context: StageContext, rejects: Rejects
-) -> Iterator[tuple[list[str], Any]]:
-    for table in tables:
-        for record in read(table, COLUMNS[settings.objective], context.cache, rejects):
-            try:
-                example = _example(record, settings)
-            except ValueError as error:
-                rejects.add(record.file, record.line, str(error))
-            else:
-                rejects.used()
-                yield example
+def usable(records: Iterable[Record], parse: Callable[[Record], Parsed], rejects: Rejects) -> Iterator[Parsed]:
+    """What `parse` makes of each record; those of which it raises ValueError go to `rejects` with that reason."""
+    for record in records:
+        try:
+            parsed = parse(record)
+        except ValueError as error:
+            rejects.add(record.file, record.line, str(error))
+        else:
+            rejects.used()
+            yield parsed
 
 
-def _example(record: Record, settings: TrainSettings) -> tuple[list[str], Any]:
-    """Sentences and label of a record; raises ValueError with the reason when there are none to be had."""
-    columns = len(COLUMNS[settings.objective])
-    if len(record.values) != columns:
+def _example(record: Record, objective: Objective, score_range: Sequence[float]) -> tuple[list[str], Any]:
+    values = values_of(record, f"the {objective} objective", COLUMNS[objective])
+    if objective == "triplet":
+        return [_sentence(value) for value in values], None
+    *sentences, label = values
+    name_or_score = _class_name(label) if objective == "softmax" else _unit_score(label, *score_range)
+    return [_sentence(value) for value in sentences], name_or_score
+
+
+def values_of(record: Record, reader: str, columns: Sequence[str | int]) -> tuple[Any, ...]:
+    """The values of a record. Raises RequestError where a table names another number of columns."""
+    if len(record.values) != len(columns):
         raise RequestError(
-            f"{record.file}: the {settings.objective} objective reads {columns} columns "
-            f"({', '.join(map(str, COLUMNS[settings.objective]))}), found {len(record.values)} in `columns`"
+            f"{record.file}: {reader} reads {len(columns)} columns ({', '.join(map(str, columns))}), "
+            f"found {len(record.values)} in `columns`"
         )
-    if settings.objective == "triplet":
-        return [_sentence(value) for value in record.values], None
-    *sentences, label = record.values
-    read_label = _class_name if settings.objective == "softmax" else _unit_score
-    return [_sentence(value) for value in sentences], read_label(label, settings)
+    return record.values
 
 
 def _sentence(value: Any) -> str:
@@ -85,15 +99,14 @@ def _sentence(value: Any) -> str:
     return value
 
 
-def _class_name(value: Any, settings: TrainSettings) -> str:  # noqa: ARG001 (the shape of _unit_score)
+def _class_name(value: Any) -> str:
     name = str(value).strip()
     if name in NO_GOLD_LABEL:
         raise ValueError("no gold label")
     return name
 
 
-def _unit_score(value: Any, settings: TrainSettings) -> float:
-    low, high = settings.score_range
+def _unit_score(value: Any, low: float, high: float) -> float:
     score = parse_score(value)
     if not low <= score <= high:
         raise ValueError(f"a score outside {low:g} … {high:g}")
@@ -101,20 +114,17 @@ def _unit_score(value: Any, settings: TrainSettings) -> float:
 
 
 def parse_score(value: Any) -> float:
-    """A gold score as a number; raises ValueError with the reason otherwise."""
-    try:
-        score = float(value)
-    except (TypeError, ValueError):
-        raise ValueError("a score that is not a number") from None
-    if not math.isfinite(score):
+    """A gold score; raises ValueError with the reason where it is no finite number."""
+    score = number(value)
+    if score is None:
         raise ValueError("a score that is not a number")
     return score
 
 
-def is_number(text: str) -> bool:
-    """Whether `text` is that of a finite number."""
+def number(value: Any) -> float | None:
+    """`value` as a finite number, None where it is none."""
     try:
-        parse_score(text)
-    except ValueError:
-        return False
-    return True
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None

@@ -41,6 +41,61 @@ def triplet_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: flo
     return hinges.sum()
 
 
+class Teacher(nn.Module):
+    """Sentences to vectors, or, where there is a head, pairs of sentences to logits."""
+
+    def __init__(self, encoder: SentenceEncoder, head: nn.Linear | None, dropout: float, parts: Sequence[str]) -> None:
+        super().__init__()
+        self.encoder, self.head, self.parts = encoder, head, parts
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(sentences, tokens) to vectors (sentences, dim), or logits (sentences / 2, classes): first halves, second."""
+        vectors: Tensor = self.dropout(self.encoder(input_ids, attention_mask))  # (sentences, dim)
+        return vectors if self.head is None else self.logits(*vectors.chunk(2))
+
+    def logits(self, u: Tensor, v: Tensor) -> Tensor:
+        """W (u, v, …) in float32, (pairs, classes)."""
+        assert self.head is not None
+        with torch.autocast(u.device.type, enabled=False):
+            logits: Tensor = self.head(concatenate(u, v, self.parts))
+        return logits
+
+
+HEAD_WEIGHTS, HEAD_DESCRIPTION = "head.safetensors", "head.json"
+
+
+def start_head(settings: TrainSettings, encoder: SentenceEncoder, classes: Sequence[str]) -> nn.Linear:
+    """A new linear map for the classes of the data, or the one of an earlier training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        head = nn.Linear(len(settings.concatenation) * encoder.dim, len(classes))
+    if settings.head is None:
+        return head
+    folder, wanted = Path(settings.head), _description(classes, settings.concatenation)
+    found = read_model_file(folder / HEAD_DESCRIPTION, dict[str, list[str]])
+    if found is None or not (folder / HEAD_WEIGHTS).is_file():
+        raise RequestError(f"head: expected {HEAD_DESCRIPTION} and {HEAD_WEIGHTS} of an earlier training in {folder}")
+    if found != wanted:
+        raise RequestError(
+            f"head: the one in {folder} was trained for {found.get('classes')} on {found.get('concatenation')}, "
+            f"and this training has {classes} on {settings.concatenation}. Leave `head` out to begin a new one."
+        )
+    fill(head, read_weights(folder / HEAD_WEIGHTS), folder / HEAD_WEIGHTS)
+    return head
+
+
+def save_head(head: nn.Linear, classes: Sequence[str], parts: Sequence[str], folder: Path) -> None:
+    """Writes the linear map, what it maps from, and the names of its classes."""
+    folder.mkdir(exist_ok=True)
+    write_tensors(folder / HEAD_WEIGHTS, head.state_dict())
+    write_json(folder / HEAD_DESCRIPTION, _description(classes, parts))
+
+
+def _description(classes: Sequence[str], parts: Sequence[str]) -> dict[str, list[str]]:
+    return {"classes": list(classes), "concatenation": list(parts)}
+
+
 SHOWN = 3
 
 
@@ -58,8 +113,7 @@ def fill(module: nn.Module, weights: Mapping[str, Tensor], file: Path, names: Co
     Raises RequestError, naming the file, where one is missing, not expected, or of another shape.
     """
     own = {name: each.shape for name, each in module.state_dict().items() if names is None or name in names}
-    found = {name: each.shape for name, each in weights.items()}
-    wrong = sorted({name for name, _ in own.items() ^ found.items()})
+    wrong = sorted({name for name, _ in own.items() ^ {name: each.shape for name, each in weights.items()}.items()})
     if wrong:
         raise RequestError(
             f"model: expected the weights of this network in {file}, found {', '.join(wrong[:SHOWN])}"
@@ -67,70 +121,3 @@ def fill(module: nn.Module, weights: Mapping[str, Tensor], file: Path, names: Co
             "another model"
         )
     module.load_state_dict(dict(weights), strict=names is None, assign=names is None)
-
-
-WEIGHTS, DESCRIPTION = "head.safetensors", "head.json"
-
-
-class Teacher(nn.Module):
-    """Sentences to vectors, or, where there is a head, pairs of sentences to logits."""
-
-    def __init__(self, encoder: SentenceEncoder, head: nn.Linear | None, dropout: float, parts: Sequence[str]) -> None:
-        super().__init__()
-        self.encoder, self.head, self.parts = encoder, head, parts
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(sentences, tokens) to vectors (sentences, dim), or logits (sentences / 2, classes): first halves, second."""
-        vectors: Tensor = self.dropout(self.encoder(input_ids, attention_mask))  # (sentences, dim)
-        if self.head is None:
-            return vectors
-        return self.logits(*vectors.chunk(2))
-
-    def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        """W (u, v, …) in float32, (pairs, classes)."""
-        assert self.head is not None
-        with torch.autocast(u.device.type, enabled=False):
-            logits: Tensor = self.head(concatenate(u, v, self.parts))
-        return logits
-
-
-def start_head(settings: TrainSettings, encoder: SentenceEncoder, classes: list[str]) -> nn.Linear | None:
-    """A new linear map for the classes of the data, or the one of an earlier training; None without softmax."""
-    if settings.objective != "softmax":
-        return None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        head = nn.Linear(len(settings.concatenation) * encoder.dim, len(classes))
-    if settings.head is not None:
-        _load_head(head, classes, settings, Path(settings.head))
-    return head
-
-
-def save_head(head: nn.Linear, classes: list[str], settings: TrainSettings, folder: Path) -> None:
-    """Writes the linear map, what it maps from, and the names of its classes."""
-    folder.mkdir(exist_ok=True)
-    write_tensors(folder / WEIGHTS, head.state_dict())
-    write_json(folder / DESCRIPTION, _description(classes, settings))
-
-
-def _load_head(head: nn.Linear, classes: list[str], settings: TrainSettings, folder: Path) -> None:
-    known = read_model_file(folder / DESCRIPTION, dict[str, list[str]])
-    if known is None or not (folder / WEIGHTS).is_file():
-        raise RequestError(f"head: expected {DESCRIPTION} and {WEIGHTS} of an earlier training in {folder}")
-    if known != _description(classes, settings):
-        raise RequestError(
-            f"head: the one in {folder} was trained for {known.get('classes')} on {known.get('concatenation')}, "
-            f"and this training has {classes} on {settings.concatenation}. Leave `head` out to begin a new one."
-        )
-    weights = read_weights(folder / WEIGHTS)
-    inputs = weights["weight"].shape[-1] if "weight" in weights else None
-    if inputs not in (None, head.in_features):
-        raise RequestError(
-            f"head: the one in {folder} has {inputs} inputs, expected {head.in_features} of this encoder"
-        )
-    fill(head, weights, folder / WEIGHTS)
-
-
-def _description(classes: list[str], settings: TrainSettings) -> dict[str, list[str]]:
-    return {"classes": classes, "concatenation": list(settings.concatenation)}

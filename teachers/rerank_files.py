@@ -37,7 +37,7 @@ HIT_COLUMNS = {
 }
 
 
-class Candidate(NamedTuple):
+class PairCandidate(NamedTuple):
     """What may answer a query: its text, the line it has in its file, and what a search has found it by."""
 
     text: str
@@ -45,12 +45,12 @@ class Candidate(NamedTuple):
     similarity: float | None = None
 
 
-class Question(NamedTuple):
+class PairQuery(NamedTuple):
     """A query and its candidates; of a pair, its two sentences. line: of its file, None for one of no file."""
 
     text: str
     line: int | None
-    candidates: list[Candidate]
+    candidates: list[PairCandidate]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class PairSource:
     def ranks(self) -> bool:
         return self.kind != "pairs"
 
-    def questions(self, cache: Path | None = None) -> Iterator[Question]:
+    def questions(self, cache: Path | None = None) -> Iterator[PairQuery]:
         """Streams the queries with their candidates. Raises RequestError, with file and line, for what is none."""
         if self.kind == "answers":
             return _answers(self.table)
@@ -98,39 +98,41 @@ def _holds_answers(table: Table) -> bool:
         return False
 
 
-def _pair(record: Record) -> Question:
+def _pair(record: Record) -> PairQuery:
     first, second = (_text(value, record) for value in record.values)
-    return Question(first, record.line, [Candidate(second, record.line)])
+    return PairQuery(first, record.line, [PairCandidate(second, record.line)])
 
 
-def _answers(table: Table) -> Iterator[Question]:
+def _answers(table: Table) -> Iterator[PairQuery]:
     if table.file_format == "jsonl":
         lines = Table.model_validate({"path": table.path, "format": "lines"})
         return (_answer(record) for record in read(lines, [0]) if record.values[0].strip())
     return _joined(map(_hit, read(table, ANSWER)), by_line=True)
 
 
-def _answer(record: Record) -> Question:
+def _answer(record: Record) -> PairQuery:
     """An answer of a search as its JSONL has it; one without hits too."""
     try:
         found = json.loads(record.values[0])
         line = found.get("line")
         hits = [_candidate(hit, record) for hit in found["hits"]]
-        return Question(_text(found["query"], record), None if line is None else int(line), hits)
+        return PairQuery(_text(found["query"], record), None if line is None else int(line), hits)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise _no_answer(record, "a query and its hits, each with its line and text") from None
 
 
-def _candidate(hit: dict[str, Any], record: Record) -> Candidate:
+def _candidate(hit: dict[str, Any], record: Record) -> PairCandidate:
     similarity = hit.get("similarity")
-    return Candidate(_text(hit["text"], record), int(hit["line"]), None if similarity is None else float(similarity))
+    return PairCandidate(
+        _text(hit["text"], record), int(hit["line"]), None if similarity is None else float(similarity)
+    )
 
 
-def _hit(record: Record) -> Question:
+def _hit(record: Record) -> PairQuery:
     query_line, query, similarity, line, text = record.values
     try:
-        candidate = Candidate(text, int(line), float(similarity))
-        return Question(query, int(query_line) if query_line else None, [candidate])
+        candidate = PairCandidate(text, int(line), float(similarity))
+        return PairQuery(query, int(query_line) if query_line else None, [candidate])
     except ValueError:
         raise _no_answer(record, "whole numbers in query_line and line, and a number in similarity") from None
 
@@ -142,7 +144,7 @@ def _no_answer(record: Record, expected: str) -> RequestError:
     )
 
 
-def _joined(pairs: Iterator[Question], by_line: bool) -> Iterator[Question]:
+def _joined(pairs: Iterator[PairQuery], by_line: bool) -> Iterator[PairQuery]:
     """The candidates of one query after another.
 
     by_line: whether pairs have the line of their query, so that equal queries of different lines stay apart.
@@ -192,7 +194,7 @@ def check_ranking(source: PairSource, output: Path) -> None:
         )
 
 
-def line_of(question: Question, scores: Sequence[float], source: PairSource) -> str:
+def line_of(question: PairQuery, scores: Sequence[float], source: PairSource) -> str:
     """A pair and its score, or a query and its candidates from the best one on, as a line of a shard."""
     rounded = [round(score, DIGITS) for score in scores]
     if not source.ranks:

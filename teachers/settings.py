@@ -1,6 +1,6 @@
 """The settings of the teachers' stages; free of torch."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -9,6 +9,8 @@ from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.settings import RUN_ONLY, InputFile, MaxTokens, ModelSource, Positive, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
 
+Objective = Literal["softmax", "cosine", "triplet"]
+Precision = Literal["auto", "bf16", "fp32"]
 Part = Literal["u", "v", "|u-v|", "u*v"]
 
 CONCATENATIONS: tuple[tuple[Part, ...], ...] = (
@@ -48,14 +50,43 @@ def _lowest_first(scores: list[float]) -> list[float]:
 
 Concatenation = Annotated[list[Part], AfterValidator(_one_of_the_seven)]
 ScoreRange = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_lowest_first)]
+Poolings = Annotated[list[PoolingMode], Field(min_length=1)]
+MaxRejects = Annotated[float, Field(ge=0, le=1)]
 
 
-class TrainSettings(TrainingSettings):
+def common_values(settings: Settings, kind: type[Settings]) -> dict[str, Any]:
+    """The values of `settings` under the keys that settings of `kind` have too."""
+    return {key: getattr(settings, key) for key in type(settings).model_fields if key in kind.model_fields}
+
+
+class LabelledTraining(TrainingSettings):
+    """What all trainings on labelled sentences share.
+
+    train: tables with the columns of the objective in `COLUMNS`, or with others that they name.
+    dev: the same kind of tables; the score on them chooses the best weights.
+    """
+
+    train: Annotated[list[Table], Field(min_length=1)]
+    dev: list[Table] = []
+    batch_items: Positive | None = 16
+    max_rejects: MaxRejects = 0.01
+
+    @property
+    def has_dev(self) -> bool:
+        return bool(self.dev)
+
+    @model_validator(mode="after")
+    def _dev_data_where_it_is_used(self) -> Self:
+        if not self.has_dev:
+            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data")
+        return self
+
+
+class TrainSettings(LabelledTraining):
     """A teacher: what it starts from, what it learns from, and how. Defaults are those of the SBERT paper.
 
     base: a model to start from, or the size of a new one.
     objective: `softmax` over a linear map of the pair, `cosine` regression, or `triplet` distances.
-    train: tables with the columns in `COLUMNS`, or with others that they name.
     dev: the same kind of tables, scored by the objective's own measure: accuracy, Spearman, accuracy of triplets.
     dev_sts: STS sets by name, scored by Spearman of cosine; where given, their mean chooses the best weights.
     pooling: the base's own when absent, else mean.
@@ -66,16 +97,12 @@ class TrainSettings(TrainingSettings):
     score_range: the lowest and highest gold score, which become cosine 0 and 1.
     head: the softmax head of an earlier training, `@stage/head`.
     max_tokens: the longest input, special tokens included; the base's own when absent.
-    max_rejects: the share of records that may be unusable.
     """
 
     base: Base
-    objective: Literal["softmax", "cosine", "triplet"]
-    train: Annotated[list[Table], Field(min_length=1)]
-    dev: list[Table] = []
+    objective: Objective
     dev_sts: dict[str, StsTable] = {}
-    batch_items: Positive | None = 16
-    pooling: Annotated[list[PoolingMode], Field(min_length=1)] | None = None
+    pooling: Poolings | None = None
     concatenation: Concatenation = ["u", "v", "|u-v|"]
     linear: bool = False
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -83,30 +110,31 @@ class TrainSettings(TrainingSettings):
     score_range: ScoreRange = [0.0, 5.0]
     head: InputFile | None = None
     max_tokens: MaxTokens | None = None
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+    @property
+    def has_dev(self) -> bool:
+        return bool(self.dev or self.dev_sts)
 
     @model_validator(mode="after")
-    def _nothing_idle(self) -> Self:
+    def _keys_of_the_objective(self) -> Self:
         for objective, keys in OWN_KEYS.items():
             if self.objective != objective:
                 because = f"only the {objective} objective uses it, and the objective is {self.objective}"
                 refuse_idle(self, *keys, because=because)
-        if not (self.dev or self.dev_sts):
-            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data, neither `dev` nor `dev_sts`")
         return self
 
 
-class EvaluateSettings(Settings):
+class StsSettings(Settings):
     """An encoder scored on STS sets without training: Spearman of cosine."""
 
     model: ModelSource
     sts: Annotated[dict[str, StsTable], Field(min_length=1)]
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+    precision: Precision = "auto"
+    max_rejects: MaxRejects = 0.01
 
 
-class PairSettings(TrainingSettings):
-    """A network that says how alike two sentences are, from 0 to 1.
+class PairSettings(LabelledTraining):
+    """A network that scores how alike two sentences are, from 0 to 1.
 
     base: the BERT it starts from; a sentence encoder's is taken out of it.
     train, dev: tables of sentence1, sentence2 and score, or with other columns that they name; dev chooses the best
@@ -116,18 +144,8 @@ class PairSettings(TrainingSettings):
     """
 
     base: ModelSource
-    train: Annotated[list[Table], Field(min_length=1)]
-    dev: list[Table] = []
     test: dict[str, StsTable] = {}
     score_range: ScoreRange = [0.0, 5.0]
-    batch_items: Positive | None = 16
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
-
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> Self:
-        if not self.dev:
-            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data in `dev`")
-        return self
 
 
 def _not_gated(gated: bool) -> bool:
@@ -154,7 +172,7 @@ class CrossEncoderSettings(PairSettings):
 
 
 class PolyEncoderSettings(PairSettings):
-    """A poly-encoder, whose base may be any encoder of one pooling without a projection.
+    """For comparison with the papers: a poly-encoder, whose base may be any encoder of one pooling, not projected.
 
     codes: how many learned ones attend to the first sentence.
     """
@@ -162,8 +180,10 @@ class PolyEncoderSettings(PairSettings):
     codes: Annotated[int, Field(ge=1, le=65_536)] = 64
 
 
-class BiLstmSettings(TrainingSettings):
-    """InferSent's encoder, which learns labelled pairs; defaults are near those of its paper, but for the optimiser.
+class BiLstmSettings(LabelledTraining):
+    """For comparison with the papers: InferSent's encoder, which learns labelled pairs.
+
+    Defaults are near those of its paper, but for the optimiser.
 
     glove: a text file of word vectors; those of the words in train and dev are kept with the model.
     train, dev: tables of premise, hypothesis and label, or with other columns that they name.
@@ -172,19 +192,10 @@ class BiLstmSettings(TrainingSettings):
     """
 
     glove: InputFile
-    train: Annotated[list[Table], Field(min_length=1)]
-    dev: list[Table] = []
     hidden: Annotated[int, Field(ge=1, le=65_536)] = 2_048
     concatenation: Concatenation = ["u", "v", "|u-v|", "u*v"]
     batch_items: Positive | None = 64
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
-
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> Self:
-        if not self.dev:
-            refuse_idle(self, "evaluate_every", "patience", because="there is no dev data in `dev`")
-        return self
 
 
 class RerankSettings(Settings):
@@ -202,5 +213,5 @@ class RerankSettings(Settings):
     pairs: Table
     top: Positive | None = None
     output: Literal["jsonl", "csv", "parquet", "txt"] = "jsonl"
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

@@ -16,18 +16,13 @@ from teachers.baselines.poly_encoder import WEIGHTS
 from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
 from teachers.cross_encoder import holds_cross_encoder
 from teachers.evaluation.settings import EncoderSource
-from teachers.evaluation.sts import Encode, Fit, at_once
+from teachers.evaluation.sts import Encode, Fit
 
 TERMS = 5_000  # the most frequent ones: enough for these sets, and small enough to hold them dense
 
 
-def encode_of(source: EncoderSource, cache: Path | None = None) -> Encode:
-    """The function from sentences to vectors, float32 (sentences, dim), that `source` names; all of them finite."""
-    return at_once(fit_of(source, cache))
-
-
 def fit_of(source: EncoderSource, cache: Path | None = None) -> Fit:
-    """As `encode_of`, for sentences that are encoded block by block."""
+    """What gives the vectors that `source` names, float32 (sentences, dim), all of them finite."""
     if source.glove is not None:
         path = Path(source.glove)
         return lambda sentences: finite(vectors_for(path, sentences).encode)
@@ -44,7 +39,7 @@ def fit_of(source: EncoderSource, cache: Path | None = None) -> Fit:
 def encoder_at(
     model: str | Path, precision: str, cache: Path | None = None, pooling: Sequence[str] | None = None
 ) -> Encode:
-    """The sentence encoder of a folder or hub id, under another pooling where one is given.
+    """The sentence encoder of a folder or hub id; with another `pooling`, without what came after its own.
 
     Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
     """
@@ -56,19 +51,14 @@ def encoder_at(
         )
     encoder = SentenceEncoder.load(folder)
     if pooling is not None:
-        encoder = with_pooling(encoder, pooling)
+        encoder = SentenceEncoder(
+            encoder.backbone,
+            encoder.tokenizer,
+            pooling=Pooling(pooling),
+            max_tokens=encoder.max_tokens,
+            prompts=encoder.prompts,
+        )
     return finite(partial(encoder.encode, precision=precision))
-
-
-def with_pooling(encoder: SentenceEncoder, pooling: Sequence[str]) -> SentenceEncoder:
-    """The network of `encoder` under another pooling, without what came after its own."""
-    return SentenceEncoder(
-        encoder.backbone,
-        encoder.tokenizer,
-        pooling=Pooling(pooling),
-        max_tokens=encoder.max_tokens,
-        prompts=encoder.prompts,
-    )
 
 
 def finite(encode: Encode) -> Encode:
@@ -76,11 +66,11 @@ def finite(encode: Encode) -> Encode:
 
     def checked(sentences: Sequence[str]) -> NDArray[np.float32]:
         vectors = encode(sentences)
-        spoilt = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(spoilt):
+        invalid = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(invalid):
             raise WorkError(
-                f"expected finite vectors, found {len(spoilt):,} of {len(vectors):,} with NaN or infinity, the first "
-                f"for sentence {spoilt[0]:,} counted from 0. Check the model's weights, or ask for precision fp32."
+                f"expected finite vectors, found {len(invalid):,} of {len(vectors):,} with NaN or infinity, the first "
+                f"for sentence {invalid[0]:,} counted from 0. Check the model's weights, or use precision fp32."
             )
         return vectors
 
@@ -92,9 +82,4 @@ def tfidf(sentences: Sequence[str]) -> Encode:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(max_features=TERMS, token_pattern=r"(?u)\b\w+\b", dtype=np.float32).fit(sentences)
-
-    def encode(block: Sequence[str]) -> NDArray[np.float32]:
-        vectors: NDArray[np.float32] = vectorizer.transform(block).toarray()
-        return vectors
-
-    return encode
+    return lambda block: np.asarray(vectorizer.transform(block).toarray())

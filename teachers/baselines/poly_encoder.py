@@ -5,41 +5,22 @@ attends to the m results, and their weighted sum is compared with it.
 """
 
 import math
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_tensors
-from teachers.cross_encoder import Pairs, PairScorer
+from teachers.cross_encoder import Pairs, PairScorer, PairTokens
 from teachers.objectives import fill, read_weights
 
 WEIGHTS = "poly.safetensors"
-OWN = ("codes", "scale", "shift")  # parameters that the encoder's folder does not hold
-
-
-@dataclass(frozen=True)
-class SeparateTokens:
-    """The ids of the first sentences of pairs, then those of the second ones; tokens of each pair, (pairs,)."""
-
-    ids: list[list[int]]
-    lengths: NDArray[np.int64]
-    rows_per_pair: ClassVar[int] = 2
-
-    def padded(self, rows: NDArray[np.integer], pad_id: int, width: int | None = None) -> dict[str, Tensor]:
-        """First sentences, then second ones, padded together: both (2 · rows, width)."""
-        chosen = [self.ids[place] for place in [*rows.tolist(), *(rows + len(self.lengths)).tolist()]]
-        lengths = torch.tensor([len(each) for each in chosen])
-        mask = torch.arange(width or int(lengths.max())) < lengths[:, None]  # (2 · rows, width)
-        ids = torch.full(mask.shape, pad_id)
-        ids[mask] = torch.tensor([token for each in chosen for token in each])
-        return {"input_ids": ids, "attention_mask": mask.long()}
+OWN = ("codes", "scale", "shift")  # parameters that are not in the encoder's files
 
 
 def attend(queries: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -86,11 +67,10 @@ class PolyEncoder(PairScorer):
     def backbone(self) -> nn.Module:
         return self.encoder.backbone
 
-    def tokenize(self, pairs: Pairs) -> SeparateTokens:
-        """The tokens of both sentences of `pairs`, each alone."""
+    def tokenize(self, pairs: Pairs) -> PairTokens:
         ids = self.encoder.tokenize([pair[place] for place in (0, 1) for pair in pairs])
-        lengths = np.array([len(each) for each in ids], np.int64).reshape(2, -1)
-        return SeparateTokens(ids, 2 * lengths.max(axis=0))
+        sizes = np.array([len(each) for each in ids], np.int64).reshape(2, -1)
+        return PairTokens(np.fromiter(chain.from_iterable(ids), np.int32), sizes)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(2 · pairs, tokens), first sentences first, to logits (pairs,), float32."""

@@ -6,20 +6,18 @@ dev data alone; any other word is unknown to it, where the paper looks it up in 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from bertrelay.data.readers import open_input, refuse_damaged
-from bertrelay.data.records import Rejects
-from bertrelay.data.tokens import tokenizer_of, tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json, write_tensors
@@ -28,11 +26,10 @@ from bertrelay.model_files import Description, Size, read_model_file
 from bertrelay.pooling import Pooling
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
-from bertrelay.training.loop import train
-from teachers.data import is_number, read_examples
-from teachers.objectives import Teacher, fill, read_weights, start_head
-from teachers.settings import BiLstmSettings, TrainSettings
-from teachers.train import TeacherTask, classes_of, read_dev, training_keys
+from teachers.data import number
+from teachers.objectives import fill, read_weights
+from teachers.settings import BiLstmSettings, TrainSettings, common_values
+from teachers.train import TeacherData, learn
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 HEADER_FIELDS = 2
@@ -46,30 +43,29 @@ class WordVectors:
     matrix: NDArray[np.float32]
 
     @classmethod
-    def load(cls, path: Path, only: Iterable[str] | None = None) -> Self:
+    def load(cls, path: Path, only: Collection[str] | None = None) -> Self:
         """Reads a text file, `.gz` too: in each line a word and its values; word2vec's first line is passed over.
 
         only: the words that are wanted, so that a file of gigabytes is read in little memory; all without it.
         Raises RequestError, with the line, for one that has other than the first one's number of values, or among
         those that are wanted other than finite ones.
         """
-        wanted = None if only is None else set(only)
         rows: dict[str, int] = {}
         vectors: list[NDArray[np.float32]] = []
         dim = 0
         with refuse_damaged(str(path)), open_input(str(path)) as lines:
-            for number, line in enumerate(lines, 1):
+            for line_number, line in enumerate(lines, 1):
                 fields = line.decode("utf-8", "replace").rstrip().split(" ")
-                if number == 1 and len(fields) == HEADER_FIELDS:
+                if line_number == 1 and len(fields) == HEADER_FIELDS:
                     continue
                 dim = dim or len(fields) - 1
-                word = " ".join(fields[:-dim]) if dim else ""  # a few of GloVe's words have spaces in them
-                if not word or (len(fields) > dim + 1 and is_number(fields[-dim - 1])):
-                    found = "more" if word else "fewer"
-                    raise RequestError(f"{path}, line {number:,}: expected a word and {dim} values, found {found}")
-                if word not in rows and (wanted is None or word in wanted):
+                word, values = " ".join(fields[:-dim]), fields[-dim:]  # a few of GloVe's words have spaces in them
+                if not dim or not word or (len(fields) > dim + 1 and number(fields[-dim - 1]) is not None):
+                    found = "more" if dim and word else "fewer"
+                    raise RequestError(f"{path}, line {line_number:,}: expected a word and {dim} values, found {found}")
+                if word not in rows and (only is None or word in only):
                     rows[word] = len(rows)
-                    vectors.append(_figures(fields[-dim:], path, number))
+                    vectors.append(_finite_values(values, path, line_number))
         if not dim:
             raise RequestError(f"{path}: expected word vectors, found none")
         return cls(rows, np.stack(vectors) if vectors else np.zeros((0, dim), np.float32))
@@ -78,27 +74,30 @@ class WordVectors:
         """The mean of the vectors of the words that are known, (sentences, dim); zeros where none is."""
         vectors = np.zeros((len(sentences), self.matrix.shape[1]), np.float32)
         for place, sentence in enumerate(sentences):
-            known = [row for word in words_of(sentence) if (row := self._row(word)) is not None]
+            known = [row for row in rows_of(sentence, self.rows) if row is not None]
             if known:
                 vectors[place] = self.matrix[known].mean(axis=0)
         return vectors
 
-    def _row(self, word: str) -> int | None:
-        """The word as it is written, else in lower case."""
-        return self.rows.get(word, self.rows.get(word.lower()))
+
+def rows_of(sentence: str, rows: Mapping[str, int]) -> list[int | None]:
+    """The row of each word as it is written, else in lower case; None for an unknown one."""
+    return [rows.get(word, rows.get(word.lower())) for word in WORD.findall(sentence)]
 
 
-def words_of(sentence: str) -> list[str]:
-    """Words, with the apostrophes inside them, and signs each for itself."""
-    return WORD.findall(sentence)
+def vectors_for(path: Path, sentences: Sequence[str]) -> WordVectors:
+    """The word vectors of `path`, of which only those of the words of `sentences` are kept.
+
+    Raises RequestError when none of them is known.
+    """
+    words = {word for sentence in sentences for word in WORD.findall(sentence)}
+    vectors = WordVectors.load(path, words | {word.lower() for word in words})
+    if not vectors.rows:
+        raise RequestError(f"{path}: knows no word of these sentences. Check that it is a file of word vectors.")
+    return vectors
 
 
-def forms_of(sentences: Sequence[str]) -> set[str]:
-    """The words of `sentences` as they are written, and in lower case."""
-    return {form for sentence in sentences for word in words_of(sentence) for form in (word, word.lower())}
-
-
-def _figures(texts: Sequence[str], path: Path, line: int) -> NDArray[np.float32]:
+def _finite_values(texts: Sequence[str], path: Path, line: int) -> NDArray[np.float32]:
     try:
         values = np.array(texts, dtype=np.float32)
     except ValueError:
@@ -108,24 +107,13 @@ def _figures(texts: Sequence[str], path: Path, line: int) -> NDArray[np.float32]
     return values
 
 
-def vectors_for(path: Path, sentences: Sequence[str]) -> WordVectors:
-    """The word vectors of `path`, of which only those of the words of `sentences` are kept.
-
-    Raises RequestError when none of them is known.
-    """
-    vectors = WordVectors.load(path, forms_of(sentences))
-    if not vectors.rows:
-        raise RequestError(f"{path}: knows no word of these sentences. Check that it is a file of word vectors.")
-    return vectors
-
-
 DESCRIPTION, WEIGHTS = "bilstm.json", "bilstm.safetensors"
 UNKNOWN = 0
 MAX_WORDS = 128
 BATCH = 64
 
 
-class _Description(Description):
+class BiLstmDescription(Description):
     words: list[str]
     word_dim: Size
     hidden: Size
@@ -146,6 +134,7 @@ class BiLstmEncoder(nn.Module):
         self.lstm = nn.LSTM(word_dim, hidden, batch_first=True, bidirectional=True)
         self.pooling = Pooling(["max"])
         self.pad_id, self.prompts = UNKNOWN, Prompts()
+        self.dim = 2 * hidden
 
     @classmethod
     def of(cls, vectors: WordVectors, hidden: int, seed: int) -> "BiLstmEncoder":
@@ -153,25 +142,17 @@ class BiLstmEncoder(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder = cls(list(vectors.rows), vectors.matrix.shape[1], hidden)
-        zeros = np.zeros((1, vectors.matrix.shape[1]), np.float32)
-        encoder.embeddings.weight.data = torch.from_numpy(np.concatenate([zeros, vectors.matrix]))
+        encoder.embeddings.weight.data = torch.from_numpy(np.pad(vectors.matrix, ((1, 0), (0, 0))))
         return encoder
-
-    @property
-    def dim(self) -> int:
-        return 2 * self.lstm.hidden_size
 
     @property
     def device(self) -> torch.device:
         return self.embeddings.weight.device
 
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
-        """The rows of each sentence's words, as they are written or in lower case; at least one."""
-        return [
-            [self._rows.get(word, self._rows.get(word.lower(), UNKNOWN)) for word in words_of(sentence)[:MAX_WORDS]]
-            or [UNKNOWN]
-            for sentence in sentences
-        ]
+        """The rows of each sentence's words; at least one."""
+        rows = [rows_of(sentence, self._rows)[:MAX_WORDS] or [UNKNOWN] for sentence in sentences]
+        return [[row or UNKNOWN for row in each] for each in rows]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(batch, words) ids and mask to (batch, 2 · hidden), float32."""
@@ -183,16 +164,15 @@ class BiLstmEncoder(nn.Module):
 
     def encode(self, sentences: Sequence[str], *, precision: str = "fp32") -> NDArray[np.float32]:  # noqa: ARG002
         """Vectors of `sentences`, float32 (sentences, dim); always computed in fp32."""
-        rows = self.tokenize(sentences)
+        rows = [torch.tensor(each) for each in self.tokenize(sentences)]
         vectors = np.empty((len(rows), self.dim), np.float32)
         order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
         with torch.inference_mode():
             for start in range(0, len(order), BATCH):
                 places = order[start : start + BATCH]
-                ids = nn.utils.rnn.pad_sequence([torch.tensor(rows[place]) for place in places], batch_first=True)
-                lengths = torch.tensor([len(rows[place]) for place in places])
-                mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-                vectors[places] = self(ids.to(self.device), mask.to(self.device)).cpu().numpy()
+                ids = pad_sequence([rows[place] for place in places], batch_first=True, padding_value=-1)
+                inputs = ids.clamp(min=UNKNOWN).to(self.device), (ids >= 0).long().to(self.device)
+                vectors[places] = self(*inputs).cpu().numpy()
         return vectors
 
     def save(self, folder: str | Path) -> None:
@@ -205,53 +185,27 @@ class BiLstmEncoder(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> "BiLstmEncoder":
-        """The encoder of a folder that was saved here. Raises RequestError for a folder that holds none."""
+        """The encoder of a folder that was saved here. Raises RequestError for a folder without one."""
         folder = Path(folder)
-        description = read_model_file(folder / DESCRIPTION, _Description)
-        if description is None or not (folder / WEIGHTS).is_file():
+        found = read_model_file(folder / DESCRIPTION, BiLstmDescription)
+        if found is None or not (folder / WEIGHTS).is_file():
             raise RequestError(
                 f"bilstm: expected {DESCRIPTION} and {WEIGHTS} in {folder}; train it with teachers.bilstm"
             )
         with torch.device("meta"):  # sizes take memory only when the weights have them
-            encoder = cls(description.words, description.word_dim, description.hidden)
+            encoder = cls(found.words, found.word_dim, found.hidden)
         fill(encoder, read_weights(folder / WEIGHTS), folder / WEIGHTS)
         encoder.embeddings.requires_grad_(False)
         return encoder.eval()
 
 
 def run(settings: BiLstmSettings, context: StageContext) -> Metrics:
-    """Trains the encoder and writes `model/`."""
-    teaching = _teaching(settings)
-    with Rejects(
-        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
-    ) as rejects:
-        examples = read_examples(settings.train, teaching, context, rejects)
-        dev = read_dev(teaching, context, rejects)
-    classes, sentences = classes_of(examples, dev), examples.sentences
-    known = sentences + (dev.examples.sentences if dev.examples else [])
-    vectors = WordVectors.load(Path(settings.glove), forms_of(known))
-    if not vectors.rows:
-        raise RequestError(f"glove: {settings.glove} knows no word of the training data; check the file")
-    encoder: Any = BiLstmEncoder.of(vectors, settings.hidden, settings.seed)
-    tokens = tokens_of(lambda a, b: sentences[a:b], len(sentences), tokenizer_of(encoder), context.work / "tokens")
-    head = start_head(teaching, encoder, classes)
-    model = Teacher(cast(SentenceEncoder, encoder), head, 0.0, teaching.concatenation)
-    metrics = train(
-        TeacherTask(model, teaching, examples, classes, tokens, dev), teaching, context.output, context.work
-    )
+    """Trains the encoder by the softmax objective of the teachers, whose base is not used, and writes `model/`."""
+    teaching = TrainSettings(base=ModelSource("/"), objective="softmax", **common_values(settings, TrainSettings))
+    data = TeacherData.read(teaching, context)
+    vectors = vectors_for(Path(settings.glove), [*data.train.sentences, *(data.dev.sentences if data.dev else [])])
+    encoder = BiLstmEncoder.of(vectors, settings.hidden, settings.seed)
+    _, metrics = learn(cast(SentenceEncoder, encoder), data, teaching, context)
     if context.process_group.is_main:
         encoder.save(context.output / "model")
-    return {**metrics, "train_items": len(examples.indices)}
-
-
-def _teaching(settings: BiLstmSettings) -> TrainSettings:
-    """The softmax objective of the teachers, whose base is not used."""
-    return TrainSettings(
-        base=ModelSource("/"),
-        objective="softmax",
-        train=settings.train,
-        dev=settings.dev,
-        concatenation=settings.concatenation,
-        max_rejects=settings.max_rejects,
-        **training_keys(settings),
-    )
+    return metrics

@@ -1,11 +1,10 @@
-"""The stage `teachers.ablation`: the two tables of section 6 of Reimers & Gurevych (2019), a training for each cell.
+"""For comparison with the papers: both tables of section 6 of Reimers & Gurevych (2019), a training for each cell.
 
 The paper's scores are means over ten seeds, which is what `seeds` in a recipe makes of these.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import StsTable, Table
@@ -15,27 +14,22 @@ from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
 from teachers import train
 from teachers.baselines.encoders import encoder_at
-from teachers.evaluation.facets import cosines_of
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import AblationSettings
 from teachers.evaluation.sts import read_sts
 from teachers.evaluation.sts_sets import SCALES
-from teachers.settings import TrainSettings
-from teachers.train import trained, training_keys
+from teachers.settings import TrainSettings, common_values
+from teachers.train import trained
 
-SICK = "SICK_train.txt"
-SICK_LABELS = ["sentence_A", "sentence_B", "entailment_judgment"]
-
-Cell = tuple[str, str, str]
-"""Table, row and column."""
+WORDS = {"|u-v|": "difference", "u*v": "product"}  # in names of folders
 
 
 def run(settings: AblationSettings, context: StageContext) -> Metrics:
     """`ablation/pooling/<pooling>/NLI` and `…/STSb`, `ablation/concatenation/<parts>/NLI`: Spearman on STSb."""
     files = OfficialFiles(Path(settings.data))
     trainings = list(_trainings(files, settings))
+    table = _stsb(files, settings.part)
     with Rejects(None, settings.max_rejects) as rejects:
-        table = _stsb(files, settings.part)
         pairs = read_sts(table, context, rejects)
     lowest, highest = SCALES["STSb"]
     if pairs.scores.min() < lowest or pairs.scores.max() > highest:
@@ -44,34 +38,28 @@ def run(settings: AblationSettings, context: StageContext) -> Metrics:
         )
     metrics: Metrics = {}
     for cell, training in trainings:  # a training of both tables is done once
-        model, _ = trained(_name(training), train.run, training, context)
+        parts = [WORDS.get(part, part) for part in training.concatenation]
+        name = "-".join([training.objective, *(training.pooling or []), *parts])
+        model = trained(name, train.run, training, context)
         if context.process_group.is_main:
-            cosines = cosines_of(pairs, encoder_at(model, settings.precision))
-            metrics |= with_interval("/".join(["ablation", *cell]), spearman, cosines, pairs.scores)
+            cosines = pairs.similarities(encoder_at(model, settings.precision))["cosine"]
+            metrics |= with_interval(f"ablation/{cell}", spearman, cosines, pairs.scores)
     return metrics
 
 
-def _trainings(files: OfficialFiles, settings: AblationSettings) -> Iterator[tuple[Cell, TrainSettings]]:
-    """Each cell of the tables with its training."""
-    nli = settings.nli or [_sick(files)]
+def _trainings(files: OfficialFiles, settings: AblationSettings) -> Iterator[tuple[str, TrainSettings]]:
+    """Each cell of the tables, as table/row/column, with its training."""
+    columns: list[str | int] = ["sentence_A", "sentence_B", "entailment_judgment"]
+    nli = settings.nli or [Table(path=_found(files, "SICK_train.txt"), format="tsv", columns=columns)]
     sts: list[Table] = [_stsb(files, "train")]
-    shared: dict[str, Any] = {
-        "base": settings.base,
-        "max_tokens": settings.max_tokens,
-        "max_rejects": settings.max_rejects,
-    }
-    shared |= training_keys(settings)
+    shared = common_values(settings, TrainSettings)
     for pooling in settings.poolings:
         softmax = TrainSettings(objective="softmax", train=nli, pooling=[pooling], **shared)
-        yield ("pooling", pooling, "NLI"), softmax
-        yield ("pooling", pooling, "STSb"), TrainSettings(objective="cosine", train=sts, pooling=[pooling], **shared)
+        yield f"pooling/{pooling}/NLI", softmax
+        yield f"pooling/{pooling}/STSb", TrainSettings(objective="cosine", train=sts, pooling=[pooling], **shared)
     for parts in settings.concatenations:
         softmax = TrainSettings(objective="softmax", train=nli, pooling=["mean"], concatenation=parts, **shared)
-        yield ("concatenation", ", ".join(parts), "NLI"), softmax
-
-
-def _sick(files: OfficialFiles) -> Table:
-    return Table(path=_found(files, SICK), format="tsv", columns=list(SICK_LABELS))
+        yield f"concatenation/{', '.join(parts)}/NLI", softmax
 
 
 def _stsb(files: OfficialFiles, part: str) -> StsTable:
@@ -87,11 +75,3 @@ def _found(files: OfficialFiles, *names: str) -> InputFile:
     if path is None:
         raise RequestError(f"data: expected {' or '.join(names)}, found none below {files.data}")
     return InputFile(path.resolve())
-
-
-def _name(training: TrainSettings) -> str:
-    """The name of a training's folder."""
-    words = {"|u-v|": "difference", "u*v": "product"}
-    return "-".join(
-        [training.objective, *(training.pooling or []), *(words.get(part, part) for part in training.concatenation)]
-    )

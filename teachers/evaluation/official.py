@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertrelay.data.readers import open_input, refuse_damaged
 from bertrelay.errors import RequestError
-from teachers.data import parse_score
+from teachers.data import number
 
 Scale = tuple[float, float]
 """The lowest and the highest gold score."""
@@ -27,8 +27,7 @@ class OfficialFiles:
 
     def named(self, *names: str) -> list[Path]:
         """The files of one of these names, or of one with `.gz` behind it."""
-        wanted = {*names, *(f"{name}.gz" for name in names)}
-        return [path for path in self._paths if path.name in wanted]
+        return [path for path in self._paths if path.name.removesuffix(".gz") in names]
 
     def find(self, *names: str, within: str = "") -> Path | None:
         """The file of one of these names, or of one with `.gz` behind it; None without any.
@@ -36,14 +35,21 @@ class OfficialFiles:
         within: a pattern that the folder's path, from `data` on, has somewhere, in any case.
         Raises RequestError when there are several.
         """
-        folder = re.compile(within, re.IGNORECASE)
-        found = distinct(path for path in self.named(*names) if folder.search(self._place(path)))
+        parent = Path(self.data.resolve().name)
+        folders = {path: str(parent / path.parent.relative_to(self.data)) for path in self.named(*names)}
+        found = distinct(path for path, folder in folders.items() if re.search(within, folder, re.IGNORECASE))
         refuse_several(found, " or ".join(names))
         return found[0] if found else None
 
-    def _place(self, path: Path) -> str:
-        """The folder of `path` relative to the parent of `data`."""
-        return str(Path(self.data.resolve().name) / path.parent.relative_to(self.data))
+    def all_or_none(self, what: str, *names: str, within: str = "") -> list[Path] | None:
+        """The files of all these names. Raises RequestError when only some of them are there."""
+        found = [self.find(name, within=within) for name in names]
+        missing = [name for name, path in zip(names, found, strict=True) if path is None]
+        if missing and len(missing) < len(names):
+            raise RequestError(
+                f"{what}: expected {' and '.join(names)}, found no {', '.join(missing)} below {self.data}"
+            )
+        return None if missing else [path for path in found if path]
 
 
 def _files_below(data: Path) -> Iterator[Path]:
@@ -83,33 +89,30 @@ def read_lines(path: Path) -> list[str]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = content.decode("latin-1")
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    lines = lines[:-1] if lines[-1] == "" else lines
-    if not lines:
+    if not text:
         raise RequestError(f"{path} is empty. Copy the file again.")
-    return lines
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
-def fields_of(path: Path, lines: list[str], separator: str, least: int, form: str) -> list[list[str]]:
+def read_fields(path: Path, separator: str, least: int, form: str) -> list[list[str]]:
     """Each line's fields; raises RequestError with file and line for one that has fewer than `least`.
 
     form: how a line should look, for the error.
     """
-    rows = [line.split(separator) for line in lines]
-    for number, row in enumerate(rows, 1):
+    rows = [line.split(separator) for line in read_lines(path)]
+    for line, row in enumerate(rows, 1):
         if len(row) < least:
-            raise RequestError(f"{path}, line {number:,}: expected {form}, found {len(row)} of {least} fields")
+            raise RequestError(f"{path}, line {line:,}: expected {form}, found {len(row)} of {least} fields")
     return rows
 
 
-def gold_score(text: str, path: Path, line: int, scale: Scale = (0, 5)) -> float:
+def gold_score(text: str, path: Path | str, line: int, scale: Scale = (0, 5)) -> float:
     """The number on `scale` that `text` is; raises RequestError with file and line, and without the text, otherwise."""
     lowest, highest = scale
     expected = f"{path}, line {line:,}: expected a gold score from {lowest:g} to {highest:g}"
-    try:
-        score = parse_score(text)
-    except ValueError:
-        raise RequestError(f"{expected}, found what is no number. Is it a header, or another column?") from None
+    score = number(text)
+    if score is None:
+        raise RequestError(f"{expected}, found what is no number. Is it a header, or another column?")
     if not lowest <= score <= highest:
         raise RequestError(f"{expected}, found one outside. Is it another column, or another file?")
     return score

@@ -1,4 +1,8 @@
-"""Wikipedia sections (Ein Dor et al. 2018): of three sentences of an article, the two of one section are nearer."""
+"""The stages `teachers.evaluate` and `teachers.protocols`: encoders scored on the sets of the SBERT paper.
+
+For comparison with the papers also Wikipedia sections (Ein Dor et al. 2018): of three sentences of an article, the two
+of one section are nearer.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,69 +12,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, read
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Metric, pairwise
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
-from teachers.baselines.encoders import encoder_at
-from teachers.data import BLANK
+from teachers.baselines.encoders import encoder_at, fit_of
+from teachers.data import BLANK, usable
 from teachers.evaluation import senteval
 from teachers.evaluation.facets import facet_metrics, read_topics
 from teachers.evaluation.official import OfficialFiles
 from teachers.evaluation.settings import SETS, TRIPLET, ProtocolSettings
 from teachers.evaluation.sts import Encode, Fit, at_once, read_sts, sts_metrics
 from teachers.evaluation.sts_sets import read_sets, set_metrics, without_year
-from teachers.settings import EvaluateSettings
+from teachers.settings import StsSettings
 
-FILE = "test.csv"
-WITHIN = r"wiki|sections"
+Triplets = Sequence[tuple[str, str, str]]
+"""Anchor, positive, negative."""
+Found = TypeVar("Found")
+Score = Callable[[Fit], Metrics]
+"""What a protocol whose files are read makes of an encoder."""
+
 BLOCK = 1_024  # triplets: the official files' two hundred thousand would take gigabytes of vectors
 MEASURES: dict[str, Metric] = {"accuracy": "euclidean", "accuracy_cosine": "cosine"}
 
-Triplets = list[tuple[str, str, str]]
-"""Anchor, positive, negative."""
 
-
-def read_sections(files: OfficialFiles, context: StageContext, rejects: Rejects) -> Triplets | None:
-    """The triplets of `test.csv`, in a folder that is named after them; None when it is not there."""
-    path = files.find(FILE, within=WITHIN)
-    if path is None:
-        return None
-    triplets: Triplets = []
-    for record in read(Table(path=InputFile(path.resolve())), TRIPLET, context.cache, rejects):
-        if all(sentence.strip() for sentence in record.values):
-            rejects.used()
-            triplets.append(record.values)
-        else:
-            rejects.add(record.file, record.line, BLANK)
-    return triplets
-
-
-def section_metrics(triplets: Sequence[tuple[str, str, str]], fit: Fit) -> Metrics:
-    """`sections/accuracy`: how often the positive is nearer than the negative, by Euclidean distance and by cosine."""
-    encode = fit([sentence for triplet in triplets for sentence in triplet])
-    blocks = [_nearer(triplets[start : start + BLOCK], encode) for start in range(0, len(triplets), BLOCK)]
-    metrics: Metrics = {}
-    for name, nearer in zip(MEASURES, np.concatenate(blocks, axis=1), strict=True):
-        metrics |= with_interval(f"sections/{name}", share, nearer)
-    return metrics
-
-
-def _nearer(triplets: Sequence[tuple[str, str, str]], encode: Encode) -> NDArray[np.bool_]:
-    """Whether the positive is nearer, by each of `MEASURES`, (measures, triplets)."""
-    sides = zip(*triplets, strict=True)
-    anchors, positives, negatives = np.split(encode([sentence for side in sides for sentence in side]), 3)
-    return np.stack(
-        [pairwise(anchors, positives, each) > pairwise(anchors, negatives, each) for each in MEASURES.values()]
-    )
-
-
-Read = TypeVar("Read")
-Score = Callable[[Fit], Metrics]
-"""What a protocol whose files are read makes of an encoder."""
+def run_sts(settings: StsSettings, context: StageContext) -> Metrics:
+    """Spearman of cosine on every set; only the main process computes it."""
+    if not context.process_group.is_main:
+        return {}
+    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
+        pairs = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
+    return sts_metrics(pairs, encoder_at(settings.model, settings.precision, context.cache))
 
 
 def run(settings: ProtocolSettings, context: StageContext) -> Metrics:
@@ -93,8 +68,6 @@ def read_protocols(settings: ProtocolSettings, context: StageContext, rejects: R
 
 def scored(settings: ProtocolSettings, scores: list[Score], cache: Path | None) -> Metrics:
     """The metrics of the encoder that `settings` name; `cache` is where a model of the hub is kept."""
-    from teachers.baselines.encoders import fit_of  # torch, which reading and checking files does without
-
     fit = fit_of(settings, cache)
     return {name: value for score in scores for name, value in score(fit).items()}
 
@@ -120,19 +93,19 @@ def _read(
 
 
 def _hint(files: OfficialFiles, missing: list[str]) -> str:
-    """What to do where a year is missing because the folder of its files does not say that they are its."""
+    """What to do where a year is missing because the folder of its files does not name it."""
     path = without_year(files, missing)
     hint = "is a file of an STS year, but no folder below DIR names one year: name its folder so, as STS13-en-test"
     return f". {path} {hint}" if path else ""
 
 
 def _there(
-    protocol: str, found: Mapping[str, Read | None], settings: ProtocolSettings, hint: str = ""
-) -> dict[str, Read]:
+    protocol: str, found: Mapping[str, Found | None], settings: ProtocolSettings, hint: str = ""
+) -> dict[str, Found]:
     """What was found; raises RequestError where that is nothing, or a named set is missing."""
-    there = {name: read for name, read in found.items() if read is not None}
+    there = {name: each for name, each in found.items() if each is not None}
     missing = [name for name in found if name not in there]
-    if missing and (not there or any(name in settings.sets for name in missing)):
+    if missing and (not there or not set(missing).isdisjoint(settings.sets)):
         raise RequestError(
             f"{protocol}: expected the official files of {', '.join(missing)}, found none below {settings.data}{hint}. "
             "`bertrelay samples DIR` writes made-up ones in DIR/sbert-paper"
@@ -143,10 +116,36 @@ def _there(
     return there
 
 
-def run_sts(settings: EvaluateSettings, context: StageContext) -> Metrics:
-    """Spearman of cosine on every set; the main process does it, as others have nothing to add."""
-    if not context.process_group.is_main:
-        return {}
-    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        pairs = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
-    return sts_metrics(pairs, encoder_at(settings.model, settings.precision, context.cache))
+def read_sections(files: OfficialFiles, context: StageContext, rejects: Rejects) -> Triplets | None:
+    """The triplets of `test.csv`, in a folder that is named after them; None when it is not there."""
+    path = files.find("test.csv", within=r"wiki|sections")
+    if path is None:
+        return None
+
+    def triplet(record: Record) -> tuple[str, str, str]:
+        anchor, positive, negative = record.values
+        if not all(sentence.strip() for sentence in record.values):
+            raise ValueError(BLANK)
+        return anchor, positive, negative
+
+    records = read(Table(path=InputFile(path.resolve())), TRIPLET, context.cache, rejects)
+    return list(usable(records, triplet, rejects))
+
+
+def section_metrics(triplets: Triplets, fit: Fit) -> Metrics:
+    """`sections/accuracy`: how often the positive is nearer than the negative, by Euclidean distance and by cosine."""
+    encode = fit([sentence for triplet in triplets for sentence in triplet])
+    blocks = [_nearer(triplets[start : start + BLOCK], encode) for start in range(0, len(triplets), BLOCK)]
+    metrics: Metrics = {}
+    for name, nearer in zip(MEASURES, np.concatenate(blocks, axis=1), strict=True):
+        metrics |= with_interval(f"sections/{name}", share, nearer)
+    return metrics
+
+
+def _nearer(triplets: Triplets, encode: Encode) -> NDArray[np.bool_]:
+    """Whether the positive is nearer, by each of `MEASURES`, (measures, triplets)."""
+    columns = zip(*triplets, strict=True)
+    anchors, positives, negatives = np.split(encode([sentence for column in columns for sentence in column]), 3)
+    return np.stack(
+        [pairwise(anchors, positives, each) > pairwise(anchors, negatives, each) for each in MEASURES.values()]
+    )

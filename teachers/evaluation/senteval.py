@@ -1,7 +1,8 @@
-"""SentEval (Conneau & Kiela 2018): logistic regression on frozen vectors, the accuracy on sentences it did not see.
+"""For comparison with the papers: SentEval (Conneau & Kiela 2018), logistic regression on frozen vectors.
 
-Ten-fold where a set has no test part, else its official split. The regularisation is the same everywhere and nothing
-is chosen on dev data, so the dev part of SST stays unused.
+Its score is the accuracy on sentences that it was not trained on: ten-fold where a set has no test part, else on its
+official split. The regularisation is the same everywhere and nothing is chosen on dev data, so the dev part of SST
+stays unused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,23 +16,22 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.statistics import Floats, share, with_interval
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
-from teachers.evaluation.official import OfficialFiles, fields_of, read_lines
+from teachers.evaluation.official import OfficialFiles, read_fields, read_lines
 from teachers.evaluation.settings import CLASSES, FOLDED, SETS, SPLIT
 from teachers.evaluation.sts import Encode
 
 WITHIN = {"SST": "binary"}  # SentEval has SST with five classes under the same names
-HEADER_LINES = {"MRPC": 1}
-PARAPHRASES = ("Quality", "#1 String", "#2 String")
-"""The columns of MRPC that are used: the class, and two sentences."""
+PARAPHRASES = ("#1 String", "#2 String", "Quality")
+"""The columns of MRPC that are used: two sentences and the class."""
 PARAPHRASE = "1"
 MOST_STEPS = 1_000
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Sentences, or pairs of them, and the class of each, (items,)."""
+    """Sentences, or first and second sentences of pairs, and the class of each, (items,)."""
 
-    sides: list[list[str]]
+    sentences: list[list[str]]
     labels: NDArray[np.str_]
 
 
@@ -48,96 +48,80 @@ def read_sets(files: OfficialFiles, names: Sequence[str], folds: int) -> dict[st
 
     Raises RequestError for a set in part, a line of another form, and a class with fewer sentences than folds.
     """
-    read = {name: _folded(files, name) if name in FOLDED else _split(files, name) for name in names}
-    for name, each in read.items():
-        if each is not None:
-            _check_classes(name, each, folds)
-    return read
+    found: dict[str, TransferSet | None] = {}
+    for name in names:
+        wanted = FOLDED[name].values() if name in FOLDED else SPLIT[name]
+        paths = files.all_or_none(name, *wanted, within=WITHIN.get(name, ""))
+        found[name] = None
+        if paths is not None:
+            parts = [_by_class(name, paths)] if name in FOLDED else [_part(name, path) for path in paths]
+            found[name] = TransferSet(*parts)
+            _check_classes(name, *parts, folds=folds)
+    return found
 
 
-def _folded(files: OfficialFiles, name: str) -> TransferSet | None:
-    paths = _all_or_none(files, name, list(FOLDED[name].values()))
-    if paths is None:
-        return None
-    by_class = {label: _sentences(path) for label, path in zip(FOLDED[name], paths, strict=True)}
-    labels = [label for label, sentences in by_class.items() for _ in sentences]
-    return TransferSet(Labelled([[each for sentences in by_class.values() for each in sentences]], np.array(labels)))
+def _by_class(name: str, paths: Sequence[Path]) -> Labelled:
+    """A file for each class, with a sentence in each line that is not blank."""
+    sentences, labels = [], []
+    for label, path in zip(FOLDED[name], paths, strict=True):
+        lines = read_lines(path)
+        found = [line for line in lines if line.strip()]
+        if len(found) < len(lines):
+            log(f"{path}: left out {len(lines) - len(found):,} blank lines of {len(lines):,}")
+        if not found:
+            raise RequestError(
+                f"{path}: expected a sentence in each line, found blank ones alone. Copy the file again."
+            )
+        sentences += found
+        labels += [label] * len(found)
+    return Labelled([sentences], np.array(labels))
 
 
-def _sentences(path: Path) -> list[str]:
-    """A sentence in each line that is not blank."""
-    lines = read_lines(path)
-    sentences = [line for line in lines if line.strip()]
-    if blank := len(lines) - len(sentences):
-        log(f"{path}: left out {blank:,} blank lines of {len(lines):,}")
-    if not sentences:
-        raise RequestError(f"{path}: expected a sentence in each line, found blank ones alone. Copy the file again.")
-    return sentences
-
-
-def _split(files: OfficialFiles, name: str) -> TransferSet | None:
-    paths = _all_or_none(files, name, list(SPLIT[name]))
-    if paths is None:
-        return None
-    read = {"SST": _sentiment, "TREC": _questions, "MRPC": _paraphrases}[name]
-    return TransferSet(*(_of_known_classes(read(path), name, path) for path in paths))
-
-
-def _of_known_classes(read: Labelled, name: str, path: Path) -> Labelled:
-    """What was read; raises RequestError for other classes, which another set of the same name may have."""
-    others = np.flatnonzero(~np.isin(read.labels, CLASSES[name]))
-    if len(others):
+def _part(name: str, path: Path) -> Labelled:
+    """One file with the class of each item. Raises RequestError for other classes, as another set of the name has."""
+    items: list[tuple[str, ...]]
+    first_line = 1
+    if name == "SST":
+        rows = read_fields(path, "\t", 2, "a sentence and its class with a tab between them")
+        items = [(sentence, label.strip()) for sentence, label, *_ in rows]
+    elif name == "TREC":  # `NUM:date When did …`: the class is the word before the colon
+        rows = read_fields(path, " ", 2, "a class and a question with a space between them")
+        items = [(" ".join(words), label.partition(":")[0]) for label, *words in rows]
+    else:
+        items, first_line = _paraphrases(path), 2
+    *sentences, labels = zip(*items, strict=True)
+    others = [place for place, label in enumerate(labels) if label not in CLASSES[name]]
+    if others:
         raise RequestError(
-            f"{path}, line {others[0] + 1 + HEADER_LINES.get(name, 0):,}: expected the classes of {name}, "
-            f"{', '.join(CLASSES[name])}, found others in {len(others):,} of its lines. "
-            "Is it another file of the same name?"
+            f"{path}, line {others[0] + first_line:,}: expected the classes of {name}, {', '.join(CLASSES[name])}, "
+            f"found others in {len(others):,} of its lines. Is it another file of the same name?"
         )
-    return read
+    return Labelled([list(side) for side in sentences], np.array(labels))
 
 
-def _all_or_none(files: OfficialFiles, name: str, wanted: list[str]) -> list[Path] | None:
-    found = {file: files.find(file, within=WITHIN.get(name, "")) for file in wanted}
-    missing = [file for file, path in found.items() if path is None]
-    if missing and len(missing) < len(found):
-        raise RequestError(f"{name}: expected {' and '.join(wanted)}, found no {missing[0]} below {files.data}")
-    return None if missing else [path for path in found.values() if path]
-
-
-def _sentiment(path: Path) -> Labelled:
-    rows = fields_of(path, read_lines(path), "\t", 2, "a sentence and its class with a tab between them")
-    return Labelled([[row[0] for row in rows]], np.array([row[1].strip() for row in rows]))
-
-
-def _questions(path: Path) -> Labelled:
-    """`NUM:date When did …`: the class is the word before the colon."""
-    rows = fields_of(path, read_lines(path), " ", 2, "a class and a question with a space between them")
-    return Labelled([[" ".join(row[1:]) for row in rows]], np.array([row[0].partition(":")[0] for row in rows]))
-
-
-def _paraphrases(path: Path) -> Labelled:
-    """After a header: whether it is one, two ids, two sentences, in the order that the header has."""
-    lines = read_lines(path)
-    head, *rows = fields_of(path, lines, "\t", 5, "a class, two ids and two sentences with tabs between them")
+def _paraphrases(path: Path) -> list[tuple[str, ...]]:
+    """Two sentences and the class of each row, from the columns that a header names, in whatever order."""
+    head, *rows = read_fields(path, "\t", 5, "a class, two ids and two sentences with tabs between them")
     if not set(PARAPHRASES) <= set(head):
         raise RequestError(
-            f"{path}, line 1: expected the header, {', '.join(PARAPHRASES)} among its columns, found another line"
+            f"{path}, line 1: expected the header, Quality, #1 String, #2 String among its columns, found another line"
         )
     if not rows:
         raise RequestError(f"{path}: expected pairs after the header, found none. Copy the file again.")
-    label, *sides = (head.index(name) for name in PARAPHRASES)
-    return Labelled([[row[side] for row in rows] for side in sides], np.array([row[label] for row in rows]))
+    columns = [head.index(name) for name in PARAPHRASES]
+    return [tuple(row[column] for column in columns) for row in rows]
 
 
-def _check_classes(name: str, read: TransferSet, folds: int) -> None:
-    classes, counts = np.unique(read.train.labels, return_counts=True)
+def _check_classes(name: str, train: Labelled, test: Labelled | None = None, *, folds: int) -> None:
+    classes, counts = np.unique(train.labels, return_counts=True)
     if len(classes) < 2:
         raise RequestError(f"{name}: expected two classes or more to learn, found {len(classes)}. Check the files.")
-    if read.test is None and counts.min() < folds:
+    if test is None and counts.min() < folds:
         raise RequestError(
             f"{name}: expected at least {folds} sentences of each class, so that each of {folds} folds has one, found "
             f"{counts.min()} in one of them. Check the files, or ask for fewer folds."
         )
-    untrained = sorted(set(read.test.labels) - set(classes)) if read.test else []
+    untrained = sorted(set(test.labels) - set(classes)) if test else []
     if untrained:
         raise RequestError(
             f"{name}: expected the classes of its test part in its training part too, found no {', '.join(untrained)} "
@@ -149,7 +133,7 @@ def transfer_metrics(sets: Mapping[str, TransferSet], encode: Encode, folds: int
     """`senteval/<set>/accuracy` with its interval, F1 of MRPC beside it, and the mean accuracy of all seven."""
     metrics: Metrics = {}
     for name, each in sets.items():
-        guesses, labels = guesses_of(each, encode, folds, seed)
+        guesses, labels = _guesses(each, encode, folds, seed)
         metrics |= with_interval(f"senteval/{name}/accuracy", share, guesses == labels)
         if name == "MRPC":
             metrics |= with_interval(f"senteval/{name}/f1", f1, guesses == PARAPHRASE, labels == PARAPHRASE)
@@ -159,42 +143,32 @@ def transfer_metrics(sets: Mapping[str, TransferSet], encode: Encode, folds: int
     return metrics
 
 
-def guesses_of(each: TransferSet, encode: Encode, folds: int, seed: int) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
+def _guesses(each: TransferSet, encode: Encode, folds: int, seed: int) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
     """What is guessed of every tested item, (items,), and what it is."""
-    trained, *tested = features_of([each.train, *([each.test] if each.test else [])], encode)
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    model, labels = LogisticRegression(max_iter=MOST_STEPS), each.train.labels
     if each.test is not None:
-        return _guess(trained, each.train.labels, tested[0]), each.test.labels
-    from sklearn.model_selection import StratifiedKFold
-
-    labels, guesses = each.train.labels, np.empty_like(each.train.labels)
-    for others, fold in StratifiedKFold(folds, shuffle=True, random_state=seed).split(trained, labels):
-        guesses[fold] = _guess(trained[others], labels[others], trained[fold])
-    return guesses, labels
+        train, test = _features([each.train, each.test], encode)
+        return model.fit(train, labels).predict(test), each.test.labels
+    split = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    return cross_val_predict(model, *_features([each.train], encode), labels, cv=split), labels
 
 
-def features_of(parts: Sequence[Labelled], encode: Encode) -> list[NDArray[np.float32]]:
+def _features(parts: Sequence[Labelled], encode: Encode) -> list[NDArray[np.float32]]:
     """Of each part the vectors of its sentences, (items, dim); of pairs |u − v| and u∗v side by side, (items, 2 · dim).
 
     All are encoded at once, as TF-IDF is another one for other sentences.
     """
-    sides = [side for part in parts for side in part.sides]
-    vectors = encode([sentence for side in sides for sentence in side])
-    split = iter(np.split(vectors, np.cumsum([len(side) for side in sides])[:-1]))
-    return [_of_sides([next(split) for _ in part.sides]) for part in parts]
-
-
-def _of_sides(vectors: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    if len(vectors) == 1:
-        return vectors[0]
-    u, v = vectors  # (items, dim)
-    return np.concatenate([np.abs(u - v), u * v], axis=1)
-
-
-def _guess(features: NDArray[np.float32], labels: NDArray[np.str_], tested: NDArray[np.float32]) -> NDArray[np.str_]:
-    from sklearn.linear_model import LogisticRegression
-
-    guesses: NDArray[np.str_] = LogisticRegression(max_iter=MOST_STEPS).fit(features, labels).predict(tested)
-    return guesses
+    sides = [side for part in parts for side in part.sentences]
+    vectors = np.split(
+        encode([sentence for side in sides for sentence in side]), np.cumsum([len(side) for side in sides])
+    )
+    if len(parts[0].sentences) == 1:
+        return vectors[: len(parts)]
+    pairs = zip(vectors[:-1:2], vectors[1::2], strict=True)  # (items, dim) each
+    return [np.concatenate([np.abs(u - v), u * v], axis=1) for u, v in pairs]
 
 
 def f1(guessed: Floats, right: Floats) -> float | None:

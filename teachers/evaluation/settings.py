@@ -1,4 +1,4 @@
-"""The protocols of the SBERT paper, their sets, and the official names of their parts; loads nothing."""
+"""The protocols of the SBERT paper, their sets, and the official names of their parts; free of torch."""
 
 from typing import Annotated, Literal, Self, get_args
 
@@ -8,7 +8,7 @@ from bertrelay.data.tables import Table
 from bertrelay.encoder_settings import Base, PoolingMode
 from bertrelay.settings import InputFile, MaxTokens, ModelSource, Positive, Seed, Settings, refuse_idle
 from bertrelay.training.settings import TrainingSettings
-from teachers.settings import CONCATENATIONS, Concatenation
+from teachers.settings import CONCATENATIONS, Concatenation, MaxRejects, Poolings, Precision
 
 Protocol = Literal["sts", "senteval", "facets", "sections"]
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
@@ -73,16 +73,15 @@ class EncoderSource(Settings):
     """
 
     model: ModelSource | None = None
-    pooling: Annotated[list[PoolingMode], Field(min_length=1)] | None = None
+    pooling: Poolings | None = None
     glove: InputFile | None = None
     bilstm: InputFile | None = None
     tfidf: bool = False
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [source for source in (self.model, self.glove, self.bilstm) if source is not None]
-        if len(given) + self.tfidf != 1:
+        if sum(map(bool, (self.model, self.glove, self.bilstm, self.tfidf))) != 1:
             raise ValueError("expected exactly one of model, glove, bilstm and tfidf")
         if self.model is None:
             refuse_idle(self, "pooling", "precision", because="only a model has one")
@@ -106,14 +105,13 @@ class ProtocolSettings(EncoderSource):
     sets: list[str] = []
     folds: Annotated[int, Field(ge=2)] = 10
     seed: Seed = 0
-    precision: Literal["auto", "bf16", "fp32"] = "fp32"
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+    precision: Precision = "fp32"
+    max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")
     def _known_sets(self) -> Self:
         known = [name for protocol in self.protocols for name in SETS[protocol]]
-        unknown = [name for name in self.sets if name not in known]
-        if unknown:
+        if unknown := [name for name in self.sets if name not in known]:
             raise ValueError(f"sets: expected some of {', '.join(known)}; found {', '.join(unknown)}")
         for protocol in self.protocols:
             if self.sets and not set(self.sets) & set(SETS[protocol]):
@@ -125,7 +123,7 @@ class ProtocolSettings(EncoderSource):
 
 
 class FacetSettings(TrainingSettings):
-    """Argument Facet Similarity with training: a network learns some of the pairs and is tested on the others.
+    """For comparison with the papers: Argument Facet Similarity, trained on some of the pairs and tested on the others.
 
     learner: `encoder`, tested by its cosines, or `cross-encoder`, which reads both arguments at once, by its scores.
     data: a folder that has the three official files, wherever below it.
@@ -141,14 +139,12 @@ class FacetSettings(TrainingSettings):
     split: Literal["ten-fold", "cross-topic"] = "ten-fold"
     folds: Annotated[int, Field(ge=2)] = 10
     batch_items: Positive | None = 16
-    pooling: Annotated[list[PoolingMode], Field(min_length=1)] | None = None
+    pooling: Poolings | None = None
     max_tokens: MaxTokens | None = None
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:
-        refuse_idle(
-            self, "evaluate_every", "patience", because="all pairs are trained on or tested on, none is dev data"
-        )
+        refuse_idle(self, "evaluate_every", "patience", because="all pairs are for training or test, none is dev data")
         if self.split == "cross-topic":
             refuse_idle(self, "folds", because="there is a fold for each topic")
         if self.learner == "cross-encoder":
@@ -161,7 +157,7 @@ class FacetSettings(TrainingSettings):
 
 
 class AblationSettings(TrainingSettings):
-    """Which parts matter: one training for each pooling under two objectives, and for each concatenation.
+    """For comparison with the papers: one training for each pooling under two objectives, and for each concatenation.
 
     data: a folder that has SICK and the STS benchmark in their official files, wherever below it: softmax learns the
         labels of SICK_train.txt, cosine the scores of sts-train.csv, and both are scored on sts-dev.csv.
@@ -179,7 +175,7 @@ class AblationSettings(TrainingSettings):
     concatenations: list[Concatenation] = [list(parts) for parts in CONCATENATIONS]
     batch_items: Positive | None = 16
     max_tokens: MaxTokens | None = None
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> Self:

@@ -1,9 +1,9 @@
 """Semantic textual similarity: Spearman's rank correlation of the vectors' cosine with the gold scores."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Rejects, aligned_rows, read
 from bertrelay.data.tables import Record, StsTable, Unusable
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import pairwise
-from bertrelay.evaluation.statistics import spearman, with_interval
+from bertrelay.evaluation.similarity import Metric, pairwise
+from bertrelay.evaluation.statistics import Floats, spearman, with_interval
 from bertrelay.stage import Metrics, StageContext
-from teachers.data import parse_score
+from teachers.data import parse_score, usable, values_of
 from teachers.settings import COLUMNS
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -23,14 +23,39 @@ Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 Fit = Callable[[Sequence[str]], Encode]
 """All sentences of a set to the function that encodes some of them: TF-IDF and word vectors depend on them."""
 
+Row = tuple[str, str, float]
+
 
 @dataclass(frozen=True)
 class StsPairs:
-    """Pairs of sentences and their gold scores, (pairs,), on whatever scale."""
+    """Pairs of sentences and their gold scores, (pairs,), on whatever scale.
+
+    without_gold: further pairs, which nobody has scored and which are left out.
+    """
 
     first: list[str]
     second: list[str]
     scores: NDArray[np.float64]
+    without_gold: int = 0
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], without_gold: int = 0) -> Self:
+        first, second, scores = zip(*rows, strict=True)
+        return cls(list(first), list(second), np.array(scores), without_gold)
+
+    @classmethod
+    def joined(cls, parts: Iterable["StsPairs"]) -> Self:
+        """The pairs of all `parts`, one part after the other."""
+        return cls.of([row for part in parts for row in part.rows()])
+
+    def rows(self) -> Iterator[Row]:
+        """Each pair and its score."""
+        return zip(self.first, self.second, self.scores.tolist(), strict=True)
+
+    def similarities(self, encode: Encode, metrics: Sequence[Metric] = ("cosine",)) -> dict[str, Floats]:
+        """How similar the sentences of each pair are, (pairs,), by each of `metrics`; distances are negative."""
+        u, v = np.split(encode([*self.first, *self.second]), 2)  # (pairs, dim)
+        return {metric: pairwise(u, v, metric) for metric in metrics}
 
 
 def at_once(fit: Fit) -> Encode:
@@ -41,21 +66,13 @@ def at_once(fit: Fit) -> Encode:
 def read_sts(table: StsTable, context: StageContext, rejects: Rejects) -> StsPairs:
     """The pairs of `table`; rows that cannot be used go to `rejects`."""
     records_of = read if table.second is None else _across
-    found = []
-    for record in records_of(table, COLUMNS["cosine"], context.cache, rejects):
-        try:
-            first, second, score = _pair(record)
-        except ValueError as error:
-            rejects.add(record.file, record.line, str(error))
-        else:
-            rejects.used()
-            found.append((first, second, score))
+    found = list(usable(records_of(table, COLUMNS["cosine"], context.cache, rejects), _pair, rejects))
     if not found:
         names = [table.name, str(table.second)]
         raise RequestError(
             f"{table.name}: expected pairs with a score, found none that can be used: {rejects.summary(names)}"
         )
-    return StsPairs([f for f, _, _ in found], [s for _, s, _ in found], np.array([score for *_, score in found]))
+    return StsPairs.of(found)
 
 
 def _across(table: StsTable, columns: Sequence[str | int], cache: Path | None, rejects: Rejects) -> Iterator[Record]:
@@ -63,41 +80,31 @@ def _across(table: StsTable, columns: Sequence[str | int], cache: Path | None, r
     other = table.model_copy(update={"path": table.second, "hub": None, "config": None, "second": None})
     for row, aligned in aligned_rows(table, other, columns, cache):
         if isinstance(row, Record) and isinstance(aligned, Record):
-            (first, _, score), (_, second, _) = _three(row), _three(aligned)
+            (first, _, score), (_, second, _) = values_of(row, "STS", columns), values_of(aligned, "STS", columns)
             yield row._replace(values=(first, second, score))
         else:
-            fault = next(side for side in (row, aligned) if isinstance(side, Unusable))
+            fault = next(each for each in (row, aligned) if isinstance(each, Unusable))
             rejects.add(fault.file, fault.line, fault.reason)
 
 
-def _pair(record: Record) -> tuple[str, str, float]:
-    first, second, score = _three(record)
+def _pair(record: Record) -> Row:
+    first, second, score = values_of(record, "STS", COLUMNS["cosine"])
     if not (isinstance(first, str) and isinstance(second, str)):
         raise ValueError("a sentence that is not text")
     return first, second, parse_score(score)
 
 
-def _three(record: Record) -> tuple[Any, ...]:
-    if len(record.values) != 3:
-        raise RequestError(
-            f"{record.file}: STS reads 3 columns (sentence1, sentence2, score), found {len(record.values)} in `columns`"
-        )
-    return record.values
-
-
 def sts_metrics(pairs: Mapping[str, StsPairs], encode: Encode, intervals: bool = True) -> Metrics:
     """`sts/<name>/spearman_cosine` for each set, and its interval; every distinct sentence is encoded once."""
-    sentences = [sentence for each in pairs.values() for side in (each.first, each.second) for sentence in side]
-    vectors = encode(sentences)
+    vectors = encode([sentence for each in pairs.values() for sentence in (*each.first, *each.second)])
     metrics: Metrics = {}
-    start = 0
-    for name, each in pairs.items():
-        middle, end = start + len(each.scores), start + 2 * len(each.scores)
-        cosines = pairwise(vectors[start:middle], vectors[middle:end])
-        metrics |= _figures(f"sts/{name}/spearman_cosine", cosines, each.scores, intervals)
-        start = end
+    ends = np.cumsum([2 * len(each.scores) for each in pairs.values()])
+    for (name, each), own in zip(pairs.items(), np.split(vectors, ends[:-1]), strict=True):
+        u, v = np.split(own, 2)
+        cosines = pairwise(u, v)
+        name = f"sts/{name}/spearman_cosine"
+        if intervals:
+            metrics |= with_interval(name, spearman, cosines, each.scores)
+        else:
+            metrics[name] = spearman(cosines, each.scores)
     return metrics
-
-
-def _figures(name: str, cosines: NDArray[Any], scores: NDArray[np.float64], intervals: bool) -> Metrics:
-    return with_interval(name, spearman, cosines, scores) if intervals else {name: spearman(cosines, scores)}

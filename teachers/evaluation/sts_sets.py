@@ -5,8 +5,7 @@ which is how some papers count.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,25 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, read
-from bertrelay.data.tables import Table
+from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import Metric, pairwise
+from bertrelay.evaluation.similarity import Metric
 from bertrelay.evaluation.statistics import Floats, pearson, spearman, with_interval
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
 from bertrelay.stage import Metrics, StageContext
-from teachers.data import BLANK
+from teachers.data import BLANK, usable
 from teachers.evaluation.official import (
     OfficialFiles,
     Scale,
     distinct,
-    fields_of,
     gold_score,
+    read_fields,
     read_lines,
     refuse_several,
 )
 from teachers.evaluation.settings import MAIN, SETS, YEARS
-from teachers.evaluation.sts import Encode, StsPairs
+from teachers.evaluation.sts import Encode, Row, StsPairs
+
+StsSet = Mapping[str, StsPairs]
+"""A set's pairs by subset; of STSb and SICK-R the only one has no name."""
 
 SINGLE: dict[str, dict[str, dict[str, Any]]] = {
     "STSb": {
@@ -51,17 +53,6 @@ CORRELATIONS: dict[str, Callable[[Floats, Floats], float | None]] = {"spearman":
 MEASURES = tuple(f"{correlation}_{similarity}" for similarity in SIMILARITIES for correlation in CORRELATIONS)
 
 
-@dataclass(frozen=True)
-class StsSet:
-    """A set's pairs by subset; of STSb and SICK-R the only one has no name.
-
-    without_gold: pairs that nobody has scored, by subset; they are left out.
-    """
-
-    subsets: Mapping[str, StsPairs]
-    without_gold: Mapping[str, int] = field(default_factory=dict)
-
-
 def read_sets(
     files: OfficialFiles, names: Sequence[str], context: StageContext, rejects: Rejects
 ) -> dict[str, StsSet | None]:
@@ -72,8 +63,8 @@ def read_sets(
     found = {
         name: _year(files, name, rejects) if name in YEARS else _single(files, name, context, rejects) for name in names
     }
-    for name, each in found.items():
-        if each is not None and (missing := sum(each.without_gold.values())):
+    for name, subsets in found.items():
+        if missing := sum(each.without_gold for each in (subsets or {}).values()):
             log(f"{name}: left out {missing:,} pairs, which nobody has scored")
     return found
 
@@ -83,14 +74,12 @@ def _single(files: OfficialFiles, name: str, context: StageContext, rejects: Rej
     if path is None:
         return None
     table = Table(path=InputFile(path.resolve()), **SINGLE[name][path.name.removesuffix(".gz")])
-    rows = [(record.line, *record.values) for record in read(table, (), context.cache, rejects)]
-    pairs, missing = _scored(path, rows, path, rejects, SCALES[name])
-    return StsSet({"": pairs}, {"": missing})
+    return {"": _scored(list(read(table, (), context.cache, rejects)), path, rejects, SCALES[name])}
 
 
 def _year(files: OfficialFiles, name: str, rejects: Rejects) -> StsSet | None:
     found = {subset: _subset_files(files, name, subset) for subset in YEARS[name]}
-    missing = [subset for subset, paths in found.items() if paths is None]
+    missing = [subset for subset, paths in found.items() if not paths]
     if len(missing) == len(found):
         return None
     if missing:
@@ -99,28 +88,24 @@ def _year(files: OfficialFiles, name: str, rejects: Rejects) -> StsSet | None:
             f"expected files such as STS.input.{missing[0]}.txt and STS.gs.{missing[0]}.txt in a folder that its year "
             f"names, such as {name}-en-test"
         )
-    known = {subset: _subset(*paths, rejects) for subset, paths in found.items() if paths}
-    return StsSet(
-        {subset: pairs for subset, (pairs, _) in known.items()},
-        {subset: missing for subset, (_, missing) in known.items()},
-    )
+    return {subset: _scored(_records(*paths), paths[-1], rejects) for subset, paths in found.items()}
 
 
-def _subset_files(files: OfficialFiles, name: str, subset: str) -> tuple[Path, Path | None] | None:
+def _subset_files(files: OfficialFiles, name: str, subset: str) -> tuple[Path, ...]:
     """Sentences and gold scores of a subset, from one folder, or the one file of some collections that has both."""
     year = name.removeprefix("STS")
     sentences, golds, both = (
         distinct(path for path in files.named(*names) if _year_of(path, files.data) == year)
         for names in _file_names(year, subset)
     )
-    found: list[tuple[Path, Path | None]] = [(path, None) for path in both]
+    found: list[tuple[Path, ...]] = [(path,) for path in both]
     found += [(path, gold) for path in sentences for gold in golds if path.parent == gold.parent]
-    refuse_several([" with ".join(map(str, filter(None, files))) for files in found], f"{subset} of {name}")
+    refuse_several([" with ".join(map(str, paths)) for paths in found], f"{subset} of {name}")
     if not found and sentences and golds:
         raise RequestError(
             f"{name}: expected sentences and gold scores in one folder, found {sentences[0]}, {golds[0]}"
         )
-    return found[0] if found else None
+    return found[0] if found else ()
 
 
 def _file_names(year: str, subset: str) -> tuple[list[str], list[str], list[str]]:
@@ -134,8 +119,8 @@ def _file_names(year: str, subset: str) -> tuple[list[str], list[str], list[str]
 
 def without_year(files: OfficialFiles, names: Sequence[str]) -> Path | None:
     """A file that may be of one of the years among `names`, in no folder that names a year; None without any."""
-    kinds = [kind for name in names for subset in YEARS.get(name, ()) for kind in _file_names(name[3:], subset)]
-    found = (path for path in files.named(*chain(*kinds)) if _year_of(path, files.data) is None)
+    kinds = chain.from_iterable(_file_names(name[3:], subset) for name in names for subset in YEARS.get(name, ()))
+    found = (path for path in files.named(*chain.from_iterable(kinds)) if _year_of(path, files.data) is None)
     return next(found, None)
 
 
@@ -148,49 +133,41 @@ def _year_of(path: Path, data: Path) -> str | None:
     return None
 
 
-def _subset(sentences: Path, gold: Path | None, rejects: Rejects) -> tuple[StsPairs, int]:
-    """The pairs that have a gold score, and how many have none."""
-    pairs, golds = _both_in_one(sentences) if gold is None else _side_by_side(sentences, gold)
-    rows = [(line, *pair, text) for line, (pair, text) in enumerate(zip(pairs, golds, strict=True), 1)]
-    return _scored(sentences, rows, gold or sentences, rejects)
+def _records(path: Path, gold: Path | None = None) -> list[Record]:
+    """Both sentences and the gold score of each line: of two files, or of one that has the score first."""
+    if gold is None:
+        rows = read_fields(path, "\t", 3, "a score and two sentences with tabs between them")
+        values = [(first, second, score) for score, first, second, *_ in rows]
+    else:
+        rows, golds = read_fields(path, "\t", 2, "two sentences with a tab between them"), read_lines(gold)
+        if len(golds) != len(rows):
+            raise RequestError(
+                f"line n of {gold} should score line n of {path}, but the first has {len(golds):,} lines and the "
+                f"second {len(rows):,}. Copy both again."
+            )
+        values = [(first, second, score) for (first, second, *_), score in zip(rows, golds, strict=True)]
+    return [Record(each, str(path), line) for line, each in enumerate(values, 1)]
 
 
-def _scored(
-    path: Path, rows: list[tuple[Any, ...]], gold: Path, rejects: Rejects, scale: Scale = (0, 5)
-) -> tuple[StsPairs, int]:
-    """The pairs of `path` that have a gold score, and how many have none; those with a blank sentence are rejected.
+def _scored(records: Sequence[Record], gold: Path, rejects: Rejects, scale: Scale = (0, 5)) -> StsPairs:
+    """The pairs of `records` that have a gold score; those with a blank sentence are rejected.
 
-    rows: line, both sentences, and the score as the file `gold` has it on that line.
+    gold: the file of the scores, each on the line of its pair.
     """
-    known = [row for row in rows if row[3].strip()]
-    scores = [gold_score(text, gold, line, scale) for line, _, _, text in known]
-    found = []
-    for (line, first, second, _), score in zip(known, scores, strict=True):
-        if first.strip() and second.strip():
-            rejects.used()
-            found.append((first, second, score))
-        else:
-            rejects.add(str(path), line, BLANK)
+
+    def pair(record: Record) -> Row:
+        first, second, text = record.values
+        score = gold_score(text, gold, record.line, scale)
+        if not first.strip() or not second.strip():
+            raise ValueError(BLANK)
+        return first, second, score
+
+    known = [record for record in records if record.values[2].strip()]
+
+    found = list(usable(known, pair, rejects))
     if not found:
         raise RequestError(f"{gold}: expected pairs with a gold score, found none that can be used")
-    firsts, seconds, usable = zip(*found, strict=True)
-    return StsPairs(list(firsts), list(seconds), np.array(usable)), len(rows) - len(known)
-
-
-def _both_in_one(path: Path) -> tuple[list[list[str]], list[str]]:
-    rows = fields_of(path, read_lines(path), "\t", 3, "a score and two sentences with tabs between them")
-    return [row[1:3] for row in rows], [row[0] for row in rows]
-
-
-def _side_by_side(sentences: Path, gold: Path) -> tuple[list[list[str]], list[str]]:
-    rows = fields_of(sentences, read_lines(sentences), "\t", 2, "two sentences with a tab between them")
-    golds = read_lines(gold)
-    if len(golds) != len(rows):
-        raise RequestError(
-            f"line n of {gold} should score line n of {sentences}, but the first has {len(golds):,} lines and the "
-            f"second {len(rows):,}. Copy both again."
-        )
-    return [row[:2] for row in rows], golds
+    return StsPairs.of(found, without_gold=len(records) - len(known))
 
 
 def set_metrics(sets: Mapping[str, StsSet], encode: Encode, intervals: bool = True) -> Metrics:
@@ -201,44 +178,40 @@ def set_metrics(sets: Mapping[str, StsSet], encode: Encode, intervals: bool = Tr
     `without_gold/<set>[/<subset>]` counts the pairs that nobody has scored.
     """
     metrics: Metrics = {}
-    for name, each in sets.items():
-        metrics |= _of_set(f"sts/{name}", each, encode, intervals)
-        for subset, count in each.without_gold.items():
-            metrics["/".join(filter(None, ["without_gold", name, subset]))] = count
+    for name, subsets in sets.items():
+        metrics |= _of_set(f"sts/{name}", subsets, encode, intervals) | without_gold(name, subsets)
     if set(SETS["sts"]) <= sets.keys():
         for measure in MEASURES:
-            metrics[f"sts/mean/{measure}"] = _mean([metrics[f"sts/{name}/{measure}"] for name in SETS["sts"]])
-            together = [
-                f"sts/{name}/all/{measure}" if name in YEARS else f"sts/{name}/{measure}" for name in SETS["sts"]
-            ]
-            metrics[f"sts/mean/all/{measure}"] = _mean([metrics[name] for name in together])
+            for end in ("", "/all"):
+                own = [f"sts/{name}{end if name in YEARS else ''}/{measure}" for name in SETS["sts"]]
+                metrics[f"sts/mean{end}/{measure}"] = _mean([metrics[name] for name in own])
     return metrics
 
 
-def _of_set(name: str, each: StsSet, encode: Encode, intervals: bool) -> Metrics:
+def without_gold(name: str, subsets: StsSet) -> Metrics:
+    """`without_gold/<set>[/<subset>]`: the pairs that nobody has scored."""
+    named = {"/".join(filter(None, ["without_gold", name, subset])): each for subset, each in subsets.items()}
+    return {path: each.without_gold for path, each in named.items()}
+
+
+def _of_set(name: str, subsets: StsSet, encode: Encode, intervals: bool) -> Metrics:
+    pairs = StsPairs.joined(subsets.values())
+    similar = pairs.similarities(encode, SIMILARITIES)
+    together = correlations(name if "" in subsets else f"{name}/all", similar, pairs.scores, intervals=intervals)
+    if "" in subsets:
+        return together
     metrics: Metrics = {}
-    similar, scores, subset_of = _similarities(each.subsets, encode)
-    for number, subset in enumerate(filter(None, each.subsets)):
+    subset_of = numbered(subsets.values())
+    for number, subset in enumerate(subsets):
         rows = subset_of == number
         within = {measure: values[rows] for measure, values in similar.items()}
-        metrics |= correlations(f"{name}/{subset}", within, scores[rows], intervals=intervals)
-    if "" in each.subsets:
-        return correlations(name, similar, scores, intervals=intervals)
-    metrics |= correlations(name, similar, scores, subset_of, intervals)
-    return metrics | correlations(f"{name}/all", similar, scores, intervals=intervals)
+        metrics |= correlations(f"{name}/{subset}", within, pairs.scores[rows], intervals=intervals)
+    return metrics | correlations(name, similar, pairs.scores, subset_of, intervals) | together
 
 
-def _similarities(
-    subsets: Mapping[str, StsPairs], encode: Encode
-) -> tuple[dict[str, Floats], NDArray[np.float64], NDArray[np.int64]]:
-    """By each similarity of all pairs, (pairs,), their gold scores and the numbers of their subsets."""
-    parts = list(subsets.values())
-    first = [sentence for part in parts for sentence in part.first]
-    vectors = encode([*first, *(sentence for part in parts for sentence in part.second)])
-    u, v = vectors[: len(first)], vectors[len(first) :]  # (pairs, dim)
-    subset_of = np.repeat(np.arange(len(parts)), [len(part.scores) for part in parts])
-    similar: dict[str, Floats] = {each: pairwise(u, v, each) for each in SIMILARITIES}
-    return similar, np.concatenate([part.scores for part in parts]), subset_of
+def numbered(parts: Collection[StsPairs]) -> NDArray[np.int64]:
+    """The number of the part that each pair is in, (pairs,)."""
+    return np.repeat(np.arange(len(parts)), [len(part.scores) for part in parts])
 
 
 def correlations(

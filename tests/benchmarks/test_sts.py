@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from benchmarks.sts import by_scipy, claims
 from teachers.evaluation.sts import StsPairs
-from teachers.evaluation.sts_sets import StsSet, set_metrics
+from teachers.evaluation.sts_sets import set_metrics
 
 PAIRS = StsPairs([f"left {n}" for n in range(40)], [f"right {n}" for n in range(40)], np.arange(40.0) % 6)
-SETS = {"STSb": StsSet({"": PAIRS}), "STS13": StsSet({"FNWN": PAIRS, "OnWN": PAIRS})}
+SETS = {"STSb": {"": PAIRS}, "STS13": {"FNWN": PAIRS, "OnWN": PAIRS}}
 
 
 def encode(sentences: Sequence[str]) -> NDArray[np.float32]:

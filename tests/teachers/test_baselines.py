@@ -17,13 +17,19 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
-from teachers.baselines.encoders import encode_of, finite, tfidf
+from teachers.baselines.encoders import finite, fit_of, tfidf
 from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
 from teachers.baselines.word_vectors import BiLstmEncoder, WordVectors, run
 from teachers.cross_encoder import start_cross_encoder
 from teachers.cross_encoder_train import run_poly
 from teachers.evaluation.settings import EncoderSource
+from teachers.evaluation.sts import Encode, at_once
 from teachers.settings import BiLstmSettings, PolyEncoderSettings
+
+
+def encode_of(source: EncoderSource, cache: Path) -> Encode:
+    return at_once(fit_of(source, cache))
+
 
 VECTORS = {
     "the": [1, 0, 2],

@@ -20,7 +20,7 @@ def read(context: StageContext, objective: str, *rows: Any, limit: float = 1.0, 
     given = {"base": "./base", "objective": objective, "train": [{"path": str(path)}], **settings}
     chosen = TrainSettings.model_validate(given)
     with Rejects(context.output / "rejects.jsonl", limit) as rejects:
-        return read_examples(chosen.train, chosen, context, rejects)
+        return read_examples(chosen.train, chosen.objective, context, rejects, chosen.score_range)
 
 
 def rejected(context: StageContext) -> list[tuple[int, str]]:

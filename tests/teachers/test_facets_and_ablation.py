@@ -22,6 +22,7 @@ from teachers import train
 from teachers.evaluation import ablation
 from teachers.evaluation import facets as facet_training
 from teachers.evaluation.settings import TOPICS, AblationSettings, FacetSettings
+from teachers.evaluation.sts import Encode, StsPairs
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 VERBS = ["runs", "sleeps", "eats", "waits"]
@@ -134,14 +135,15 @@ def test_every_pair_is_tested_once_by_what_the_others_teach(
     everything = sorted(pair for pairs in topics.values() for pair in pairs)
     tested: list[list[tuple[str, str, float]]] = []
     cosines: list[Any] = []
-    cosines_of: Callable[..., Any] = facet_training.cosines_of
+    similarities = StsPairs.similarities
 
-    def noted(pairs: Any, encode: Any) -> Any:
-        tested.append(list(zip(pairs.first, pairs.second, pairs.scores.tolist(), strict=True)))
-        cosines.append(cosines_of(pairs, encode))
-        return cosines[-1]
+    def noted(pairs: StsPairs, encode: Encode) -> Any:
+        found = similarities(pairs, encode)
+        tested.append(list(pairs.rows()))
+        cosines.append(found["cosine"])
+        return found
 
-    monkeypatch.setattr(facet_training, "cosines_of", noted)
+    monkeypatch.setattr(StsPairs, "similarities", noted)
     given = {**QUICK, "data": str(tmp_path), "split": split, **({"folds": 4} if split == "ten-fold" else {})}
     metrics = facet_training.run(FacetSettings.model_validate(given), context)
     assert sorted(pair for fold in tested for pair in fold) == everything

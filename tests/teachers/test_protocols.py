@@ -60,7 +60,7 @@ def write_topics(data: Path, pairs: int = 10, spoil: str = "") -> dict[str, tupl
 def test_facets_are_scipys_correlations_by_topic_and_their_mean(tmp_path: Path) -> None:
     expected = write_topics(tmp_path)
     topics = read_topics(OfficialFiles(tmp_path))
-    assert topics is not None and [len(pairs.scores) for pairs in topics.subsets.values()] == [10] * 3
+    assert topics is not None and [len(pairs.scores) for pairs in topics.values()] == [10] * 3
     found = facet_metrics(topics, angles)
     assert {found[f"without_gold/AFS/{topic}"] for topic in TOPICS} == {1}
     for correlation, statistic in (("pearson", pearsonr), ("spearman", spearmanr)):
@@ -77,7 +77,7 @@ def test_arguments_keep_their_commas_quotes_and_line_breaks(tmp_path: Path) -> N
             csv.writer(written).writerows([["score", *"abcdefgh", "x", "y"], ["2.5", *"abcdefgh", argument, "No."]])
     topics = read_topics(OfficialFiles(tmp_path))
     assert topics is not None
-    pairs = topics.subsets["gun-control"]
+    pairs = topics["gun-control"]
     assert (pairs.first, pairs.second) == ([argument], ["No."])
 
 
@@ -96,11 +96,11 @@ def test_columns_of_arguments_go_by_their_names_where_they_have_them(tmp_path: P
             csv.writer(written).writerows(rows)
     topics = read_topics(OfficialFiles(tmp_path))
     assert topics is not None
-    pairs = topics.subsets["gun-control"]
+    pairs = topics["gun-control"]
     assert (pairs.first, pairs.second, pairs.scores.tolist()) == (["first"], ["second"], [2.5])
     with (tmp_path / "ArgPairs_GC.csv").open("w", newline="") as written:
         csv.writer(written).writerows([["regression_label", *"abcdefgh", "sentence_1", "other"], ["1", *"abcdefghij"]])
-    with pytest.raises(RequestError, match=r"expected a header with regression_label, .*, found no sentence_2"):
+    with pytest.raises(RequestError, match=r"expected a header with regression_label, .* without sentence_2"):
         read_topics(OfficialFiles(tmp_path))
 
 
@@ -126,7 +126,7 @@ def test_a_missing_topic_is_told_and_none_at_all_is_none(tmp_path: Path) -> None
     assert read_topics(OfficialFiles(tmp_path)) is None
     write_topics(tmp_path)
     (tmp_path / "ArgPairs_DP.csv").unlink()
-    with pytest.raises(RequestError, match="expected the three topics, found no ArgPairs_DP"):
+    with pytest.raises(RequestError, match=r"facets: expected ArgPairs_GC\.csv and .* found no ArgPairs_DP\.csv below"):
         read_topics(OfficialFiles(tmp_path))
 
 
@@ -368,7 +368,7 @@ def test_blank_lines_are_no_sentences_and_are_told(tmp_path: Path, capsys: pytes
     path.write_text("\n \n" + path.read_text())
     after = read(tmp_path, "MR")["MR"]
     assert before is not None and after is not None
-    assert after.train.sides == before.train.sides
+    assert after.train.sentences == before.train.sentences
     assert f"{path}: left out 2 blank lines of" in capsys.readouterr().err
 
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from bertrelay.encoder_settings import NewEncoder
-from teachers.settings import CONCATENATIONS, EvaluateSettings, TrainSettings
+from teachers.settings import CONCATENATIONS, StsSettings, TrainSettings
 
 TABLE = {"path": "train.tsv"}
 
@@ -79,4 +79,4 @@ def test_an_unknown_key_of_a_size_is_named_and_nothing_else_is_blamed() -> None:
 
 def test_an_evaluation_without_sets_is_refused() -> None:
     with pytest.raises(ValidationError):
-        EvaluateSettings.model_validate({"model": "./model", "sts": {}})
+        StsSettings.model_validate({"model": "./model", "sts": {}})

@@ -14,7 +14,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.stage import StageContext
 from teachers.evaluation.protocols import run_sts
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
-from teachers.settings import EvaluateSettings
+from teachers.settings import StsSettings
 
 ANGLES = {"a": 0, "b": 10, "c": 25, "d": 60, "e": 85, "f": 130}
 
@@ -122,7 +122,7 @@ def test_the_stage_scores_a_model_as_arithmetic_on_its_vectors_does(
     tiny_encoder("bert", sentences).save(tmp_path / "model")
     rows = [(sentences[i], sentences[j], (3 * i + 5 * j) % 6) for i in range(5) for j in range(i)]
     sts = table(tmp_path / "sts.tsv", rows)
-    settings = EvaluateSettings.model_validate(
+    settings = StsSettings.model_validate(
         {"model": str(tmp_path / "model"), "sts": {"toy": {"path": sts.path}}, "precision": "fp32"}
     )
     vectors = SentenceEncoder.load(tmp_path / "model").encode(sentences, precision="fp32").astype(np.float64)
@@ -141,4 +141,4 @@ def test_a_model_whose_vectors_are_none_is_told(
     sts = table(tmp_path / "sts.tsv", [("a dog", "a cat", 1), ("a cat", "a", 2)])
     given = {"model": str(tmp_path / "model"), "sts": {"toy": {"path": sts.path}}}
     with pytest.raises(WorkError, match="expected finite vectors, found 4 of 4 with NaN"):
-        run_sts(EvaluateSettings.model_validate(given), context)
+        run_sts(StsSettings.model_validate(given), context)
