@@ -4,7 +4,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -15,7 +15,7 @@ from bertrelay.errors import RequestError
 from bertrelay.files import write_error
 from bertrelay.privacy import is_sensitive
 from domain.biomedical.documents import bioc, brat, conll, jsonl, pubtator
-from domain.biomedical.documents.conll import Columns, read_sentences, write_sentences
+from domain.biomedical.documents.conll import Columns
 from domain.biomedical.documents.document import (
     Document,
     Item,
@@ -24,6 +24,7 @@ from domain.biomedical.documents.document import (
     check_document,
     log_left_out,
     shown_id,
+    text_file,
     usable,
     with_distinct_ids,
 )
@@ -40,9 +41,7 @@ __all__ = [
     "format_of",
     "once",
     "read_documents",
-    "read_sentences",
     "write_documents",
-    "write_sentences",
     "writing",
 ]
 
@@ -61,15 +60,18 @@ class Format(NamedTuple):
     check: Callable[[Document], object] = check_document
 
 
+def _of_text(read: Callable[[Path], Iterator[Item]], rendered: Callable[[Document], str], *around: str) -> Format:
+    """A format whose files are rendered documents, one after the other. around: head, what is between, and tail."""
+    return Format(read, lambda path: text_file(path, rendered, *around), rendered)
+
+
 FORMATS: dict[FormatName, Format] = {
-    "conll": Format(conll.read, conll.writing, conll.rendered),
-    "conll-iobes": Format(
-        partial(conll.read, file_scheme="IOBES"), partial(conll.writing, scheme="IOBES"), conll.rendered
-    ),
+    "conll": _of_text(conll.read, conll.rendered),
+    "conll-iobes": _of_text(partial(conll.read, file_scheme="IOBES"), partial(conll.rendered, scheme="IOBES")),
     "pubtator": Format(pubtator.read, pubtator.writing, pubtator.rendered),
-    "bioc": Format(bioc.read, bioc.writing, bioc.rendered),
+    "bioc": _of_text(bioc.read, bioc.rendered, bioc.HEAD, ",\n", bioc.TAIL),
     "brat": Format(brat.read, brat.writing, brat.rendered),
-    "jsonl": Format(jsonl.read, jsonl.writing),
+    "jsonl": _of_text(jsonl.read, jsonl.line_of),
     "text": Format(jsonl.read_text_files),
     "lines": Format(jsonl.read_text_lines),
     "html": Format(None, write_page, check_page),
@@ -123,13 +125,10 @@ def format_of(path: Path | str) -> FormatName:
 
 
 def _begins_as_pubtator(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    try:
-        with open_input(str(path)) as stream:
+    if path.is_file():
+        with suppress(EOFError, OSError, zlib.error), open_input(str(path)) as stream:  # reading it reports these
             return TITLE_LINE.match(stream.read(1000).lstrip()) is not None
-    except (EOFError, OSError, zlib.error):
-        return False  # reading it reports what is wrong
+    return False
 
 
 def read_documents(
@@ -156,14 +155,11 @@ def document_items(path: Path | str, format_name: FormatName | None = None) -> I
     name = format_name or format_of(path)
     read = FORMATS[name].read
     if read is None:
-        raise RequestError(f"{path}: {name} is only written. Read one of {', '.join(_readable())}.")
+        readable = ", ".join(each for each, found in FORMATS.items() if found.read)
+        raise RequestError(f"{path}: {name} is only written. Read one of {readable}.")
     if not path.exists():
         raise RequestError(f"there is no file or folder {path}. Check the path; in a recipe it counts from its folder.")
     return read(path)
-
-
-def _readable() -> list[str]:
-    return [name for name, found in FORMATS.items() if found.read]
 
 
 def once(items: Iterable[Item]) -> Iterator[Item]:
@@ -217,19 +213,18 @@ def _put(document: Document, write: Callable[[Document], object], name: str, rej
         check_document(document)
         write(document)
     except Unfit as fault:
-        place = f"{document.file}, line {document.line:,}" if document.file else "documents"
         if rejects is None:
+            place = f"{document.file}, line {document.line:,}" if document.file else "documents"
             detail = f" ({fault.detail})" if fault.detail else ""
             raise RequestError(
                 f"{place}: {name} cannot hold document {shown_id(document.id)!r}: {fault.reason}{detail}. "
                 "Write it in a format that can, JSONL for example."
             ) from None
+        file, record = document.file, shown_id(document.id)
+        if not file:
+            file, record = f"document {f'number {rejects.records + 1:,}' if is_sensitive() else document.id}", ""
         detail = "; ".join(filter(None, [fault.detail, f"{name} cannot hold it; JSONL, for example, can"]))
-        if document.file:
-            rejects.add(document.file, document.line, fault.reason, shown_id(document.id), detail)
-        else:
-            shown = f"number {rejects.records + 1:,}" if is_sensitive() else document.id
-            rejects.add(f"document {shown}", 0, fault.reason, detail=detail)
+        rejects.add(file, document.line, fault.reason, record, detail)
     else:
         if rejects is not None:
             rejects.used()

@@ -6,7 +6,6 @@ is filled with spaces. Entities of sentences are entities of their document. Rel
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,11 +20,9 @@ from domain.biomedical.documents.document import (
     LeftOut,
     Passage,
     Unfit,
-    Write,
     check_entities,
     joined,
     shown_id,
-    text_file,
 )
 from domain.biomedical.documents.json_stream import JsonWindow, Shape, json_window, parsed
 
@@ -47,31 +44,24 @@ class _Annotation(Shape):
     locations: Annotated[tuple[_Location, ...], Field(min_length=1)]
 
 
-class _BiocSentence(Shape):
-    offset: int
-    text: str = ""
-    annotations: tuple[_Annotation, ...] = ()
-    relations: tuple[Any, ...] = ()
+class _Part(Shape):
+    """A passage, or a sentence of one."""
 
-
-class _Passage(Shape):
     offset: int
     infons: dict[str, Any] = Field(default_factory=dict)
     text: str | None = None
-    sentences: tuple[_BiocSentence, ...] = ()
+    sentences: tuple["_Part", ...] = ()
     annotations: tuple[_Annotation, ...] = ()
     relations: tuple[Any, ...] = ()
 
     def content(self) -> str:
         """The text of the passage, put together from its sentences where it has none of its own."""
-        if self.text is not None:
-            return self.text
-        return _put_together(self.offset, self.sentences)
+        return _put_together(self.offset, self.sentences) if self.text is None else self.text
 
 
 class _BiocDocument(Shape):
     id: str | int
-    passages: tuple[_Passage, ...]
+    passages: tuple[_Part, ...]
     annotations: tuple[_Annotation, ...] = ()
     relations: tuple[Any, ...] = ()
 
@@ -124,24 +114,19 @@ def _items(text: str, file: str, line: int) -> Iterator[Item]:
     try:
         found = parsed(_BiocDocument, text)
         sentences = [sentence for passage in found.passages for sentence in passage.sentences]
-        parts: list[_Passage | _BiocSentence | _BiocDocument] = [*found.passages, *sentences, found]
+        parts: list[_Part | _BiocDocument] = [*found.passages, *sentences, found]
         yield from [LeftOut(RELATION)] * sum(len(part.relations) for part in parts)
         yield _document(found, [annotation for part in parts for annotation in part.annotations], file, line)
     except Unfit as fault:
-        yield Unusable(file, line, fault.reason, fault.detail, _id_in(text))
-
-
-def _id_in(text: str) -> str:
-    """The id of a document of any shape: a collection may be written on one line."""
-    value = json.loads(text)
-    return shown_id(value.get("id")) if isinstance(value, dict) else ""
+        value = json.loads(text)  # of any shape; its id names it, as a collection may be written on one line
+        name = shown_id(value.get("id")) if isinstance(value, dict) else ""
+        yield Unusable(file, line, fault.reason, fault.detail, name)
 
 
 def _document(found: _BiocDocument, annotations: Sequence[_Annotation], file: str, line: int) -> Document:
-    contents = [passage.content() for passage in found.passages]
     passages = tuple(
-        Passage(passage.offset, passage.offset + len(content), str(passage.infons.get("type", "")))
-        for passage, content in zip(found.passages, contents, strict=True)
+        Passage(passage.offset, passage.offset + len(passage.content()), str(passage.infons.get("type", "")))
+        for passage in found.passages
     )
     text = _put_together(0, found.passages)
     entities = tuple(map(_entity, annotations))
@@ -150,7 +135,7 @@ def _document(found: _BiocDocument, annotations: Sequence[_Annotation], file: st
     return Document(str(found.id), text, entities, () if is_plain else passages, file=file, line=line)
 
 
-def _put_together(offset: int, parts: Sequence[_Passage | _BiocSentence]) -> str:
+def _put_together(offset: int, parts: Sequence[_Part]) -> str:
     """The texts of `parts`, each at its own offset, in a text that begins at `offset`."""
     text = ""
     for part in parts:
@@ -158,46 +143,37 @@ def _put_together(offset: int, parts: Sequence[_Passage | _BiocSentence]) -> str
         if not 0 <= missing <= MOST_FILLER:
             found = f"the one at {part.offset:,} begins {abs(missing):,} {'after' if missing > 0 else 'before'} the end"
             raise Unfit("passages that do not follow one another", f"{found} of what precedes it")
-        text += " " * missing + (part.content() if isinstance(part, _Passage) else part.text)
+        text += " " * missing + part.content()
     return text
 
 
 def _entity(annotation: _Annotation) -> Entity:
-    infons = annotation.infons
-    if not infons.get("type"):
+    kind, identifier, confidence = map(annotation.infons.get, ("type", "identifier", "confidence"))
+    if not kind:
         raise Unfit("an entity without a type", "expected `type` in its infons")
-    identifier, confidence = infons.get("identifier"), infons.get("confidence")
-    spans = sorted((location.offset, location.offset + location.length) for location in annotation.locations)
-    start, end, fragments = joined(spans)
-    return Entity(start, end, str(infons["type"]), _probability(confidence), identifier and str(identifier), fragments)
-
-
-def _probability(value: object) -> float | None:
     try:
-        return None if value is None else float(str(value))
+        probability = None if confidence is None else float(str(confidence))
     except ValueError:
         raise Unfit("a confidence that is no number") from None
+    start, end, fragments = joined(sorted((each.offset, each.offset + each.length) for each in annotation.locations))
+    return Entity(start, end, str(kind), probability, identifier and str(identifier), fragments)
 
 
 # Writing
-
-
-def writing(path: Path) -> AbstractContextManager[Write]:
-    """A collection of documents."""
-    return text_file(path, rendered, HEAD, ",\n", TAIL)
 
 
 def rendered(document: Document) -> str:
     """A document as JSON. Raises Unfit for entities without a type."""
     if not all(entity.type for entity in document.entities):
         raise Unfit("an entity without a type")
-    numbered = [(number, entity) for number, entity in enumerate(document.entities, 1)]
     passages = []
     for passage in _passages_of(document):
-        here = [_annotation(*each) for each in numbered if _is_in(each[1], passage)]
+        annotations = [
+            _annotation(number, entity) for number, entity in enumerate(document.entities, 1) if _is_in(entity, passage)
+        ]
         value = {"offset": passage.start, "infons": {"type": passage.kind} if passage.kind else {}}
         text = document.text[passage.start : passage.end]
-        passages.append({**value, "text": text, "sentences": [], "annotations": here, "relations": []})
+        passages.append({**value, "text": text, "sentences": [], "annotations": annotations, "relations": []})
     value = {"id": document.id, "infons": {}, "passages": passages, "relations": []}
     return json.dumps(value, ensure_ascii=False)
 
@@ -206,12 +182,13 @@ def _passages_of(document: Document) -> Sequence[Passage]:
     """The document's own passages, where nothing but spaces and no entity is outside them; else one of all."""
     text, passages = document.text, document.passages
     ends = [0, *(passage.end for passage in passages)]
-    filler = [text[end : passage.start] for end, passage in zip(ends, passages, strict=False)]
-    follow = all(end <= passage.start for end, passage in zip(ends, passages, strict=False))
-    holds_all = ends[-1] == len(text) and all(
-        sum(_is_in(entity, passage) for passage in passages) == 1 for entity in document.entities
+    gaps = list(zip(ends, passages, strict=False))
+    is_whole = (
+        ends[-1] == len(text)
+        and all(end <= passage.start and not text[end : passage.start].strip(" ") for end, passage in gaps)
+        and all(sum(_is_in(entity, passage) for passage in passages) == 1 for entity in document.entities)
     )
-    return passages if passages and follow and holds_all and not "".join(filler).strip(" ") else [Passage(0, len(text))]
+    return passages if passages and is_whole else [Passage(0, len(text))]
 
 
 def _is_in(entity: Entity, passage: Passage) -> bool:

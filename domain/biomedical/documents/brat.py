@@ -49,11 +49,8 @@ NO_FIELD = re.compile(r"[\t\n\r]")
 
 def read(path: Path) -> Iterator[Item]:
     """Streams the documents of a folder in the order of their names, or the one of a `.txt` or `.ann` file."""
-    if not path.is_dir():
-        yield from _items(path.with_suffix(".txt"))
-        return
-    names = {file.with_suffix(".txt") for file in path.iterdir() if file.suffix in (".txt", ".ann")}
-    for text_file in sorted(names):
+    files = path.iterdir() if path.is_dir() else [path]
+    for text_file in sorted({file.with_suffix(".txt") for file in files if file.suffix in (".txt", ".ann")}):
         yield from _items(text_file)
 
 
@@ -64,12 +61,6 @@ class _Annotations:
     entities: dict[str, Entity] = field(default_factory=dict)
     identifiers: dict[str, str] = field(default_factory=dict)
     confidences: dict[str, float] = field(default_factory=dict)
-
-    def all(self) -> tuple[Entity, ...]:
-        return tuple(
-            replace(entity, confidence=self.confidences.get(name), identifier=self.identifiers.get(name))
-            for name, entity in self.entities.items()
-        )
 
 
 def _items(text_file: Path) -> Iterator[Item]:
@@ -82,7 +73,11 @@ def _items(text_file: Path) -> Iterator[Item]:
         lines = whole_text(annotation_file).split("\n") if annotation_file.exists() else []
         for number, line in enumerate(lines, 1):  # noqa: B007 (for the error)
             yield from _read_line(line.removesuffix("\r"), text, found)
-        yield Document(text_file.stem, text, found.all(), file=str(text_file), line=1)
+        entities = tuple(
+            replace(entity, confidence=found.confidences.get(name), identifier=found.identifiers.get(name))
+            for name, entity in found.entities.items()
+        )
+        yield Document(text_file.stem, text, entities, file=str(text_file), line=1)
     except Unfit as fault:
         yield Unusable(str(file), number, fault.reason, fault.detail)
 
@@ -112,8 +107,7 @@ def _entity(line: str, text: str) -> Entity:
     if not matched or not tab:
         expected = "expected T1, type, start and end, and text: T1<TAB>Disease 0 8<TAB>text"
         raise Unfit("a line that is no annotation", f"{expected}; is the file cut off here?")
-    spans = [(int(start), int(end)) for start, end in (span.split() for span in matched[2].split(";"))]
-    start, end, fragments = joined(spans)
+    start, end, fragments = joined((int(first), int(last)) for first, last in map(str.split, matched[2].split(";")))
     entity = Entity(start, end, matched[1], fragments=fragments)
     check_entities(text, [entity], [mention])
     return entity

@@ -3,7 +3,6 @@
 Each file is read as a stream; of a sentence or a document only a hash is kept, by which equal ones are found.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from domain.biomedical.documents.conll import (
     STRAY_SPACE,
     TOKEN_AND_TAG,
     Columns,
+    TaggedSentence,
     refuse_columns,
     scheme_of,
     sentence_rows,
@@ -26,7 +26,7 @@ from domain.biomedical.documents.document import (
     IMPOSSIBLE,
     MISALIGNED,
     Document,
-    TaggedSentence,
+    Entity,
     numbered,
     place_of,
     reasons,
@@ -74,22 +74,10 @@ class EntitySurvey:
     unusable: list[Unusable] = field(default_factory=list)
     illegal: list[str] = field(default_factory=list)  # places
     overlaps: list[str] = field(default_factory=list)  # places
-    repeated: int = 0
-    words: "array[int]" = field(default_factory=lambda: array("Q"))
-    subwords: "array[int]" = field(default_factory=lambda: array("Q"))
+    words: list[int] = field(default_factory=list)
+    subwords: list[int] = field(default_factory=list)
     sentence_keys: set[int] = field(default_factory=set)
     document_keys: set[int] = field(default_factory=set)
-
-    @property
-    def records(self) -> int:
-        return self.used + len(self.unusable)
-
-    def add(self, tokens: Sequence[str]) -> None:
-        """Counts a sentence."""
-        key = hash(tuple(tokens))
-        self.repeated += key in self.sentence_keys
-        self.sentence_keys.add(key)
-        self.words.append(len(tokens))
 
 
 Surveys = Mapping[Split, EntitySurvey]
@@ -109,11 +97,19 @@ def check(
     """
     count_subwords, limit = subword_counter(model) if model is not None else (None, 0)
     surveys = {split: survey(path, format_name, count_subwords, columns) for split, path in files.items()}
-    findings = [_records(surveys), _spans(surveys), _tags(surveys), _types(surveys), _rare(surveys)]
-    repeated = {split: found.repeated for split, found in surveys.items()}
     sentences = {split: len(found.words) for split, found in surveys.items()}
-    findings += [duplicates(repeated, sentences, "sentences that occur again"), *_leaks(surveys), _lengths(surveys)]
-    return [*findings, _subwords(surveys, limit)] if count_subwords is not None else findings
+    repeated = {split: count - len(surveys[split].sentence_keys) for split, count in sentences.items()}
+    return [
+        _records(surveys),
+        _spans(surveys),
+        _tags(surveys),
+        _types(surveys),
+        _rare(surveys),
+        duplicates(repeated, sentences, "sentences that occur again"),
+        *_leaks(surveys),
+        _lengths(surveys),
+        *([_subwords(surveys, limit)] if count_subwords else []),
+    ]
 
 
 # Reading a file
@@ -132,10 +128,10 @@ def survey(
         refuse_columns(path, columns)
     sentences = _tagged(path, name, columns, found) if name in CONLL else _documents(path, name, found)
     while block := list(islice(sentences, AT_ONCE)):
-        for tokens in block:
-            found.add(tokens)
+        found.words += map(len, block)
+        found.sentence_keys.update(hash(tuple(tokens)) for tokens in block)
         if count_subwords is not None:
-            found.subwords.extend(count_subwords(block))
+            found.subwords += count_subwords(block)
     if not found.words and not found.unusable:
         raise RequestError(f"{path}: expected sentences, found none. Check that it is the right file and complete.")
     return found
@@ -172,17 +168,16 @@ def _documents(path: Path, name: FormatName, found: EntitySurvey) -> Iterator[Se
 
 def _overlaps(document: Document) -> Iterator[str]:
     """The place of each entity that begins before an earlier one has ended."""
-    entities = sorted(document.entities, key=lambda each: (each.start, -each.end))
-    longest = entities[0] if entities else None
-    for entity in entities[1:]:
-        if longest is not None and entity.start < longest.end:
-            how = "in" if entity.end <= longest.end else "and"
+    farthest: Entity | None = None
+    for entity in sorted(document.entities, key=lambda each: (each.start, -each.end)):
+        if farthest and entity.start < farthest.end:
+            how = "in" if entity.end <= farthest.end else "and"
             yield (
                 f"{document.file}, line {document.line:,}, document {shown_id(document.id)} "
-                f"({entity.start:,} to {entity.end:,} {how} {longest.start:,} to {longest.end:,})"
+                f"({entity.start:,} to {entity.end:,} {how} {farthest.start:,} to {farthest.end:,})"
             )
-        if longest is None or entity.end > longest.end:
-            longest = entity
+        if not farthest or entity.end > farthest.end:
+            farthest = entity
 
 
 # Findings
@@ -193,9 +188,10 @@ def _records(surveys: Surveys) -> Finding:
     unusable = {
         split: [row for row in found.unusable if row.reason not in UNSOUND_SPANS] for split, found in surveys.items()
     }
-    severity = worst([by_share(len(unusable[split]), each.records, MAX_UNUSABLE) for split, each in surveys.items()])
-    rows, records = list(chain(*unusable.values())), sum(found.records for found in surveys.values())
-    summary = f"{len(rows):,} of {records:,} records cannot be used: {reasons(rows)}" if rows else f"{records:,} read"
+    records = {split: found.used + len(found.unusable) for split, found in surveys.items()}
+    severity = worst([by_share(len(unusable[split]), count, MAX_UNUSABLE) for split, count in records.items()])
+    rows, whole = list(chain(*unusable.values())), sum(records.values())
+    summary = f"{len(rows):,} of {whole:,} records cannot be used: {reasons(rows)}" if rows else f"{whole:,} read"
     return Finding("records", severity, summary, {"unusable": len(rows)})
 
 
@@ -204,13 +200,13 @@ def _spans(surveys: Surveys) -> Finding:
     wrong = [row for found in surveys.values() for row in found.unusable if row.reason in UNSOUND_SPANS]
     untaggable = sum(found.untaggable.total() for found in surveys.values())
     entities = sum(found.entities.total() for found in surveys.values())
+    overlaps = [place for found in surveys.values() for place in found.overlaps]
     summary = [f"{len(wrong):,} documents cannot be used: {reasons(wrong)}"] if wrong else []
     if untaggable:
         summary.append(
             f"{untaggable:,} of {entities:,} entities are nested, discontinuous, of white space or end inside a word: "
             "tags cannot represent them, so they are not trained on, and count as missed in a score"
         )
-    overlaps = [place for found in surveys.values() for place in found.overlaps]
     if overlaps:
         summary.append(f"{len(overlaps):,} are nested or overlap: {shown(overlaps)}")
     severity: Severity = "fail" if wrong else by_share(untaggable, entities, MAX_UNTAGGABLE)
@@ -235,7 +231,7 @@ def _tags(surveys: Surveys) -> Finding:
 
 def _types(surveys: Surveys) -> Finding:
     """Which types there are; those of dev and test must occur in train, and train must have some."""
-    types = {split: {name for name, count in found.entities.items() if count} for split, found in surveys.items()}
+    types = {split: set(found.entities) for split, found in surveys.items()}
     known = types.get("train", set[str]().union(*types.values()))
     unknown = {split: sorted(names - known) for split, names in types.items() if names - known}
     unscored = sorted(known - types["test"]) if "test" in types else []

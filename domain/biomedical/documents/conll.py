@@ -5,31 +5,24 @@ of a document is its tokens with a space between them and a line break between s
 white space.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from functools import partial
-from itertools import accumulate, count, groupby
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.data.readers import open_input
-from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write
 from bertrelay.progress import log
 from domain.biomedical.documents.document import (
     Document,
     Entity,
     Item,
     Span,
-    TaggedSentence,
     Unfit,
-    Write,
     check_contiguous,
     numbered_lines,
-    refuse,
-    text_file,
 )
 from domain.biomedical.documents.tokens import (
     OUTSIDE,
@@ -68,6 +61,19 @@ class Columns(NamedTuple):
 TOKEN_AND_TAG = Columns()
 
 
+class TaggedSentence(NamedTuple):
+    """The tokens of a sentence and a tag for each: token i is in line `line + i` of `file`.
+
+    document: how many `-DOCSTART-` lines come before it; 0 throughout a file without them.
+    """
+
+    tokens: tuple[str, ...]
+    tags: tuple[str, ...]
+    file: str
+    line: int
+    document: int
+
+
 class DocumentStart(NamedTuple):
     """A `-DOCSTART-` line."""
 
@@ -84,49 +90,10 @@ class _TokenLine(NamedTuple):
 # Sentences
 
 
-def read_sentences(
-    path: Path | str,
-    scheme: FileScheme | None = None,
-    columns: Columns = TOKEN_AND_TAG,
-    rejects: Rejects | None = None,
-) -> Iterator[TaggedSentence]:
-    """Streams the sentences of a file, with legal tags in `READ_AS[scheme]`; `scheme_of` finds one not given.
-
-    rejects: counts sentences, used and not; without it the first one that cannot be used raises RequestError. Without
-    a `with` block around it, it is closed at the end of the file.
-    """
-    scheme = scheme or scheme_of(path, columns)
-    for row in sentence_rows(path, scheme, columns):
-        judged = legal(row, READ_AS[scheme]) if isinstance(row, TaggedSentence) else row
-        if isinstance(judged, TaggedSentence):
-            if rejects is not None:
-                rejects.used()
-            yield judged
-        elif isinstance(judged, Unusable):
-            refuse(judged, rejects)
-    if rejects is not None:
-        rejects.close()
-
-
-def write_sentences(path: Path | str, sentences: Iterable[TaggedSentence]) -> None:
-    """Writes tokens and tags as they are, with a `-DOCSTART-` line wherever a document begins.
-
-    Raises Unfit for tokens that a line cannot hold.
-    """
-    with atomic_write(Path(path)) as building, building.open("w", encoding="utf-8", newline="\n") as file:
-        document = 0
-        for number, sentence in enumerate(sentences):
-            text = START_LINES * (sentence.document - document) + lines_of(sentence.tokens, sentence.tags)
-            if number == 0 and text.startswith(BYTE_ORDER_MARK):
-                raise Unfit("a token that no line can hold", "a byte order mark at the beginning of a file is none")
-            file.write(text)
-            document = sentence.document
-
-
 def scheme_of(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> FileScheme:
     """The scheme of a file's tags; logs it where they are rewritten."""
-    runs = groupby(_parsed(Path(path), columns), type)
-    found = scheme_of_tags([row.tag for row in run if isinstance(row, _TokenLine)] for _, run in runs)
+    runs = (run for run in _runs(Path(path), columns) if not isinstance(run, DocumentStart))
+    found = scheme_of_tags([line.tag for line in run] for run in runs)
     if found != READ_AS[found]:
         log(f"{path}: the tags are {found}, and are read as {READ_AS[found]}")
     return found
@@ -135,38 +102,29 @@ def scheme_of(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> FileScheme:
 def sentence_rows(
     path: Path | str, scheme: FileScheme, columns: Columns = TOKEN_AND_TAG
 ) -> Iterator[TaggedSentence | Unusable | DocumentStart]:
-    """Every sentence in its place, usable or not, and where documents begin; whether tags are legal is not asked.
+    """Every sentence in its place, usable or not, and where documents begin; whether tags are legal is not checked.
 
     scheme: of the file; the tags are given in `READ_AS[scheme]`.
-
-    Says where a file ends in the middle of a line, which may have lost a part of its tag.
+    Logs where a file ends in the middle of a line, which may have lost a part of its tag.
     """
-    documents, last = 0, None
-    for _, run in groupby(_parsed(Path(path), columns), type):
-        rows = list(run)
-        starts = [row for row in rows if isinstance(row, DocumentStart)]
-        lines = [row for row in rows if isinstance(row, _TokenLine)]
-        documents += len(starts)
-        yield from starts
-        if lines:
-            yield _sentence(lines, str(path), documents, scheme)
-        last = lines[-1] if lines else None
-    if last is not None and not _ends_in_line_break(Path(path)):
-        log(f"{path}, line {last.line:,}: the last line has no end. Is the file cut off here, in the middle of a tag?")
-
-
-def _ends_in_line_break(path: Path) -> bool:
+    documents, last = 0, 0
+    for run in _runs(Path(path), columns):
+        if isinstance(run, DocumentStart):
+            documents, last = documents + 1, 0
+            yield run
+        else:
+            last = run[-1].line
+            yield _sentence(run, str(path), documents, scheme)
     with open_input(str(path)) as stream:
-        last = b""
-        while more := stream.read(1 << 20):
-            last = more[-1:]
-    return last == b"\n"
+        end = b"".join(deque(stream, maxlen=1))
+    if last and end.strip() and not end.endswith(b"\n"):
+        log(f"{path}, line {last:,}: the last line has no end. Is the file cut off here, in the middle of a tag?")
 
 
-def legal(sentence: TaggedSentence, scheme: Scheme) -> TaggedSentence | Unusable:
-    """The sentence, when its tags are legal in `scheme`."""
-    places = illegal_places(sentence.tags, scheme)
-    if not places:
+def legal(sentence: TaggedSentence | Unusable, scheme: Scheme) -> TaggedSentence | Unusable:
+    """The sentence; unusable when its tags are not legal in `scheme`."""
+    places = illegal_places(sentence.tags, scheme) if isinstance(sentence, TaggedSentence) else []
+    if isinstance(sentence, Unusable) or not places:
         return sentence
     detail = (
         f"in {scheme}, {len(places):,} of {len(sentence.tags):,} tags of the sentence are not allowed where they are"
@@ -180,33 +138,38 @@ def refuse_columns(path: Path | str, columns: Columns) -> None:
         raise RequestError(f"{path}: columns: only {' and '.join(CONLL)} have them; leave them out, or name the format")
 
 
-def _parsed(path: Path, columns: Columns) -> Iterator[_TokenLine | DocumentStart | None]:
-    """The lines of a file; None for a blank one. The first one with a token sets the number of columns."""
-    width = 0
+def _runs(path: Path, columns: Columns) -> Iterator[list[_TokenLine] | DocumentStart]:
+    """Lines with tokens up to a blank one, and `-DOCSTART-` lines. The first token sets the number of columns."""
+    width, lines = 0, list[_TokenLine]()
     for row in numbered_lines(path):
+        text = "" if isinstance(row, Unusable) else row.values[0]
+        is_start = text.startswith(DOCUMENT_START)
         if isinstance(row, Unusable):
-            yield _TokenLine(row.line, "", "", (row.reason, row.detail))
-        elif not row.values[0].strip():
-            yield None
-        elif row.values[0].startswith(DOCUMENT_START):
+            lines.append(_TokenLine(row.line, "", "", (row.reason, row.detail)))
+        elif text.strip() and not is_start:
+            fields = text.split("\t")
+            width = width or _checked_width(fields, columns, f"{row.file}, line {row.line:,}")
+            lines.append(_token_line(fields, columns, width, row.line))
+        elif lines:
+            yield lines
+            lines = []
+        if is_start:
             yield DocumentStart(row.line)
-        else:
-            fields = row.values[0].split("\t")
-            width = width or _checked_width(fields, columns, row.file, row.line)
-            yield _token_line(fields, columns, width, row.line)
+    if lines:
+        yield lines
 
 
-def _checked_width(fields: Sequence[str], columns: Columns, file: str, line: int) -> int:
-    """How many columns a file has; raises RequestError when those asked for are not there."""
+def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
+    """How many columns a file has; raises RequestError when `columns` are not among them."""
     width = len(fields)
     if width < 2:
         raise RequestError(
-            f"{file}, line {line:,}: expected a token and its tag with a tab between them, found no tab. Is it another "
+            f"{place}: expected a token and its tag with a tab between them, found no tab. Is it another "
             "format (give --format)? Replace spaces by tabs: tr ' ' '\\t' < FILE does that."
         )
     if not all(-width <= column < width for column in columns):
         raise RequestError(
-            f"{file}, line {line:,}: expected columns {columns.token} and {columns.tag}, found {width} columns, 0 to "
+            f"{place}: expected columns {columns.token} and {columns.tag}, found {width} columns, 0 to "
             f"{width - 1}. Choose among these; negative ones count from the end."
         )
     return width
@@ -234,37 +197,33 @@ def _sentence(lines: Sequence[_TokenLine], file: str, document: int, scheme: Fil
     return TaggedSentence(tokens, tags, file, lines[0].line, document)
 
 
-def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
-    """A line for each token with its tag, or its tags, and a blank one. Raises Unfit for what no line can hold."""
-    for token in tokens:
-        if not token or token.startswith(DOCUMENT_START) or any(sign in token for sign in SEPARATORS):
-            raise Unfit("a token that no line can hold", "an empty one, or one with a tab, a line break or NUL in it")
-    if any(has_stray_space(tag) or any(sign in tag for sign in SEPARATORS) for column in tags for tag in column):
-        raise Unfit("a type that no line can hold", "with a tab, a line break or NUL in it, or a space around it")
-    return "".join("\t".join(fields) + "\n" for fields in zip(tokens, *tags, strict=True)) + "\n"
-
-
 # Documents
 
 
 def read(path: Path, file_scheme: FileScheme | None = None) -> Iterator[Item]:
     """Streams the documents of a file, named after it and numbered from 1."""
     file_scheme = file_scheme or scheme_of(path)
-    scheme = READ_AS[file_scheme]
-    names = (f"{path.name.partition('.')[0]}-{number}" for number in count(1))
-    parts: list[TaggedSentence | Unusable] = []
-    start: DocumentStart | None = None
-    for row in sentence_rows(path, file_scheme):
-        if start is not None and isinstance(row, DocumentStart):
-            yield _document(parts, next(names), str(path), start.line, scheme)
+    scheme, stem = READ_AS[file_scheme], path.name.partition(".")[0]
+    for number, (line, parts) in enumerate(_divided(sentence_rows(path, file_scheme)), 1):
+        yield _document([legal(part, scheme) for part in parts], f"{stem}-{number}", str(path), line, scheme)
+
+
+def _divided(
+    rows: Iterable[TaggedSentence | Unusable | DocumentStart],
+) -> Iterator[tuple[int, list[TaggedSentence | Unusable]]]:
+    """First line and sentences of each document; a sentence before the first `-DOCSTART-` line is one."""
+    document: tuple[int, list[TaggedSentence | Unusable]] | None = None
+    for row in rows:
         if isinstance(row, DocumentStart):
-            start, parts = row, []
-        elif start is not None:
-            parts.append(row)
+            if document:
+                yield document
+            document = row.line, []
+        elif document:
+            document[1].append(row)
         else:
-            yield _document([row], next(names), str(path), row.line, scheme)
-    if start is not None:
-        yield _document(parts, next(names), str(path), start.line, scheme)
+            yield row.line, [row]
+    if document:
+        yield document
 
 
 def _document(
@@ -273,22 +232,16 @@ def _document(
     """A document of sentences; not usable when one of them is not."""
     text, entities, sentences = "", list[Entity](), list[tuple[Span, ...]]()
     for part in parts:
-        judged = legal(part, scheme) if isinstance(part, TaggedSentence) else part
-        if isinstance(judged, Unusable):
-            return judged
+        if isinstance(part, Unusable):
+            return part
         text += "\n" if text else ""
-        ends = list(accumulate((len(token) + 1 for token in judged.tokens), initial=len(text)))
-        spans = tuple((start, start + len(token)) for start, token in zip(ends, judged.tokens, strict=False))
-        found = spans_of(judged.tags, scheme)
+        starts = accumulate((len(token) + 1 for token in part.tokens), initial=len(text))
+        spans = tuple((start, start + len(token)) for start, token in zip(starts, part.tokens, strict=False))
+        found = spans_of(part.tags, scheme)
         entities += [Entity(spans[span.start][0], spans[span.end - 1][1], span.type) for span in found]
         sentences.append(spans)
-        text += " ".join(judged.tokens)
+        text += " ".join(part.tokens)
     return Document(name, text, tuple(entities), sentences=tuple(sentences), file=file, line=line)
-
-
-def writing(path: Path, scheme: Scheme = "IOB2") -> AbstractContextManager[Write]:
-    """A file of documents: of their own tokens, else of the words of their sentences."""
-    return text_file(path, partial(rendered, scheme=scheme))
 
 
 def rendered(document: Document, scheme: Scheme = "IOB2") -> str:
@@ -306,10 +259,22 @@ def rendered(document: Document, scheme: Scheme = "IOB2") -> str:
     return "".join(lines)
 
 
+def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
+    """A line for each token with its tag, or its tags, and a blank one. Raises Unfit for what no line can hold."""
+    for token in tokens:
+        if not token or token.startswith(DOCUMENT_START) or any(sign in token for sign in SEPARATORS):
+            raise Unfit("a token that no line can hold", "an empty one, or one with a tab, a line break or NUL in it")
+    if any(has_stray_space(tag) or any(sign in tag for sign in SEPARATORS) for column in tags for tag in column):
+        raise Unfit("a type that no line can hold", "with a tab, a line break or NUL in it, or a space around it")
+    return "".join("\t".join(fields) + "\n" for fields in zip(tokens, *tags, strict=True)) + "\n"
+
+
 def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> list[list[TokenSpan]]:
     """The entities of each sentence, by its tokens."""
-    starts = {token[0]: (row, place) for row, tokens in enumerate(sentences) for place, token in enumerate(tokens)}
-    ends = {token[1]: (row, place) for row, tokens in enumerate(sentences) for place, token in enumerate(tokens)}
+    starts, ends = (
+        {token[side]: (row, place) for row, tokens in enumerate(sentences) for place, token in enumerate(tokens)}
+        for side in (0, 1)
+    )
     spans: list[list[TokenSpan]] = [[] for _ in sentences]
     for entity in document.entities:
         first, last = starts.get(entity.start), ends.get(entity.end)

@@ -4,6 +4,7 @@ Offsets count Python characters (Unicode code points) from 0; `end` is after the
 `document.text[entity.start : entity.end]` is the entity. No offset ever shifts: the text stays as it was read.
 """
 
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bertrelay.data.readers import line_rows, open_input
 from bertrelay.data.records import Rejects, TakesRejects
@@ -104,19 +105,6 @@ class Document:
         return doc
 
 
-class TaggedSentence(NamedTuple):
-    """The tokens of a sentence and a tag for each: token i is in line `line + i` of `file`.
-
-    document: how many `-DOCSTART-` lines come before it; 0 throughout a file without them.
-    """
-
-    tokens: tuple[str, ...]
-    tags: tuple[str, ...]
-    file: str = ""
-    line: int = 1
-    document: int = 0
-
-
 class Unfit(Exception):
     """A document that is not sound, or that a format cannot hold. `reason` is one of a few phrases to count by."""
 
@@ -131,6 +119,7 @@ UNSOUND_TOKENS = "tokens with offsets that cannot be"
 UNSOUND_PASSAGES = "passages with offsets that cannot be"
 MAX_LINES = 1 << 40  # of a file
 LONGEST_ID = 80  # characters of an id that are shown
+SPACE = re.compile(r"\s")
 
 
 class LeftOut(NamedTuple):
@@ -139,18 +128,8 @@ class LeftOut(NamedTuple):
     reason: str
 
 
-class Located(Protocol):
-    """A record that was read: a document or a question."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def file(self) -> str: ...
-    @property
-    def line(self) -> int: ...
-
-
-AnyRecord = TypeVar("AnyRecord", bound=Located)
+AnyRecord = TypeVar("AnyRecord")
+"""Of a file: a document, a sentence or a question."""
 Item = Document | Unusable | LeftOut
 """What a format's reader yields: documents, unusable ones, and what it leaves out."""
 
@@ -189,15 +168,16 @@ def with_distinct_ids(
     seen: dict[int, int] = {}  # hash of an id to the file's number and the line
     files: dict[str, int] = {}
     for item in items:
-        if not isinstance(item, Unusable | LeftOut):
-            key = hash(item.id)
-            if key in seen:
-                number, line = divmod(seen[key], MAX_LINES)
-                detail = f"the first with it is in {list(files)[number]}, line {line:,}; give each one of its own"
-                yield Unusable(item.file, item.line, reason, detail, shown_id(item.id))
-                continue
-            seen[key] = files.setdefault(item.file, len(files)) * MAX_LINES + item.line
-        yield item
+        record: Any = item
+        if isinstance(item, Unusable | LeftOut):
+            yield item
+        elif (first := seen.get(hash(record.id))) is not None:
+            number, line = divmod(first, MAX_LINES)
+            detail = f"the first with it is in {list(files)[number]}, line {line:,}; give each one of its own"
+            yield Unusable(record.file, record.line, reason, detail, shown_id(record.id))
+        else:
+            seen[hash(record.id)] = files.setdefault(record.file, len(files)) * MAX_LINES + record.line
+            yield item
 
 
 def numbered(items: Iterable[Any]) -> Iterator[Any]:
@@ -213,8 +193,12 @@ def numbered(items: Iterable[Any]) -> Iterator[Any]:
 def refuse(fault: Unusable, rejects: TakesRejects | None) -> None:
     """Counts an unusable record, or raises RequestError without `rejects`."""
     if rejects is None:
-        raise RequestError(f"{place_of(fault)}: {_why(fault)}. Fix or remove this record.")
+        raise RequestError(f"{place_of(fault)}: {fault.reason}{_in_brackets(fault)}. Fix or remove this record.")
     rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
+
+
+def _in_brackets(fault: "Unusable | Unfit") -> str:
+    return f" ({fault.detail})" if fault.detail else ""
 
 
 def place_of(fault: Unusable) -> str:
@@ -224,12 +208,9 @@ def place_of(fault: Unusable) -> str:
 
 def reasons(rows: Sequence[Unusable]) -> str:
     """How many unusable records there are of each reason, and the first of them."""
-    first = {row.reason: row for row in reversed(rows)}
+    first = {row.reason: f"{place_of(row)}{_in_brackets(row)}" for row in reversed(rows)}
     counts = Counter(row.reason for row in rows).most_common()
-    details = {reason: f" ({row.detail})" if row.detail else "" for reason, row in first.items()}
-    return "; ".join(
-        f"{count:,} × {reason}; the first is {place_of(first[reason])}{details[reason]}" for reason, count in counts
-    )
+    return "; ".join(f"{count:,} × {reason}; the first is {first[reason]}" for reason, count in counts)
 
 
 def log_left_out(what: str, left_out: Counter[str]) -> None:
@@ -243,10 +224,6 @@ def shown_id(value: object) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool):
         return ""
     return WITHHELD if is_sensitive() else str(value)[:LONGEST_ID].encode(errors="replace").decode()
-
-
-def _why(fault: Unusable) -> str:
-    return fault.reason + (f" ({fault.detail})" if fault.detail else "")
 
 
 def numbered_lines(path: Path) -> Iterator[Record | Unusable]:
@@ -297,13 +274,16 @@ def check_document(document: Document) -> None:
 
 def check_entities(text: str, entities: Sequence[Entity], mentions: Sequence[str | None] = ()) -> None:
     """Raises Unfit for spans that are empty, outside of `text` or out of order, and for mentions that do not match."""
-    outside = [place for place, entity in enumerate(entities) if not _is_inside(entity, len(text))]
-    if outside:
-        raise Unfit(IMPOSSIBLE, _which(outside, entities))
-    pairs = enumerate(zip(entities, mentions, strict=False))
-    wrong = [place for place, (entity, mention) in pairs if mention is not None and not _matches(text, entity, mention)]
-    if wrong:
-        raise Unfit(MISALIGNED, _which(wrong, entities))
+    _refuse_any([entity for entity in entities if not _is_inside(entity, len(text))], IMPOSSIBLE, entities)
+    pairs = zip(entities, mentions, strict=False)
+    wrong = [entity for entity, mention in pairs if mention is not None and not _matches(text, entity, mention)]
+    _refuse_any(wrong, MISALIGNED, entities)
+
+
+def _refuse_any(found: Sequence[Entity], reason: str, entities: Sequence[Entity], why: str = "") -> None:
+    if found:
+        first = f"the first at {found[0].start:,} to {found[0].end:,}"
+        raise Unfit(reason, f"{len(found):,} of {len(entities):,} entities, {first}{why}")
 
 
 def check_parts(document: Document) -> None:
@@ -321,9 +301,8 @@ def check_parts(document: Document) -> None:
 
 def check_contiguous(document: Document, kept_by: str) -> None:
     """Raises Unfit for discontinuous entities, which `kept_by` cannot hold."""
-    broken = [place for place, entity in enumerate(document.entities) if entity.fragments]
-    if broken:
-        raise Unfit("a discontinuous entity", f"{_which(broken, document.entities)}; {kept_by} holds spans")
+    broken = [entity for entity in document.entities if entity.fragments]
+    _refuse_any(broken, "a discontinuous entity", document.entities, f"; {kept_by} holds spans")
 
 
 def check_disjoint(entities: Sequence[Entity]) -> None:
@@ -353,13 +332,4 @@ def _is_inside(entity: Entity, length: int) -> bool:
 def _matches(text: str, entity: Entity, mention: str) -> bool:
     """Whether `mention` is the text of the entity; line breaks may have become spaces, as in formats of lines."""
     found = {entity.in_text(text).text, text[entity.start : entity.end]}
-    return mention in found or _on_a_line(mention) in map(_on_a_line, found)
-
-
-def _on_a_line(text: str) -> str:
-    return "".join(" " if character.isspace() else character for character in text)
-
-
-def _which(places: Sequence[int], entities: Sequence[Entity]) -> str:
-    first = entities[places[0]]
-    return f"{len(places):,} of {len(entities):,} entities, the first at {first.start:,} to {first.end:,}"
+    return mention in found or SPACE.sub(" ", mention) in {SPACE.sub(" ", each) for each in found}

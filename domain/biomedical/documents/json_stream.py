@@ -4,11 +4,11 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -19,7 +19,8 @@ from domain.biomedical.documents.document import Unfit
 WHITE = re.compile(r"[ \t\n\r]*")
 SIZE = 1 << 20  # characters
 KINDS = {"{": "an object", "[": "a list"}
-MARGIN = 64  # characters before the end of the window, in which an incomplete value may seem broken
+SHOWN = 3  # of the places where a value differs from its shape
+NOT_JSON = "not JSON"
 
 
 class JsonWindow:
@@ -29,11 +30,8 @@ class JsonWindow:
     """
 
     def __init__(self, stream: TextIO, file: str) -> None:
-        self.file = file
-        self._stream = stream
-        self._text = ""
-        self._at = 0
-        self.line = 1
+        self.file, self.line = file, 1
+        self._stream, self._text, self._at = stream, "", 0
 
     def peek(self) -> str:
         """The next character that is not white space; empty at the end of the file."""
@@ -55,8 +53,8 @@ class JsonWindow:
         while True:
             try:
                 _, end = JSONDecoder().raw_decode(self._text, self._at)
-            except (JSONDecodeError, RecursionError) as error:
-                if self._is_broken(error) or not self._read_on():
+            except (JSONDecodeError, RecursionError):  # broken, or not whole yet
+                if not self._read_on():
                     raise self.broken() from None
                 continue
             if end < len(self._text) or not self._read_on():  # else a number may continue
@@ -66,29 +64,26 @@ class JsonWindow:
 
     def elements(self) -> Iterator[tuple[int, str]]:
         """Line and text of each element of the array that comes next."""
-        self._expect("[")
-        if self.take("]"):
-            return
-        while True:
+        for _ in self._each("[", "]"):
             self.peek()
             line = self.line
             yield line, self.value()
-            if self.take("]"):
-                return
-            self._expect(",")
 
     def members(self) -> Iterator[str]:
         """The keys of the object that comes next; the caller moves over the value of each."""
-        self._expect("{")
-        if self.take("}"):
-            return
-        while True:
+        for _ in self._each("{", "}"):
             key = json.loads(self.value())
             self._expect(":")
             yield key
-            if self.take("}"):
-                return
-            self._expect(",")
+
+    def _each(self, opening: str, closing: str) -> Iterator[None]:
+        self._expect(opening)
+        is_done = self.take(closing)
+        while not is_done:
+            yield
+            is_done = self.take(closing)
+            if not is_done:
+                self._expect(",")
 
     def broken(self) -> RequestError:
         """What to raise where the file is no JSON any more."""
@@ -107,12 +102,6 @@ class JsonWindow:
             )
         raise self.broken()
 
-    def _is_broken(self, error: JSONDecodeError | RecursionError) -> bool:
-        """Whether a value is wrong for good, and not for want of what follows."""
-        if isinstance(error, RecursionError):
-            return True
-        return error.pos + MARGIN < len(self._text) and not error.msg.startswith("Unterminated")
-
     def _move_to(self, place: int) -> None:
         self.line += self._text.count("\n", self._at, place)
         self._at = place
@@ -123,43 +112,6 @@ class JsonWindow:
         more = self._stream.read(max(SIZE, len(left)))
         self._text, self._at = left + more, 0
         return bool(more)
-
-
-SHOWN = 3
-NOT_JSON = "not JSON"
-
-
-class Shape(BaseModel):
-    """Base of what is expected of a JSON value: no coercion; other keys are ignored."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-
-AnyShape = TypeVar("AnyShape", bound=Shape)
-
-
-def parsed(shape: type[AnyShape], value: str) -> AnyShape:
-    """The JSON value in `value`. Raises Unfit when it is none or of another shape, with the places that differ."""
-    try:
-        return shape.model_validate_json(value)
-    except ValidationError as error:
-        raise _unfit(error) from None
-
-
-def fitted(shape: type[AnyShape], value: object) -> AnyShape:
-    """As `parsed`, of a value that was read before."""
-    try:
-        return shape.model_validate(value)
-    except ValidationError as error:
-        raise _unfit(error) from None
-
-
-def _unfit(error: ValidationError) -> Unfit:
-    faults = error.errors(include_input=False, include_url=False, include_context=False)
-    if faults[0]["type"] == "json_invalid":
-        return Unfit(NOT_JSON, "is the file cut off here?")
-    places = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
-    return Unfit("JSON of another shape", "; ".join([*places, *["…"][: len(faults) - SHOWN]]))
 
 
 @contextmanager
@@ -174,3 +126,36 @@ def json_window(path: Path) -> Iterator[JsonWindow]:
                 f"{path}, after line {window.line:,}: cut off, damaged or not UTF-8 ({type(error).__name__}). "
                 "Fetch or write it again."
             ) from None
+
+
+# Shapes of values
+
+
+class Shape(BaseModel):
+    """Base of what is expected of a JSON value: no coercion; other keys are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+AnyShape = TypeVar("AnyShape", bound=Shape)
+
+
+def parsed(shape: type[AnyShape], value: str) -> AnyShape:
+    """The JSON value in `value`. Raises Unfit when it is none or of another shape, with the places that differ."""
+    return _validated(shape.model_validate_json, value)
+
+
+def fitted(shape: type[AnyShape], value: object) -> AnyShape:
+    """As `parsed`, of a value that was read before."""
+    return _validated(shape.model_validate, value)
+
+
+def _validated(validate: Callable[[Any], AnyShape], value: object) -> AnyShape:
+    try:
+        return validate(value)
+    except ValidationError as error:
+        faults = error.errors(include_input=False, include_url=False, include_context=False)
+    if faults[0]["type"] == "json_invalid":
+        raise Unfit(NOT_JSON, "is the file cut off here?")
+    places = [f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}" for fault in faults[:SHOWN]]
+    raise Unfit("JSON of another shape", "; ".join([*places, *["…"][: len(faults) - SHOWN]]))

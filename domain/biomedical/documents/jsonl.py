@@ -9,7 +9,6 @@ Raw text is read here too: a file or a folder of `.txt` files, each a document; 
 import json
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,15 @@ from domain.biomedical.documents.document import (
     Passage,
     Span,
     Unfit,
-    Write,
     check_entities,
     check_parts,
     numbered_lines,
-    text_file,
     whole_text,
 )
 from domain.biomedical.documents.json_stream import Shape, parsed
+
+ENTITY_KEYS = ("start", "end", "type", "text", "confidence", "identifier", "fragments")
+SUFFIX = re.compile(r"(\.txt)?(\.gz)?\Z", re.IGNORECASE)
 
 
 class _JsonEntity(Shape):
@@ -39,9 +39,6 @@ class _JsonEntity(Shape):
     confidence: float | None = None
     identifier: str | None = None
     fragments: tuple[Span, ...] = ()
-
-    def entity(self) -> Entity:
-        return Entity(self.start, self.end, self.type, self.confidence, self.identifier, self.fragments)
 
 
 class _JsonDocument(Shape):
@@ -67,37 +64,27 @@ def read(path: Path) -> Iterator[Item]:
 def document_of(line: str, file: str = "", number: int = 0) -> Document:
     """The document of a line. Raises Unfit for a line that holds none."""
     found = parsed(_JsonDocument, line)
-    entities = tuple(value.entity() for value in found.entities or ())
-    check_entities(found.text, entities, [value.text for value in found.entities or ()])
+    given = found.entities or ()
+    entities = tuple(Entity(**each.model_dump(exclude={"text"})) for each in given)
+    check_entities(found.text, entities, [each.text for each in given])
     name = str(number if found.id is None else found.id)
     document = Document(name, found.text, entities, found.passages, found.sentences, file, number)
     check_parts(document)
     return document
 
 
-def writing(path: Path) -> AbstractContextManager[Write]:
-    """A file of documents."""
-    return text_file(path, line_of)
-
-
 def line_of(document: Document) -> str:
     """The line of a document, its end included."""
     value: dict[str, Any] = {"id": document.id, "text": document.text}
-    value["entities"] = [_entity_value(entity) for entity in document.entities]
+    value["entities"] = [
+        {key: found for key in ENTITY_KEYS if (found := getattr(entity, key)) not in (None, ())}
+        for entity in document.entities
+    ]
     if document.passages:
         value["passages"] = [passage._asdict() for passage in document.passages]
     if document.sentences:
         value["sentences"] = document.sentences
     return json.dumps(value, ensure_ascii=False) + "\n"
-
-
-def _entity_value(entity: Entity) -> dict[str, Any]:
-    keys = ("start", "end", "type", "text", "confidence", "identifier", "fragments")
-    value = {key: getattr(entity, key) for key in keys}
-    return {key: each for key, each in value.items() if each not in (None, ())}
-
-
-SUFFIX = re.compile(r"(\.txt)?(\.gz)?\Z", re.IGNORECASE)
 
 
 def text_files(folder: Path) -> list[Path]:

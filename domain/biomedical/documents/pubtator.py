@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Record, Unusable
 from bertrelay.progress import log
 from domain.biomedical.documents.document import (
     IMPOSSIBLE,
@@ -39,63 +38,52 @@ RELATION, PARTS_OF_MENTION = "a relation", "a list of individual mentions"
 TITLE, ABSTRACT = "title", "abstract"
 
 
-class _Line(NamedTuple):
-    number: int
-    text: str
-    fault: Unusable | None = None
-
-
 # Reading
 
 
 def read(path: Path) -> Iterator[Item]:
     """Streams the documents of a file; blank lines or the next title end one."""
-    block: list[_Line] = []
+    block: list[Record | Unusable] = []
     for row in numbered_lines(path):
-        line = _Line(row.line, "", row) if isinstance(row, Unusable) else _Line(row.line, row.values[0])
-        part, is_blank = PART.fullmatch(line.text), not line.text.strip() and line.fault is None
+        text = row.values[0] if isinstance(row, Record) else ""
+        part, is_blank = PART.fullmatch(text), isinstance(row, Record) and not text.strip()
         if block and (is_blank or (part and part[2] == "t")):
             yield from _items(block, str(path))
             block = []
         if not is_blank:
-            block.append(line)
+            block.append(row)
     if block:
         yield from _items(block, str(path))
 
 
-def _items(block: Sequence[_Line], file: str) -> Iterator[Item]:
+def _items(block: Sequence[Record | Unusable], file: str) -> Iterator[Item]:
     """The document in the lines of `block`, and what is left out of it."""
-    fault = next((line.fault for line in block if line.fault), None)
-    if fault is not None:
-        yield fault
+    lines = [row for row in block if isinstance(row, Record)]
+    if len(lines) < len(block):
+        yield next(row for row in block if isinstance(row, Unusable))
         return
     try:
-        yield from _sound_items(block, file)
-    except Unfit as unfit:
-        yield Unusable(file, block[0].number, unfit.reason, unfit.detail)
+        name, title, abstract = _parts([row.values[0] for row in lines[:2]])
+        entities, mentions = list[Entity](), list[str]()
+        for row in lines[2:]:
+            fields = row.values[0].split("\t")
+            if not _is_entity(fields, name, row.line):
+                yield LeftOut(RELATION)
+                continue
+            identifier = next((field for field in fields[5:6] if field not in ("", NO_IDENTIFIER)), None)
+            entities.append(Entity(int(fields[1]), int(fields[2]), fields[4], identifier=identifier))
+            mentions.append(fields[3])
+            yield from [LeftOut(PARTS_OF_MENTION)] * (len(fields) > 6)
+        text, passages = _joined(title, abstract)
+        check_entities(text, entities, mentions)
+        yield Document(name, text, tuple(entities), passages, file=file, line=lines[0].line)
+    except Unfit as fault:
+        yield Unusable(file, lines[0].line, fault.reason, fault.detail)
 
 
-def _sound_items(block: Sequence[_Line], file: str) -> Iterator[Item]:
-    name, title, abstract = _parts(block)
-    entities, mentions = list[Entity](), list[str]()
-    for line in block[2:]:
-        fields = line.text.split("\t")
-        if not _is_entity(fields, name, line.number):
-            yield LeftOut(RELATION)
-            continue
-        identifier = next((field for field in fields[5:6] if field not in ("", NO_IDENTIFIER)), None)
-        entities.append(Entity(int(fields[1]), int(fields[2]), fields[4], identifier=identifier))
-        mentions.append(fields[3])
-        yield from [LeftOut(PARTS_OF_MENTION)] * (len(fields) > 6)
-    text, passages = _joined(title, abstract)
-    check_entities(text, entities, mentions)
-    yield Document(name, text, tuple(entities), passages, file=file, line=block[0].number)
-
-
-def _parts(block: Sequence[_Line]) -> tuple[str, str, str]:
+def _parts(lines: Sequence[str]) -> tuple[str, str, str]:
     """Id, title and abstract of a document."""
-    found = [PART.fullmatch(line.text) for line in block[:2]]
-    title, abstract = [*found, None][:2]
+    title, abstract = [*map(PART.fullmatch, lines), None][:2]
     if title is None or title[2] != "t":
         raise Unfit("no title line", "expected id|t|title where a document begins")
     if abstract is None or abstract[1] != title[1] or abstract[2] != "a":
@@ -133,21 +121,19 @@ def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Write]:
-    """A file of documents, with a blank line after each. Reports how many line breaks became spaces."""
-    line_breaks = documents = 0
+    """A file of documents, with a blank line after each. Logs how many line breaks became spaces."""
+    line_breaks: list[int] = []  # of each document
     with text_file(path, rendered) as write:
 
         def write_and_count(document: Document) -> None:
-            nonlocal line_breaks, documents
             write(document)
-            found = len(LINE_BREAK.findall(document.text))
-            line_breaks, documents = line_breaks + found, documents + (found > 0)
+            line_breaks.append(len(LINE_BREAK.findall(document.text)))
 
         yield write_and_count
-    if line_breaks:
+    if any(line_breaks):
         log(
-            f"{path}: {line_breaks:,} line breaks in {documents:,} documents became spaces of the same length, because "
-            "PubTator has one line for a title and one for an abstract; offsets are unchanged"
+            f"{path}: {sum(line_breaks):,} line breaks in {sum(map(bool, line_breaks)):,} documents became spaces of "
+            "the same length, because PubTator has one line for a title and one for an abstract; offsets are unchanged"
         )
 
 
@@ -171,9 +157,10 @@ def rendered(document: Document) -> str:
 
 def _divided(document: Document) -> tuple[str, str]:
     """Title and abstract where the document has these two with one space between them, else all of it as the title."""
-    text, passages = document.text, document.passages
-    if len(passages) == 2 and passages[1].start < len(text) and text[passages[0].end : passages[1].start] == " ":
-        whole = passages[0].start == 0 and passages[1].end == len(text)
-        if whole and [passage.kind for passage in passages] == [TITLE, ABSTRACT]:
-            return text[: passages[0].end], text[passages[1].start :]
+    text = document.text
+    if [passage.kind for passage in document.passages] == [TITLE, ABSTRACT]:
+        title, abstract = document.passages
+        is_whole = (title.start, abstract.end) == (0, len(text)) and abstract.start < len(text)
+        if is_whole and text[title.end : abstract.start] == " ":
+            return text[: title.end], text[abstract.start :]
     return text, ""

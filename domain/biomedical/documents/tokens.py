@@ -70,10 +70,10 @@ def follows(tag: str, previous: str, scheme: Scheme = "IOB2") -> bool:
     """Whether `tag` may follow `previous`; `O` also represents the beginning and the end of a sentence."""
     prefix, entity_type = split_tag(tag)
     before, type_before = split_tag(previous)
-    continues = prefix in ("I", "E")
-    if continues and (before not in ("B", "I") or type_before != entity_type):
-        return False
-    return scheme == "IOB2" or before not in ("B", "I") or continues
+    is_open = before in ("B", "I")
+    if prefix in ("I", "E"):
+        return is_open and type_before == entity_type
+    return scheme == "IOB2" or not is_open
 
 
 def illegal_places(tags: Sequence[str], scheme: Scheme = "IOB2") -> list[int]:
@@ -120,14 +120,10 @@ def tags_of(spans: Iterable[TokenSpan], length: int, scheme: Scheme = "IOB2") ->
         if not 0 <= start < end <= length or tags[start:end] != [OUTSIDE] * (end - start):
             raise ValueError(f"tokens {start} to {end} of {length} are no span of their own")
         for place in range(start, end):
-            tags[place] = join_tag(_prefix(place, start, end, scheme), entity_type)
+            is_first, is_last = place == start, scheme == "IOBES" and place == end - 1
+            prefix = ("S" if is_last else "B") if is_first else ("E" if is_last else "I")
+            tags[place] = join_tag(prefix, entity_type)
     return tags
-
-
-def _prefix(place: int, start: int, end: int, scheme: Scheme) -> str:
-    if scheme == "IOBES" and place == end - 1:
-        return "S" if place == start else "E"
-    return "B" if place == start else "I"
 
 
 def converted(tags: Sequence[str], scheme: Scheme, into: Scheme) -> list[str]:
@@ -145,15 +141,12 @@ def scheme_of_tags(sentences: Iterable[Sequence[str]]) -> FileScheme:
     """
     prefixes, begins_with_i, only_divides = set[str](), False, True
     for tags in sentences:
-        before = OUTSIDE
-        for tag in tags:
+        for tag, before in zip(tags, [OUTSIDE, *tags], strict=False):
             prefix, entity_type = split_tag(tag)
-            touches = before != OUTSIDE and split_tag(before)[1] == entity_type
             if is_tag(tag, "BILOU") or is_tag(tag, "IOBES"):
                 prefixes.add(prefix)
-            begins_with_i |= prefix == "I" and not touches
-            only_divides &= prefix != "B" or touches
-            before = tag
+            begins_with_i |= _begins_with_i(tag, before)
+            only_divides &= prefix != "B" or (before != OUTSIDE and split_tag(before)[1] == entity_type)
     if prefixes & {"S", "E"}:
         return "IOBES"
     if prefixes & {"L", "U"}:
@@ -165,18 +158,16 @@ def rewritten(tags: Sequence[str], scheme: FileScheme) -> tuple[str, ...]:
     """Tags of a file in `READ_AS[scheme]`; illegal ones stay illegal."""
     if scheme == "IOB1":
         pairs = zip(tags, [OUTSIDE, *tags], strict=False)
-        return tuple(
-            join_tag("B", split_tag(tag)[1])
-            if split_tag(tag)[0] == "I" and (before == OUTSIDE or split_tag(before)[1] != split_tag(tag)[1])
-            else tag
-            for tag, before in pairs
-        )
+        return tuple(tag.replace("I", "B", 1) if _begins_with_i(tag, before) else tag for tag, before in pairs)
     if scheme == "BILOU":
         return tuple(join_tag(OF_BILOU.get(prefix, prefix), name) for prefix, name in map(split_tag, tags))
     return tuple(tags)
 
 
-LAST_QUICK = 0xFFFF  # of a class of characters beyond it, `re` compares one after the other
+def _begins_with_i(tag: str, before: str) -> bool:
+    """Whether an entity begins with the `I` of `tag`: the tag before it is of no entity or of another type."""
+    prefix, entity_type = split_tag(tag)
+    return prefix == "I" and (before == OUTSIDE or split_tag(before)[1] != entity_type)
 
 
 def word_spans(text: str, start: int = 0, end: int | None = None) -> list[Span]:
@@ -198,5 +189,6 @@ def sentences_of(document: Document) -> list[list[Span]]:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    marks = "".join(chr(code) for code in range(LAST_QUICK + 1) if unicodedata.category(chr(code))[0] == "M")
+    # Marks up to 0xFFFF: of a class of characters beyond it, `re` compares one after the other.
+    marks = "".join(chr(code) for code in range(0x10000) if unicodedata.category(chr(code))[0] == "M")
     return re.compile(rf"[^\W_]+(?:[{marks}]+[^\W_]*)*|\S")

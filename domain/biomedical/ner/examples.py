@@ -9,8 +9,16 @@ from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.biomedical.documents import format_of, read_documents
-from domain.biomedical.documents.conll import CONLL, Columns, legal, refuse_columns, scheme_of, sentence_rows
-from domain.biomedical.documents.document import Document, Entity, Span, TaggedSentence, refuse
+from domain.biomedical.documents.conll import (
+    CONLL,
+    Columns,
+    TaggedSentence,
+    legal,
+    refuse_columns,
+    scheme_of,
+    sentence_rows,
+)
+from domain.biomedical.documents.document import Document, Entity, Span, refuse
 from domain.biomedical.documents.tokens import (
     OUTSIDE,
     READ_AS,
