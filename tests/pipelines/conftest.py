@@ -65,26 +65,134 @@ def bertrelay(start):
     return run
 
 
-WORDS = ["[PAD]", "[UNK]", "a", "dog", "barks", "ein", "hund", "bellt", "개가", "짖는다", "."]
+WORDS = ["a", "dog", "barks", "ein", "hund", "bellt", "개가", "짖는다", "."]
+BIOMEDICAL = ["gout", "fever", "mice", "had", "the", "of", "BRCA1", "p53", "in", "rats", "who", *"().,<>&"]
+CLINICAL = ["the", "wound", "is", "dry", "heart", "failing", "again", "slept", "well", ".", ":", "plan", "qzx"]
+
+
+def word_tokenizer(words, framed=True, lowercase=True):
+    """Splits at white space and punctuation. framed: with [CLS] and [SEP] around texts and pairs."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["pad", "unk", "cls", "sep", "mask"] if framed else ["pad", "unk"]
+    named = {f"{name}_token": f"[{name.upper()}]" for name in special}
+    rules = Tokenizer(
+        models.WordLevel({word: row for row, word in enumerate([*named.values(), *words])}, unk_token="[UNK]")
+    )
+    rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    if framed:
+        rules.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    if lowercase:
+        rules.normalizer = normalizers.Lowercase()
+    return PreTrainedTokenizerFast(tokenizer_object=rules, **named)
+
+
+def tiny_bert(tokenizer, positions=64, **settings):
+    from transformers import BertConfig
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertConfig(vocab_size=len(tokenizer), max_position_embeddings=positions, **sizes, **settings)
+
+
+def randomized(network, seed):
+    """`network` with weights so large that what it computes depends on words and on their neighbours."""
+    import torch
+
+    torch.manual_seed(seed)
+    for weight in network.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.7)
+    return network.eval()
+
+
+@pytest.fixture(scope="session")
+def randomize():
+    return randomized
+
+
+@pytest.fixture(scope="session")
+def tagger(tmp_path_factory):
+    """The folder of a random model that tags diseases and genes."""
+    from transformers import AutoModelForTokenClassification
+
+    from domain.biomedical.ner.decoding import LabelSet
+    from domain.biomedical.ner.model import EntityModel, TokenClassifier, save_model
+
+    labels, tokenizer = LabelSet.of_types(["Disease", "Gene"]), word_tokenizer(BIOMEDICAL, lowercase=False)
+    tags = {"id2label": dict(enumerate(labels.tags)), "label2id": dict(labels.number)}
+    network = TokenClassifier(AutoModelForTokenClassification.from_config(tiny_bert(tokenizer, **tags)))
+    folder = tmp_path_factory.mktemp("tagger")
+    save_model(EntityModel(randomized(network, 26), tokenizer, labels, max_tokens=64, overlap=16), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def save_answerer(tmp_path_factory):
+    """Saves a random model that answers from windows of 48 tokens, and gives its folder."""
+    from transformers import AutoModelForQuestionAnswering
+
+    from domain.biomedical.qa.model import AnswerFinder, AnswerModel, save_model
+
+    def save(**settings):
+        tokenizer, folder = word_tokenizer(BIOMEDICAL, lowercase=False), tmp_path_factory.mktemp("answerer")
+        network = randomized(AutoModelForQuestionAnswering.from_config(tiny_bert(tokenizer)), 11)
+        save_model(AnswerModel(AnswerFinder(network), tokenizer, 48, 16, 8, **settings), folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def answerer(save_answerer):
+    return save_answerer()
+
+
+@pytest.fixture(scope="session")
+def readmission_model(tmp_path_factory):
+    """The folder of a random model of readmissions that reads eight tokens at a time."""
+    from transformers import BertModel
+
+    from bertrelay.backbone import save_backbone
+    from bertrelay.tokenizer import save_tokenizer
+    from domain.clinical.classifier import save_model, start_model
+    from domain.clinical.outcomes import OutcomeModelSettings
+
+    folder, tokenizer = tmp_path_factory.mktemp("readmission"), word_tokenizer(CLINICAL)
+    save_backbone(randomized(BertModel(tiny_bert(tokenizer, positions=32)), 3), folder)
+    save_tokenizer(tokenizer, folder, 32, has_types=True)
+    settings = {"chunking": {"max_tokens": 8}, "threshold": 0.4}
+    started = start_model(folder, OutcomeModelSettings.model_validate(settings))
+    started.network.network.classifier.weight.data *= 50
+    save_model(started, folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(scope="session")
+def cross_encoder(model, tmp_path_factory):
+    """The folder of a random cross-encoder."""
+    from teachers.cross_encoder import start_cross_encoder
+
+    folder = tmp_path_factory.mktemp("cross-encoder")
+    randomized(start_cross_encoder(model), 5).save(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
 def encoder():
     """A random encoder that knows a few words of three languages."""
     import torch
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    from transformers import BertConfig, BertModel
 
     from bertrelay.encoder import SentenceEncoder
     from bertrelay.layout import Prompts
 
-    rules = Tokenizer(models.WordLevel({word: row for row, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    rules.normalizer = normalizers.Lowercase()
-    rules.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, pad_token="[PAD]", unk_token="[UNK]")
+    tokenizer = word_tokenizer(WORDS, framed=False)
     torch.manual_seed(0)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    network = BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=16, initializer_range=0.5, **sizes))
+    network = BertModel(
+        BertConfig(vocab_size=len(tokenizer), max_position_embeddings=16, initializer_range=0.5, **sizes)
+    )
     return SentenceEncoder(network, tokenizer, prompts=Prompts({"query": "dog "})).eval()
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -147,31 +146,6 @@ def test_a_recipe_encodes_a_column(call, model, vectors, write_lines, tmp_path):
     assert 'v.output: "npy" → "parquet"' in call(
         "plan", recipe, "--runs", tmp_path / "runs", "--set", "v.output=parquet"
     )
-
-
-WRONG = [
-    (["MODEL", "english.txt", "v.txt"], r"\.npy or \.parquet"),
-    (["MODEL", "english.txt", "none/v.npy"], "there is no folder"),
-    (["MODEL", "none.txt", "v.npy"], "there is no file"),
-    (["MODEL", "", "v.npy"], "^expected a file or folder, found an empty text"),
-    (["MODEL", "table.csv", "v.npy"], "table.csv has no column 'text'"),
-    (["MODEL", "table.csv", "v.npy", "--column", "7"], "has no column 7: it has 2"),
-    (["MODEL", "english.txt", "v.npy", "--column", "text"], "whose one column is 0; found 'text'"),
-    (["MODEL", "english.txt", "v.npy", "--no-header"], r"english\.txt: header: without effect"),
-    (["none", "english.txt", "v.npy"], "model: expected .*folder, found none at .*none"),
-    (["@student/model", "english.txt", "v.npy"], "here give its folder"),
-]
-
-
-def test_a_wrong_request_ends_with_2_and_loads_no_torch(refused, write_lines, tmp_path, model):
-    write_lines("english.txt", ENGLISH)
-    write_lines("table.csv", ["id,sentence", "1,a dog"])
-    places = {"MODEL": model, "none": "./none"}
-    found = refused(["encode", *(places.get(word, word) for word in arguments)] for arguments, _ in WRONG)
-    for (code, words), (_, told) in zip(found, WRONG, strict=True):
-        assert (code, words.count("\n")) == (2, 1), words
-        assert re.search(told, words), words
-    assert not list(tmp_path.glob("v*"))
 
 
 @pytest.mark.parametrize(("source", "offline"), [("MODEL", "1"), ("owner/name", None)])

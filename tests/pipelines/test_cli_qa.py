@@ -1,15 +1,11 @@
-"""`bertrelay qa answer`: tables and JSON in, every output, a page, several processes, killed and resumed."""
+"""`bertrelay qa answer`: tables and JSON in, every output, a page."""
 
 import csv
 import io
 import json
-import os
 import re
-import signal
-import socket
 import subprocess
 import sys
-import time
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,47 +13,15 @@ import pytest
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import QuestionAnswerer, answer_file
 
-WORDS = ["gout", "fever", "mice", "had", "the", "of", "BRCA1", "p53", "in", "rats", "who", "(", ")", ".", ",", "<", ">"]
 SHORT = "The mice had fever of BRCA1. The 𝒢out <b>p53</b>, gout in rats."
 LONG = " ".join(f"gout ({n}) of p53, in the rats. BRCA1 < fever of the mice." for n in range(40))
 ASKED = [("Who had gout?", SHORT), ("fever in mice?", LONG), ("who, of p53?", LONG)]
 
 
 @pytest.fixture(scope="module")
-def answerer(tmp_path_factory):
-    """The folder of a random model that answers, from windows of 48 pieces."""
-    return saved(tmp_path_factory.mktemp("answerer"))
-
-
-@pytest.fixture(scope="module")
-def doubting(tmp_path_factory):
-    """The folder of one that holds nothing to be answered."""
-    return saved(tmp_path_factory.mktemp("doubting"), threshold=-1e6)
-
-
-def saved(folder, **settings):
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import AutoModelForQuestionAnswering, BertConfig, PreTrainedTokenizerFast
-
-    from domain.biomedical.qa.model import AnswerFinder, AnswerModel, save_model
-
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
-    rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    rules.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    network = AutoModelForQuestionAnswering.from_config(
-        BertConfig(vocab_size=len(pieces), max_position_embeddings=64, **sizes)
-    )
-    torch.manual_seed(11)
-    for weight in network.parameters():
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.7)  # so that scores depend on words and on their neighbours
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, **named)
-    save_model(AnswerModel(AnswerFinder(network), tokenizer, 48, 16, 8, **settings), folder)
-    return folder
+def doubting(save_answerer):
+    """The folder of a model that finds no answer anywhere."""
+    return save_answerer(threshold=-1e6)
 
 
 @pytest.fixture
@@ -216,149 +180,6 @@ def test_an_over_long_question_is_told_with_its_id_and_the_others_are_answered(a
     assert [bool(row["answer"]) for row in found] == [True, False, True]
     assert (found[1]["probability"], found[1]["nbest"]) == (None, [])
     assert "too long to be asked of this model" in page.read_text(encoding="utf-8")
-
-
-FILES = {
-    "questions.jsonl": json.dumps({"id": 1, "question": "gout?", "context": SHORT}),
-    "none.jsonl": "",
-    "other.csv": "id,context\n1,gout",
-    "shape.json": '{"rows": [1]}',
-    "empty.json": '{"data": []}',
-}
-
-
-WRONG = [
-    (["MODEL", "questions.jsonl", "a.txt"], r"expected a file that ends in \.jsonl or \.csv or \.parquet, found a"),
-    (["MODEL", "questions.jsonl", "none/a.jsonl"], "there is no folder none to write a.jsonl into; make it first"),
-    (["MODEL", "questions.jsonl", "questions.jsonl"], "is the input itself; name another"),
-    (["MODEL", "questions.jsonl", "a.jsonl", "--html", "a.pdf"], r"--html: expected a file that ends in \.html"),
-    (["MODEL", "questions.jsonl", "a.jsonl", "--top", "21"], r"--top.*20"),
-    (["MODEL", "nowhere.csv", "a.jsonl"], r"there is no file nowhere\.csv"),
-    (["MODEL", "none.jsonl", "a.jsonl"], r"none\.jsonl has no records"),
-    (["MODEL", "other.csv", "a.jsonl"], r"other\.csv has no column 'question'"),
-    (["MODEL", "shape.json", "a.jsonl"], r"shape\.json: expected questions, found JSON of another shape"),
-    (["MODEL", "empty.json", "a.jsonl"], r"empty\.json: expected questions \(squad\), found none"),
-    (["MODEL", "questions.jsonl", "a.jsonl", "--id", "name"], "has no column 'name'.*Its columns are id, question"),
-    (["./none", "questions.jsonl", "a.jsonl"], "model: expected .*folder, found none at .*none"),
-]
-
-
-def test_a_wrong_request_ends_with_2_and_loads_no_torch(refused, answerer, tmp_path):
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    asked = [[answerer if word == "MODEL" else word for word in arguments] for arguments, _ in WRONG]
-    for (code, words), (_, told) in zip(refused(["qa", "answer", *each] for each in asked), WRONG, strict=True):
-        assert code == 2 and re.search(told, words), words
-    assert {path.name for path in tmp_path.iterdir()} == FILES.keys()
-
-
-def test_a_model_of_another_task_is_told(model, questions, tmp_path):
-    with pytest.raises(RequestError, match="model: expected one that answers questions, found none in"):
-        answer_file(model, questions, tmp_path / "a.jsonl")
-
-
-def test_a_recipe_answers_questions(call, answerer, questions, expected, write_lines, tmp_path):
-    stage = (
-        f'uses = "domain.qa-answer"\nmodel = "{answerer}"\nquestions = "{questions}"\nprecision = "fp32"\npage = true'
-    )
-    recipe = write_lines("r.toml", ["[t]", stage])
-    assert "questions 3" in call("run", recipe, "--runs", tmp_path / "runs")
-    folder = tmp_path / "runs/r/t/latest"
-    assert [of(row) for row in answers(folder / "answers.jsonl")] == expected
-    assert (folder / "answers.html").is_file()
-    assert "SKIP" in call("run", recipe, "--runs", tmp_path / "runs", "--set", "t.batch_tokens=64")
-
-
-# Killed and shared
-
-SMALL_BLOCKS = """
-import domain.biomedical.qa.answering as files
-files.BLOCK_CHARACTERS = 10_000
-from pipelines.cli import main
-main()
-"""
-
-
-@pytest.fixture
-def start(answerer, tmp_path):
-    """Starts `bertrelay qa answer` as a user or a launcher does, with blocks of 10,000 characters; none lives on."""
-    started = []
-
-    def start_one(output, *options, **environment):
-        words = ["qa", "answer", answerer, "many.jsonl", output, "--precision", "fp32", *options]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", **environment}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen([sys.executable, "-c", SMALL_BLOCKS, *words], cwd=tmp_path, env=environment, **pipes)
-        started.append(process)
-        return process
-
-    yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture
-def many(write_lines, monkeypatch):
-    """Many questions, which are answered in blocks of 10,000 characters here too."""
-    monkeypatch.setattr("domain.biomedical.qa.answering.BLOCK_CHARACTERS", 10_000)
-    asked = [{"id": n, "question": ASKED[n % 3][0], "context": f"{n} of {SHORT * (n % 5 + 1)}"} for n in range(1_500)]
-    write_lines("many.jsonl", map(json.dumps, asked))
-    return asked
-
-
-def wait_for_parts(process, folder, count):
-    while len(list(folder.glob("0*.jsonl"))) < count:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
-
-
-def finished(process):
-    out, told = process.communicate(timeout=300)
-    assert process.returncode == 0, told
-    return out, told
-
-
-def test_killed_again_and_again_it_goes_on_to_the_same_bytes(
-    start, call, answerer, many, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    parts = tmp_path / "out.jsonl.partial"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-    workers = [start("out.jsonl", RANK=str(rank), **shared) for rank in range(2)]
-    wait_for_parts(workers[0], parts, 3)
-    for worker in workers:
-        worker.kill()
-        assert worker.wait() == -signal.SIGKILL
-    assert not (tmp_path / "out.jsonl").exists()
-
-    out = call("qa", "answer", answerer, "many.jsonl", "out.jsonl", "--precision", "fp32", "--html", "out.html")
-    assert "answering: resuming after" in capsys.readouterr().err
-    assert "1,500 questions answered" in out
-    call("qa", "answer", answerer, "many.jsonl", "whole.jsonl", "--precision", "fp32")
-    assert "resuming after" not in capsys.readouterr().err
-    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert [row["id"] for row in answers(tmp_path / "out.jsonl")] == [str(each["id"]) for each in many]
-    assert {path.name for path in tmp_path.iterdir()} == {"many.jsonl", "out.jsonl", "out.html", "whole.jsonl"}
-
-
-def test_processes_of_our_own_give_the_same_bytes(start, call, answerer, write_lines, tmp_path):
-    write_lines("many.jsonl", [json.dumps({"question": question, "context": text}) for question, text in ASKED])
-    summary, _ = finished(start("two.jsonl", "--processes", "2", "--json"))
-    assert json.loads(summary)["questions"] == len(ASKED)
-    call("qa", "answer", answerer, tmp_path / "many.jsonl", tmp_path / "one.jsonl", "--precision", "fp32")
-    assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-
-
-def test_what_was_begun_for_other_questions_is_begun_again(cut_short, answerer, many, write_lines, tmp_path, capsys):
-    cut_short(answer_file, answerer, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
-    assert len(list((tmp_path / "out.jsonl.partial").glob("0*.jsonl"))) == 1
-    write_lines("many.jsonl", map(json.dumps, many[:10]))
-    answer_file(answerer, tmp_path / "many.jsonl", tmp_path / "out.jsonl")
-    assert "is of another model or input: restarting" in capsys.readouterr().err
-    assert len(answers(tmp_path / "out.jsonl")) == 10
 
 
 def test_standard_input_is_json_or_what_it_is_said_to_be(call, answerer, questions, expected, tmp_path):

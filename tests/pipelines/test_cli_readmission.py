@@ -1,14 +1,9 @@
-"""`bertrelay readmission score`: every file in and out, killed and resumed, no text where none was asked for."""
+"""`bertrelay readmission score` and `outcome score`: every file in and out, text only on request."""
 
 import csv
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +14,6 @@ from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
 from domain.clinical.score_files import NotesTable, sorted_notes
 
-WORDS = ["the", "wound", "is", "dry", "heart", "failing", "again", "slept", "well", ".", ":", "plan", "qzx"]
 NOTES = [
     ("100", "Plan:\nthe wound is dry. qzx slept well."),
     ("200", "the failing heart again. the failing heart again. the wound is dry."),
@@ -29,41 +23,9 @@ NOTES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """The folder of a random model that reads a few words, eight tokens at a time."""
-    import torch
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    from bertrelay.backbone import save_backbone
-    from bertrelay.tokenizer import save_tokenizer
-    from domain.clinical.classifier import save_model, start_model
-    from domain.clinical.outcomes import OutcomeModelSettings
-
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    rules = Tokenizer(models.WordLevel({piece: row for row, piece in enumerate(pieces)}, unk_token="[UNK]"))
-    rules.normalizer, rules.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
-    rules.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    named = {
-        name: f"[{name[:-6].upper()}]" for name in ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    }
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    network = BertModel(BertConfig(vocab_size=len(pieces), max_position_embeddings=32, **sizes))
-    torch.manual_seed(3)
-    for weight in network.parameters():
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.7)
-    folder = tmp_path_factory.mktemp("readmission")
-    save_backbone(network, folder)
-    save_tokenizer(PreTrainedTokenizerFast(tokenizer_object=rules, **named), folder, 32, has_types=True)
-    how = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 8}, "threshold": 0.4})
-    started = start_model(folder, how)
-    started.network.network.classifier.weight.data *= 50
-    save_model(started, folder / "model")
-    return folder / "model"
+@pytest.fixture
+def model(readmission_model):
+    return readmission_model
 
 
 @pytest.fixture
@@ -236,30 +198,6 @@ def test_ids_and_notes_of_other_kinds_are_left_out_by_their_reason_and_mixed_ids
     assert told.count("hadm_id: some ids are numbers with a point, others text, others whole numbers") == 1
 
 
-WRONG = [
-    (["MODEL", "notes.csv", "out.xyz"], r"output: expected a file that ends in \.csv or \.jsonl or \.parquet"),
-    (["MODEL", "notes.csv", "none/out.csv"], "there is no folder none"),
-    (["MODEL", "notes.csv", "notes.csv"], "is the input itself"),
-    (["MODEL", "none.csv", "out.csv"], r"there is no file .*none\.csv"),
-    (["MODEL", "notes.csv", "out.csv", "--id", "stay"], r"notes\.csv has no column 'stay'"),
-    (["MODEL", "empty.csv", "out.csv"], r"empty\.csv has no records"),
-    (["MODEL", "notes.txt", "out.csv"], r"notes: expected a file that ends in \.csv"),
-    (["MODEL", "notes.csv", "out.csv", "--admission", "100"], "without effect without --html"),
-    (["MODEL", "notes.csv", "out.csv", "--html", "page.txt"], r"--html: expected a file that ends in \.html"),
-    (["./none", "notes.csv", "out.csv"], "model: expected .*folder, found none at .*none"),
-]
-
-
-def test_wrong_requests_end_with_2_leave_nothing_and_load_no_torch(refused, model, notes, tmp_path):
-    (notes.parent / "empty.csv").write_text("")
-    (notes.parent / "notes.txt").write_text("qzx\n")
-    before = {path.name for path in tmp_path.iterdir()}
-    asked = [[model if word == "MODEL" else word for word in arguments] for arguments, _ in WRONG]
-    for (code, words), (_, told) in zip(refused(["readmission", "score", *each] for each in asked), WRONG, strict=True):
-        assert code == 2 and re.search(told, words), words
-    assert {path.name for path in tmp_path.iterdir()} == before
-
-
 def test_a_page_needs_an_admission_that_is_there_and_tells_no_id(model, notes, tmp_path):
     with pytest.raises(RequestError, match="page: expected the admission to show, as the file has 3"):
         score_file(model, notes, tmp_path / "o.csv", page=tmp_path / "p.html")
@@ -304,43 +242,3 @@ def test_outcome_score_takes_any_model_and_readmission_score_its_own(call, model
     ):
         score_file(lengths, notes, tmp_path / "c.csv", task="readmission")
     assert not (tmp_path / "c.csv").exists()
-
-
-SMALL_BLOCKS = """
-import domain.clinical.score_files as files, domain.clinical.scoring as scoring
-files.BLOCK_CHARACTERS = scoring.BLOCK_CHARACTERS = 4_000
-from pipelines.cli import main
-main()
-"""
-
-
-def start(model, folder, output):
-    command = [sys.executable, "-c", SMALL_BLOCKS, "readmission", "score", str(model), "many.csv", output]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*command, "--precision", "fp32"], cwd=folder, env=environment, **pipes)
-
-
-def test_killed_and_called_again_it_goes_on_to_the_same_bytes_and_leaves_no_text(
-    call, model, tmp_path, monkeypatch, capsys
-):
-    for module in ("scoring", "score_files"):
-        monkeypatch.setattr(f"domain.clinical.{module}.BLOCK_CHARACTERS", 4_000)
-    rows = [(str(n % 700), f"{NOTES[n % 5][1]} qzx {n}") for n in range(2_100)]
-    pd.DataFrame(rows, columns=["hadm_id", "text"]).to_csv(tmp_path / "many.csv", index=False)
-    killed = start(model, tmp_path, "out.jsonl")
-    parts = tmp_path / "out.jsonl.partial"
-    while len(list(parts.glob("0*.jsonl"))) < 3:
-        assert killed.poll() is None, killed.communicate()[1]
-        time.sleep(0.01)
-    killed.kill()
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "many.csv"]
-    assert left and not any(MARK.search(path.read_text()) for path in left)
-    for output, goes_on in (("out.jsonl", True), ("whole.jsonl", False)):
-        call("readmission", "score", model, tmp_path / "many.csv", tmp_path / output, "--precision", "fp32")
-        assert ("resuming after" in capsys.readouterr().err) == goes_on
-    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert len(rows_of(tmp_path / "out.jsonl")) == 700
-    assert {path.name for path in tmp_path.iterdir()} == {"many.csv", "out.jsonl", "whole.jsonl"}

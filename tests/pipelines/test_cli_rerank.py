@@ -1,12 +1,6 @@
-"""`bertrelay rerank`: every table in and out, answers of a search in a better order, killed and resumed."""
+"""`bertrelay rerank`: every table in and out, results of a search in a better order."""
 
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -18,26 +12,9 @@ TEXTS = ["a dog barks", "ein hund bellt .", "개가 짖는다", "a dog", "barks 
 PAIRS = [(TEXTS[n % 6], TEXTS[(5 * n + n // 6) % 6]) for n in range(17)]
 
 
-def spread(network):
-    """Scores far from ½ and from one another, which those of a new head are not."""
-    import torch
-
-    torch.manual_seed(5)
-    for weight in network.parameters():
-        if weight.dim() > 1:
-            torch.nn.init.normal_(weight, std=0.7)
-
-
 @pytest.fixture(scope="module")
-def scorer(model, tmp_path_factory):
-    """The folder of a random cross-encoder."""
-    from teachers.cross_encoder import start_cross_encoder
-
-    started = start_cross_encoder(model)
-    spread(started)
-    folder = tmp_path_factory.mktemp("cross-encoder")
-    started.save(folder)
-    return folder
+def scorer(cross_encoder):
+    return cross_encoder
 
 
 @pytest.fixture(scope="module")
@@ -151,53 +128,14 @@ def test_answers_of_a_search_are_put_into_the_order_of_the_scores(call, model, s
     assert pd.isna(rows[0]["query_line"]) == (asked == "command line")
 
 
-def test_a_poly_encoder_ranks_too(call, model, tmp_path):
+def test_a_poly_encoder_ranks_too(randomize, call, model, tmp_path):
     from bertrelay.encoder import SentenceEncoder
     from teachers.baselines.poly_encoder import PolyEncoder
 
-    other = PolyEncoder(SentenceEncoder.load(model), codes=3).eval()
-    spread(other)
+    other = randomize(PolyEncoder(SentenceEncoder.load(model), codes=3), 5)
     other.save(tmp_path / "model")
     call("rerank", tmp_path / "model", write_table(tmp_path / "pairs.csv"), tmp_path / "out.txt", "--precision", "fp32")
     np.testing.assert_allclose(np.loadtxt(tmp_path / "out.txt"), other.predict(PAIRS, precision="fp32"), atol=2e-6)
-
-
-def test_a_recipe_ranks_and_json_is_one_document(call, scorer, expected, write_lines, tmp_path):
-    table = write_table(tmp_path / "pairs.csv")
-    stage = f'uses = "teachers.rerank"\nmodel = "{scorer}"\npairs.path = "{table}"\noutput = "csv"\nprecision = "fp32"'
-    recipe = write_lines("r.toml", ["[t]", stage])
-    assert "pairs 17" in call("run", recipe, "--runs", tmp_path / "runs")
-    rows = rows_of(tmp_path / "runs/r/t/latest/scores.csv")
-    np.testing.assert_allclose([row["score"] for row in rows], expected, atol=1e-6)
-    assert "SKIP" in call("run", recipe, "--runs", tmp_path / "runs", "--set", "t.batch_tokens=64")
-    document = json.loads(call("rerank", scorer, table, tmp_path / "out.csv", "--json"))
-    assert (document["pairs"], document["queries"]) == (17, None)
-
-
-# Faults
-
-
-WRONG = [
-    (["pairs.csv", "out.xyz"], r"expected a file that ends in \.csv or \.jsonl or \.parquet or \.txt, found out"),
-    (["pairs.csv", "none/out.csv"], "there is no folder none"),
-    (["pairs.csv", "pairs.csv"], "is the input itself"),
-    (["pairs.csv", "out.txt", "--top", "3"], r"output: a \.txt file has the scores alone"),
-    (["pairs.csv", "out.csv", "--column", "sentence1"], "expected two columns, .* found 1 named"),
-    (["pairs.csv", "out.csv", "--column", "sentence1", "--column", "text"], r"no column 'text'"),
-    (["none.csv", "out.csv"], r"there is no file .*none\.csv"),
-    (["lines.txt", "out.csv"], r"read as plain lines, one value each.*found 2.*`format`"),
-    (["numbers.jsonl", "out.csv"], r"numbers\.jsonl, line 1: expected text, found int; name two columns of text"),
-]
-
-
-def test_a_wrong_request_ends_with_2_and_loads_no_torch(refused, scorer, write_lines, tmp_path):
-    write_table(tmp_path / "pairs.csv")
-    write_lines("lines.txt", TEXTS)
-    write_lines("numbers.jsonl", ['{"sentence1": "a dog", "sentence2": 7}'])
-    found = refused(["rerank", scorer, *arguments] for arguments, _ in WRONG)
-    for (code, words), (_, told) in zip(found, WRONG, strict=True):
-        assert code == 2 and re.search(told, words), words
-    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize(
@@ -220,89 +158,13 @@ def test_a_broken_answer_is_told_with_its_line_and_without_its_text(scorer, writ
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl"]
 
 
-def test_a_model_that_scores_no_pairs_and_one_whose_scores_are_none_are_told(scorer, model, tmp_path):
+def test_scores_that_are_no_numbers_are_an_error(scorer, tmp_path):
     from teachers import CrossEncoder, rerank_file
 
     table = write_table(tmp_path / "pairs.csv")
-    with pytest.raises(RequestError, match="model: expected a cross-encoder with one score, found none in"):
-        rerank_file(model, table, tmp_path / "out.csv")
     spoilt = CrossEncoder.load(scorer)
     spoilt.network.classifier.bias.data.fill_(np.nan)
     spoilt.save(tmp_path / "spoilt")
     with pytest.raises(WorkError, match="found 17 of 17 that are not numbers, the first for pair 0"):
         rerank_file(tmp_path / "spoilt", table, tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
-
-
-SMALL_BLOCKS = """
-import teachers.rerank_files as files
-files.BLOCK_PAIRS = 200
-from pipelines.cli import main
-main()
-"""
-
-
-@pytest.fixture
-def begin(scorer, tmp_path):
-    """Starts `bertrelay rerank` with blocks of 200 pairs; none lives on."""
-    started = []
-
-    def start_one(output, *options):
-        command = [
-            sys.executable,
-            "-c",
-            SMALL_BLOCKS,
-            "rerank",
-            scorer,
-            "many.csv",
-            output,
-            "--precision",
-            "fp32",
-            *options,
-        ]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-        process = subprocess.Popen(
-            list(map(str, command)),
-            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def finished(process):
-    out, told = process.communicate(timeout=120)
-    assert process.returncode == 0, told
-    return out, told
-
-
-def test_killed_it_goes_on_to_the_same_bytes_and_two_processes_share_the_work(
-    begin, call, scorer, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    for room in ("rerank", "rerank_files"):
-        monkeypatch.setattr(f"teachers.{room}.BLOCK_PAIRS", 200)
-    write_table(tmp_path / "many.csv", [(f"{TEXTS[n % 6]} {n % 7}", TEXTS[n % 5]) for n in range(6_000)])
-    begun, parts = begin("out.csv"), tmp_path / "out.csv.partial"
-    while len(list(parts.glob("0*.jsonl"))) < 3:
-        assert begun.poll() is None, begun.stderr.read()
-        time.sleep(0.01)
-    begun.kill()
-    assert begun.wait() == -signal.SIGKILL
-    assert not (tmp_path / "out.csv").exists()
-    out = call("rerank", scorer, "many.csv", "out.csv", "--precision", "fp32")
-    assert "scoring: resuming after" in capsys.readouterr().err
-    assert out == "6,000 pairs scored, in out.csv\n"
-    call("rerank", scorer, "many.csv", "whole.csv", "--precision", "fp32")
-    assert "resuming after" not in capsys.readouterr().err
-    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
-    out, _ = finished(begin("two.csv", "--processes", "2"))
-    assert out == "6,000 pairs scored, in two.csv\n"
-    one, two = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("whole", "two"))
-    assert one.drop(columns="score").equals(two.drop(columns="score"))
-    np.testing.assert_allclose(two["score"], one["score"], atol=2e-6)  # other blocks, so other batches
-    assert {path.name for path in tmp_path.iterdir()} == {"many.csv", "out.csv", "whole.csv", "two.csv"}

@@ -1,0 +1,319 @@
+"""What every command that runs a model over a file promises: killed, resumed, shared by processes, wrong requests."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from bertrelay.errors import RequestError
+from domain.biomedical import answer_file, tag_file
+from domain.clinical import score_file
+from teachers import rerank_file
+
+FEVER, GOUT = "The mice had fever of BRCA1.", "gout (fever) of p53, in the rats"
+
+
+class Command(NamedTuple):
+    """One command. model: fixture of its model. lines: of an input of n items. blocks: what a shard is cut by."""
+
+    words: str
+    model: str
+    input: str
+    lines: Callable[[int], list[str]]
+    blocks: dict[str, int]
+    function: Callable[..., Any]
+    stage: str
+
+
+def documents(count: int) -> list[str]:
+    texts = (f"{FEVER} {GOUT} in rats {n}." for n in range(count))
+    return [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts)]
+
+
+def questions(count: int) -> list[str]:
+    rows = (("Who had gout?", f"{n} of {FEVER * (n % 5 + 1)} {GOUT}") for n in range(count))
+    return [json.dumps({"id": n, "question": asked, "context": text}) for n, (asked, text) in enumerate(rows)]
+
+
+def pairs(count: int) -> list[str]:
+    return ["sentence1,sentence2", *(f"a dog {n % 7},ein hund bellt {n % 5}" for n in range(count))]
+
+
+def notes(count: int) -> list[str]:
+    texts = ["the failing heart again. the wound is dry.", "slept well again.", ""]
+    return ["hadm_id,text", *(f"{n % (count // 3)},{texts[n % 3]} qzx {n}" for n in range(count))]
+
+
+COMMANDS = {
+    "tag": Command(
+        words="ner tag",
+        model="tagger",
+        input="many.jsonl",
+        lines=documents,
+        blocks={"domain.biomedical.ner.tagging.BLOCK_CHARACTERS": 5_000},
+        function=tag_file,
+        stage='uses = "domain.ner-tag"\ndocuments = "many.jsonl"',
+    ),
+    "answer": Command(
+        words="qa answer",
+        model="answerer",
+        input="many.jsonl",
+        lines=questions,
+        blocks={"domain.biomedical.qa.answering.BLOCK_CHARACTERS": 8_000},
+        function=answer_file,
+        stage='uses = "domain.qa-answer"\nquestions = "many.jsonl"\npage = true',
+    ),
+    "rerank": Command(
+        words="rerank",
+        model="cross_encoder",
+        input="many.csv",
+        lines=pairs,
+        blocks={"teachers.rerank.BLOCK_PAIRS": 100, "teachers.rerank_files.BLOCK_PAIRS": 100},
+        function=rerank_file,
+        stage='uses = "teachers.rerank"\npairs.path = "many.csv"',
+    ),
+    "score": Command(
+        words="readmission score",
+        model="readmission_model",
+        input="many.csv",
+        lines=notes,
+        blocks={
+            "domain.clinical.scoring.BLOCK_CHARACTERS": 2_000,
+            "domain.clinical.score_files.BLOCK_CHARACTERS": 2_000,
+        },
+        function=score_file,
+        stage="",
+    ),
+}
+SHARED = [name for name in COMMANDS if name != "score"]
+"""Those that several processes share, and that are stages."""
+
+
+@pytest.fixture
+def command(request, monkeypatch, tmp_path):
+    """(command, folder of its model), with small blocks here too, in the working directory."""
+    found = COMMANDS[request.param]
+    for name, size in found.blocks.items():
+        monkeypatch.setattr(name, size)
+    monkeypatch.chdir(tmp_path)
+    return found, request.getfixturevalue(found.model)
+
+
+@pytest.fixture
+def start_small(tmp_path):
+    """Starts a command with small blocks as a user or a launcher does; none lives on."""
+    started = []
+
+    def start_one(command, model, output, *options, **environment):
+        patches = (f"import {name.rpartition('.')[0]}; {name} = {size}" for name, size in command.blocks.items())
+        code = "; ".join([*patches, "from pipelines.cli import main; main()"])
+        words = [*command.words.split(), model, command.input, output, "--precision", "fp32", *options]
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, words)],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def shards_of(folder):
+    return len(list(folder.glob("0*.jsonl")))
+
+
+def kill_after(count, processes, folder):
+    while shards_of(folder) < count:
+        assert processes[0].poll() is None, processes[0].stderr.read()
+        time.sleep(0.01)
+    for process in processes:
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+def two_ranks():
+    """What torchrun puts into the environments of two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    return [{"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} for rank in "01"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, indirect=True)
+def test_killed_in_two_processes_and_in_one_it_resumes_to_the_same_bytes(
+    command, call, start_small, write_lines, tmp_path, capsys
+):
+    kind, model = command
+    write_lines(kind.input, kind.lines(1_500))
+    folder = tmp_path / "out.jsonl.partial"
+    if kind.function is not score_file:
+        kill_after(3, [start_small(*command, "out.jsonl", **rank) for rank in two_ranks()], folder)
+    done = shards_of(folder)
+    kill_after(done + 2, [start_small(*command, "out.jsonl")], folder)
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != kind.input]
+    assert left and not (tmp_path / "out.jsonl").exists()
+    if kind.function is score_file:
+        assert not any("qzx" in path.read_text() for path in left)  # no text of a note is left on the disk
+
+    for output, resumes in (("out.jsonl", True), ("whole.jsonl", False)):
+        call(*kind.words.split(), model, kind.input, output, "--precision", "fp32")
+        assert ("resuming after" in capsys.readouterr().err) == resumes
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    items = 500 if kind.function is score_file else 1_500
+    assert len((tmp_path / "whole.jsonl").read_text().splitlines()) == items
+    assert {path.name for path in tmp_path.iterdir()} == {kind.input, "out.jsonl", "whole.jsonl"}
+
+
+@pytest.mark.parametrize("command", SHARED, indirect=True)
+def test_processes_of_our_own_write_the_bytes_of_one(command, call, start_small, write_lines, tmp_path):
+    kind, model = command
+    write_lines(kind.input, kind.lines(40))
+    process = start_small(*command, "two.jsonl", "--processes", "2", "--json")
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    call(*kind.words.split(), model, kind.input, "one.jsonl", "--precision", "fp32")
+    assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
+    summary = json.loads(out)
+    assert summary.pop("output") == "two.jsonl" and 40 in summary.values()
+
+
+@pytest.mark.parametrize("command", COMMANDS, indirect=True)
+def test_unfinished_work_on_another_input_restarts(command, cut_short, write_lines, tmp_path, capsys):
+    kind, model = command
+    write_lines(kind.input, kind.lines(600))
+    cut_short(kind.function, model, tmp_path / kind.input, tmp_path / "out.jsonl")
+    assert shards_of(tmp_path / "out.jsonl.partial") == 1
+    write_lines(kind.input, kind.lines(12))
+    kind.function(model, tmp_path / kind.input, tmp_path / "out.jsonl")
+    assert "is of another model or input: restarting" in capsys.readouterr().err
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == (4 if kind.function is score_file else 12)
+
+
+@pytest.mark.parametrize("command", SHARED, indirect=True)
+def test_a_recipe_writes_the_bytes_of_the_command(command, call, write_lines, tmp_path):
+    kind, model = command
+    write_lines(kind.input, kind.lines(12))
+    recipe = write_lines("r.toml", ["[t]", kind.stage, f'model = "{model}"\nprecision = "fp32"\noutput = "jsonl"'])
+    assert re.search(r"(documents|questions|pairs) 12\b", call("run", recipe))
+    call(*kind.words.split(), model, kind.input, "out.jsonl", "--precision", "fp32")
+    (written,) = (tmp_path / "runs/r/t/latest").resolve().glob("*s.jsonl")
+    assert written.name != "rejects.jsonl" and written.read_bytes() == (tmp_path / "out.jsonl").read_bytes()
+    assert "SKIP" in call("run", recipe, "--set", "t.batch_tokens=64")
+
+
+ANOTHER_TASK = {
+    "tag": "model: expected one that tags entities, found none in",
+    "answer": "model: expected one that answers questions, found none in",
+    "rerank": "model: expected a cross-encoder with one score, found none in",
+}
+
+
+@pytest.mark.parametrize("command", ANOTHER_TASK, indirect=True)
+def test_a_model_of_another_task_is_refused(command, model, write_lines, tmp_path):
+    kind, _ = command
+    write_lines(kind.input, kind.lines(3))
+    with pytest.raises(RequestError, match=ANOTHER_TASK[kind.words.split()[-1]]):
+        kind.function(model, tmp_path / kind.input, tmp_path / "out.jsonl")
+
+
+QUESTION = json.dumps({"id": 1, "question": "gout?", "context": FEVER})
+FILES = {
+    "english.txt": "a dog barks\n",
+    "table.csv": "id,sentence\n1,a dog\n",
+    "empty.csv": "",
+    "empty.jsonl": "",
+    "pairs.csv": "sentence1,sentence2\na dog,ein hund\n",
+    "numbers.jsonl": '{"sentence1": "a dog", "sentence2": 7}\n',
+    "texts.jsonl": json.dumps({"text": GOUT}),
+    "questions.jsonl": QUESTION,
+    "shape.json": '{"rows": [1]}',
+    "none.json": '{"data": []}',
+    "notes.csv": "hadm_id,text\n100,slept well\n",
+}
+WRONG = {
+    "encode model": {
+        "english.txt out.txt": r"\.npy or \.parquet",
+        "english.txt none/out.npy": "there is no folder",
+        "none.txt out.npy": "there is no file",
+        " out.npy": "^expected a file or folder, found an empty text",
+        "table.csv out.npy": "table.csv has no column 'text'",
+        "table.csv out.npy --column 7": "has no column 7: it has 2",
+        "english.txt out.npy --column text": "whose one column is 0; found 'text'",
+        "english.txt out.npy --no-header": r"english\.txt: header: without effect",
+    },
+    "encode ./none": {"english.txt out.npy": "model: expected .*folder, found none at .*none"},
+    "encode @student/model": {"english.txt out.npy": "here give its folder"},
+    "rerank cross_encoder": {
+        "pairs.csv out.xyz": r"expected a file that ends in \.csv or \.jsonl or \.parquet or \.txt, found out",
+        "pairs.csv none/out.csv": "there is no folder none",
+        "pairs.csv pairs.csv": "is the input itself",
+        "pairs.csv out.txt --top 3": r"output: a \.txt file has the scores alone",
+        "pairs.csv out.csv --column sentence1": "expected two columns, .* found 1 named",
+        "pairs.csv out.csv --column sentence1 --column text": "no column 'text'",
+        "none.csv out.csv": r"there is no file .*none\.csv",
+        "english.txt out.csv": r"read as plain lines, one value each.*found 2.*`format`",
+        "numbers.jsonl out.csv": r"numbers\.jsonl, line 1: expected text, found int; name two columns of text",
+    },
+    "ner tag tagger": {
+        "texts.jsonl out.xyz": "expected a suffix that implies the format",
+        "texts.jsonl out.txt --format text": "output: text is only read",
+        "texts.jsonl none/out.jsonl": "there is no folder none",
+        "none.jsonl out.jsonl": r"there is no file or folder none\.jsonl",
+        "texts.jsonl texts.jsonl": "is the input itself",
+        "texts.jsonl . --format brat": "output: expected a new folder or an empty one for brat",
+        "texts.jsonl -": "nothing is written to standard output",
+    },
+    "qa answer answerer": {
+        "questions.jsonl out.txt": r"expected a file that ends in \.jsonl or \.csv or \.parquet, found out",
+        "questions.jsonl none/out.jsonl": "there is no folder none to write out.jsonl into; make it first",
+        "questions.jsonl questions.jsonl": "is the input itself; name another",
+        "questions.jsonl out.jsonl --html out.pdf": r"--html: expected a file that ends in \.html",
+        "questions.jsonl out.jsonl --top 21": "--top.*20",
+        "none.csv out.jsonl": r"there is no file none\.csv",
+        "empty.jsonl out.jsonl": r"empty\.jsonl has no records",
+        "table.csv out.jsonl": r"table\.csv has no column 'question'",
+        "shape.json out.jsonl": r"shape\.json: expected questions, found JSON of another shape",
+        "none.json out.jsonl": r"none\.json: expected questions \(squad\), found none",
+        "questions.jsonl out.jsonl --id name": "has no column 'name'.*Its columns are id, question",
+    },
+    "readmission score readmission_model": {
+        "notes.csv out.xyz": r"output: expected a file that ends in \.csv or \.jsonl or \.parquet",
+        "notes.csv none/out.csv": "there is no folder none",
+        "notes.csv notes.csv": "is the input itself",
+        "none.csv out.csv": r"there is no file .*none\.csv",
+        "notes.csv out.csv --id stay": r"notes\.csv has no column 'stay'",
+        "empty.csv out.csv": r"empty\.csv has no records",
+        "english.txt out.csv": r"notes: expected a file that ends in \.csv",
+        "notes.csv out.csv --admission 100": "without effect without --html",
+        "notes.csv out.csv --html out.txt": r"--html: expected a file that ends in \.html",
+    },
+}
+
+
+def test_a_wrong_request_ends_with_2_leaves_nothing_and_loads_no_torch(request, refused, tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    requests = []
+    for start, cases in WRONG.items():
+        *words, model = start.split()
+        folder = model if model[0] in ".@" else request.getfixturevalue(model)
+        requests += [[*words, folder, *arguments.split(" ")] for arguments in cases]
+    expected = [error for cases in WRONG.values() for error in cases.values()]
+    for (code, printed), error, given in zip(refused(requests), expected, requests, strict=True):
+        assert code == 2 and re.search(error, printed), (given, printed)
+    assert {path.name for path in tmp_path.iterdir()} == FILES.keys()
