@@ -52,10 +52,10 @@ from domain.biomedical.qa.answerer import QuestionAnswerer
 from domain.clinical.scorer import OutcomeScorer
 from domain.pretraining.network import start_network
 from domain.pretraining.settings import PretrainSettings
-from pipelines.plan import make_plan
+from pipelines.plan import RunOptions, make_plan
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
-from pipelines.runner import RunOptions, run
+from pipelines.runner import run
 from students.index import open_index
 from teachers.baselines.word_vectors import BiLstmEncoder
 from teachers.rerank import load_scorer
@@ -276,12 +276,12 @@ class Bench:
         recipe_file, runs = self.scratch / "fuzz.toml", self.scratch / "runs"
         recipe_file.write_text(text, encoding="utf-8", errors="replace")
         recipe = read_recipe(str(recipe_file), REGISTRY)
-        make_plan(recipe, runs, Digests(), {})
+        make_plan(recipe, RunOptions(runs=runs), Digests(), {})
         before = stamps(self.results)
         signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         signal.setitimer(signal.ITIMER_PROF, STOP_SECONDS)
         try:
-            run(recipe, RunOptions(runs))
+            run(recipe, RunOptions(runs=runs))
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             if stamps(self.results) != before:
@@ -365,7 +365,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         runs = (options.folder or Path(temporary)).resolve() / "runs"
         with redirect_stderr(StringIO()):
-            run(read_recipe(str(RECIPE), REGISTRY), RunOptions(runs))
+            run(read_recipe(str(RECIPE), REGISTRY), RunOptions(runs=runs))
         numbers = [options.only] if options.only is not None else list(range(options.cases))
         shares = [numbers[first :: options.workers] for first in range(options.workers)]
         with ThreadPoolExecutor(options.workers) as pool:

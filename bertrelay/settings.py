@@ -234,21 +234,22 @@ def leaves(settings: Settings) -> Iterator[Leaf]:
     for name, field in type(settings).model_fields.items():
         found = getattr(settings, name)
         run_only = RUN_ONLY in field.metadata or (WHEN_SET in field.metadata and found == field.default)
-        for key, value in _flatten(name, found):
+        for key, value in flatten(name, found):
             yield Leaf(key, value, run_only)
 
 
-def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+def flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of each plain value in `value`; settings, tables and lists are entered."""
     if isinstance(value, Settings):
         for leaf in leaves(value):
             if not leaf.run_only:
                 yield f"{key}.{leaf.key}", leaf.value
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield from _flatten(f"{key}.{name}", item)
+            yield from flatten(f"{key}.{name}", item)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            yield from _flatten(f"{key}[{index}]", item)
+            yield from flatten(f"{key}[{index}]", item)
     else:
         yield key, value
 

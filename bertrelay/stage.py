@@ -74,18 +74,21 @@ class Stage:
     version: raised when the same settings give another result.
     settings: `package.module:Class` of the settings model, free of torch and transformers.
     run: `package.module:function` of the work.
-    summary: its line in `bertrelay recipes`.
-    sensitive: whether it reads tables of patients.
     metrics: `package.module:NAME` of the declared `Metric`s, by which a report shows what it returns.
+    sensitive: whether it reads tables of patients.
     """
 
     kind: str
     version: int
     settings: str
     run: str
-    summary: str
-    sensitive: bool = False
     metrics: str = ""
+    sensitive: bool = False
+
+    @property
+    def summary(self) -> str:
+        """Its line in `bertrelay recipes`: the first of its settings' description."""
+        return str(self.load_settings().__doc__).partition("\n")[0]
 
     def load_settings(self) -> type[Settings]:
         return cast(type[Settings], load(self.settings))

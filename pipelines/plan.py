@@ -3,31 +3,28 @@
 Planning reads files and writes none, contacts no hub, and loads neither torch nor transformers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, Field
+
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint, parts_of
 from bertrelay.hardware import resolve_precision
-from bertrelay.settings import InputFile, ModelSource, is_auto_precision, leaves, no_model_folder
-from pipelines.hub import name_of, unknown_ids
+from bertrelay.settings import InputFile, ModelSource, Settings, is_auto_precision, leaves, no_model_folder
+from pipelines.hub import Ask, ask_hub, lock_path, name_of, read_revisions, unknown_ids
 from pipelines.recipe import Key, Recipe, Step
-from pipelines.run_store import (
-    DIGITS,
-    damage,
-    has_work,
-    partial_of,
-    parts_of_result,
-    previous_parts,
-    size_of,
-    unfinished,
-)
+from pipelines.run_store import DIGITS, damage, has_work, partial_of, parts_in, previous_parts, unfinished
 from pipelines.validation import Problems, did_you_mean, shown
 
 UNKNOWN = "unknown"
+CACHE = ".cache"
+ABSENT = object()
+"""In place of a part that is not there."""
 
 
 class Action(StrEnum):
@@ -76,40 +73,63 @@ class Plan:
         return all(planned.action == Action.SKIP for planned in self.steps)
 
 
-@dataclass(frozen=True)
-class StageChoice:
-    """What the command line asks beyond the recipe: stages to run alone, and stages to run again."""
+class RunOptions(Settings):
+    """What a run needs besides its recipe.
 
-    only: tuple[str, ...] = ()
-    force: tuple[str, ...] = ()
+    runs: folder of the results.
+    only: this stage and what it needs that is not done. May be repeated.
+    force: run this stage again and remove what it has done so far. Leave this out to resume a stopped stage. May be
+        repeated.
+    verify: read every input and output again instead of trusting size and time.
+    write_report: writes the report of a run's folder, without text of the stages named.
+    ask: asks the hub for a revision.
+    """
 
+    runs: Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())] = Path("runs")
+    only: list[str] = Field(default=[])
+    force: list[str] = Field(default=[])
+    verify: bool = False
+    process_group: ProcessGroup = SINGLE_PROCESS
+    write_report: Callable[[Path, Collection[str]], Path] | None = None
+    ask: Ask = ask_hub
 
-ALL_STAGES = StageChoice()
+    @property
+    def cache(self) -> Path:
+        return self.runs / CACHE
+
+    def digests(self) -> Digests:
+        """The digests that all runs in the folder remember."""
+        return Digests(self.cache / "digests.json", self.verify)
 
 
 def make_plan(
-    recipe: Recipe, runs: Path, digests: Digests, revisions: Mapping[str, str], choice: StageChoice = ALL_STAGES
+    recipe: Recipe, options: RunOptions, digests: Digests | None = None, revisions: Mapping[str, str] | None = None
 ) -> Plan:
-    """What a run would do. Raises RequestError for unknown stages, and for all inputs that are missing at once."""
-    steps = chosen_steps(recipe, choice)
+    """What a run would do. Raises RequestError for unknown stages, and for all inputs that are missing at once.
+
+    revisions: of hub ids; those of the lock file when absent.
+    """
+    digests = digests or options.digests()
+    revisions = read_revisions(lock_path(recipe, options.runs)) if revisions is None else revisions
+    steps = chosen_steps(recipe, options)
     check_inputs(recipe, steps)
     planned: dict[Key, PlannedStep] = {}
     for step in steps:
-        planned[step.key] = _plan_step(step, planned, runs / recipe.name, digests, revisions, choice)
-    return Plan(recipe, runs / recipe.name, tuple(planned.values()))
+        planned[step.key] = _plan_step(step, planned, options.runs / recipe.name, digests, revisions, options.force)
+    return Plan(recipe, options.runs / recipe.name, tuple(planned.values()))
 
 
-def chosen_steps(recipe: Recipe, choice: StageChoice) -> list[Step]:
+def chosen_steps(recipe: Recipe, options: RunOptions) -> list[Step]:
     """All steps, or those that `only` names and what they need."""
     names = recipe.stage_names
-    for option, asked in (("--only", choice.only), ("--force", choice.force)):
-        for name in asked:
+    for option, requested in (("--only", options.only), ("--force", options.force)):
+        for name in requested:
             if name not in names:
                 raise RequestError(
                     f"{option} {name}: {recipe.name} has no such stage{did_you_mean(name, names) or '.'}"
                     f" Its stages: {', '.join(names)}"
                 )
-    wanted = {step.key for step in recipe.steps if not choice.only or step.name in choice.only}
+    wanted = {step.key for step in recipe.steps if not options.only or step.name in options.only}
     for step in reversed(recipe.steps):
         if step.key in wanted:
             wanted.update(step.needs)
@@ -134,11 +154,13 @@ def _plan_step(
     run_folder: Path,
     digests: Digests,
     revisions: Mapping[str, str],
-    choice: StageChoice,
+    force: Sequence[str],
 ) -> PlannedStep:
     stage_folder = run_folder / step.name
     needed = _needed(step, planned)
-    unknown = [*_unknown_revisions(step, revisions), *_unknown_upstream(needed)]
+    hub_names = dict.fromkeys(name_of(source) for source in unknown_ids(step, revisions))
+    unknown = [f"{name}: its revision is not known before the first run" for name in hub_names]
+    unknown += [f"upstream {name}: its inputs are not all known yet" for name, each in needed.items() if not each.parts]
     if unknown:
         return PlannedStep(step, Action.RUN, tuple(unknown), {}, stage_folder)
     drafts = []
@@ -152,23 +174,23 @@ def _plan_step(
             auto_precision=precision,
         )
         drafts.append(PlannedStep(step, Action.RUN, (), parts, stage_folder))
-    forced = step.name in choice.force
+    forced = step.name in force
     return _decide(drafts[0] if forced else _furthest(drafts), planned, digests, forced)
 
 
 def _precisions(step: Step) -> list[str]:
-    """What precision `auto` may stand for: what this machine computes in, then what another one may have."""
+    """What precision `auto` may mean: what this machine computes in, then what another one may have."""
     if not any(is_auto_precision(leaf.key, leaf.value) for leaf in leaves(step.settings)):
-        return ["auto"]  # which nothing asks for
+        return ["auto"]  # which nothing uses
     here = resolve_precision("auto")
     return [here, "fp32" if here == "bf16" else "bf16"]
 
 
 def _furthest(drafts: Sequence[PlannedStep]) -> PlannedStep:
     """The draft whose result is there, else the unfinished one, else the first: another machine's work is kept."""
-    whole = (draft for draft in drafts if draft.folder.is_dir())
+    complete = (draft for draft in drafts if draft.folder.is_dir())
     started = (draft for draft in drafts if has_work(draft.folder))
-    return next(whole, None) or next(started, drafts[0])
+    return next(complete, None) or next(started, drafts[0])
 
 
 def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, PlannedStep]:
@@ -176,20 +198,11 @@ def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, Planned
     return {key[0]: planned[key] for key in step.needs}
 
 
-def _unknown_revisions(step: Step, revisions: Mapping[str, str]) -> list[str]:
-    names = dict.fromkeys(name_of(source) for source in unknown_ids(step, revisions))
-    return [f"{name}: its revision is not known before the first run" for name in names]
-
-
-def _unknown_upstream(needed: Mapping[str, PlannedStep]) -> list[str]:
-    return [f"upstream {name}: its inputs are not all known yet" for name, other in needed.items() if not other.parts]
-
-
 def _decide(draft: PlannedStep, planned: Mapping[Key, PlannedStep], digests: Digests, forced: bool) -> PlannedStep:
     """Whether the result in the step's folder is complete and current."""
 
     def decided(action: Action, *reasons: str, afresh: bool = False) -> PlannedStep:
-        return PlannedStep(draft.step, action, tuple(dict.fromkeys(reasons)), draft.parts, draft.stage_folder, afresh)
+        return replace(draft, action=action, reasons=tuple(dict.fromkeys(reasons)), afresh=afresh)
 
     if forced:
         removed = ["unfinished work is removed; without --force it would resume"] if has_work(draft.folder) else []
@@ -208,7 +221,7 @@ def changes(now: PlannedStep, before: Parts, planned: Mapping[Key, PlannedStep])
     """In plain words, every part that differs from the one before."""
     sources = dict(now.step.sources)
     for key in dict.fromkeys([*now.parts, *before]):
-        old, new = before.get(key, _Absent), now.parts.get(key, _Absent)
+        old, new = before.get(key, ABSENT), now.parts.get(key, ABSENT)
         if old == new:
             continue
         source = sources.get(key)
@@ -231,14 +244,10 @@ def _upstream_changes(upstream: PlannedStep, old: str, new: str, planned: Mappin
     if old_fingerprint == new_fingerprint:
         yield f"upstream {name}: {old_inner} → {new_inner}"
         return
-    before = parts_of_result(upstream.stage_folder, old_fingerprint)
+    before = parts_in(upstream.stage_folder / old_fingerprint[:DIGITS])
     reasons = list(changes(upstream, before, planned)) if before else list(upstream.reasons)
     for reason in reasons or [f"another result, {old_fingerprint[:DIGITS]} → {new_fingerprint[:DIGITS]}"]:
         yield reason if reason.startswith("upstream ") else f"upstream {name}: {reason}"
-
-
-class _Absent:
-    """Stands for a part that is not there."""
 
 
 def _is(part: Any, *prefixes: str) -> bool:
@@ -246,7 +255,7 @@ def _is(part: Any, *prefixes: str) -> bool:
 
 
 def _words(part: Any) -> str:
-    if part is _Absent:
+    if part is ABSENT:
         return "not set"
     if _is(part, "file:", "folder:"):
         return f"a {str(part).partition(':')[0]}"
@@ -269,27 +278,29 @@ def left_behind(plan: Plan) -> dict[Path, int]:
     current = {partial_of(planned.folder) for planned in plan.steps}
     unknown = {planned.stage_folder for planned in plan.steps if not planned.parts}  # any of theirs may be current
     folders = {planned.stage_folder for planned in plan.steps} - unknown
-    found = [partial for folder in sorted(folders) for partial in unfinished(folder)]
-    return {partial: size_of(partial) for partial in found if partial not in current}
+    found = [item for folder in sorted(folders) for item in unfinished(folder).items()]
+    return {partial: size for partial, size in found if partial not in current}
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: Plan) -> dict[str, Any]:
     """The plan as `plan --json` prints it."""
+    stages = [
+        {
+            "name": planned.step.name,
+            "seed": planned.step.seed,
+            "uses": planned.step.stage.kind,
+            "sensitive": planned.step.sensitive,
+            "action": planned.action.value,
+            "reasons": list(planned.reasons),
+            "fingerprint": planned.fingerprint if planned.parts else None,
+            "folder": str(planned.folder) if planned.parts else None,
+        }
+        for planned in plan.steps
+    ]
+    unfinished_folders = [{"folder": str(folder), "bytes": size} for folder, size in left_behind(plan).items()]
     return {
         "recipe": plan.recipe.name,
         "run_folder": str(plan.run_folder),
-        "stages": [
-            {
-                "name": planned.step.name,
-                "seed": planned.step.seed,
-                "uses": planned.step.stage.kind,
-                "sensitive": planned.step.sensitive,
-                "action": planned.action.value,
-                "reasons": list(planned.reasons),
-                "fingerprint": planned.fingerprint if planned.parts else None,
-                "folder": str(planned.folder) if planned.parts else None,
-            }
-            for planned in plan.steps
-        ],
-        "left_behind": [{"folder": str(folder), "bytes": size} for folder, size in left_behind(plan).items()],
+        "stages": stages,
+        "left_behind": unfinished_folders,
     }

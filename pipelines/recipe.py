@@ -6,31 +6,86 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from bertrelay.errors import RequestError
 from bertrelay.privacy import is_sensitive
-from bertrelay.settings import MAX_SEED, InputFile, PathText, Settings, Source, leaves, names_sensitive
+from bertrelay.settings import InputFile, PathText, Seed, Settings, Source, flatten, leaves, names_sensitive
 from bertrelay.stage import Stage
 from pipelines.validation import Problems, add_validation_errors, did_you_mean, shown, unknown
 
 Table = dict[str, Any]
-TOP_KEYS = ("name", "seed", "seeds", "group_read")
 MAX_DEPTH = 20
 TOO_DEEP = f"tables or lists nested more than {MAX_DEPTH} deep"
 TOO_LARGE = "a whole number of more than 64 bits"
 SHOWN = 20  # characters of an override in an error
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+REFERENCE = re.compile(r"@([\w-]+)(/.*)?")
+NAME, STAGE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*"), re.compile(r"[A-Za-z0-9][\w-]*")
+MAX_NAME = 100
+FOLDER_NAME = f"letters, digits, - and _ (it names a folder), {MAX_NAME} bytes at most"
+
+
+def _names_folder(name: str, pattern: re.Pattern[str]) -> bool:
+    return pattern.fullmatch(name) is not None and len(name.encode()) <= MAX_NAME
+
+
+def _recipe_name(name: str) -> str:
+    if not _names_folder(name, NAME):
+        raise ValueError(f"expected {FOLDER_NAME}, found {shown(name)}")
+    return name
+
+
+class RecipeSettings(Settings):
+    """The keys of a recipe that are not in a stage's table.
+
+    seed: of the stages that write none.
+    seeds: repeats these stages, and what needs them, with each.
+    group_read: whether the group of a file may read what stages make of sensitive data.
+    """
+
+    name: Annotated[str, AfterValidator(_recipe_name)] = "recipe"
+    seed: Seed | None = None
+    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+    group_read: bool = False
+
+    @model_validator(mode="after")
+    def _consistent_seeds(self) -> Self:
+        if self.seed is not None and self.seeds is not None:
+            raise ValueError("expected seed or seeds, found both")
+        if self.seeds and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: expected different whole numbers, as [1, 2, 3], found {self.seeds}")
+        return self
+
+    @property
+    def variants(self) -> dict[int | None, int]:
+        """The seeds of a stage that writes none, by what names its repetition; None names the only one."""
+        if self.seeds:
+            return {seed: seed for seed in self.seeds}
+        return {} if self.seed is None else {None: self.seed}
+
+
+class StageKeys(Settings):
+    """The keys of a stage's table that any stage has.
+
+    sensitive: whether the stage reads sensitive data.
+    """
+
+    uses: Any = None
+    sensitive: bool = False
+
+
+TOP_KEYS = tuple(RecipeSettings.model_fields)
 
 
 @dataclass(frozen=True)
 class RecipeText:
     """The text of a recipe.
 
-    title: how messages name it. stem: its name unless it says another.
-    folder: what its relative paths count from. path: the file, None for a built-in recipe.
+    title: how messages name it. stem: its name unless it gives another.
+    folder: what its relative paths are relative to. path: the file, None for a built-in recipe.
     """
 
     text: str
@@ -48,53 +103,43 @@ def built_in_names() -> list[str]:
 
 
 def find_recipe(recipe: str) -> RecipeText:
-    """The recipe of that built-in name, else at that path."""
-    if recipe in built_in_names():
+    """The recipe of that built-in name, else at that path. Raises RequestError for one that cannot be read."""
+    names = built_in_names()
+    if recipe in names:
         text = files("pipelines.recipes").joinpath(f"{recipe}.toml").read_text(encoding="utf-8")
         return RecipeText(text, f"built-in recipe {recipe}", recipe, Path.cwd(), None)
     path = Path(recipe).expanduser()
     if not path.is_file():
-        raise RequestError(_not_found(recipe))
-    return RecipeText(_read(path), str(path), path.stem, path.resolve().parent, path.resolve())
-
-
-def _not_found(recipe: str) -> str:
-    names = built_in_names()
-    found = "a folder" if Path(recipe).is_dir() else "nothing of that name"
-    return (
-        f"expected a recipe file or a built-in recipe, found {found}: {recipe!r}{did_you_mean(recipe, names) or '.'}"
-        f" Built in: {', '.join(names) or 'none'}"
-    )
-
-
-def _read(path: Path) -> str:
+        found = "a folder" if path.is_dir() else "nothing of that name"
+        raise RequestError(
+            f"expected a recipe file or a built-in recipe, found {found}: {recipe!r}"
+            f"{did_you_mean(recipe, names) or '.'} Built in: {', '.join(names) or 'none'}"
+        )
     try:
-        content = path.read_bytes()
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise RequestError(f"{path}: this recipe cannot be read: {error.strerror}") from error
-    try:
-        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
         raise RequestError(
-            f"{path}, line {line}: expected UTF-8, found the byte 0x{content[error.start]:02x}; "
-            "save the recipe as UTF-8"
+            f"{path}, line {line}: expected UTF-8, found the byte 0x{byte:02x}; save the recipe as UTF-8"
         ) from error
+    return RecipeText(text, str(path), path.stem, path.resolve().parent, path.resolve())
 
 
 def read_tables(source: RecipeText, overrides: Sequence[str], problems: Problems) -> Table:
-    """The recipe's tables with overrides set and `${var}` replaced; each text knows where its paths count from."""
+    """The recipe's tables with overrides set and `${var}` replaced; each text knows what its paths are relative to."""
     try:
         tables = _locate(_toml(source.text), source.folder)
     except ValueError as error:
-        raise RequestError(f"{source.title}: expected TOML, found a slip in writing: {error}") from error
+        raise RequestError(f"{source.title}: expected TOML, found something else: {error}") from error
     for override in overrides:
         _apply(tables, override, source.text, problems)
     return _substitute_all(tables, problems)
 
 
 def _toml(text: str) -> Table:
-    """What TOML says. Raises ValueError where it is none, is nested too deeply, or has a number of over 64 bits."""
+    """What TOML contains. Raises ValueError where it is invalid, nested too deeply, or has too large a number."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -141,15 +186,16 @@ def _apply(tables: Table, override: str, text: str, problems: Problems) -> None:
 
 def _wrong_target(tables: Table, keys: list[str], text: str) -> str | None:
     """Why nothing would use this target, or None."""
-    first = keys[0]
+    first, variables = keys[0], tables.get("vars", {})
     if len(keys) == 1:
-        stages = f"a key of a stage: {first}.KEY=VALUE" if first in tables else ""
-        return None if first in TOP_KEYS else (f"expected {stages}" if stages else unknown(first, TOP_KEYS))
+        if first in TOP_KEYS:
+            return None
+        return f"expected a key of a stage: {first}.KEY=VALUE" if first in tables else unknown(first, TOP_KEYS)
     if first == "vars":
-        used = keys[1] in tables.get("vars", {}) or f"${{{keys[1]}}}" in text
-        return None if used and len(keys) == 2 else unknown(keys[1], list(tables.get("vars", {})), "var")
-    stages_of_recipe = [name for name, table in tables.items() if isinstance(table, dict) and name != "vars"]
-    return None if first in stages_of_recipe else unknown(first, [*stages_of_recipe, "vars"], "stage")
+        is_used = len(keys) == 2 and (keys[1] in variables or f"${{{keys[1]}}}" in text)
+        return None if is_used else unknown(keys[1], list(variables), "var")
+    stages = _stage_tables(tables)
+    return None if first in stages else unknown(first, [*stages, "vars"], "stage")
 
 
 def toml_value(written: str) -> Any:
@@ -169,50 +215,42 @@ def _substitute_all(tables: Table, problems: Problems) -> Table:
         written = {}
     values: Table = {}
     for name, value in written.items():  # a var may use those above it
-        values[name] = _substitute(value, values, problems, "vars", name)
-    rest = {
-        table: _substitute(value, values, problems, table, "") for table, value in tables.items() if table != "vars"
-    }
-    return {"vars": values, **rest}
+        values[name] = _substitute({name: value}, values, "vars", problems)[name]
+    keys = {name: value for name, value in tables.items() if not isinstance(value, dict)}
+    stages = {name: _substitute(tables[name], values, name, problems) for name in _stage_tables(tables)}
+    return {**_substitute(keys, values, "", problems), **stages}
 
 
-def _substitute(value: Any, values: Mapping[str, Any], problems: Problems, table: str, key: str) -> Any:
-    if isinstance(value, PathText):
-        return _fill(value, values, problems, table, key)
+def _substitute(table: Table, values: Table, name: str, problems: Problems) -> Table:
+    for key, text in _texts(table):
+        for var in VARIABLE.findall(text):
+            if var not in values:
+                hint = did_you_mean(var, values) or "; write it in [vars]"
+                problems.add(name, key, f"${{{var}}} is not set{hint}")
+    return {key: _fill(value, values) for key, value in table.items()}
+
+
+def _texts(table: Table) -> Iterator[tuple[str, str]]:
+    """(key, text) of every text in `table`, however deep."""
+    found = (leaf for name, item in table.items() for leaf in flatten(name, item))
+    return ((key, value) for key, value in found if isinstance(value, str))
+
+
+def _fill(value: Any, values: Table) -> Any:
+    """`value` with its vars filled in; a text that is only `${var}` becomes the var's value, number or text."""
     if isinstance(value, dict):
-        return {
-            name: _substitute(item, values, problems, table, f"{key}.{name}" if key else name)
-            for name, item in value.items()
-        }
+        return {key: _fill(item, values) for key, item in value.items()}
     if isinstance(value, list):
-        return [_substitute(item, values, problems, table, f"{key}[{n}]") for n, item in enumerate(value)]
-    return value
+        return [_fill(item, values) for item in value]
+    if not isinstance(value, PathText):
+        return value
+    if only := VARIABLE.fullmatch(value):
+        return values.get(only[1], value)
+    first = VARIABLE.match(value)
+    leading = values.get(first[1]) if first else None
+    base = leading.base if isinstance(leading, PathText) else value.base
+    return PathText(VARIABLE.sub(lambda found: str(values.get(found[1], found[0])), value), base)
 
-
-def _fill(text: PathText, values: Mapping[str, Any], problems: Problems, table: str, key: str) -> Any:
-    """`text` with its vars filled in; one that is only `${var}` becomes the var's value, number or text."""
-    unset = [name for name in VARIABLE.findall(text) if name not in values]
-    for name in unset:
-        problems.add(table, key, f"${{{name}}} is not set" + (did_you_mean(name, values) or "; write it in [vars]"))
-    if unset:
-        return text
-    only = VARIABLE.fullmatch(text)
-    if only:
-        return values[only[1]]
-    first = VARIABLE.match(text)
-    leading = values[first[1]] if first else text
-    base = leading.base if isinstance(leading, PathText) else text.base
-    return PathText(VARIABLE.sub(lambda found: str(values[found[1]]), text), base)
-
-
-NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-MAX_NAME = 100
-FOLDER_NAME = f"letters, digits, - and _ (it names a folder), {MAX_NAME} bytes at most"
-STAGE_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
-REFERENCE = re.compile(r"@([\w-]+)(/.*)?")
-
-SENSITIVE = "sensitive"
-"""The key, beside `uses`, by which the table of any stage says that it reads sensitive data."""
 
 Key = tuple[str, int | None]
 
@@ -221,7 +259,7 @@ Key = tuple[str, int | None]
 class Step:
     """One stage of a recipe, for one seed where the stage is repeated.
 
-    sensitive: whether sensitive data is in what it is made of, be it only what a model has learnt from.
+    sensitive: whether sensitive data is in what it is made of, be it only what a model was trained on.
     reads_sensitive: whether it reads such data itself.
     """
 
@@ -244,19 +282,19 @@ class Step:
     @property
     def sources(self) -> Iterator[tuple[str, Source]]:
         """The keys and values that name a file, a model or a data set."""
-        return ((leaf.key, leaf.value) for leaf in leaves(self.settings) if isinstance(leaf.value, Source))
+        return _sources(self.settings)
+
+
+def _sources(settings: Settings) -> Iterator[tuple[str, Source]]:
+    return ((leaf.key, leaf.value) for leaf in leaves(settings) if isinstance(leaf.value, Source))
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is to be run: steps in an order in which each comes after what it needs.
-
-    group_read: whether the group of a file may read what stages make of sensitive data.
-    """
+    """What is to be run: steps in an order in which each comes after what it needs."""
 
     name: str
     source: RecipeText
-    vars: Table
     seeds: tuple[int, ...]
     steps: tuple[Step, ...]
     group_read: bool = False
@@ -264,14 +302,6 @@ class Recipe:
     @property
     def stage_names(self) -> list[str]:
         return list(dict.fromkeys(step.name for step in self.steps))
-
-
-@dataclass(frozen=True)
-class _Seeds:
-    """`seed = 7` is given to stages once; `seeds = [1, 2]` repeats them."""
-
-    values: tuple[int, ...]
-    repeated: bool
 
 
 def read_recipe(recipe: str, registry: Sequence[Stage], overrides: Sequence[str] = ()) -> Recipe:
@@ -282,57 +312,31 @@ def read_recipe(recipe: str, registry: Sequence[Stage], overrides: Sequence[str]
     source = find_recipe(recipe)
     problems = Problems(source.title)
     tables = read_tables(source, overrides, problems)
-    name, seeds = _name(tables, source, problems), _seeds(tables, problems)
-    _check_flag("", "group_read", tables, problems)
     stages = _stages(tables, registry, problems)
-    marked = {stage for stage in stages if _check_flag(stage, SENSITIVE, tables[stage], problems) or is_sensitive()}
-    settings = {stage: _settings(stage, tables[stage], kind, seeds, problems) for stage, kind in stages.items()}
-    needs = {stage: _needs(stage, tables, settings.get(stage), problems) for stage in _stage_tables(tables)}
+    keys = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    top = _validated(RecipeSettings, {"name": source.stem, **keys}, "", problems) or RecipeSettings()
+    settings = {name: _settings(name, tables[name], stage, top, problems) for name, stage in stages.items()}
+    needs = {name: _needs(name, tables, settings.get(name), problems) for name in _stage_tables(tables)}
     order = _order(needs, problems)
+    marked = {name for name in stages if _is_marked(name, tables[name], problems)}
     problems.raise_if_any()
-    steps = _steps(order, stages, settings, needs, seeds, marked)
-    return Recipe(name, source, tables["vars"], seeds.values, tuple(steps), tables.get("group_read", False))
+    steps = _steps(order, stages, settings, needs, marked)
+    return Recipe(top.name, source, tuple(top.variants.values()), tuple(steps), top.group_read)
 
 
-def _name(tables: Table, source: RecipeText, problems: Problems) -> str:
-    name = tables.get("name", source.stem)
-    if not isinstance(name, str) or not _names_folder(name, NAME):
-        problems.add("", "name", f"expected {FOLDER_NAME}, found {shown(name)}")
-    return str(name)
+def _validated(model: type[Settings], values: Table, table: str, problems: Problems) -> Any:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        add_validation_errors(problems, table, model, error)
+        return None
 
 
-def _names_folder(name: str, pattern: re.Pattern[str]) -> bool:
-    return pattern.fullmatch(name) is not None and len(name.encode()) <= MAX_NAME
-
-
-def _seeds(tables: Table, problems: Problems) -> _Seeds:
-    repeated = "seeds" in tables
-    if repeated and "seed" in tables:
-        problems.add("", "seeds", "expected seed or seeds, found both")
-    elif repeated and not _are_seeds(tables["seeds"]):
-        problems.add(
-            "",
-            "seeds",
-            f"expected different whole numbers of 0 to {MAX_SEED:,}, as [1, 2, 3], found {shown(tables['seeds'])}",
-        )
-    elif "seed" in tables and not _are_seeds([tables["seed"]]):
-        problems.add("", "seed", f"expected a whole number from 0 to {MAX_SEED:,}, found {shown(tables['seed'])}")
-    else:
-        return _Seeds(tuple(tables["seeds"] if repeated else [tables["seed"]] if "seed" in tables else []), repeated)
-    return _Seeds((), False)
-
-
-def _check_flag(name: str, key: str, table: Table, problems: Problems) -> bool:
-    """Whether `key` is set in a table; notes what is neither true nor false."""
-    found = table.get(key, False)
-    if not isinstance(found, bool):
-        problems.add(name, key, f"expected true or false, found {shown(found)}")
-    return found is True
-
-
-def _are_seeds(written: Any) -> bool:
-    whole = isinstance(written, list) and all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in written)
-    return whole and 0 < len(set(written)) == len(written)
+def _is_marked(name: str, table: Table, problems: Problems) -> bool:
+    """Whether the recipe, or `--sensitive`, marks what this stage reads as sensitive."""
+    keys = {key: table[key] for key in StageKeys.model_fields if key in table}
+    found = _validated(StageKeys, keys, name, problems)
+    return is_sensitive() or (found is not None and bool(found.sensitive))
 
 
 def _stage_tables(tables: Table) -> list[str]:
@@ -340,45 +344,35 @@ def _stage_tables(tables: Table) -> list[str]:
 
 
 def _stages(tables: Table, registry: Sequence[Stage], problems: Problems) -> dict[str, Stage]:
-    """The kind of each stage table that has a right one."""
+    """The kind of each stage table that has a valid one."""
     kinds = {stage.kind: stage for stage in registry}
     found = {}
-    for name, table in tables.items():
-        if name in TOP_KEYS or name == "vars":
-            continue
-        if not isinstance(table, dict):
-            hint = did_you_mean(name, TOP_KEYS) or "."
-            problems.add("", name, f"unknown key{hint} Allowed: {', '.join(TOP_KEYS)}, [vars] and tables of stages")
-        elif "uses" not in table:
+    for name in _stage_tables(tables):
+        kind = tables[name].get("uses")
+        if "uses" not in tables[name]:
             hint = did_you_mean(name, ["vars"])
             problems.add(name, "uses", f"is required and missing{hint} Allowed: {', '.join(kinds)}")
-        elif not isinstance(table["uses"], str) or table["uses"] not in kinds:
-            problems.add(
-                name, "uses", f"found {shown(table['uses'])}: {unknown(str(table['uses']), list(kinds), 'kind')}"
-            )
+        elif not isinstance(kind, str) or kind not in kinds:
+            problems.add(name, "uses", f"found {shown(kind)}: {unknown(str(kind), list(kinds), 'kind')}")
         else:
-            found[name] = kinds[table["uses"]]
-        if isinstance(table, dict) and not _names_folder(name, STAGE_NAME):
+            found[name] = kinds[kind]
+        if not _names_folder(name, STAGE_NAME):
             problems.add(name[:MAX_NAME], "", f"expected the name of a stage, {FOLDER_NAME}")
-    if not any(isinstance(table, dict) for name, table in tables.items() if name != "vars"):
+    if not _stage_tables(tables):
         problems.add("", "", "expected at least one stage, a table with `uses`, found none")
     return found
 
 
-def _settings(name: str, table: Table, kind: Stage, seeds: _Seeds, problems: Problems) -> dict[int | None, Settings]:
-    """The settings of a stage: under None, or under each seed that it is repeated with."""
-    model = kind.load_settings()
-    written = {key: value for key, value in table.items() if key not in ("uses", SENSITIVE)}
+def _settings(
+    name: str, table: Table, stage: Stage, top: RecipeSettings, problems: Problems
+) -> dict[int | None, Settings]:
+    """The settings of a stage: under None, or under each seed that it is repeated with; empty for invalid ones."""
+    model = stage.load_settings()
+    written = {key: value for key, value in table.items() if key not in StageKeys.model_fields}
     takes_seed = "seed" in model.model_fields and "seed" not in written
-    variants: dict[int | None, Table] = {None: written}
-    if takes_seed and seeds.values:
-        given: list[int | None] = list(seeds.values) if seeds.repeated else [None]
-        variants = {key: {**written, "seed": seed} for key, seed in zip(given, seeds.values, strict=True)}
-    try:
-        return {seed: model.model_validate(values) for seed, values in variants.items()}
-    except ValidationError as error:
-        add_validation_errors(problems, name, model, error)
-        return {}
+    seeds = {key: {"seed": seed} for key, seed in top.variants.items()} if takes_seed else {}
+    found = {key: _validated(model, written | seed, name, problems) for key, seed in (seeds or {None: {}}).items()}
+    return {key: settings for key, settings in found.items() if settings is not None}
 
 
 def _needs(
@@ -399,21 +393,11 @@ def _needs(
 
 def _references(table: Table, settings: Mapping[int | None, Settings] | None) -> list[tuple[str, str]]:
     """(key, stage) of every `@stage/path`; of a stage with problems, of every value that looks like one."""
-    if not settings:
-        return list(_raw_references("", table))
-    sources = [leaf for leaf in leaves(next(iter(settings.values()))) if isinstance(leaf.value, Source)]
-    return [(leaf.key, leaf.value.stage_reference[0]) for leaf in sources if leaf.value.stage_reference]
-
-
-def _raw_references(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _raw_references(f"{key}.{name}" if key else name, item)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _raw_references(f"{key}[{number}]", item)
-    elif isinstance(value, str) and (found := REFERENCE.fullmatch(value)):
-        yield key, found[1]
+    if settings:
+        sources = _sources(next(iter(settings.values())))
+        return [(key, source.stage_reference[0]) for key, source in sources if source.stage_reference]
+    matches = ((key, REFERENCE.fullmatch(text)) for key, text in _texts(table))
+    return [(key, found[1]) for key, found in matches if found]
 
 
 def _order(needs: Mapping[str, Mapping[str, None]], problems: Problems) -> list[str]:
@@ -422,7 +406,10 @@ def _order(needs: Mapping[str, Mapping[str, None]], problems: Problems) -> list[
 
     def visit(name: str, path: tuple[str, ...]) -> None:
         if name in path:
-            problems.add("", "", f"stages need each other in a circle: {_circle(path[path.index(name) :])}")
+            cycle = path[path.index(name) :]
+            first = cycle.index(min(cycle))  # so that a cycle found from several stages is one problem
+            names = (*cycle[first:], *cycle[:first], cycle[first])
+            problems.add("", "", f"stages need each other in a circle: {' → '.join(f'[{each}]' for each in names)}")
         elif name not in done:
             for other in needs[name]:
                 visit(other, (*path, name))
@@ -433,40 +420,34 @@ def _order(needs: Mapping[str, Mapping[str, None]], problems: Problems) -> list[
     return list(done)
 
 
-def _circle(names: Sequence[str]) -> str:
-    """The circle from its alphabetically first stage, so that one found from several stages is one problem."""
-    first = names.index(min(names))
-    return " → ".join(f"[{name}]" for name in (*names[first:], *names[:first], names[first]))
-
-
 def _steps(
     order: Sequence[str],
     stages: Mapping[str, Stage],
     settings: Mapping[str, Mapping[int | None, Settings]],
     needs: Mapping[str, Mapping[str, None]],
-    seeds: _Seeds,
     marked: set[str],
 ) -> Iterator[Step]:
-    """The steps in order; what hangs on a repeated stage is repeated with it, what is made of sensitive data is too.
+    """The steps in order: what needs a repeated stage is repeated with it, what is made of sensitive data is sensitive.
 
-    marked: the stages that the recipe says read sensitive data.
+    marked: the stages that the recipe declares to read sensitive data.
     """
-    repeated: set[str] = set()
+    seeds: dict[str, list[int | None]] = {}
     sensitive: set[str] = set()
     for name in order:
         variants = settings[name]
         reads = name in marked or stages[name].sensitive or _reads_sensitive(next(iter(variants.values())), sensitive)
         if reads or sensitive.intersection(needs[name]):
             sensitive.add(name)
-        if None not in variants or repeated.intersection(needs[name]):
-            repeated.add(name)
-        for seed in seeds.values if name in repeated else [None]:
-            upstream = tuple((other, seed if other in repeated else None) for other in needs[name])
+        seeds[name] = next(
+            (found for found in (list(variants), *map(seeds.get, needs[name])) if found != [None]), [None]
+        )
+        for seed in seeds[name]:
+            upstream = tuple((other, None if seeds[other] == [None] else seed) for other in needs[name])
             chosen = variants[seed] if seed in variants else variants[None]
             yield Step(name, seed, stages[name], chosen, upstream, name in sensitive, reads)
 
 
 def _reads_sensitive(settings: Settings, sensitive: set[str]) -> bool:
     """Whether a source is marked as sensitive, or is a file that one of the stages `sensitive` wrote."""
-    files = [leaf.value.stage_reference for leaf in leaves(settings) if isinstance(leaf.value, InputFile)]
-    return names_sensitive(settings) or any(found and found[0] in sensitive for found in files)
+    files_of = [source.stage_reference for _, source in _sources(settings) if isinstance(source, InputFile)]
+    return names_sensitive(settings) or any(found and found[0] in sensitive for found in files_of)

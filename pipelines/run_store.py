@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,29 +26,18 @@ from bertrelay.fingerprint import Digests, Parts
 from bertrelay.stage import WORK, Metrics
 
 FINGERPRINT, DONE, METRICS = "fingerprint.json", "done.json", "metrics.json"
-ATTEMPT = f"{WORK}/attempt.json"
+ATTEMPT, HOLDER = f"{WORK}/attempt.json", ".holder.json"
 DIGITS = 12
 PARTIAL, DISCARDED = ".partial", ".discarded"
 LIBRARIES = (
-    "bertrelay",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "sentencepiece",
-    "accelerate",
-    "datasets",
-    "safetensors",
-    "numpy",
-    "faiss-cpu",
+    *("bertrelay", "torch", "transformers", "tokenizers", "sentencepiece", "accelerate", "datasets", "safetensors"),
+    *("numpy", "faiss-cpu"),
 )
 
 
 @dataclass(frozen=True)
 class Done:
-    """What `done.json` says of a complete folder.
-
-    seconds: of all attempts together, those that were stopped or killed among them.
-    """
+    """The facts of a complete folder in `done.json`; `seconds` are of all attempts, stopped and killed ones too."""
 
     parts: Parts
     metrics: Metrics
@@ -62,7 +51,7 @@ def partial_of(folder: Path) -> Path:
     return folder.with_name(folder.name + PARTIAL)
 
 
-def _whole_of(partial: Path) -> Path:
+def _complete_of(partial: Path) -> Path:
     return partial.with_name(partial.name.removesuffix(PARTIAL))
 
 
@@ -101,85 +90,97 @@ def has_work(folder: Path) -> bool:
     return any(path.is_file() and path not in ours for path in partial.rglob("*"))
 
 
-def unfinished(stage_folder: Path) -> list[Path]:
-    """The partial folders of a stage that hold some work."""
-    return [partial for partial in sorted(stage_folder.glob(f"*{PARTIAL}")) if has_work(_whole_of(partial))]
-
-
-def size_of(folder: Path) -> int:
-    """The bytes of all files below."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def unfinished(stage_folder: Path) -> dict[Path, int]:
+    """The partial folders of a stage that have some work in them, and their bytes."""
+    partials = [path for path in sorted(stage_folder.glob(f"*{PARTIAL}")) if has_work(_complete_of(path))]
+    return {each: sum(path.stat().st_size for path in each.rglob("*") if path.is_file()) for each in partials}
 
 
 def previous_parts(stage_folder: Path, seed: int | None) -> Parts | None:
     """The fingerprint parts of the last result; without one, of the newest unfinished folder."""
-    last = _parts_in(stage_folder / latest_name(seed))
+    last = parts_in(stage_folder / latest_name(seed))
     if last is not None or seed is not None or not stage_folder.is_dir():
         return last
     started = [path for path in stage_folder.iterdir() if path.is_dir() and not path.is_symlink()]
     newest = sorted(started, key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    return next((parts for path in newest if (parts := _parts_in(path)) is not None), None)
+    return next((parts for path in newest if (parts := parts_in(path)) is not None), None)
 
 
-def parts_of_result(stage_folder: Path, fingerprint: str) -> Parts | None:
-    """The fingerprint parts of the result with that fingerprint, if it still stands."""
-    return _parts_in(stage_folder / fingerprint[:DIGITS])
-
-
-def _parts_in(folder: Path) -> Parts | None:
+def parts_in(folder: Path) -> Parts | None:
+    """The fingerprint parts of a result or of a partial folder, None where there is neither."""
     done = read_done(folder)
     return done.parts if done else read_json(folder / FINGERPRINT)
 
 
 def begin(folder: Path, parts: Parts) -> Path:
-    """Makes or reopens the place where `folder` is built, and notes when."""
+    """Makes or reopens the place where `folder` is built, and notes when.
+
+    An attempt that was killed ended with the last file it wrote.
+    """
     partial = partial_of(folder)
     (partial / WORK).mkdir(parents=True, exist_ok=True)
-    now, before = datetime.now(UTC), read_json(partial / ATTEMPT)
+    now, before, seconds = datetime.now(UTC), read_json(partial / ATTEMPT), 0.0
+    if before:
+        last_write = max(path.stat().st_mtime for path in partial.rglob("*"))
+        seconds = float(before["seconds_before"] + max(0.0, last_write - before["began"]))
     attempt = {
         "first": before["first"] if before else now.isoformat(timespec="seconds"),
         "began": now.timestamp(),
-        "seconds_before": _seconds_so_far(before, partial) if before else 0.0,
+        "seconds_before": seconds,
     }
     write_json(partial / FINGERPRINT, parts)
     write_json(partial / ATTEMPT, attempt)
     return partial
 
 
-def _seconds_so_far(attempt: Mapping[str, Any], partial: Path) -> float:
-    """How long the attempts took. A killed one could not say when it ended: it did with the last file it wrote."""
-    last_sign = max(path.stat().st_mtime for path in partial.rglob("*"))
-    return float(attempt["seconds_before"] + max(0.0, last_sign - attempt["began"]))
-
-
 def finish(folder: Path, parts: Parts, metrics: Metrics, digests: Digests) -> None:
-    """Says that the partial folder is whole, `done.json` last, and gives it its name."""
+    """Completes the partial folder, `done.json` last, and gives it its name."""
     partial = partial_of(folder)
-    plain = {name: _figure(value) for name, value in metrics.items()}
+    plain = {name: _finite(value) for name, value in metrics.items()}
     write_json(partial / METRICS, plain)
     finished, attempt = datetime.now(UTC), json.loads((partial / ATTEMPT).read_text())
+    written = [path for path in sorted(partial.rglob("*")) if path.is_file() and path != partial / DONE]
     facts = {
         "parts": parts,
         "metrics": plain,
-        "outputs": dict(_outputs(partial, digests)),
+        "outputs": {
+            path.relative_to(partial).as_posix(): {"size": path.stat().st_size, "sha256": digests.of_file(path)}
+            for path in written
+            if not path.is_relative_to(partial / WORK)
+        },
         "libraries": _versions(),
         "started": attempt["first"],
         "finished": finished.isoformat(timespec="seconds"),
         "seconds": round(attempt["seconds_before"] + finished.timestamp() - attempt["began"], 3),
     }
     write_json(partial / DONE, facts)
-    _rename_whole(folder, digests)
+    _rename_complete(folder, digests)
+
+
+def _finite(value: float | None) -> float | None:
+    """A metric as JSON has it; what is not a number was not measured."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(value)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def settle(run_folder: Path, digests: Digests) -> None:
-    """Names what was killed between its last word and the renaming."""
+    """Renames what was killed between writing `done.json` and the renaming."""
     for done in run_folder.glob(f"*/*{PARTIAL}/{DONE}"):
-        folder = _whole_of(done.parent)
+        folder = _complete_of(done.parent)
         if not folder.exists():
-            _rename_whole(folder, digests)
+            _rename_complete(folder, digests)
 
 
-def _rename_whole(folder: Path, digests: Digests) -> None:
+def _rename_complete(folder: Path, digests: Digests) -> None:
     partial = partial_of(folder)
     shutil.rmtree(partial / WORK, ignore_errors=True)
     partial.rename(folder)
@@ -216,68 +217,30 @@ def discard(folder: Path) -> None:
             shutil.rmtree(doomed)
 
 
-def _outputs(folder: Path, digests: Digests) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path != folder / DONE and not path.is_relative_to(folder / WORK):
-            yield (
-                path.relative_to(folder).as_posix(),
-                {"size": path.stat().st_size, "sha256": digests.of_file(path)},
-            )
-
-
-def _figure(value: float | None) -> float | None:
-    """A figure as JSON holds it; what is not a number was not measured."""
-    if value is None or not math.isfinite(value):
-        return None
-    return value if isinstance(value, int) else float(value)
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-HOLDER = ".holder.json"
-
-
 @contextmanager
 def run_lock(run_folder: Path) -> Iterator[None]:
-    """Holds `run_folder`; the system lets go of it even when the process is killed.
+    """Locks `run_folder`; the system releases the lock even when the process is killed.
 
-    Raises RequestError, saying who holds it, when another process does.
+    Raises RequestError with the process that has locked it, when another one has.
     """
     run_folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(run_folder / ".lock")
+    lock, note = FileLock(run_folder / ".lock"), run_folder / HOLDER
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
+        found = read_json(note)
+        holder = "another process"
+        if found:
+            holder = f"process {found.get('pid')} on {found.get('host')}, since {found.get('since')},"
         raise RequestError(
-            f"{run_folder}: {_holder(run_folder)} is at work here. Wait for it, stop it, "
-            "or give this run another folder with --runs DIR"
+            f"{run_folder}: {holder} is at work here. Wait for it, stop it, or give this run another folder with "
+            "--runs DIR"
         ) from error
     try:
-        write_json(
-            run_folder / HOLDER,
-            {
-                "pid": os.getpid(),
-                "host": platform.node(),
-                "since": datetime.now().astimezone().isoformat(" ", "seconds"),
-            },
-        )
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        write_json(note, {"pid": os.getpid(), "host": platform.node(), "since": since})
         yield
     finally:
         with suppress(OSError):
-            (run_folder / HOLDER).unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
         lock.release()
-
-
-def _holder(run_folder: Path) -> str:
-    note = read_json(run_folder / HOLDER)
-    if note is None:
-        return "another process"
-    return f"process {note.get('pid')} on {note.get('host')}, since {note.get('since')},"

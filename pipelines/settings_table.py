@@ -48,7 +48,8 @@ def _entries(base: type[BaseModel], model: type[BaseModel]) -> Iterator[tuple[st
 
 def _sentence(text: str, annotation: Any) -> str:
     """`text` with a capital, unless it begins with one of the values."""
-    return text if "Literal" in str(annotation) else text[0].upper() + text[1:]
+    first = text.split()[0].strip("`,")
+    return text if f"'{first}'" in str(annotation) else text[0].upper() + text[1:]
 
 
 def settings_lines(stage: Stage) -> Iterator[str]:

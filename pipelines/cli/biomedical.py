@@ -1,7 +1,6 @@
 """`bertrelay ner tag`, `qa answer` and `data check`: entities, answers, and checks of annotated data."""
 
 import json
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,34 +8,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bertrelay.errors import RequestError
-from bertrelay.privacy import identifiers_shown
-from domain.biomedical.documents import TITLE_LINE, FormatName
+from bertrelay.files import check_output
+from bertrelay.privacy import check_page, identifiers_shown
+from domain.biomedical.documents import TITLE_LINE, Columns, FormatName
 from domain.biomedical.ner.settings import TagSettings
-from domain.biomedical.qa.question_files import QuestionFormat
+from domain.biomedical.qa.question_files import SHAPES, QuestionFormat
 from domain.biomedical.qa.settings import AnswerSettings
+from domain.findings import exit_code, overall, report, splits_of
 from pipelines.cli.options import (
-    INPUT,
-    MODEL_HELP,
-    OUTPUT,
     JsonOption,
     ModelArgument,
-    OverwriteOption,
-    ProcessesOption,
+    WorkOptions,
+    argument,
     check_model,
     command,
     distributed,
-    option,
+    left_out,
+    print_result,
     write_out,
 )
 from pipelines.cli.stdin import DASH, NAME, first_bytes, input_file
+from pipelines.launch import check_process_group
 
 if TYPE_CHECKING:
     from domain.biomedical.ner.tagging import TaggedFile
     from domain.biomedical.qa.answering import AnsweredFile
     from domain.findings import Finding
-
-CheckedFormat = Literal[FormatName, QuestionFormat]
-SplitOption = Annotated[Path | None, option(metavar="FILE", help="File of this split, whatever its name.")]
 
 ner = typer.Typer(help="Find the entities of biomedical texts.", no_args_is_help=True)
 qa = typer.Typer(help="Answer questions from the texts beside them.", no_args_is_help=True)
@@ -49,30 +46,34 @@ def _() -> None:
     """Keeps a group with one command a group."""
 
 
+class TagOptions(WorkOptions):
+    """How entities are written.
+
+    output_format: format of OUTPUT; by its suffix when absent.
+    """
+
+    output_format: FormatName | None = None
+
+
 @command(
     ner,
-    TagSettings,
-    *("format", "max_rejects", "with_text", "precision", "batch_tokens"),
-    names={"format": "--input-format"},
+    *(TagSettings, "format", "max_rejects", "with_text", "precision", "batch_tokens"),
+    names={"format": "--input-format", "output_format": "--format"},
 )
 def tag(
     model: ModelArgument,
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="INPUT",
-            help="Raw text, JSONL, PubTator, BioC, CoNLL, or a folder of text or brat; .gz is unpacked. "
+        str,
+        argument(
+            "INPUT",
+            "Raw text, JSONL, PubTator, BioC, CoNLL, or a folder of text or brat; .gz is unpacked. "
             "- is standard input, a document in each line unless --input-format says otherwise.",
         ),
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The suffix chooses the format, no suffix is brat.")],
-    output_format: Annotated[
-        FormatName | None, option("--format", help="Format of OUTPUT.", panel=OUTPUT, show_default="by its suffix")
-    ] = None,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
-    processes: ProcessesOption = None,
-    **options: Any,
+    output: Annotated[Path, argument("OUTPUT", "The suffix chooses the format, no suffix is brat.")],
+    options: TagOptions,
+    format: FormatName | None,  # noqa: A002
+    **settings: Any,
 ) -> None:
     """Find the entities of every document in INPUT and write them to OUTPUT, each with its confidence.
 
@@ -87,36 +88,27 @@ def tag(
 
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
     """
-    from bertrelay.privacy import check_page
-    from domain.biomedical.ner.tagging import DocumentSource, check_output, check_source
-    from pipelines.launch import check_process_group
+    from domain.biomedical.ner.tagging import DocumentSource, check_source
+    from domain.biomedical.ner.tagging import check_output as check_format
 
-    process_group = check_process_group(processes)
+    process_group = check_process_group(options.processes)
     check_model(model)
     if str(output) == DASH:
         raise RequestError(f"output: expected a file or a folder, found {DASH}; nothing is written to standard output")
-    output_format = check_output(output, output_format, source, overwrite)
+    output_format = check_format(output, options.output_format, Path(source), options.overwrite)
     if output_format == "html":
-        check_page(options["with_text"])
-    input_format = options.pop("format")
-    with input_file(str(source), output) as name:
-        if str(source) == DASH:
-            input_format = input_format or _lines(name)
-        check_source(DocumentSource(Path(name), input_format))
-        with distributed(process_group, processes):
+        check_page(settings["with_text"])
+    with input_file(source, output) as name:
+        if source == DASH:
+            format = format or _lines(name)  # noqa: A001
+        check_source(DocumentSource(Path(name), format))
+        with distributed(process_group, options.processes):
             from domain.biomedical.ner.tagging import tag_file
 
-            tagged = tag_file(
-                model,
-                name,
-                output,
-                source_format=input_format,
-                output_format=output_format,
-                process_group=process_group,
-                **options,
-            )
+            formats = {"source_format": format, "output_format": output_format}
+            tagged = tag_file(model, name, output, process_group=process_group, **formats, **settings)
     if process_group.is_main:
-        write_out(json.dumps({"output": str(output), **tagged._asdict()}) if as_json else _tagged(tagged, output))
+        print_result(tagged, _tagged(tagged, output), output, options.as_json)
 
 
 def _lines(name: str) -> FormatName:
@@ -133,38 +125,39 @@ def _lines(name: str) -> FormatName:
 def _tagged(tagged: "TaggedFile", output: Path) -> str:
     """How many entities of which type in how many documents, and what was left out."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in tagged.entities.items()) or "no entities"
-    reasons = {"unreadable": tagged.rejected, "that the format cannot hold": tagged.refused}
-    left_out = ", ".join(f"{count:,} {why}" for why, count in reasons.items() if count)
+    without = left_out({"unreadable": tagged.rejected, "that the format cannot hold": tagged.refused})
     first = f"{kinds} in {tagged.documents:,} documents, in {output}"
-    return f"{first}\nleft out: {left_out}, listed beside it" if left_out else first
+    return f"{first}\nleft out: {without}, listed beside it" if without else first
+
+
+class AnswerOptions(WorkOptions):
+    """How answers are written.
+
+    page: write a page of the contexts with marked answers.
+    """
+
+    page: Path | None = None
 
 
 @command(
     qa,
-    AnswerSettings,
-    *("id", "question", "context", "format", "top", "whole_words", "max_rejects", "with_text"),
+    *(AnswerSettings, "id", "question", "context", "format", "top", "whole_words", "max_rejects", "with_text"),
     *("precision", "batch_tokens"),
     names={"format": "--input-format", "whole_words": "--whole-words/--parts-of-words"},
 )
 def answer(
     model: ModelArgument,
     questions: Annotated[
-        Path,
-        typer.Argument(
-            metavar="INPUT",
-            help="CSV, TSV, JSONL or Parquet with a row for each question, or SQuAD's or BioASQ's JSON; "
+        str,
+        argument(
+            "INPUT",
+            "CSV, TSV, JSONL or Parquet with a row for each question, or SQuAD's or BioASQ's JSON; "
             ".gz is unpacked. - is standard input, JSON unless --input-format says otherwise.",
         ),
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="A .jsonl, .csv or .parquet file.")],
-    page: Annotated[
-        Path | None,
-        option("--html", metavar="FILE", help="Write a page of the contexts with marked answers.", panel=OUTPUT),
-    ] = None,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
-    processes: ProcessesOption = None,
-    **options: Any,
+    output: Annotated[Path, argument("OUTPUT", "A .jsonl, .csv or .parquet file.")],
+    options: AnswerOptions,
+    **settings: Any,
 ) -> None:
     """Answer every question in INPUT from the context beside it, and write the answers to OUTPUT.
 
@@ -178,79 +171,68 @@ def answer(
 
       bertrelay qa answer MODEL squad.json answers.csv --html page.html
     """
-    from bertrelay.files import check_output
-    from bertrelay.privacy import check_page
     from domain.biomedical.qa.answering import SUFFIXES, QuestionFile, check_source
-    from pipelines.launch import check_process_group
 
-    process_group = check_process_group(processes)
+    process_group = check_process_group(options.processes)
     check_model(model)
-    check_output(output, SUFFIXES, questions, overwrite=overwrite)
-    if page is not None:
-        check_output(page, (".html",), option="--html", overwrite=overwrite)
-        check_page(options["with_text"])
-    input_format, *columns = (options.pop(name) for name in ("format", "id", "question", "context"))
-    with input_file(str(questions), output) as name:
-        if str(questions) == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):
+    check_output(output, SUFFIXES, questions, overwrite=options.overwrite)
+    if options.page is not None:
+        check_output(options.page, (".html",), option="--html", overwrite=options.overwrite)
+        check_page(settings["with_text"])
+    input_format, *columns = (settings.pop(name) for name in ("format", "id", "question", "context"))
+    with input_file(questions, output) as name:
+        if questions == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
         check_source(QuestionFile(Path(name), input_format, *columns))
-        with distributed(process_group, processes):
+        with distributed(process_group, options.processes):
             from domain.biomedical.qa.answering import answer_file
 
-            answered = answer_file(
-                model,
-                name,
-                output,
-                source_format=input_format,
-                **dict(zip(("id_column", "question_column", "context_column"), columns, strict=True)),
-                page=page,
-                process_group=process_group,
-                **options,
-            )
+            settings |= zip(("id_column", "question_column", "context_column"), columns, strict=True)
+            settings |= {"source_format": input_format, "page": options.page, "process_group": process_group}
+            answered = answer_file(model, name, output, **settings)
     if process_group.is_main:
-        write_out(json.dumps({"output": str(output), **answered._asdict()}) if as_json else _answered(answered, output))
+        print_result(answered, _answered(answered, output), output, options.as_json)
 
 
 def _answered(answered: "AnsweredFile", output: Path) -> str:
     """How many questions there are, and what was left out."""
-    without = f", {answered.without_answer:,} of them without an answer" if answered.without_answer else ""
-    first = f"{answered.questions:,} questions answered{without}, in {output}"
-    reasons = {"too long": answered.too_long, "unusable, listed beside it": answered.rejected}
-    left_out = ", ".join(f"{count:,} {why}" for why, count in reasons.items() if count)
-    return f"{first}\nleft out: {left_out}" if left_out else first
+    unanswered = left_out({"of them without an answer": answered.without_answer})
+    first = ", ".join(filter(None, [f"{answered.questions:,} questions answered", unanswered, f"in {output}"]))
+    without = left_out({"too long": answered.too_long, "unusable, listed beside it": answered.rejected})
+    return f"{first}\nleft out: {without}" if without else first
 
 
-@data.command()
+class CheckOptions(JsonOption):
+    """Which files are checked, and how they are read.
+
+    train, dev, test: file of this split, whatever its name.
+    format: format of all files; by suffix and first keys when absent.
+    columns: columns of CoNLL lines for both, from 0; negative from the end.
+    model: measure lengths in the tokens of this model too: a folder, a hub id, or package:name/path.
+    with_text: show text and ids of sensitive data too.
+    """
+
+    train: Path | None = None
+    dev: Path | None = None
+    test: Path | None = None
+    format: Literal[FormatName, QuestionFormat] | None = None
+    columns: tuple[int, int] = (0, -1)
+    model: str | None = None
+    with_text: bool = False
+
+
+@command(data, names={"columns": "--columns TOKEN TAG", "model": "--model MODEL"})
 def check(
+    options: CheckOptions,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="FILE…",
-            help="Annotated files or folders, or files of questions: train, dev and test, recognised by their names "
-            "or by this order.",
+        argument(
+            "FILE…",
+            "Annotated files or folders, or files of questions: train, dev and test, recognised by their names or by "
+            "this order.",
             show_default=False,
         ),
     ] = None,
-    train: SplitOption = None,
-    dev: SplitOption = None,
-    test: SplitOption = None,
-    file_format: Annotated[
-        CheckedFormat | None,
-        option("--format", help="Format of all files.", panel=INPUT, show_default="by suffix and first keys"),
-    ] = None,
-    columns: Annotated[
-        tuple[int, int],
-        option(
-            metavar="TOKEN TAG", help="Columns of CoNLL lines for both, from 0; negative from the end.", panel=INPUT
-        ),
-    ] = (0, -1),
-    model: Annotated[
-        str | None, option(metavar="MODEL", help=f"Measure lengths in its tokens too. {MODEL_HELP}")
-    ] = None,
-    with_text: Annotated[
-        bool, option("--with-text", help="Show text and ids of sensitive data too.", panel=OUTPUT)
-    ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Check annotated entities or questions before training: misaligned spans, leaks, duplicates, lengths.
 
@@ -265,65 +247,42 @@ def check(
 
       bertrelay data check train-v2.0.json dev-v2.0.json
     """
-    from domain.findings import exit_code
-
-    named = {"train": train, "dev": dev, "test": test}
-    splits = _splits(files or [], {split: path for split, path in named.items() if path is not None})
-    if model is not None:
-        check_model(model)
-    with identifiers_shown() if with_text else nullcontext():
-        findings = _findings(splits, file_format, model, columns)
-    if as_json:
-        write_out(json.dumps(_document(splits, findings), ensure_ascii=False))
+    named: dict[Any, Path | None] = {"train": options.train, "dev": options.dev, "test": options.test}
+    splits = {split: path for split, path in named.items() if path is not None}
+    if files and splits:
+        raise RequestError("give either files in order, or --train, --dev and --test, not both")
+    splits = splits or splits_of(files or [])
+    if options.model is not None:
+        check_model(options.model)
+    with identifiers_shown() if options.with_text else nullcontext():
+        findings = _findings(splits, options)
+    if options.as_json:
+        checks = [
+            {"check": each.check, "verdict": each.severity, "told": each.summary, "figures": each.counts}
+            for each in findings
+        ]
+        paths = {split: str(path) for split, path in splits.items()}
+        document = {"files": paths, "verdict": overall(findings), "checks": checks}
+        write_out(json.dumps(document, ensure_ascii=False))
     else:
-        _print(splits, findings)
+        for split, path in splits.items():
+            write_out(f"{split:5}  {path}")
+        for line in report(findings):
+            write_out(line, coloured=True)
     raise typer.Exit(exit_code(findings))
 
 
-def _findings(
-    splits: dict[Any, Path], file_format: Any, model: str | None, columns: tuple[int, int]
-) -> "list[Finding]":
-    """The findings in files of entities, or of questions: by the format, else by what the files hold."""
-    from domain.biomedical.documents import Columns
+def _findings(splits: dict[Any, Path], options: CheckOptions) -> "list[Finding]":
+    """The findings in files of entities, or of questions: by the format, else by what the files contain."""
     from domain.biomedical.documents.checking import check as check_entities
     from domain.biomedical.qa.checking import are_questions, check_questions
-    from domain.biomedical.qa.question_files import SHAPES
 
-    named = file_format in ("squad", "bioasq")
-    if named or (file_format in (None, "jsonl") and are_questions(splits)):
-        return check_questions(splits, file_format, model)
+    found: Any = options.format
+    if found in ("squad", "bioasq") or (found in (None, "jsonl") and are_questions(splits)):
+        return check_questions(splits, found, options.model)
     try:
-        return check_entities(splits, file_format, model, Columns(*columns))
+        return check_entities(splits, found, options.model, Columns(*options.columns))
     except RequestError as error:
-        if file_format is None and any(path.suffix == ".json" for path in splits.values()):
+        if found is None and any(path.suffix == ".json" for path in splits.values()):
             raise RequestError(f"{error} Files of questions: {SHAPES}") from None
         raise
-
-
-def _splits(files: Sequence[Path], named: dict[Any, Path]) -> dict[Any, Path]:
-    """The file of each split. Raises RequestError for files that are given both ways, or not at all."""
-    from domain.findings import splits_of
-
-    if files and named:
-        raise RequestError("give either files in order, or --train, --dev and --test, not both")
-    return named or splits_of(files)
-
-
-def _document(splits: dict[Any, Path], findings: "Sequence[Finding]") -> dict[str, Any]:
-    from domain.findings import overall
-
-    checks = [
-        {"check": each.check, "verdict": each.severity, "told": each.summary, "figures": each.counts}
-        for each in findings
-    ]
-    files = {split: str(path) for split, path in splits.items()}
-    return {"files": files, "verdict": overall(findings), "checks": checks}
-
-
-def _print(splits: dict[Any, Path], findings: "Sequence[Finding]") -> None:
-    from domain.findings import report
-
-    for split, path in splits.items():
-        write_out(f"{split:5}  {path}")
-    for line in report(findings):
-        write_out(line, coloured=True)

@@ -5,36 +5,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
 from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.errors import RequestError
+from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics
 from domain.clinical.settings import AuditSettings
+from domain.findings import exit_code
 from domain.terms.settings import TERM, TermsSettings
 from pipelines.cli.biomedical import data
 from pipelines.cli.options import (
-    AS_COLUMN,
     FILE_HELP,
-    INPUT,
-    OUTPUT,
-    FormatOption,
-    HeaderOption,
     JsonOption,
     ModelArgument,
-    OverwriteOption,
+    OutputOptions,
+    TableOptions,
+    argument,
     check_model,
     command,
-    option,
-    table_of,
+    left_out,
+    print_result,
     validated,
     write_out,
 )
+from pipelines.error_handling import stopping_at_once
 
 if TYPE_CHECKING:
     from domain.clinical.scoring import ScoredFile
-
-PANEL = "Clinical"
 
 readmission = typer.Typer(no_args_is_help=True)
 outcome = typer.Typer(no_args_is_help=True)
@@ -84,74 +83,59 @@ def of_any(context: typer.Context) -> None:
     context.obj = None
 
 
-@command(readmission, EncodeSettings, "precision", "batch_tokens", help=OF_READMISSIONS)
-@command(outcome, EncodeSettings, "precision", "batch_tokens", help=OF_ANY)
+class ScoreOptions(OutputOptions):
+    """How notes are read and probabilities written.
+
+    id_column: column of the admission.
+    text_column: column of the note.
+    cleaned: the notes are cleaned already, as a recipe's notes.parquet is.
+    max_rejects: share of rows that may be unusable.
+    with_text: write the text of each top chunk; without, OUT has no text.
+    page: write a page with the text of one admission.
+    admission: which one --html shows, the only one when absent; @FILE reads its id from a file, so that no list of
+        processes shows it.
+    """
+
+    id_column: str = "hadm_id"
+    text_column: str = "text"
+    cleaned: bool = False
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.01
+    with_text: bool = False
+    page: Path | None = None
+    admission: str | None = None
+
+
+NAMES = {"id_column": "--id", "text_column": "--text", "admission": "--admission ID"}
+
+
+@command(readmission, EncodeSettings, "precision", "batch_tokens", names=NAMES, help=OF_READMISSIONS)
+@command(outcome, EncodeSettings, "precision", "batch_tokens", names=NAMES, help=OF_ANY)
 def score(
     context: typer.Context,
     model: ModelArgument,
-    notes: Annotated[
-        Path,
-        typer.Argument(metavar="NOTES", help="CSV, TSV, JSONL or Parquet with a row for each note; .gz is unpacked."),
-    ],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="A .csv, .jsonl or .parquet file.")],
-    id_column: Annotated[str, option("--id", help="Column of the admission.", panel=INPUT)] = "hadm_id",
-    text_column: Annotated[str, option("--text", help="Column of the note.", panel=INPUT)] = "text",
-    cleaned: Annotated[
-        bool, option("--cleaned", help="The notes are cleaned already, as a recipe's notes.parquet is.", panel=INPUT)
-    ] = False,
-    max_rejects: Annotated[float, option(min=0, max=1, help="Share of rows that may be unusable.", panel=INPUT)] = 0.01,
-    with_text: Annotated[
-        bool, option("--with-text", help="Write the text of each top chunk; without, OUT has no text.", panel=OUTPUT)
-    ] = False,
-    page: Annotated[
-        Path | None,
-        option("--html", metavar="FILE", help="Write a page with the text of one admission.", panel=OUTPUT),
-    ] = None,
-    admission: Annotated[
-        str | None,
-        option(
-            metavar="ID",
-            help="Which one --html shows; @FILE reads its id from a file, so that no list of processes shows it.",
-            panel=OUTPUT,
-            show_default="the only one",
-        ),
-    ] = None,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
-    **options: Any,
+    notes: Annotated[Path, argument("NOTES", "CSV, TSV, JSONL or Parquet with a row for each note; .gz is unpacked.")],
+    output: Annotated[Path, argument("OUT", "A .csv, .jsonl or .parquet file.")],
+    options: ScoreOptions,
+    **settings: Any,
 ) -> None:
     """Scores for the task of the group that the command is called in, for any where it has none."""
-    from bertrelay.files import check_output
     from domain.clinical.score_files import SUFFIXES, NotesTable, check_notes
-    from pipelines.error_handling import stopping_at_once
 
     check_model(model)
-    check_output(output, SUFFIXES, notes, overwrite=overwrite)
-    if page is not None:
-        check_output(page, (".html",), option="--html", overwrite=overwrite)
-    elif admission is not None:
+    check_output(output, SUFFIXES, notes, overwrite=options.overwrite)
+    if options.page is not None:
+        check_output(options.page, (".html",), option="--html", overwrite=options.overwrite)
+    elif options.admission is not None:
         raise RequestError("--admission: without effect without --html; give both, or neither")
-    if admission is not None and admission.startswith("@"):
-        admission = _id_in(Path(admission[1:]))
-    check_notes(NotesTable(notes, id_column, text_column))
+    settings |= options.model_dump(exclude=set(OutputOptions.model_fields))
+    if options.admission is not None and options.admission.startswith("@"):
+        settings["admission"] = _id_in(Path(options.admission[1:]))
+    check_notes(NotesTable(notes, options.id_column, options.text_column))
     with stopping_at_once():
         from domain.clinical.scoring import score_file
 
-        scored = score_file(
-            model,
-            notes,
-            output,
-            task=context.obj,
-            id_column=id_column,
-            text_column=text_column,
-            cleaned=cleaned,
-            with_text=with_text,
-            page=page,
-            admission=admission,
-            max_rejects=max_rejects,
-            **options,
-        )
-    write_out(json.dumps({"output": str(output), **scored._asdict()}) if as_json else _scored(scored, output))
+        scored = score_file(model, notes, output, task=context.obj, **settings)
+    print_result(scored, _scored(scored, output), output, options.as_json)
 
 
 def _id_in(file: Path) -> str:
@@ -172,19 +156,15 @@ def _scored(scored: "ScoredFile", output: Path) -> str:
     alarms = "" if scored.alarms is None else f", {scored.alarms:,} alarms"
     first = f"{scored.admissions:,} admissions, {scored.chunks:,} chunks{alarms}, in {output}"
     reasons = {"admissions without text": scored.without_text, "without a known word": scored.unknown_text}
-    reasons |= {"rows that cannot be used": scored.rejected}
-    left_out = ", ".join(f"{count:,} {what}" for what, count in reasons.items() if count)
-    return f"{first}\nwithout a probability: {left_out}" if left_out else first
+    without = left_out({**reasons, "rows that cannot be used": scored.rejected})
+    return f"{first}\nwithout a probability: {without}" if without else first
 
 
 @command(data, AuditSettings, "near")
 def audit(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE…", help="cohort.parquet, notes.parquet, or others with a column split."),
-    ],
-    as_json: JsonOption = False,
-    **options: Any,
+    files: Annotated[list[Path], argument("FILE…", "cohort.parquet, notes.parquet, or others with a column split.")],
+    shown: JsonOption,
+    near: float,
 ) -> None:
     """Find subjects, admissions and texts that train, validation and test share, in all files together.
 
@@ -195,12 +175,10 @@ def audit(
       bertrelay data audit runs/clinic/cohort/latest/cohort.parquet runs/clinic/notes/latest/notes.parquet
     """
     from domain.clinical.audit import finding_json, look_for_leaks
-    from domain.findings import exit_code
-    from pipelines.error_handling import stopping_at_once
 
     with stopping_at_once():
-        findings = look_for_leaks(files, **options)
-    if as_json:
+        findings = look_for_leaks(files, near=near)
+    if shown.as_json:
         write_out(json.dumps({"findings": [finding_json(finding) for finding in findings]}))
     else:
         for finding in findings:
@@ -208,32 +186,31 @@ def audit(
     raise typer.Exit(exit_code(findings))
 
 
+class TermsOptions(TableOptions, OutputOptions):
+    """How terms and ratings are read.
+
+    column: column of the term, by name, or by position from 0; `term`, or the line, when absent.
+    group: column of its group; `group`, if it exists, when absent.
+    ratings: human ratings: a table with columns term1, term2 and score.
+    """
+
+    column: str | None = None
+    group: str | None = None
+    ratings: str | None = None
+
+
 @command(
     vocabularies,
-    TermsSettings,
-    *("layers", "k", "perplexity", "seed", "output", "max_rejects", "precision", "batch_tokens"),
-    names={"k": "-k", "output": "--vectors"},
-    rich_help_panel=PANEL,
+    *(TermsSettings, "layers", "k", "perplexity", "seed", "output", "max_rejects", "precision", "batch_tokens"),
+    names={"k": "-k", "output": "--vectors", "ratings": "--ratings FILE"},
+    rich_help_panel="Clinical",
 )
 def terms(
     model: ModelArgument,
-    source: Annotated[str, typer.Argument(metavar="TERMS", help=FILE_HELP)],
-    folder: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write into.")],
-    column: Annotated[
-        str | None, option(help=f"Column of the term. {AS_COLUMN}", panel=INPUT, show_default="term, or the line")
-    ] = None,
-    group: Annotated[
-        str | None, option(help=f"Column of its group. {AS_COLUMN}", panel=INPUT, show_default="group, if it exists")
-    ] = None,
-    ratings: Annotated[
-        str | None,
-        option(metavar="FILE", help="Human ratings: a table with columns term1, term2 and score.", panel=INPUT),
-    ] = None,
-    file_format: FormatOption = None,
-    header: HeaderOption = True,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
-    **options: Any,
+    source: Annotated[str, argument("TERMS", FILE_HELP)],
+    folder: Annotated[Path, argument("OUT", "Folder to write into.")],
+    options: TermsOptions,
+    **settings: Any,
 ) -> None:
     """Write the vectors of the medical terms in TERMS, their neighbours and a picture into the folder OUT.
 
@@ -246,20 +223,17 @@ def terms(
 
       bertrelay terms MODEL words.txt terms --ratings rated.tsv --layers last
     """
-    from pipelines.error_handling import stopping_at_once
-
     check_model(model)
-    columns = [column or TERM, *([group] if group else [])] if column or group else None
-    tables = {
-        "terms": table_of(source, columns, file_format, header),
-        "ratings": None if ratings is None else table_of(ratings),
-    }
-    settings = validated(TermsSettings, {"model": ModelSource.parse(model), **tables, **options})
+    columns = [options.column or TERM, *filter(None, [options.group])] if options.column or options.group else None
+    ratings = None if options.ratings is None else TableOptions().table(options.ratings)
+    given = {"model": ModelSource.parse(model), "terms": options.table(source, columns), "ratings": ratings}
+    checked = validated(TermsSettings, {**given, **settings})
     with stopping_at_once():
         from domain.terms.terms import describe_terms
 
-        metrics = describe_terms(settings, folder, overwrite=overwrite)
-    write_out(json.dumps({"output": str(folder), "metrics": metrics}) if as_json else _described(metrics, folder))
+        metrics = describe_terms(checked, folder, overwrite=options.overwrite)
+    document = json.dumps({"output": str(folder), "metrics": metrics})
+    write_out(document if options.as_json else _described(metrics, folder))
 
 
 def _described(metrics: Metrics, folder: Path) -> str:

@@ -7,30 +7,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
 from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.errors import RequestError
+from bertrelay.files import check_output
 from bertrelay.settings import ModelSource
 from pipelines.cli.options import (
-    AS_COLUMN,
     FILE_HELP,
-    INPUT,
-    ColumnOption,
-    FormatOption,
-    HeaderOption,
+    ColumnOptions,
     JsonOption,
     ModelArgument,
-    OverwriteOption,
     ProcessesOption,
+    TableOptions,
+    argument,
     check_model,
     command,
     distributed,
-    option,
-    table_of,
     validated,
     write_out,
 )
 from pipelines.cli.stdin import input_file
+from pipelines.launch import check_process_group
 from students.settings import ShrinkSettings
 from teachers.evaluation.settings import ProtocolSettings
 
@@ -46,20 +44,25 @@ SIDES = ("before", "after")
 encoders = typer.Typer()
 
 
+class EncodeOptions(ColumnOptions, ProcessesOption):
+    """How sentences are read and vectors written.
+
+    skip_invalid: drop invalid records and list them in OUTPUT.rejects.jsonl.
+    overwrite: replace an existing output file, which is an error otherwise.
+    """
+
+    skip_invalid: bool = False
+    overwrite: bool = False
+
+
 @command(encoders, EncodeSettings, "prompt", "precision", "batch_tokens", rich_help_panel=PANEL)
 def encode(
     model: ModelArgument,
-    source: Annotated[str, typer.Argument(metavar="INPUT", help=f"{FILE_HELP} - is standard input.")],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="A .npy or a .parquet file.")],
-    column: ColumnOption = None,
-    file_format: FormatOption = None,
-    header: HeaderOption = True,
-    skip_invalid: Annotated[
-        bool, option("--skip-invalid", help="Drop invalid records and list them in OUTPUT.rejects.jsonl.", panel=INPUT)
-    ] = False,
-    overwrite: OverwriteOption = False,
-    processes: ProcessesOption = None,
-    **options: Any,
+    source: Annotated[str, argument("INPUT", f"{FILE_HELP} - is standard input.")],
+    output: Annotated[Path, argument("OUTPUT", "A .npy or a .parquet file.")],
+    options: EncodeOptions,
+    prompt: str | None = None,
+    **settings: Any,
 ) -> None:
     """Write the vector of every sentence in INPUT to OUTPUT, row i for sentence i.
 
@@ -76,29 +79,20 @@ def encode(
     from bertrelay.data.records import Rejects
     from bertrelay.data.sentences import check_first
     from bertrelay.data.vectors import SUFFIXES
-    from bertrelay.files import check_output
-    from pipelines.launch import check_process_group
 
-    process_group = check_process_group(processes)
+    process_group = check_process_group(options.processes)
     check_model(model)
-    check_output(output, SUFFIXES, source, overwrite=overwrite)
+    check_output(output, SUFFIXES, source, overwrite=options.overwrite)
+    listed = output.with_name(f"{output.name}.rejects.jsonl")
     with input_file(source, output) as name:
-        table = table_of(name, column, file_format, header)
-        check_first(table, Rejects(None, limit=1.0) if skip_invalid else None)
-        listed = output.with_name(f"{output.name}.rejects.jsonl")
-        rejects = Rejects(listed, limit=1.0) if skip_invalid else None
-        with distributed(process_group, processes):
+        table = options.table(name, options.column)
+        check_first(table, Rejects(None, limit=1.0) if options.skip_invalid else None)
+        rejects = Rejects(listed, limit=1.0) if options.skip_invalid else None
+        with distributed(process_group, options.processes):
             from bertrelay.encode_files import encode_file
 
-            encoded = encode_file(
-                model,
-                table,
-                output,
-                prompt_name=options.pop("prompt"),
-                rejects=rejects,
-                process_group=process_group,
-                **options,
-            )
+            how = {"prompt_name": prompt, "rejects": rejects, "process_group": process_group}
+            encoded = encode_file(model, table, output, **how, **settings)
     if process_group.is_main:
         write_out(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
         if rejects is not None:
@@ -114,21 +108,17 @@ def _report_rejects(count: int, listed: Path) -> None:
 
 @command(
     encoders,
-    ProtocolSettings,
-    *("protocols", "sets", "pooling", "folds", "seed", "precision"),
+    *(ProtocolSettings, "protocols", "sets", "pooling", "folds", "seed", "precision"),
     names={"protocols": "--protocol", "sets": "--only"},
     rich_help_panel=PANEL,
 )
 def evaluate(
     model: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A model folder, a hub id or package:name/path; a text file of word vectors; or tf-idf.",
-        ),
+        argument("MODEL", "A model folder, a hub id or package:name/path; a text file of word vectors; or tf-idf."),
     ],
-    data: Annotated[Path, option("--data", metavar="DIR", help="Folder with the official files, at any depth.")],
-    as_json: JsonOption = False,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Folder with the official files, at any depth.")],
+    shown: JsonOption,
     **options: Any,
 ) -> None:
     """Evaluate MODEL by the protocols of the SBERT paper: similarity, classification, arguments, sections.
@@ -156,7 +146,7 @@ def evaluate(
     with Rejects(None) as rejects:
         scores = read_protocols(settings, StageContext(nowhere, nowhere), rejects)
     metrics = scored(settings, scores, cache=None)
-    if as_json:
+    if shown.as_json:
         write_out(json.dumps({"model": model, "metrics": metrics}, ensure_ascii=False, indent=2))
     else:
         write_out("\n".join(score_lines({model: metrics}, {model: "teachers.protocols"}, intervals=True)))
@@ -174,34 +164,34 @@ def _source(model: str) -> dict[str, Any]:
     return {"model": ModelSource.parse(model)}
 
 
-@command(encoders, ShrinkSettings, "layers", "dimensions", "precision", rich_help_panel=PANEL)
+class ShrinkOptions(TableOptions, JsonOption):
+    """What a model is made smaller by, and evaluated on.
+
+    trim: drop the tokens of the vocabulary that CORPUS does not use.
+    sts: evaluate both on this table: sentence1, sentence2, score. May be repeated.
+    parallel: measure the translation accuracy of both: de=ENGLISH,GERMAN names two aligned files, de=TABLE a table with
+        the columns en and de. May be repeated.
+    column: column of text in CORPUS, by name, or by position from 0; `text`, or the line, when absent. May be repeated.
+    """
+
+    trim: bool = True
+    sts: list[str] = Field(default=[])
+    parallel: list[str] = Field(default=[])
+    column: list[str] = Field(default=[])
+
+
+@command(
+    encoders,
+    *(ShrinkSettings, "layers", "dimensions", "precision"),
+    names={"sts": "--sts FILE", "parallel": "--parallel LANGUAGE=FILES"},
+    rich_help_panel=PANEL,
+)
 def shrink(
     model: ModelArgument,
-    corpus: Annotated[
-        list[str], typer.Argument(metavar="CORPUS", help=f"Text in the languages the model is for. {FILE_HELP}")
-    ],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder of the smaller model, which must not exist.")],
-    trim: Annotated[bool, option(help="Drop the tokens of the vocabulary that CORPUS does not use.")] = True,
-    sts: Annotated[
-        list[str] | None,
-        option(metavar="FILE", help="Evaluate both on this table: sentence1, sentence2, score. May be repeated."),
-    ] = None,
-    parallel: Annotated[
-        list[str] | None,
-        option(
-            metavar="LANGUAGE=FILES",
-            help="Measure the translation accuracy of both: de=ENGLISH,GERMAN names two aligned files, de=TABLE a "
-            "table with the columns en and de. May be repeated.",
-        ),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        option(help=f"Column of text in CORPUS. {AS_COLUMN} May be repeated.", show_default="text, or the line"),
-    ] = None,
-    file_format: FormatOption = None,
-    header: HeaderOption = True,
-    as_json: JsonOption = False,
-    **options: Any,
+    corpus: Annotated[list[str], argument("CORPUS", f"Text in the languages the model is for. {FILE_HELP}")],
+    output: Annotated[Path, argument("OUT", "Folder of the smaller model, which must not exist.")],
+    options: ShrinkOptions,
+    **settings: Any,
 ) -> None:
     """Make a model smaller, and compare its size, speed and scores before and after.
 
@@ -217,16 +207,16 @@ def shrink(
     """
     from bertrelay.data.sentences import check_first
 
-    columns: list[str | None] = [*column] if column else [None]
-    tables = [table_of(each, name, file_format, header) for each in corpus for name in columns]
+    tables = [options.table(each, column) for each in corpus for column in options.column or [None]]
     check_model(model)
     _check_new_folder(output)
     for table in tables:
         check_first(table)
-    named = {"sts": _named(sts or [], header), "parallel": [_translations(each) for each in parallel or []]}
-    given = {"model": model, "corpus": tables, "trim_vocabulary": trim, **named, **options}
+    named = {"sts": _named(options.sts, options.header), "parallel": list(map(_translations, options.parallel))}
+    given = {"model": model, "corpus": tables, "trim_vocabulary": options.trim, **named, **settings}
     metrics = _shrunk(validated(ShrinkSettings, given), output)
-    write_out(json.dumps({"output": str(output), **metrics}) if as_json else "\n".join(_lines(metrics, output)))
+    document = json.dumps({"output": str(output), **metrics})
+    write_out(document if options.as_json else "\n".join(_lines(metrics, output)))
 
 
 def _check_new_folder(output: Path) -> None:

@@ -1,6 +1,7 @@
-"""Options of commands: those of a stage derive from its settings; arguments and checks that commands share."""
+"""Options of commands, which derive from settings; arguments, checks and output that commands share."""
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -15,7 +16,7 @@ from bertrelay.data.tables import Format
 from bertrelay.distributed import ProcessGroup, joined
 from bertrelay.errors import RequestError
 from bertrelay.progress import printable
-from bertrelay.settings import ModelSource, Settings, no_model_folder
+from bertrelay.settings import ModelSource, Positive, Settings, no_model_folder
 from pipelines.error_handling import stopping_at_once
 from pipelines.hub import set_hub_access
 from pipelines.launch import launch_again
@@ -25,86 +26,148 @@ from pipelines.validation import explain
 if TYPE_CHECKING:
     from bertrelay.data.tables import Table
 
-INPUT, OUTPUT, COMPUTATION = "Input", "Output", "Computation"
-PANELS = {"precision": COMPUTATION, "batch_tokens": COMPUTATION, "prompt": INPUT, "max_rejects": INPUT}
-PANELS |= {"with_text": OUTPUT, "format": INPUT}
+FLAGS = {"as_json": "--json", "processes": "--processes N", "page": "--html FILE"}
+"""The option of a field where it is not `--field-name`, with what stands for its value in help."""
+PANELS = {
+    "Input": "column source_column target_column format header prompt query_prompt max_rejects skip_invalid group "
+    "ratings columns id_column text_column cleaned",
+    "Output": "output output_format csv picture page admission with_text keep overwrite as_json",
+    "Computation": "precision batch_tokens processes",
+}
+COLOURS = {"RUN": "green", "RESUME": "yellow", "SKIP": "bright_black"}
+COLOURS |= {"good": "green", "warn": "yellow", "fail": "red"}
 MODEL_HELP = "A model folder, a hub id (name or name@revision), or package:name/path."
 FILE_HELP = "Lines of text, CSV, TSV, JSONL or Parquet; .gz is unpacked."
-AS_COLUMN = "By name, or by position from 0."
-COLOURS = {
-    "RUN": typer.colors.GREEN,
-    "RESUME": typer.colors.YELLOW,
-    "SKIP": typer.colors.BRIGHT_BLACK,
-    "good": typer.colors.GREEN,
-    "warn": typer.colors.YELLOW,
-    "fail": typer.colors.RED,
-}
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
-def option(*names: str, help: str, panel: str | None = None, **more: Any) -> Any:  # noqa: A002
-    """An option that belongs to a command and not to a stage."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """A positional argument, with its help."""
+    return typer.Argument(metavar=metavar, help=text, **more)
 
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
-ColumnOption = Annotated[
-    str | None, option(help=f"Column of the text. {AS_COLUMN}", panel=INPUT, show_default="text, or the line")
-]
-FormatOption = Annotated[
-    Format | None, option("--format", help="Format of the input.", panel=INPUT, show_default="by suffix, else lines")
-]
-HeaderOption = Annotated[bool, option(help="Whether a CSV or TSV begins with the names of its columns.", panel=INPUT)]
-ProcessesOption = Annotated[
-    int | None,
-    option(
-        "--processes", metavar="N", min=1, help="Processes: one for each GPU, or for some cores.", panel=COMPUTATION
-    ),
-]
-OverwriteOption = Annotated[
-    bool, option("--overwrite", help="Replace an existing output file, which is an error otherwise.", panel=OUTPUT)
-]
-JsonOption = Annotated[bool, option("--json", help="Print one JSON document and nothing else.", panel=OUTPUT)]
+ModelArgument = Annotated[str, argument("MODEL", MODEL_HELP)]
+
+
+class TableOptions(Settings):
+    """How a table is read.
+
+    format: format of the input; by its suffix, else lines, when absent.
+    header: whether a CSV or TSV begins with the names of its columns.
+    """
+
+    format: Format | None = None
+    header: bool = True
+
+    def table(self, source: str, columns: str | Sequence[str] | None = None) -> "Table":
+        """The table in the file `source`. Raises RequestError for a column that none can have."""
+        from bertrelay.data.tables import Table
+
+        named = [columns] if isinstance(columns, str) else columns
+        found = [int(each) if each.isdecimal() else each for each in named] if named else None
+        given = {"path": source, "format": self.format, "columns": found, "header": self.header}
+        try:
+            return Table.model_validate(given)
+        except ValidationError as error:
+            raise RequestError(
+                f"{source}: {explain(Table, error).removeprefix('path: ')}".removeprefix(": ")
+            ) from error
+
+
+class ColumnOptions(TableOptions):
+    """How a table of one text is read.
+
+    column: column of the text, by name, or by position from 0; `text`, or the line, when absent.
+    """
+
+    column: str | None = None
+
+
+class JsonOption(Settings):
+    """What is printed.
+
+    as_json: print one JSON document and nothing else.
+    """
+
+    as_json: bool = False
+
+
+class OutputOptions(JsonOption):
+    """How a file is written.
+
+    overwrite: replace an existing output file, which is an error otherwise.
+    """
+
+    overwrite: bool = False
+
+
+class ProcessesOption(Settings):
+    """Who shares the work.
+
+    processes: processes: one for each GPU, or for some cores.
+    """
+
+    processes: Positive | None = None
+
+
+class WorkOptions(ProcessesOption, OutputOptions):
+    """How a file is written, by one process or several."""
 
 
 def command(
     app: typer.Typer, settings: type[Settings] = Settings, *fields: str, names: Mapping[str, str] = {}, **more: Any
 ) -> Callable[[AnyFunction], AnyFunction]:
-    """Registers a function as a command, whose `**options` become the options of `fields` of `settings`.
+    """Registers a function as a command; its `**settings` become the options of `fields` of `settings`.
 
-    Type, default, limits and help of such an option are those of the field. names: the option of a field where it is
-    not `--field-name`. more: goes to Typer.
+    A parameter whose type is a settings class becomes the options of all its fields. Type, default, limits and help of
+    an option are those of the field. names: as in `FLAGS`. more: goes to Typer.
     """
 
     def register(function: AnyFunction) -> AnyFunction:
+        own = inspect.signature(function).parameters
+        groups = {name: each.annotation for name, each in own.items() if _is_settings(each.annotation)}
+
         @wraps(function)
         def run(**given: Any) -> None:
+            for name, group in groups.items():
+                given[name] = validated(group, {field: given.pop(field) for field in group.model_fields})
             function(**given)
 
-        own = inspect.signature(function).parameters.values()
-        derived = [_parameter(settings, field, names.get(field)) for field in fields]
-        kept = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
-        run.__signature__ = inspect.Signature([*kept, *derived])  # type: ignore[attr-defined]
+        flags = {**FLAGS, **names}
+        derived = [_parameter(settings, field, flags) for field in fields]
+        derived += [_parameter(group, field, flags) for group in groups.values() for field in group.model_fields]
+        typed = {name: each for name, each in own.items() if name not in (*groups, *fields)}
+        plain = [each for each in typed.values() if each.kind is not each.VAR_KEYWORD]
+        run.__signature__ = inspect.Signature([*plain, *derived])  # type: ignore[attr-defined]
         app.command(**more)(run)
         return function
 
     return register
 
 
-def _parameter(settings: type[Settings], name: str, flag: str | None) -> inspect.Parameter:
+def _is_settings(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Settings)
+
+
+def _parameter(settings: type[Settings], name: str, flags: Mapping[str, str]) -> inspect.Parameter:
     """The option of a field, as Typer reads it from a signature."""
     field = settings.model_fields[name]
-    annotation, limits = _plain(field.annotation, field.metadata)
-    flags = [flag] if flag else [f"--{name.replace('_', '-')}"] if annotation is bool and not field.default else []
-    info = option(*flags, help=described(settings).get(name, ""), panel=PANELS.get(name), **limits)
+    annotation, more = _plain(field.annotation, field.metadata)
+    flag, _, metavar = flags.get(name, "").partition(" ")
+    if not flag and annotation is bool and not field.default:
+        flag = f"--{name.replace('_', '-')}"
+    if metavar or Path in (annotation, *get_args(annotation)):
+        more["metavar"] = metavar or "FILE"
+    panel = next((panel for panel, fields in PANELS.items() if name in fields.split()), None)
+    info = typer.Option(*filter(None, [flag]), help=described(settings).get(name, ""), rich_help_panel=panel, **more)
     default = inspect.Parameter.empty if field.is_required() else field.default
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info]
     )
 
 
-def _plain(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, dict[str, float]]:
+def _plain(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, dict[str, Any]]:
     """A type that Typer knows, and the limits of a number: of `Annotated[int, Field(ge=1)] | None` int and min 1."""
     limits = {
         end: value
@@ -122,7 +185,7 @@ def _plain(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[Any, dict[str
         return inner | None, {**limits, **found}
     if kind is list:
         return list[str], limits  # whose items the settings validate
-    if kind is Literal or annotation in (bool, int, float, Path):
+    if kind in (Literal, tuple) or annotation in (bool, int, float, Path):
         return annotation, limits
     return str, limits  # a file, a model
 
@@ -133,20 +196,6 @@ def validated(settings: type[Settings], given: Mapping[str, Any]) -> Any:
         return settings.model_validate(dict(given))
     except ValidationError as error:
         raise RequestError(explain(settings, error)) from error
-
-
-def table_of(
-    source: str, column: str | Sequence[str] | None = None, file_format: Format | None = None, header: bool = True
-) -> "Table":
-    """The table that the options of a command describe. Raises RequestError for a column that none can have."""
-    from bertrelay.data.tables import Table
-
-    named = [column] if isinstance(column, str) else column
-    columns = [int(each) if each.isdecimal() else each for each in named] if named else None
-    try:
-        return Table.model_validate({"path": source, "format": file_format, "columns": columns, "header": header})
-    except ValidationError as error:
-        raise RequestError(f"{source}: {explain(Table, error).removeprefix('path: ')}".removeprefix(": ")) from error
 
 
 def check_model(model: str) -> None:
@@ -174,8 +223,18 @@ def distributed(process_group: ProcessGroup, processes: int | None) -> Iterator[
         yield
 
 
+def print_result(result: Any, text: str, output: Path, as_json: bool) -> None:
+    """Prints what a command has written: as JSON its counts, else `text`."""
+    write_out(json.dumps({"output": str(output), **result._asdict()}) if as_json else text)
+
+
+def left_out(counts: Mapping[str, int | None]) -> str:
+    """The reasons that occurred, each with its count."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+
+
 def write_out(message: str, nl: bool = True, coloured: bool = False) -> None:
-    """Prints `message`, which may hold text of a corpus, without control characters; JSON stays the same JSON.
+    """Prints `message`, which may have text of a corpus, without control characters; JSON stays the same JSON.
 
     coloured: the first word, an action or a verdict, has its colour on a terminal.
     """

@@ -4,65 +4,47 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
-from pipelines.cli.options import COMPUTATION, JsonOption, option, write_out
+from bertrelay.errors import RequestError
+from bertrelay.settings import Seed, Settings
+from pipelines import registry
+from pipelines.cli.options import JsonOption, ProcessesOption, argument, command, write_out
+from pipelines.error_handling import disk_explained
+from pipelines.plan import Action, Plan, RunOptions, left_behind, make_plan, plan_json, short_path
+from pipelines.recipe import Recipe, built_in_names, find_recipe, read_recipe
+from pipelines.run_store import latest_name
+from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
+from pipelines.settings_table import settings_lines
+from pipelines.validation import unknown
 
 if TYPE_CHECKING:
-    from pipelines.plan import Plan, PlannedStep
-    from pipelines.recipe import Recipe
-    from pipelines.runner import Outcome, RunOptions
+    from pipelines.runner import Outcome
 
 PANEL = "Recipes"
+NAMES = {"changes": "--set KEY=VALUE", "only": "--only STAGE", "force": "--force STAGE", "runs": "--runs DIR"}
 
 recipe_commands = typer.Typer()
 
 RecipeArgument = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a built-in one (`bertrelay recipes`).")
-]
-SetOption = Annotated[
-    list[str] | None,
-    option(
-        "--set", metavar="KEY=VALUE", help="Change a setting: student.epochs=2, vars.data=DIR, seed=3. May be repeated."
-    ),
-]
-OnlyOption = Annotated[
-    list[str] | None,
-    option("--only", metavar="STAGE", help="This stage and what it needs that is not done. May be repeated."),
-]
-ForceOption = Annotated[
-    list[str] | None,
-    option(
-        "--force",
-        metavar="STAGE",
-        help="Run this stage again and remove what it has done so far. Leave this out to resume a stopped stage. May "
-        "be repeated.",
-    ),
-]
-RunsOption = Annotated[Path, option("--runs", metavar="DIR", help="Folder of the results.")]
-VerifyOption = Annotated[
-    bool, option("--verify", help="Read every input and output again instead of trusting size and time.")
+    str, argument("RECIPE", "A recipe file, or the name of a built-in one (`bertrelay recipes`).")
 ]
 
 
-@recipe_commands.command(rich_help_panel=PANEL)
-def run(
-    recipe: RecipeArgument,
-    settings: SetOption = None,
-    only: OnlyOption = None,
-    force: ForceOption = None,
-    runs: RunsOption = Path("runs"),
-    verify: VerifyOption = False,
-    processes: Annotated[
-        int | None,
-        option(
-            "--processes", metavar="N", min=1, help="Processes: one for each GPU, or for some cores.", panel=COMPUTATION
-        ),
-    ] = None,
-) -> None:
+class Changes(Settings):
+    """What a recipe does not have.
+
+    changes: change a setting: student.epochs=2, vars.data=DIR, seed=3. May be repeated.
+    """
+
+    changes: list[str] = Field(default=[])
+
+
+@command(recipe_commands, RunOptions, "only", "force", "runs", "verify", names=NAMES, rich_help_panel=PANEL)
+def run(recipe: RecipeArgument, change: Changes, work: ProcessesOption, **options: Any) -> None:
     """Run a recipe: finished stages are skipped, stopped ones resume.
 
     For example:
@@ -83,25 +65,18 @@ def run(
     from pipelines.runner import REPORT
     from pipelines.runner import run as run_recipe
 
-    process_group = check_process_group(processes)
-    read, options = _read(recipe, settings), _options(runs, only, force, verify, process_group)
-    if process_group.size == 1 and processes is not None and processes > 1 and not _plan(read, options).idle:
-        raise typer.Exit(launch_again(processes))
-    outcome = run_recipe(read, options)
+    process_group = check_process_group(work.processes)
+    read = read_recipe(recipe, registry.REGISTRY, change.changes)
+    how = RunOptions(process_group=process_group, write_report=_write_report, **options)
+    if process_group.size == 1 and work.processes not in (None, 1) and not _plan(read, how).idle:
+        raise typer.Exit(launch_again(work.processes))
+    outcome = run_recipe(read, how)
     if process_group.is_main:
         _print(outcome_lines(outcome, outcome.plan.run_folder / REPORT))
 
 
-@recipe_commands.command(rich_help_panel=PANEL)
-def plan(
-    recipe: RecipeArgument,
-    settings: SetOption = None,
-    only: OnlyOption = None,
-    force: ForceOption = None,
-    runs: RunsOption = Path("runs"),
-    verify: VerifyOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@command(recipe_commands, RunOptions, "only", "force", "runs", "verify", names=NAMES, rich_help_panel=PANEL)
+def plan(recipe: RecipeArgument, change: Changes, shown: JsonOption, **options: Any) -> None:
     """Show what a run would do with each stage, and why. Nothing runs, and no hub is contacted.
 
     For example:
@@ -112,10 +87,8 @@ def plan(
 
       bertrelay plan my-recipe.toml --json
     """
-    from pipelines.plan import as_json as plan_as_json
-
-    found = _plan(_read(recipe, settings), _options(runs, only, force, verify))
-    _print([json.dumps(plan_as_json(found), ensure_ascii=False, indent=2)] if as_json else plan_lines(found))
+    found = _plan(read_recipe(recipe, registry.REGISTRY, change.changes), RunOptions(**options))
+    _print([json.dumps(plan_json(found), ensure_ascii=False, indent=2)] if shown.as_json else plan_lines(found))
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -123,36 +96,10 @@ def _print(lines: Iterable[str]) -> None:
         write_out(line, coloured=True)
 
 
-def _read(recipe: str, settings: list[str] | None) -> "Recipe":
-    from pipelines.recipe import read_recipe
-    from pipelines.registry import REGISTRY
-
-    return read_recipe(recipe, REGISTRY, settings or [])
-
-
-def _options(
-    runs: Path,
-    only: list[str] | None,
-    force: list[str] | None,
-    verify: bool,
-    process_group: ProcessGroup = SINGLE_PROCESS,
-) -> "RunOptions":
-    from pipelines.plan import StageChoice
-    from pipelines.runner import RunOptions
-
-    choice = StageChoice(tuple(only or ()), tuple(force or ()))
-    return RunOptions(runs.expanduser().resolve(), choice, verify, process_group, _write_report)
-
-
-def _plan(recipe: "Recipe", options: "RunOptions") -> "Plan":
-    from pipelines.error_handling import disk_explained
-    from pipelines.hub import lock_path, read_revisions
-    from pipelines.plan import make_plan
-
+def _plan(recipe: Recipe, options: RunOptions) -> Plan:
     digests = options.digests()
     with disk_explained(options.runs):
-        revisions = read_revisions(lock_path(recipe, options.runs))
-        found = make_plan(recipe, options.runs, digests, revisions, options.choice)
+        found = make_plan(recipe, options, digests)
     if options.runs.is_dir():
         with suppress(OSError):  # saved digests save time and nothing else
             digests.save()
@@ -165,10 +112,8 @@ def _write_report(run_folder: Path, withheld: Collection[str]) -> Path:
     return write_report(run_folder, withheld)
 
 
-def plan_lines(plan: "Plan") -> Iterator[str]:
+def plan_lines(plan: Plan) -> Iterator[str]:
     """Each step with its action and reasons; then the unfinished results of other settings."""
-    from pipelines.plan import left_behind, short_path
-
     labels = _width(planned.step.label for planned in plan.steps)
     for planned in plan.steps:
         first, *rest = planned.reasons or ("",)
@@ -182,7 +127,6 @@ def plan_lines(plan: "Plan") -> Iterator[str]:
 
 def outcome_lines(outcome: "Outcome", report: Path) -> Iterator[str]:
     """The table of a run, its metrics, and the paths of its models and its report."""
-    from pipelines.plan import Action, short_path
     from pipelines.report.tables import main_metrics, score_lines
     from pipelines.runner import summary
 
@@ -195,16 +139,10 @@ def outcome_lines(outcome: "Outcome", report: Path) -> Iterator[str]:
         yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {seconds:>9}  {metrics}".rstrip()
     kinds = {step.name: step.stage.kind for step in outcome.plan.recipe.steps}
     yield from score_lines(summary(outcome.plan.recipe, outcome.plan.run_folder), kinds)
-    models = [model for planned in steps if (model := _model(planned)).is_dir()]
-    yield from (f"model   {short_path(model)}" for model in models)
+    models = [planned.stage_folder / latest_name(planned.step.seed) / "model" for planned in steps]
+    yield from (f"model   {short_path(model)}" for model in models if model.is_dir())
     if report.exists():
         yield f"report  {short_path(report)}"
-
-
-def _model(planned: "PlannedStep") -> Path:
-    from pipelines.run_store import latest_name
-
-    return planned.stage_folder / latest_name(planned.step.seed) / "model"
 
 
 def _width(labels: Iterable[str]) -> int:
@@ -213,9 +151,7 @@ def _width(labels: Iterable[str]) -> int:
 
 @recipe_commands.command(rich_help_panel=PANEL)
 def recipes(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Print this recipe, or this stage.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, argument("[NAME]", "Print this recipe, or this stage.", show_default=False)] = None,
 ) -> None:
     """List the built-in recipes and the kinds of stages, or print a recipe, or the settings of a stage.
 
@@ -227,17 +163,11 @@ def recipes(
 
       bertrelay recipes students.distill
     """
-    from bertrelay.errors import RequestError
-    from pipelines.recipe import built_in_names, find_recipe
-    from pipelines.registry import REGISTRY
-    from pipelines.settings_table import settings_lines
-    from pipelines.validation import unknown
-
-    names, stages = built_in_names(), {stage.kind: stage for stage in REGISTRY}
+    names, stages = built_in_names(), {stage.kind: stage for stage in registry.REGISTRY}
     if name is None:
         _describe({each: _description(find_recipe(each).text) for each in names})
         write_out("\nstages, for `uses` in a recipe:")
-        _describe({stage.kind: stage.summary for stage in REGISTRY})
+        _describe({kind: stage.summary for kind, stage in stages.items()})
     elif name in names:
         write_out(find_recipe(name).text, nl=False)
     elif name in stages:
@@ -255,15 +185,20 @@ def _describe(described: dict[str, str]) -> None:
 def _description(text: str) -> str:
     """The first comment line of a recipe."""
     comments = (line.lstrip("# ").rstrip() for line in text.splitlines() if line.startswith("#"))
-    return next((line for line in comments if line), "")
+    return next(filter(None, comments), "")
 
 
-@recipe_commands.command(rich_help_panel=PANEL)
-def samples(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write into.")],
-    seed: Annotated[int, option("--seed", min=0, help="Another seed, other sentences.")] = 1,
-    as_json: JsonOption = False,
-) -> None:
+class SamplesOptions(JsonOption):
+    """What is written.
+
+    seed: another seed, other sentences.
+    """
+
+    seed: Seed = 1
+
+
+@command(recipe_commands, rich_help_panel=PANEL)
+def samples(folder: Annotated[Path, argument("DIR", "Folder to write into.")], options: SamplesOptions) -> None:
     """Write sample data of every kind, made by the project's own generators; nothing is downloaded.
 
     Parallel sentences, NLI, STS and triplets, and sentences line by line; papers, annotated entities and questions;
@@ -273,13 +208,12 @@ def samples(
 
       bertrelay samples my-samples
     """
-    from pipelines.error_handling import disk_explained
     from pipelines.samples.hospital import write_hospitals
     from pipelines.samples.papers import write_entities, write_papers, write_questions
     from pipelines.samples.sbert_paper import FOLDER, write_sbert_paper
     from pipelines.samples.sentences import write_plain_files, write_samples
-    from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
 
+    seed = options.seed
     with disk_explained(folder):
         counts = write_samples(folder, SampleSettings(seed=seed))
         counts |= write_plain_files(folder, seed)
@@ -287,7 +221,7 @@ def samples(
         counts |= write_entities(folder, EntitySettings(seed=seed))
         counts |= write_questions(folder, QuestionSettings(seed=seed))
         counts[f"{FOLDER}/"] = sum(write_sbert_paper(folder / FOLDER, SbertPaperSettings(seed=seed)).values())
-    if as_json:
+    if options.as_json:
         write_out(json.dumps({"folder": str(folder), "counts": counts}, ensure_ascii=False, indent=2))
         return
     for name, count in counts.items():

@@ -6,34 +6,31 @@ from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import typer
+from pydantic import Field, model_validator
 
 from bertrelay.data.tables import on_one_line, write_csv, write_jsonl, write_tsv
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, write_error
+from bertrelay.files import atomic_write, check_output
 from bertrelay.progress import log
+from bertrelay.settings import Positive
 from pipelines.cli.options import (
-    AS_COLUMN,
     FILE_HELP,
-    INPUT,
     MODEL_HELP,
-    OUTPUT,
-    ColumnOption,
-    FormatOption,
-    HeaderOption,
-    JsonOption,
+    ColumnOptions,
     ModelArgument,
-    OverwriteOption,
-    ProcessesOption,
+    TableOptions,
+    WorkOptions,
+    argument,
     check_model,
     command,
     distributed,
-    option,
-    table_of,
+    print_result,
     write_out,
 )
+from pipelines.launch import check_process_group
 from students.settings import MINED_SUFFIXES, IndexSettings, MineSettings, index_beside, work_beside
 from teachers.settings import RerankSettings
 
@@ -50,56 +47,54 @@ COLUMNS = ("query_line", "query", "rank", "similarity", "line", "text")
 searching = typer.Typer()
 
 
-class Answer(NamedTuple):
-    """What was found for a query; `line` is the line of the query in its file, None for one of `--query`."""
+class SearchOptions(ColumnOptions, WorkOptions):
+    """What is searched for, and in which index.
 
-    query: str
-    line: int | None
-    hits: "list[Hit]"
+    query: a text to search for. May be repeated.
+    queries: search for each sentence of a file: lines, or a column `text`.
+    k: sentences to find for a query.
+    index: folder of the index; CORPUS.index when absent.
+    ef_search: candidates kept in the graph: more find more and take longer; the index's own when absent.
+    query_prompt: prompt of the queries; --prompt is for CORPUS.
+    rebuild: build the index again, even if it exists; once stopped, this resumes.
+    verify: read every file of the index again instead of trusting size and time.
+    output: write the answers to a .jsonl, .csv or .tsv file.
+    """
+
+    query: list[str] = Field(default=[])
+    queries: str | None = None
+    k: Positive = 10
+    index: Path | None = None
+    ef_search: Positive | None = None
+    query_prompt: str | None = None
+    rebuild: bool = False
+    verify: bool = False
+    output: Path | None = None
+
+    @model_validator(mode="after")
+    def _compatible(self) -> Self:
+        if not all(text.strip() for text in self.query):
+            raise ValueError("--query: expected a text to look for, found an empty one")
+        if self.output and self.as_json:
+            raise ValueError("--json prints the answers and --output writes them to a file; give one of the two")
+        if self.output and not (self.query or self.queries):
+            raise ValueError("--output: expected --query or --queries, whose answers are written; found neither")
+        return self
 
 
-@command(searching, IndexSettings, "kind", "prompt", "precision", "batch_tokens", rich_help_panel=PANEL)
+@command(
+    searching,
+    *(IndexSettings, "kind", "prompt", "precision", "batch_tokens"),
+    names={"k": "-k", "queries": "--queries FILE", "index": "--index DIR", "query_prompt": "--query-prompt NAME"},
+    rich_help_panel=PANEL,
+)
 def search(
     model: ModelArgument,
+    options: SearchOptions,
     corpus: Annotated[
-        str | None,
-        typer.Argument(metavar="CORPUS", help=f"{FILE_HELP} Not needed with --index.", show_default=False),
+        str | None, argument("CORPUS", f"{FILE_HELP} Not needed with --index.", show_default=False)
     ] = None,
-    query: Annotated[list[str] | None, option(help="A text to search for. May be repeated.")] = None,
-    queries: Annotated[
-        str | None, option(metavar="FILE", help="Search for each sentence of a file: lines, or a column `text`.")
-    ] = None,
-    k: Annotated[int, option("-k", min=1, help="Sentences to find for a query.")] = 10,
-    index: Annotated[
-        Path | None,
-        option(metavar="DIR", help="Folder of the index.", show_default="beside CORPUS: CORPUS.index"),
-    ] = None,
-    ef_search: Annotated[
-        int | None,
-        option(
-            min=1, help="Candidates kept in the graph: more find more and take longer.", show_default="the index's own"
-        ),
-    ] = None,
-    column: ColumnOption = None,
-    file_format: FormatOption = None,
-    header: HeaderOption = True,
-    query_prompt: Annotated[
-        str | None,
-        option(metavar="NAME", help="Prompt of the queries; --prompt is for CORPUS.", panel=INPUT),
-    ] = None,
-    rebuild: Annotated[
-        bool, option("--rebuild", help="Build the index again, even if it exists; once stopped, this resumes.")
-    ] = False,
-    verify: Annotated[
-        bool, option("--verify", help="Read every file of the index again instead of trusting size and time.")
-    ] = False,
-    output: Annotated[
-        Path | None, option(metavar="FILE", help="Write the answers to a .jsonl, .csv or .tsv file.", panel=OUTPUT)
-    ] = None,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
-    processes: ProcessesOption = None,
-    **options: Any,
+    **settings: Any,
 ) -> None:
     """Find the sentences of CORPUS nearest in meaning to a query, whatever the language of either.
 
@@ -112,102 +107,94 @@ def search(
 
       bertrelay search MODEL --index sentences.txt.index --queries questions.txt --output answers.jsonl
     """
-    from pipelines.launch import check_process_group
-
-    process_group = check_process_group(processes)
-    _check(corpus, index, rebuild, query or [], queries, output, as_json)
-    kind, prompt = options.pop("kind"), options.pop("prompt")
-    if kind == "exact" and ef_search is not None:
+    process_group = check_process_group(options.processes)
+    kind, prompt = settings.pop("kind"), settings.pop("prompt")
+    if kind == "exact" and options.ef_search is not None:
         raise RequestError("--ef-search is for the graph of an index, and --kind exact walks none; give one of the two")
     if corpus is None:
-        of_corpus = {"--column": column, "--format": file_format, "--no-header": not header, "--prompt": prompt}
-        _check_idle({**of_corpus, "--processes": processes})
-    table = None if corpus is None else table_of(corpus, column, file_format, header)
-    query_table = None if queries is None else table_of(queries)
+        _check_without_corpus(options, prompt)
+    table = None if corpus is None else options.table(corpus, options.column)
+    queries = None if options.queries is None else TableOptions().table(options.queries)
     check_model(model)
-    _check_files(table, query_table, output, overwrite)
-    folder = index or index_beside(corpus or "")
-    with distributed(process_group, None if table is None else processes):
+    _check_files(table, queries, options)
+    with distributed(process_group, None if table is None else options.processes):
         from students.index import open_index
         from students.index_build import build_index
 
+        folder = options.index or index_beside(corpus or "")
         if table is None:
-            opened = open_index(model, folder, verify=verify)
+            opened = open_index(model, folder, verify=options.verify)
         else:
-            opened = build_index(
-                model,
-                table,
-                folder,
-                kind=kind,
-                prompt_name=prompt,
-                query_prompt_name=query_prompt,
-                rebuild=rebuild,
-                verify=verify,
-                process_group=process_group,
-                **options,
-            )
+            prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
+            how = {"rebuild": options.rebuild, "verify": options.verify, "process_group": process_group}
+            opened = build_index(model, table, folder, kind=kind, **prompts, **how, **settings)
         if process_group.is_main:
-            opened.check_graph(kind, ef_search)
-            opened.log_precision(options["precision"])
-            find = partial(
-                opened.search, k=k, exact=kind == "exact", ef_search=ef_search, prompt_name=query_prompt, **options
-            )
-            answers = _answers(find, query or [], query_table)
-            _write(answers, opened, output, as_json, has_queries=bool(query or query_table))
+            opened.check_graph(kind, options.ef_search)
+            opened.log_precision(settings["precision"])
+            how = {"k": options.k, "exact": kind == "exact", "ef_search": options.ef_search}
+            find = partial(opened.search, prompt_name=options.query_prompt, **how, **settings)
+            _write(_answers(find, options.query, queries), opened, options)
 
 
-def _check(
-    corpus: str | None,
-    index: Path | None,
-    rebuild: bool,
-    query: list[str],
-    queries: str | None,
-    output: Path | None,
-    as_json: bool,
-) -> None:
-    """Raises RequestError for options that do not go together."""
-    wrong = None
-    if corpus is None and index is None:
-        wrong = "expected CORPUS, from which an index is built, or --index DIR, which has one; found neither"
-    elif corpus is None and rebuild:
-        wrong = "--rebuild: expected CORPUS, from which the index is built again; found --index alone"
-    elif any(not text.strip() for text in query):
-        wrong = "--query: expected a text to look for, found an empty one"
-    elif output and as_json:
-        wrong = "--json prints the answers and --output writes them to a file; give one of the two"
-    elif output and not (query or queries):
-        wrong = "--output: expected --query or --queries, whose answers are written; found neither"
-    if wrong:
-        raise RequestError(wrong)
-
-
-def _check_idle(given: dict[str, object]) -> None:
+def _check_without_corpus(options: SearchOptions, prompt: str | None) -> None:
     """Raises RequestError for options of a corpus that is not there."""
-    idle = [name for name, value in given.items() if value]
+    if options.index is None:
+        raise RequestError(
+            "expected CORPUS, from which an index is built, or --index DIR, which has one; found neither"
+        )
+    if options.rebuild:
+        raise RequestError("--rebuild: expected CORPUS, from which the index is built again; found --index alone")
+    given = {"--column": options.column, "--format": options.format, "--no-header": not options.header}
+    idle = [name for name, value in {**given, "--prompt": prompt, "--processes": options.processes}.items() if value]
     if idle:
         hint = "; --query-prompt is for queries" if "--prompt" in idle else ""
         raise RequestError(f"{', '.join(idle)}: expected CORPUS, which this is about, found --index alone{hint}")
 
 
-def _check_files(corpus: "Table | None", queries: "Table | None", output: Path | None, overwrite: bool) -> None:
+def _check_files(corpus: "Table | None", queries: "Table | None", options: SearchOptions) -> None:
     from bertrelay.data.sentences import check_first
-    from bertrelay.files import check_output
 
     tables = [table for table in (corpus, queries) if table]
     for table in tables:
         check_first(table)
-    if output is not None:
-        check_output(output, tuple(WRITERS), *(table.path for table in tables), option="--output", overwrite=overwrite)
+    if options.output:
+        inputs = [table.path for table in tables]
+        check_output(options.output, tuple(WRITERS), *inputs, option="--output", overwrite=options.overwrite)
 
 
-def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], queries: "Table | None") -> "Iterator[Answer]":
+class QueryHits(NamedTuple):
+    """What was found for a query; `line` is the line of the query in its file, None for one of `--query`."""
+
+    query: str
+    line: int | None
+    hits: "list[Hit]"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        line = {} if self.line is None else {"line": self.line}
+        hits = [{"rank": rank, **hit._asdict()} for rank, hit in enumerate(self.hits, 1)]
+        return {"query": self.query, **line, "hits": hits}
+
+    @property
+    def text(self) -> str:
+        """The query and a line for each hit: rank, similarity, line in the corpus, text."""
+        width = max((len(f"{hit.line:,}") for hit in self.hits), default=0)
+        rows = [
+            f"{rank:4}  {hit.similarity:.4f}  line {hit.line:>{width},}  {on_one_line(hit.text)}"
+            for rank, hit in enumerate(self.hits, 1)
+        ]
+        return "\n".join([on_one_line(self.query), *rows])
+
+
+def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], queries: "Table | None") -> Iterator[QueryHits]:
     """The answers to `--query`, then to the sentences of `--queries`, some thousand at a time."""
     of_file: Iterable[tuple[str, int | None]] = () if queries is None else _sentences(queries)
     texts = chain(((text, None) for text in query), of_file)
     while block := list(islice(texts, QUERIES_AT_ONCE)):
         place = partial(_place, queries, [line for _, line in block])
         found = find([text for text, _ in block], place=place)
-        yield from (Answer(*text, hits) for text, hits in zip(block, found, strict=True))
+        yield from (QueryHits(*text, hits) for text, hits in zip(block, found, strict=True))
 
 
 def _place(queries: "Table | None", lines: list[int | None], row: int) -> str:
@@ -234,19 +221,21 @@ def _sentences(queries: "Table") -> Iterator[tuple[str, int]]:
         log(f"{queries.name}: {blanks} no answer")
 
 
-def _write(
-    answers: "Iterator[Answer]", opened: "SearchIndex", output: Path | None, as_json: bool, has_queries: bool
-) -> None:
+def _write(answers: Iterator[QueryHits], opened: "SearchIndex", options: SearchOptions) -> None:
+    """Writes or prints the answers, or describes the index where there is no query.
 
-    if output:
-        _write_answers(output, answers)
-        write_out(f"answers in {output}")
-    elif as_json:
-        document = {"index": _facts(opened), "queries": [_as_document(answer) for answer in answers]}
+    JSONL has an answer in each line, CSV and TSV a hit; the file is complete or not there.
+    """
+    if options.output:
+        with atomic_write(options.output) as writing:
+            WRITERS[options.output.suffix](writing, answers)
+        write_out(f"answers in {options.output}")
+    elif options.as_json:
+        document = {"index": _facts(opened), "queries": [answer.document for answer in answers]}
         write_out(json.dumps(document, ensure_ascii=False))
-    elif has_queries:
+    elif options.query or options.queries:
         for answer in answers:
-            write_out(_as_text(answer))
+            write_out(answer.text)
     else:
         write_out(_described(opened))
 
@@ -269,86 +258,48 @@ def _described(opened: "SearchIndex") -> str:
     )
 
 
-def _as_text(answer: Answer) -> str:
-    """The query and a line for each hit: rank, similarity, line in the corpus, text."""
-    width = max((len(f"{hit.line:,}") for hit in answer.hits), default=0)
-    rows = [
-        f"{rank:4}  {hit.similarity:.4f}  line {hit.line:>{width},}  {on_one_line(hit.text)}"
-        for rank, hit in enumerate(answer.hits, 1)
-    ]
-    return "\n".join([on_one_line(answer.query), *rows])
-
-
-def _as_document(answer: Answer) -> dict[str, Any]:
-    """An answer as JSON holds it."""
-    line = {} if answer.line is None else {"line": answer.line}
-    hits = [{"rank": rank, **hit._asdict()} for rank, hit in enumerate(answer.hits, 1)]
-    return {"query": answer.query, **line, "hits": hits}
-
-
-def _write_answers(path: Path, answers: Iterable[Answer]) -> None:
-    """Writes JSONL with an answer in each line, or CSV or TSV with a hit in each; the file is whole or not there."""
-    try:
-        with atomic_write(path) as writing:
-            WRITERS[path.suffix](writing, answers)
-    except OSError as error:
-        raise write_error(path, error) from error
-
-
-def _rows(answers: Iterable[Answer]) -> Iterator[tuple[Any, ...]]:
+def _rows(answers: Iterable[QueryHits]) -> Iterator[tuple[Any, ...]]:
     for answer in answers:
         for rank, hit in enumerate(answer.hits, 1):
             yield answer.line, answer.query, rank, round(hit.similarity, 6), hit.line, hit.text
 
 
-WRITERS: dict[str, Callable[[Path, Iterable[Answer]], None]] = {
-    ".jsonl": lambda path, answers: write_jsonl(path, map(_as_document, answers)),
+WRITERS: dict[str, Callable[[Path, Iterable[QueryHits]], None]] = {
+    ".jsonl": lambda path, answers: write_jsonl(path, (answer.document for answer in answers)),
     ".csv": lambda path, answers: write_csv(path, COLUMNS, _rows(answers)),
     ".tsv": lambda path, answers: write_tsv(path, COLUMNS, _rows(answers)),
 }
 
 
+class MineOptions(TableOptions, WorkOptions):
+    """What is mined and written beside a stage's settings.
+
+    gold: the true pairs, one a line: source_line and target_line, from 1, a header included. Gives precision, recall
+        and F1, and the threshold of the highest F1 where none is given.
+    source_column: column of SOURCE, by name, or by position from 0; `text`, or the line, when absent.
+    target_column: column of TARGET.
+    keep: keep vectors and neighbours in OUT.work, for another threshold for example.
+    """
+
+    gold: str | None = None
+    source_column: str | None = None
+    target_column: str | None = None
+    keep: bool = False
+
+
 @command(
     searching,
-    MineSettings,
-    "threshold",
-    "k",
-    "method",
-    "precision",
-    "batch_tokens",
-    names={"k": "-k"},
+    *(MineSettings, "threshold", "k", "method", "precision", "batch_tokens"),
+    names={"k": "-k", "gold": "--gold FILE"},
     rich_help_panel=PANEL,
 )
 def mine(
     model: ModelArgument,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help=FILE_HELP)],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The other language; may be the same table.")],
-    output: Annotated[Path, typer.Argument(metavar="OUT", help="A .tsv, .csv, .jsonl or .parquet file.")],
-    gold: Annotated[
-        str | None,
-        option(
-            metavar="FILE",
-            help="The true pairs, one a line: source_line and target_line, from 1, a header included. Gives precision, "
-            "recall and F1, and the threshold of the highest F1 where none is given.",
-        ),
-    ] = None,
-    source_column: Annotated[
-        str | None,
-        option(help=f"Column of SOURCE. {AS_COLUMN}", panel=INPUT, show_default="text, or the line"),
-    ] = None,
-    target_column: Annotated[
-        str | None, option(help=f"Column of TARGET. {AS_COLUMN}", panel=INPUT, show_default="text, or the line")
-    ] = None,
-    file_format: FormatOption = None,
-    header: HeaderOption = True,
-    keep: Annotated[
-        bool,
-        option("--keep", help="Keep vectors and neighbours in OUT.work, for another threshold say.", panel=OUTPUT),
-    ] = False,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
-    processes: ProcessesOption = None,
-    **options: Any,
+    source: Annotated[str, argument("SOURCE", FILE_HELP)],
+    target: Annotated[str, argument("TARGET", "The other language; may be the same table.")],
+    output: Annotated[Path, argument("OUT", "A .tsv, .csv, .jsonl or .parquet file.")],
+    options: MineOptions,
+    **settings: Any,
 ) -> None:
     """Find the sentences of SOURCE and TARGET that translate one another, each in one pair at most, best first.
 
@@ -362,66 +313,50 @@ def mine(
       bertrelay mine MODEL en.txt de.txt mined.tsv --gold pairs.tsv
     """
     from bertrelay.data.sentences import check_first
-    from bertrelay.files import check_output
-    from pipelines.launch import check_process_group
 
-    process_group = check_process_group(processes)
-    tables = table_of(source, source_column, file_format, header), table_of(target, target_column, file_format, header)
-    true_pairs = None if gold is None else table_of(gold)
+    process_group = check_process_group(options.processes)
+    tables = options.table(source, options.source_column), options.table(target, options.target_column)
+    gold = None if options.gold is None else TableOptions().table(options.gold)
     check_model(model)
-    inputs = [table.path for table in (*tables, true_pairs) if table]
-    check_output(output, MINED_SUFFIXES, *inputs, overwrite=overwrite)
+    inputs = [table.path for table in (*tables, gold) if table]
+    check_output(output, MINED_SUFFIXES, *inputs, overwrite=options.overwrite)
     for table in tables:
         check_first(table)
-    with distributed(process_group, processes):
+    with distributed(process_group, options.processes):
         from students.bitext import mine_files
 
-        work = work_beside(output) if keep else None
-        mining = mine_files(model, *tables, output, gold=true_pairs, work=work, process_group=process_group, **options)
+        work = work_beside(output) if options.keep else None
+        mining = mine_files(model, *tables, output, gold=gold, work=work, process_group=process_group, **settings)
     if process_group.is_main:
-        write_out(json.dumps({"output": str(output), **asdict(mining)}) if as_json else _mined(mining, output))
+        write_out(json.dumps({"output": str(output), **asdict(mining)}) if options.as_json else _mined(mining, output))
 
 
 def _mined(mining: "Mining", output: Path) -> str:
     """How many pairs of how many sentences, and how good they are where there is gold."""
     first = f"{mining.pairs:,} pairs of {mining.sources:,} and {mining.targets:,} sentences in {output}"
-    scores = {name: value for name, value in asdict(mining).items() if isinstance(value, float)}
-    second = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
-    return "\n".join(filter(None, [first, second]))
+    scores = [f"{name} {value:.4f}" for name, value in asdict(mining).items() if isinstance(value, float)]
+    return "\n".join(filter(None, [first, "  ".join(scores)]))
 
 
-@command(
-    searching,
-    RerankSettings,
-    *("top", "precision", "batch_tokens"),
-    rich_help_panel=PANEL,
-)
+class RerankOptions(TableOptions, WorkOptions):
+    """How the pairs are read and written.
+
+    column: column of text, by name, or by position from 0; sentence1 and sentence2 when absent. Give it twice, the
+        query's first.
+    """
+
+    column: list[str] = Field(default=[])
+
+
+@command(searching, *(RerankSettings, "top", "precision", "batch_tokens"), rich_help_panel=PANEL)
 def rerank(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"A cross-encoder or poly-encoder. {MODEL_HELP}")],
+    model: Annotated[str, argument("MODEL", f"A cross-encoder or poly-encoder. {MODEL_HELP}")],
     pairs: Annotated[
-        str,
-        typer.Argument(
-            metavar="PAIRS",
-            help="CSV, TSV, JSONL or Parquet with two columns of text, or the answers of bertrelay search --output.",
-        ),
+        str, argument("PAIRS", "CSV, TSV, JSONL or Parquet with two columns of text, or what search --output wrote.")
     ],
-    output: Annotated[
-        Path, typer.Argument(metavar="OUT", help="A .csv, .jsonl or .parquet file; .txt has scores alone.")
-    ],
-    column: Annotated[
-        list[str] | None,
-        option(
-            help=f"Column of text. {AS_COLUMN} Give it twice, the query's first.",
-            panel=INPUT,
-            show_default="sentence1 and sentence2",
-        ),
-    ] = None,
-    file_format: FormatOption = None,
-    header: HeaderOption = True,
-    overwrite: OverwriteOption = False,
-    as_json: JsonOption = False,
-    processes: ProcessesOption = None,
-    **options: Any,
+    output: Annotated[Path, argument("OUT", "A .csv, .jsonl or .parquet file; .txt has scores alone.")],
+    options: RerankOptions,
+    **settings: Any,
 ) -> None:
     """Score pairs of sentences from 0 to 1, and rank what a search has found.
 
@@ -436,24 +371,21 @@ def rerank(
 
       bertrelay rerank MODEL answers.jsonl best.jsonl --top 10
     """
-    from bertrelay.files import check_output
-    from pipelines.launch import check_process_group
     from teachers.rerank_files import SUFFIXES, PairSource, check_ranking
 
-    process_group = check_process_group(processes)
-    table = table_of(pairs, column, file_format, header)
+    process_group = check_process_group(options.processes)
+    table = options.table(pairs, options.column)
     check_model(model)
-    check_output(output, SUFFIXES, pairs, overwrite=overwrite)
-    source = PairSource.of(table, options["top"])
+    check_output(output, SUFFIXES, pairs, overwrite=options.overwrite)
+    source = PairSource.of(table, settings["top"])
     check_ranking(source, output)
     next(source.questions())  # finds most of what can be invalid
-    with distributed(process_group, processes):
+    with distributed(process_group, options.processes):
         from teachers.rerank import rerank_file
 
-        reranked = rerank_file(model, table, output, process_group=process_group, **options)
+        reranked = rerank_file(model, table, output, process_group=process_group, **settings)
     if process_group.is_main:
-        document = {"output": str(output), **reranked._asdict()}
-        write_out(json.dumps(document) if as_json else _reranked(reranked, output))
+        print_result(reranked, _reranked(reranked, output), output, options.as_json)
 
 
 def _reranked(reranked: "RerankedFile", output: Path) -> str:

@@ -29,7 +29,7 @@ class Example(Settings):
     with_text: Annotated[bool, WHEN_SET] = False
 
 
-STAGE = Stage("example", 3, "", "", "")
+STAGE = Stage("example", 3, "", "")
 
 
 def parts(digests=None, upstream=None, revision=None, **settings):

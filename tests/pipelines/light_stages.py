@@ -18,6 +18,8 @@ class Corpus(Settings):
 
 
 class TeachSettings(Settings):
+    """Teaches."""
+
     data: InputFile | None = None
     base: ModelSource | None = None
     hub: HubDataset | None = None
@@ -30,6 +32,8 @@ class TeachSettings(Settings):
 
 
 class LearnSettings(Settings):
+    """Learns."""
+
     teacher: ModelSource
     parallel: list[Corpus] = Field(default_factory=list)
     epochs: int = 1
@@ -37,11 +41,15 @@ class LearnSettings(Settings):
 
 
 class ScoreSettings(Settings):
+    """Scores."""
+
     model: ModelSource
     facet: str | None = None
 
 
 class SlowSettings(Settings):
+    """Takes its time."""
+
     steps: int = 3
     block_at: Annotated[int, RUN_ONLY] = 0
     fail: Annotated[str, RUN_ONLY] = ""
@@ -87,8 +95,8 @@ def slow(settings, context):
 
 HERE = "light_stages"
 REGISTRY = (
-    Stage("light.teach", 1, f"{HERE}:TeachSettings", f"{HERE}:teach", "teaches"),
-    Stage("light.learn", 1, f"{HERE}:LearnSettings", f"{HERE}:learn", "learns"),
-    Stage("light.score", 1, f"{HERE}:ScoreSettings", f"{HERE}:score", "scores"),
-    Stage("light.slow", 1, f"{HERE}:SlowSettings", f"{HERE}:slow", "takes its time"),
+    Stage("light.teach", 1, f"{HERE}:TeachSettings", f"{HERE}:teach"),
+    Stage("light.learn", 1, f"{HERE}:LearnSettings", f"{HERE}:learn"),
+    Stage("light.score", 1, f"{HERE}:ScoreSettings", f"{HERE}:score"),
+    Stage("light.slow", 1, f"{HERE}:SlowSettings", f"{HERE}:slow"),
 )

@@ -9,10 +9,10 @@ import pytest
 from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError
-from pipelines.plan import ALL_STAGES, StageChoice, left_behind, make_plan
+from pipelines.plan import RunOptions, left_behind, make_plan
 from pipelines.recipe import read_recipe
 from pipelines.run_store import partial_of
-from pipelines.runner import RunOptions, run
+from pipelines.runner import run
 
 RELAY = """
 [teacher]
@@ -47,12 +47,12 @@ def runs(tmp_path):
 
 
 def go(path, runs, *overrides, **choice):
-    return run(read_recipe(path, REGISTRY, overrides), RunOptions(runs, StageChoice(**choice)))
+    return run(read_recipe(path, REGISTRY, overrides), RunOptions(runs=runs, **choice))
 
 
-def planned(path, runs, *overrides, choice=ALL_STAGES, verify=False, revisions=None):
+def planned(path, runs, *overrides, revisions=None, **options):
     recipe = read_recipe(path, REGISTRY, overrides)
-    plan = make_plan(recipe, runs, RunOptions(runs, verify=verify).digests(), revisions or {}, choice)
+    plan = make_plan(recipe, RunOptions(runs=runs, **options), revisions=revisions or {})
     return {each.step.label: (each.action.value, *each.reasons) for each in plan.steps}
 
 
@@ -84,7 +84,7 @@ def test_going_back_to_a_former_setting_finds_its_result_again(relay, runs):
 
 def test_what_a_skipped_upstream_changed_to_is_told(relay, runs):
     go(relay, runs)
-    go(relay, runs, "teacher.epochs=2", only=("teacher",))
+    go(relay, runs, "teacher.epochs=2", only=["teacher"])
     assert planned(relay, runs, "teacher.epochs=2")["student"] == ("RUN", "upstream teacher: teacher.epochs: 1 → 2")
 
 
@@ -168,7 +168,7 @@ def test_force_says_that_what_was_begun_is_lost(relay, runs):
     go(relay, runs)
     latest = (runs / "relay/aside/latest").resolve()
     latest.rename(latest.with_name(latest.name + ".partial"))
-    found = planned(relay, runs, choice=StageChoice(force=("aside",)))["aside"]
+    found = planned(relay, runs, force=["aside"])["aside"]
     assert found == ("RUN", "forced: it restarts", "unfinished work is removed; without --force it would resume")
 
 
@@ -181,7 +181,7 @@ def test_what_other_settings_left_unfinished_is_told_with_its_size_and_stays(rel
 
     def left(*overrides):
         recipe = read_recipe(relay, REGISTRY, overrides)
-        return left_behind(make_plan(recipe, runs, RunOptions(runs).digests(), {}))
+        return left_behind(make_plan(recipe, RunOptions(runs=runs)))
 
     assert left() == {}  # these settings go on with it
     assert left("aside.epochs=9") == {partial: size}
@@ -191,12 +191,12 @@ def test_what_other_settings_left_unfinished_is_told_with_its_size_and_stays(rel
 
 def test_force_and_only_choose_stages_and_unknown_ones_are_refused(relay, runs):
     go(relay, runs)
-    forced = planned(relay, runs, choice=StageChoice(force=("student",)))["student"]
+    forced = planned(relay, runs, force=["student"])["student"]
     assert forced == ("RUN", "forced: it restarts")
-    assert list(planned(relay, runs, choice=StageChoice(only=("student",)))) == ["teacher", "student"]
-    for choice in (StageChoice(only=("studnet",)), StageChoice(force=("studnet",))):
+    assert list(planned(relay, runs, only=["student"])) == ["teacher", "student"]
+    for choice in ({"only": ["studnet"]}, {"force": ["studnet"]}):
         with pytest.raises(RequestError, match='did you mean "student"'):
-            planned(relay, runs, choice=choice)
+            planned(relay, runs, **choice)
 
 
 def test_all_missing_inputs_are_told_at_once(relay, runs, tmp_path):
@@ -205,7 +205,7 @@ def test_all_missing_inputs_are_told_at_once(relay, runs, tmp_path):
         planned(relay, runs, "aside.base=./none")
     assert f"[teacher] data: expected a file or a folder, found neither at {tmp_path}/pairs.tsv" in str(error.value)
     assert "[aside] base: expected a model folder" in str(error.value)
-    assert list(planned(relay, runs, "teacher.base=@aside/model", choice=StageChoice(only=("aside",)))) == ["aside"]
+    assert list(planned(relay, runs, "teacher.base=@aside/model", only=["aside"])) == ["aside"]
 
 
 def test_an_unknown_revision_is_told_and_a_known_one_counts(write_recipe, runs):
@@ -215,7 +215,7 @@ def test_an_unknown_revision_is_told_and_a_known_one_counts(write_recipe, runs):
     unknown = "model owner/model: its revision is not known before the first run"
     assert planned(path, runs) == {"t": ("RUN", unknown), "s": ("RUN", "upstream t: its inputs are not all known yet")}
     assert planned(path, runs, revisions={"model owner/model": "abc"})["t"] == ("RUN", "first time")
-    go_with = RunOptions(runs, ask=lambda _: "abc")
+    go_with = RunOptions(runs=runs, ask=lambda _: "abc")
     run(read_recipe(path, REGISTRY), go_with)
     assert planned(path, runs, revisions={"model owner/model": "def"})["t"] == (
         "RUN",
@@ -261,15 +261,15 @@ def test_what_a_machine_of_another_precision_began_goes_on_in_that_precision(rel
     seen = []
     monkeypatch.setattr(light_stages, "teach", lambda settings, _: seen.append(settings.precision) or {})
     machine("bf16")
-    steps = make_plan(read_recipe(relay, REGISTRY), runs, RunOptions(runs).digests(), {}).steps
+    steps = make_plan(read_recipe(relay, REGISTRY), RunOptions(runs=runs)).steps
     partial = partial_of(steps[3].folder)
     (partial / "work").mkdir(parents=True)
     (partial / "work" / "checkpoint").write_text("half")
     machine("fp32")
     assert planned(relay, runs)["aside"] == ("RESUME", "started and not finished")
-    go(relay, runs, only=("aside",))
+    go(relay, runs, only=["aside"])
     assert seen == ["bf16"]
-    assert planned(relay, runs, choice=StageChoice(force=("aside",)))["aside"][0] == "RUN"
+    assert planned(relay, runs, force=["aside"])["aside"][0] == "RUN"
 
 
 def test_seeds_are_planned_each_for_itself(relay, runs):

@@ -9,9 +9,10 @@ from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
+from pipelines.plan import RunOptions
 from pipelines.recipe import read_recipe
 from pipelines.run_store import ATTEMPT, begin, finish, read_done
-from pipelines.runner import RunOptions, StageChoice, run
+from pipelines.runner import run
 
 RELAY = """
 [student]
@@ -34,7 +35,7 @@ def runs(tmp_path):
 
 
 def go(path, runs, *overrides, **options):
-    return run(read_recipe(path, REGISTRY, overrides), RunOptions(runs, **options))
+    return run(read_recipe(path, REGISTRY, overrides), RunOptions(runs=runs, **options))
 
 
 def actions(outcome):
@@ -74,11 +75,11 @@ def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, runs):
 
 def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_recipe, runs):
     path = write_recipe(RELAY)
-    assert actions(go(path, runs, choice=StageChoice(only=("teacher",)))) == {"teacher": "RUN"}
+    assert actions(go(path, runs, only=["teacher"])) == {"teacher": "RUN"}
     assert not (runs / "relay/student").exists()
     mark = runs / "relay/teacher/latest/mark"
     mark.touch()
-    assert actions(go(path, runs, choice=StageChoice(force=("teacher",)))) == {"teacher": "RUN", "student": "RUN"}
+    assert actions(go(path, runs, force=["teacher"])) == {"teacher": "RUN", "student": "RUN"}
     assert not mark.exists()
 
 
