@@ -439,7 +439,7 @@ def _steps(
         if reads or sensitive.intersection(needs[name]):
             sensitive.add(name)
         seeds[name] = next(
-            (found for found in (list(variants), *map(seeds.get, needs[name])) if found != [None]), [None]
+            (found for found in (list(variants), *(seeds[other] for other in needs[name])) if found != [None]), [None]
         )
         for seed in seeds[name]:
             upstream = tuple((other, None if seeds[other] == [None] else seed) for other in needs[name])

@@ -1,18 +1,28 @@
-"""The settings of stages with their descriptions: for help and `bertrelay recipes STAGE`."""
+"""The settings of stages with their descriptions: for help, `bertrelay recipes STAGE`, and the tables in docs.
+
+`python -m pipelines.settings_table docs/*.md` writes these tables again.
+"""
 
 import re
+import sys
 from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bertrelay.settings import Settings
-from bertrelay.stage import Stage
+from bertrelay.stage import Stage, load
+from pipelines.registry import REGISTRY
 
 ENTRY = re.compile(r"((?:\w+, )*\w+): (.+)")
 TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "NoneType": ""}
 KINDS = {"ModelSource": "model", "InputFile": "file", "HubDataset": "data set of the hub"}
+
+MARKED = re.compile(r"(<!-- settings of ([\w.:-]+):((?: \w+)+) -->\n).*?(<!-- end -->)", re.DOTALL)
+"""In a page, where the table of some settings of a stage, or of `module:Class`, stands."""
 
 COMMON = {
     "model": "A model folder, `@stage/model`, `package:name/path` or a hub id.",
@@ -74,7 +84,9 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value is None or isinstance(value, BaseModel) or value in ([], {}) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None or isinstance(value, BaseModel) or value == {} else str(value)
 
 
 def _type(annotation: Any) -> str:
@@ -92,3 +104,22 @@ def _type(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(filter(None, map(_type, arguments))))
     name = getattr(annotation, "__name__", str(annotation))
     return KINDS.get(name) or TYPES.get(name, f"table of {name}")
+
+
+def with_tables(page: str) -> str:
+    """`page` with the tables at its markers as the settings are now."""
+    return MARKED.sub(lambda found: found[1] + _table(found[2], found[3].split()) + found[4], page)
+
+
+def _table(name: str, keys: list[str]) -> str:
+    """The rows of `keys`; neighbours that differ in nothing but their names share one."""
+    stages = {stage.kind: stage.settings for stage in REGISTRY}
+    rows = {key: " | ".join(rest) for key, *rest in settings_rows(load(stages.get(name, name)))}
+    groups = ((row, ", ".join(f"`{key}`" for key in same)) for row, same in groupby(keys, key=rows.__getitem__))
+    lines = [f"| {names} | {row} |" for row, names in groups]
+    return "\n".join(["| setting | value | default | |", "|---|---|---|---|", *lines, ""])
+
+
+if __name__ == "__main__":
+    for file in map(Path, sys.argv[1:]):
+        file.write_text(with_tables(file.read_text("utf-8")), "utf-8")

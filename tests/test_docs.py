@@ -27,6 +27,7 @@ from pipelines.samples.papers import write_entities, write_papers, write_questio
 from pipelines.samples.sbert_paper import write_sbert_paper
 from pipelines.samples.sentences import PLAIN_FILES, write_plain_files, write_samples
 from pipelines.samples.settings import EntitySettings, QuestionSettings, SampleSettings, SbertPaperSettings
+from pipelines.settings_table import with_tables
 from teachers.cross_encoder import start_cross_encoder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -220,6 +221,13 @@ def test_modules_of_the_architecture_exist(pages):
 def test_pages_are_short(pages):
     longest = {name: 200 if name == "README.md" else 250 for name in pages}
     assert {name: text.count("\n") for name, text in pages.items() if text.count("\n") > longest[name]} == {}
+
+
+def test_tables_of_settings_are_those_of_the_settings(pages):
+    assert {name: with_tables(text) for name, text in pages.items()} == pages, (
+        "python -m pipelines.settings_table docs/*"
+    )
+    assert sum(text.count("<!-- settings of") for text in pages.values()) >= 4
 
 
 def test_every_promise_names_a_test_that_exists(pages):

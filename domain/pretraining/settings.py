@@ -39,9 +39,13 @@ class DocumentSource(DataSource):
 
     format: `blocks` are plain text with a blank line between documents; `xml` is MEDLINE/PubMed or PMC's JATS, as
         the file itself shows, or a `.tar` of such files.
-    text, id, group: columns of a table. group is the owner of a document, such as `subject_id`: a group is held out as
-        a whole, and no two of its documents make a "random" pair. id and group are optional.
-    split: column with the split of a document; only those of `train` are read.
+    text: column of the text, of a table.
+    id: column of the document's id; XML has its own.
+    group: column of the owner of a document, such as `subject_id`: a group is held out as a whole, and no two of its
+        documents make a "random" pair.
+    split: column with the split of a document; only those of `train` are read. A Parquet file with a column `split`
+        always needs it.
+    path: a file, a folder, or `@stage/path`.
     """
 
     path: InputFile
@@ -89,7 +93,10 @@ class PretrainSettings(TrainingSettings):
     The defaults are those of the clinical BERTs of Alsentzer et al. 2019: 32 sequences of 128 tokens a step, rate 5e-5.
 
     base: a model to start from, or the size of a new BERT with a vocabulary of the documents.
-    objectives: `mlm`, masked words, and `nsp`, next sentence or not, which only BERT has.
+    documents: files of text.
+    masking: which tokens are chosen (`share`, `whole_words`), and how they are replaced (`mask`, `random`).
+    objectives: `mlm`, masked words, and `nsp`, next sentence or not, which only BERT has (DistilBERT, RoBERTa, XLM-R,
+        CamemBERT and MPNet have not).
     max_tokens: the longest sequence, special tokens included. 128 first and 512 after it are two stages.
     short_share: of the pairs that are drawn shorter than `max_tokens`.
     new_tokens: words that become one token each, a list or a file with a word a line.

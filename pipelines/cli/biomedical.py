@@ -105,8 +105,8 @@ def tag(
         with distributed(process_group, options.processes):
             from domain.biomedical.ner.tagging import tag_file
 
-            formats = {"source_format": format, "output_format": output_format}
-            tagged = tag_file(model, name, output, process_group=process_group, **formats, **settings)
+            settings |= {"source_format": format, "output_format": output_format, "process_group": process_group}
+            tagged = tag_file(model, name, output, **settings)
     if process_group.is_main:
         print_result(tagged, _tagged(tagged, output), output, options.as_json)
 

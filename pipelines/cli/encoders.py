@@ -91,8 +91,8 @@ def encode(
         with distributed(process_group, options.processes):
             from bertrelay.encode_files import encode_file
 
-            how = {"prompt_name": prompt, "rejects": rejects, "process_group": process_group}
-            encoded = encode_file(model, table, output, **how, **settings)
+            settings |= {"prompt_name": prompt, "rejects": rejects, "process_group": process_group}
+            encoded = encode_file(model, table, output, **settings)
     if process_group.is_main:
         write_out(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
         if rejects is not None:
@@ -207,7 +207,8 @@ def shrink(
     """
     from bertrelay.data.sentences import check_first
 
-    tables = [options.table(each, column) for each in corpus for column in options.column or [None]]
+    columns: list[str | None] = [*options.column] or [None]
+    tables = [options.table(each, column) for each in corpus for column in columns]
     check_model(model)
     _check_new_folder(output)
     for table in tables:

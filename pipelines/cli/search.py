@@ -125,14 +125,23 @@ def search(
         if table is None:
             opened = open_index(model, folder, verify=options.verify)
         else:
-            prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
-            how = {"rebuild": options.rebuild, "verify": options.verify, "process_group": process_group}
-            opened = build_index(model, table, folder, kind=kind, **prompts, **how, **settings)
+            opened = build_index(
+                model,
+                table,
+                folder,
+                kind=kind,
+                prompt_name=prompt,
+                query_prompt_name=options.query_prompt,
+                rebuild=options.rebuild,
+                verify=options.verify,
+                process_group=process_group,
+                **settings,
+            )
         if process_group.is_main:
             opened.check_graph(kind, options.ef_search)
             opened.log_precision(settings["precision"])
-            how = {"k": options.k, "exact": kind == "exact", "ef_search": options.ef_search}
-            find = partial(opened.search, prompt_name=options.query_prompt, **how, **settings)
+            settings |= {"k": options.k, "exact": kind == "exact", "ef_search": options.ef_search}
+            find = partial(opened.search, prompt_name=options.query_prompt, **settings)
             _write(_answers(find, options.query, queries), opened, options)
 
 

@@ -74,7 +74,7 @@ def test_help_has_the_descriptions_of_the_settings(given):
     assert described(Sizes)["layers"] == "How many layers, of which each has heads."
     assert described(Sizes)["dim"] == "Size of a vector."
     assert "two of one text" in given("--help") or "Two of one text" in given("--help")
-    assert list(settings_rows(Sizes))[2] == ("kind", "small or large", "small", "two of one text.")
+    assert list(settings_rows(Sizes))[2] == ("kind", "small or large", "small", "Two of one text.")
 
 
 def test_a_stage_is_printed_with_its_settings_as_a_recipe_writes_them():
