@@ -1,10 +1,17 @@
-"""How metrics are declared: each package says of its metrics how a report groups, names and compares them."""
+"""How metrics are declared: `metrics.toml` of each package, by which a report groups, names and compares them.
+
+A table of the file is a family. Its `metrics` are a list of `Metric`s, in whose patterns `{group}` is a named group of
+the texts that the labels have for it. `labels` outside of a family are those of all families of the file, and `include`
+names a package whose metrics follow. `published` has caption, row and model.
+"""
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Literal, NamedTuple
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, Literal, NamedTuple
 
 Better = Literal["higher", "lower"]
 NO_LABELS: Mapping[str, Mapping[str, str]] = {}
@@ -75,6 +82,28 @@ class Metric:
         return self.labels.get(group, {}).get(text, text.replace("/", " / "))
 
 
-def one_of(group: str, names: Mapping[str, str]) -> str:
-    """The pattern of a named group that is one of `names`."""
-    return f"(?P<{group}>{'|'.join(map(re.escape, names))})"
+@cache
+def declared(source: str) -> tuple[Metric, ...]:
+    """The metrics of a package, or of one of its families, `package:family`."""
+    package, _, only = source.partition(":")
+    content = tomllib.loads((files(package) / "metrics.toml").read_text("utf-8"))
+    shared, include = content.pop("labels", {}), content.pop("include", None)
+    own = [metric for name, fields in content.items() if only in ("", name) for metric in _of_family(fields, shared)]
+    return (*own, *(declared(include) if include and not only else ()))
+
+
+def _of_family(declaration: dict[str, Any], shared: Mapping[str, Mapping[str, str]]) -> list[Metric]:
+    own = {"labels": {}, "published": {}, **declaration}
+    metrics, labels = own.pop("metrics"), {**shared, **own.pop("labels")}
+    published = {
+        caption: {(row, model): value for row, values in rows.items() for model, value in values.items()}
+        for caption, rows in own.pop("published").items()
+    }
+    family = Family(**own, published=published)
+
+    def named_group(found: re.Match[str]) -> str:
+        return f"(?P<{found[1]}>{'|'.join(map(re.escape, labels[found[1]]))})"
+
+    for each in metrics:
+        each["pattern"] = re.sub(r"{(\w+)}", named_group, each["pattern"])
+    return [Metric(family=family, labels=labels, **each) for each in metrics]

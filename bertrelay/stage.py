@@ -74,7 +74,7 @@ class Stage:
     version: raised when the same settings give another result.
     settings: `package.module:Class` of the settings model, free of torch and transformers.
     run: `package.module:function` of the work.
-    metrics: `package.module:NAME` of the declared `Metric`s, by which a report shows what it returns.
+    metrics: `package` or `package:family` in whose `metrics.toml` the metrics are declared, for reports.
     sensitive: whether it reads tables of patients.
     """
 

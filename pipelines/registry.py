@@ -2,11 +2,6 @@
 
 from bertrelay.stage import Stage
 
-TEACHERS, STUDENTS = "teachers.report_metrics:METRICS", "students.report_metrics:METRICS"
-PRETRAINING, TERMS = "domain.report_metrics:PRETRAINING", "domain.report_metrics:TERMS"
-ENTITIES, ANSWERS = "domain.report_metrics:ENTITIES", "domain.report_metrics:ANSWERS"
-OUTCOMES = "domain.report_metrics:OUTCOMES"
-
 REGISTRY = (
     Stage("samples.write", 1, "pipelines.samples.settings:SampleSettings", "pipelines.samples.sentences:run"),
     Stage("samples.papers", 1, "pipelines.samples.settings:PaperSettings", "pipelines.samples.papers:run_papers"),
@@ -19,61 +14,67 @@ REGISTRY = (
         "samples.sbert-paper", 2, "pipelines.samples.settings:SbertPaperSettings", "pipelines.samples.sbert_paper:run"
     ),
     Stage("bertrelay.encode", 1, "bertrelay.encoder_settings:EncodeSettings", "bertrelay.encode_files:run"),
-    Stage("teachers.train", 2, "teachers.settings:TrainSettings", "teachers.train:run", TEACHERS),
-    Stage("teachers.evaluate", 1, "teachers.settings:StsSettings", "teachers.evaluation.protocols:run_sts", TEACHERS),
+    Stage("teachers.train", 2, "teachers.settings:TrainSettings", "teachers.train:run", "teachers"),
+    Stage("teachers.evaluate", 1, "teachers.settings:StsSettings", "teachers.evaluation.protocols:run_sts", "teachers"),
     Stage(
         "teachers.protocols",
         3,
         "teachers.evaluation.settings:ProtocolSettings",
         "teachers.evaluation.protocols:run",
-        TEACHERS,
+        "teachers",
     ),
     Stage(
-        "teachers.facets", 3, "teachers.evaluation.settings:FacetSettings", "teachers.evaluation.facets:run", TEACHERS
+        "teachers.facets", 3, "teachers.evaluation.settings:FacetSettings", "teachers.evaluation.facets:run", "teachers"
     ),
     Stage(
         "teachers.ablation",
         2,
         "teachers.evaluation.settings:AblationSettings",
         "teachers.evaluation.ablation:run",
-        TEACHERS,
+        "teachers",
     ),
     Stage(
         "teachers.cross-encoder",
         1,
         "teachers.settings:CrossEncoderSettings",
         "teachers.cross_encoder_train:run",
-        TEACHERS,
+        "teachers",
     ),
     Stage(
         "teachers.poly-encoder",
         1,
         "teachers.settings:PolyEncoderSettings",
         "teachers.cross_encoder_train:run_poly",
-        TEACHERS,
+        "teachers",
     ),
-    Stage("teachers.bilstm", 1, "teachers.settings:BiLstmSettings", "teachers.baselines.word_vectors:run", TEACHERS),
+    Stage("teachers.bilstm", 1, "teachers.settings:BiLstmSettings", "teachers.baselines.word_vectors:run", "teachers"),
     Stage("teachers.rerank", 1, "teachers.settings:RerankSettings", "teachers.rerank:run"),
-    Stage("students.distill", 2, "students.settings:DistillSettings", "students.distill:run", STUDENTS),
-    Stage("students.evaluate", 1, "students.settings:EvaluateSettings", "students.evaluate:run", STUDENTS),
+    Stage("students.distill", 2, "students.settings:DistillSettings", "students.distill:run", "students"),
+    Stage("students.evaluate", 1, "students.settings:EvaluateSettings", "students.evaluate:run", "students"),
     Stage("students.index", 1, "students.settings:IndexSettings", "students.index_build:run"),
     Stage("students.mine", 1, "students.settings:MineSettings", "students.bitext:run"),
-    Stage("students.shrink", 1, "students.settings:ShrinkSettings", "students.shrinking:run", STUDENTS),
+    Stage("students.shrink", 1, "students.settings:ShrinkSettings", "students.shrinking:run", "students"),
     Stage(
         "domain.pretrain",
         2,
         "domain.pretraining.settings:PretrainSettings",
         "domain.pretraining.train:run",
-        PRETRAINING,
+        "domain:pretraining",
     ),
-    Stage("domain.terms", 2, "domain.terms.settings:TermsSettings", "domain.terms.terms:run", TERMS),
-    Stage("domain.ner", 1, "domain.biomedical.ner.settings:NerSettings", "domain.biomedical.ner.train:run", ENTITIES),
+    Stage("domain.terms", 2, "domain.terms.settings:TermsSettings", "domain.terms.terms:run", "domain:terms"),
+    Stage(
+        "domain.ner",
+        1,
+        "domain.biomedical.ner.settings:NerSettings",
+        "domain.biomedical.ner.train:run",
+        "domain:entities",
+    ),
     Stage(
         "domain.ner-evaluate",
         1,
         "domain.biomedical.ner.settings:NerEvaluateSettings",
         "domain.biomedical.ner.evaluate:run",
-        ENTITIES,
+        "domain:entities",
     ),
     Stage("domain.questions", 1, "domain.biomedical.qa.settings:QuestionsSettings", "domain.biomedical.qa.split:run"),
     Stage("domain.qa-answer", 2, "domain.biomedical.qa.settings:AnswerSettings", "domain.biomedical.qa.answering:run"),
@@ -83,7 +84,7 @@ REGISTRY = (
         2,
         "domain.biomedical.qa.settings:QaEvaluateSettings",
         "domain.biomedical.qa.evaluate:run",
-        ANSWERS,
+        "domain:answers",
     ),
     Stage("domain.cohort", 3, "domain.clinical.settings:CohortSettings", "domain.clinical.cohort:run", sensitive=True),
     Stage("domain.audit", 1, "domain.clinical.settings:AuditSettings", "domain.clinical.audit:run", sensitive=True),
@@ -94,7 +95,7 @@ REGISTRY = (
         4,
         "domain.clinical.settings:ReadmissionSettings",
         "domain.clinical.training:run",
-        OUTCOMES,
+        "domain:outcomes",
         sensitive=True,
     ),
     Stage(
@@ -102,7 +103,7 @@ REGISTRY = (
         3,
         "domain.clinical.settings:OutcomeSettings",
         "domain.clinical.training:run_outcome",
-        OUTCOMES,
+        "domain:outcomes",
         sensitive=True,
     ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertrelay.files import read_json
-from domain.report_metrics import ANSWER_MEASURES
+from bertrelay.metrics import declared
 from pipelines.report.charts import COLOURS, Curve, picture, plain
 from pipelines.report.tables import Figure
 
@@ -124,6 +124,11 @@ class AnswerPictures:
     right: list[Example]
 
 
+def _measure(name: str) -> str:
+    """What a metric of answers is called."""
+    return declared("domain:answers")[0].labels["measure"][name]
+
+
 def answer_pictures(folder: Path, with_text: bool = True) -> AnswerPictures | None:
     """What is to be shown of the stage in `folder`, if it scored answers; without text, no question."""
     slices, examples = read_json(folder / SLICES), read_json(folder / "examples.json")
@@ -131,7 +136,7 @@ def answer_pictures(folder: Path, with_text: bool = True) -> AnswerPictures | No
         return None
     by_caption = {caption: slices[way] for way, caption in WAYS.items() if slices[way]}
     return AnswerPictures(
-        [ANSWER_MEASURES[name] for name in ("exact_match", "f1")],
+        [_measure(name) for name in ("exact_match", "f1")],
         [Curve(caption, _drawn(listed)) for caption, listed in by_caption.items()],
         [(caption, [_slice(each) for each in listed]) for caption, listed in by_caption.items()],
         [_example(each, is_right=False) for each in examples["wrong"] if with_text],
@@ -162,7 +167,7 @@ def _plot(axes: "Axes", listed: Sequence[Mapping[str, Any]]) -> None:
             fmt=MARKERS[number],
             markersize=4,
             elinewidth=1.2,
-            label=ANSWER_MEASURES[name],
+            label=_measure(name),
         )
     plain(axes)
     names = [each["name"].removesuffix(" words").removesuffix(" word").removesuffix(" %") for each in listed]

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertrelay.files import read_json
+from bertrelay.metrics import declared
 from domain.clinical.outcomes import CONFUSION, CURVES, FLOW, SLICES, in_words
-from domain.report_metrics import OUTCOME_MODELS
 from pipelines.report.charts import COLOURS, DASHES, INK, Curve, picture, plain
 from pipelines.report.tables import Figure, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAMES = OUTCOME_MODELS | {"model": "model", "tfidf": "TF-IDF"}
 ORDER = ("model", "note_length", "tfidf", "model, calibrated")
 """Whose line has which colour, in every picture the same; a baseline's is only drawn once."""
 CALIBRATED = ", calibrated"
@@ -168,13 +167,14 @@ def _plot(
         end = 1.0 if limits else most  # of a slope through all that is drawn
         first, last = reference
         axes.plot([0, end], [first, first + (last - first) * end], color=INK, alpha=0.35, linewidth=0.8)
+    names = {**declared("domain:outcomes")[0].labels["model"], "model": "model", "tfidf": "TF-IDF"}
     for place, (name, points) in enumerate(lines.items()):
         reader = name if name in ORDER else name.removesuffix(CALIBRATED)
         number = ORDER.index(reader) if reader in ORDER else place
         colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
         marker = "o" if len(points) <= POINTS_WITH_MARKS else ""
         xs, ys = [point[0] for point in points], [point[1] for point in points]
-        title = name.replace(reader, NAMES.get(reader, reader), 1) or None
+        title = name.replace(reader, names.get(reader, reader), 1) or None
         axes.plot(xs, ys, color=colour, linestyle=dashes, marker=marker, markersize=3, linewidth=1.4, label=title)
         for x, _, low, high in (point for point in points if len(point) == 4):
             axes.vlines(x, low, high, color=colour, linewidth=1.2)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from bertrelay.metrics import Cell, Family
-from bertrelay.stage import Metrics, load
+from bertrelay.metrics import Cell, Family, declared
+from bertrelay.stage import Metrics
 from pipelines.registry import REGISTRY
 
 DEV = Family("Dev data", "What the best weights were chosen by.", place=90)
@@ -99,8 +99,8 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = NO_KI
 def cell_of(stage: str, name: str, kind: str | None = None) -> Cell:
     """Where a metric stands, by what the stage of that kind declares; by what any does where it declares none."""
     every = dict.fromkeys(each.metrics for each in REGISTRY if each.metrics)
-    declared = [each.metrics for each in REGISTRY if each.metrics and each.kind == kind]
-    metrics = (metric for path in declared or every for metric in load(path))
+    own = [each.metrics for each in REGISTRY if each.metrics and each.kind == kind]
+    metrics = (metric for source in own or every for metric in declared(source))
     cells = (cell for metric in metrics if (cell := metric.cell(stage, name)))
     family = DEV if name.startswith("dev/") else OTHER
     return next(cells, Cell(family, "", name.removeprefix("dev/"), stage, ""))
