@@ -25,7 +25,7 @@ from bertrelay.data.vectors import (
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, on_main, wait_for_all
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoder_settings import EncodeSettings
-from bertrelay.encoding import BLOCK_SENTENCES, check_finite, encode_blocks
+from bertrelay.encoding import BLOCK_SENTENCES, EncodeOptions, check_finite, encode_blocks
 from bertrelay.files import check_output, read_json, refuse_symlink, write_error, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
@@ -37,6 +37,7 @@ UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architecture
 
 SMALLEST_SHARD = 2_048  # sentences; fewer would leave too few of like length for one batch
 MOST_SHARES = 64
+MANIFEST, LOCK = ".manifest.json", ".lock"  # beside a file of vectors
 
 
 class EncodedFile(NamedTuple):
@@ -80,18 +81,16 @@ def encode_file(
     with locked_output(output, process_group):
         scanned = on_main(lambda: _scan(table, cache, rejects), process_group)
         encoder = as_encoder(model, cache)
-        precision = from_main(resolve_precision(precision, encoder.device), process_group)
-        skip_invalid = rejects is not None
-        read_block = block_reader(table, cache, skip_invalid)
-        shards = _shards(scanned.sentences, output, process_group)
-        key = fingerprint({"model": encoder_digest(encoder), "source": scanned.digest})
-        shards.begin(_manifest(encoder, scanned.sentences, key, prompt_name, precision))
-        filled = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens)
-        if process_group.is_main:
-            texts = block_reader(table, cache, skip_invalid)
-            write_vectors(output, each_block(shards.complete()), scanned.sentences, encoder.dim, texts)
-            shards.remove()
-        wait_for_all(process_group)
+        filled = _fill(
+            encoder,
+            block_reader(table, cache, rejects is not None),
+            scanned.sentences,
+            output,
+            fingerprint({"model": encoder_digest(encoder), "source": scanned.digest}),
+            EncodeOptions(prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens),
+            process_group,
+            texts=block_reader(table, cache, rejects is not None),
+        )
     return EncodedFile(scanned.sentences, encoder.dim, filled.rate)
 
 
@@ -140,37 +139,29 @@ def fill_vectors(
     and WorkError for a vector that is not finite.
     """
     check_shared(path.parent, process_group)
-    shards = _shards(rows, path, process_group)
-    precision = resolve_precision(precision, encoder.device)
-    manifest, kept = _manifest(encoder, rows, key, prompt_name, precision), _manifest_path(path)
+    options = EncodeOptions(prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens)
     with _locked(path) if process_group.is_main else nullcontext():
-        if from_main(path.is_file() and read_json(kept) == manifest, process_group):
-            return 0
-        if process_group.is_main:
-            refuse_symlink(path)
-            kept.unlink(missing_ok=True)
-            path.unlink(missing_ok=True)  # of another model or input
-        shards.begin(manifest)
-        filled = _fill(encoder, read_block, shards, prompt_name, precision, batch_tokens, description, place)
-        if process_group.is_main:
-            write_vectors(path, each_block(shards.complete()), rows, encoder.dim, read_block)
-            write_json(kept, manifest)
-            shards.remove()
-        wait_for_all(process_group)
+        filled = _fill(
+            encoder, read_block, rows, path, key, options, process_group, description, place, _beside(path, MANIFEST)
+        )
     return filled.size
 
 
 def forget_manifest(path: Path) -> None:
     """Removes what `fill_vectors` keeps beside `path`, when the vectors are of use without it."""
-    for beside in (_manifest_path(path), _lock_path(path)):
-        beside.unlink(missing_ok=True)
+    for suffix in (MANIFEST, LOCK):
+        _beside(path, suffix).unlink(missing_ok=True)
     Shards(path, []).remove()
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Waits for another run that computes the same vectors: a cache serves several."""
-    lock = FileLock(_lock_path(path))
+    lock = FileLock(_beside(path, LOCK))
     try:
         lock.acquire()
     except OSError as error:
@@ -181,57 +172,56 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _lock_path(path: Path) -> Path:
-    return path.with_name(path.name + ".lock")
-
-
-def _manifest_path(path: Path) -> Path:
-    return path.with_name(path.name + ".manifest.json")
-
-
-def _shards(rows: int, output: Path, process_group: ProcessGroup) -> Shards:
-    """Shards of vectors: fewer rows in those of a small file, so that each of many processes has some."""
-    size = _shard_rows(rows)
-    spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
-    return Shards(output, spans, process_group, suffix=".npy", write=write_block)
-
-
-def _shard_rows(rows: int) -> int:
-    return min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARES)))
-
-
-def _manifest(
-    encoder: SentenceEncoder, rows: int, key: str, prompt_name: str | None, precision: str
-) -> dict[str, object]:
-    manifest = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": _shard_rows(rows)}
-    return manifest if prompt_name is None else {**manifest, "prompt": encoder.prompts.text(prompt_name)}
-
-
 def _fill(
     encoder: SentenceEncoder,
     read_block: ReadBlock,
-    shards: Shards,
-    prompt_name: str | None,
-    precision: str,
-    batch_tokens: int | None,
+    rows: int,
+    output: Path,
+    key: str,
+    options: EncodeOptions,
+    process_group: ProcessGroup,
     description: str = "encoding",
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",
+    kept: Path | None = None,
+    texts: ReadBlock | None = None,
 ) -> Filled:
-    """Fills the shards. The next texts are tokenized while the model computes."""
+    """Fills shards and writes `output` of them. The next texts are tokenized while the model computes.
+
+    kept: where the manifest stays, so that an output of the same one is left as it is. texts: of a Parquet file.
+    """
+    size = min(BLOCK_SENTENCES, max(SMALLEST_SHARD, -(-rows // MOST_SHARES)))
+    spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
+    shards = Shards(output, spans, process_group, suffix=".npy", write=write_block)
+    precision = from_main(resolve_precision(options["precision"], encoder.device), process_group)
+    manifest = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": size}
+    if options["prompt_name"] is not None:
+        manifest["prompt"] = encoder.prompts.text(options["prompt_name"])
+    if kept and on_main(lambda: output.is_file() and read_json(kept) == manifest, process_group):
+        return Filled(0, 0.0)
+    if kept and process_group.is_main:
+        refuse_symlink(output)
+        kept.unlink(missing_ok=True)
+        output.unlink(missing_ok=True)  # of another model or input
+    shards.begin(manifest)
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Vectors]:
-        texts = (read_block(span.first, span.end) for span in spans)
-        computed = encode_blocks(
-            encoder, texts, bar, prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens
-        )
+        blocks = (read_block(span.first, span.end) for span in spans)
+        computed = encode_blocks(encoder, blocks, bar, **{**options, "precision": precision})
         for span, vectors in zip(spans, computed, strict=True):
             check_finite(encoder, vectors, place, span.first)
             yield vectors
 
-    if shards.process_group.is_main:
-        missing = sum(shards.spans[number].size for number in shards.missing())
-        check_space(shards.folder, (shards.size + missing) * encoder.dim * FLOAT_BYTES)
-    return shards.fill(compute, description, "sentences")
+    if process_group.is_main:
+        missing = sum(spans[number].size for number in shards.missing())
+        check_space(shards.folder, (rows + missing) * encoder.dim * FLOAT_BYTES)
+    filled = shards.fill(compute, description, "sentences")
+    if process_group.is_main:
+        write_vectors(output, each_block(shards.complete()), rows, encoder.dim, texts or read_block)
+        if kept:
+            write_json(kept, manifest)
+        shards.remove()
+    wait_for_all(process_group)
+    return filled
 
 
 def _scan(table: Table, cache: Path | None, rejects: Rejects | None) -> SentenceScan:

@@ -79,10 +79,18 @@ def resolve_precision(precision: str, device: "torch.device | None" = None) -> L
 
 
 def computes_in_bf16(device: "torch.device | None" = None) -> bool:
-    """True for a GPU from Ampere on, a processor with AVX512-BF16 or AMX, and what else torch reports to have bf16."""
-    if device is None:
-        return _computes_in_bf16_by_default()
-    if device.type == "cpu":
+    """True for a GPU from Ampere on, a processor with AVX512-BF16 or AMX, and what else torch reports to have bf16.
+
+    Without a device it is the default one's answer, and torch is loaded only if it was built, or extended, for an
+    accelerator other than CUDA.
+    """
+    if device is None and not cpu_is_requested():
+        capability = _cuda_compute_capability()
+        if capability is not None:
+            return capability >= BF16_COMPUTE_CAPABILITY
+        if _torch_is_built_for("hip|xpu") or entry_points(group="torch.backends"):
+            device = default_device()
+    if device is None or device.type == "cpu":
         return bool(BF16_CPU_FLAGS & _cpu_flags())
     import torch
 
@@ -90,17 +98,6 @@ def computes_in_bf16(device: "torch.device | None" = None) -> bool:
         return torch.cuda.get_device_capability(device)[0] >= BF16_COMPUTE_CAPABILITY
     has_bf16 = getattr(getattr(torch, device.type, None), "is_bf16_supported", None)
     return bool(has_bf16 and has_bf16())
-
-
-def _computes_in_bf16_by_default() -> bool:
-    """For `default_device()`; loads torch only if it was built, or extended, for another accelerator."""
-    if not cpu_is_requested():
-        capability = _cuda_compute_capability()
-        if capability is not None:
-            return capability >= BF16_COMPUTE_CAPABILITY
-        if _torch_is_built_for("hip|xpu") or entry_points(group="torch.backends"):
-            return computes_in_bf16(default_device())
-    return bool(BF16_CPU_FLAGS & _cpu_flags())
 
 
 @cache

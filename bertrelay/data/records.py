@@ -10,13 +10,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from bertrelay.data.readers import delimited_rows, hub_rows, jsonl_rows, line_rows, parquet_rows
 from bertrelay.data.tables import Column, Format, Record, Row, Table, Unusable
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.progress import log, renamed
+
+HOPELESS = 1000
+REASONS_SHOWN = 8
 
 __all__ = ["Column", "Format", "Record", "Rejects", "Row", "Table", "Unusable", "aligned_rows", "read", "rows"]
 
@@ -114,16 +116,14 @@ class Rejects:
         """Counts `n` records that were used; fewer than none, when some of them turn out to be unusable."""
         self._used += n
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._is_in_block = False
         self._close_file()
         if self.path is not None and not self._keep_empty and not self._counts:
             self.path.unlink(missing_ok=True)
         if kind is None:
             self.check()
-            self._tell()
+            self._log()
 
     def close(self) -> None:
         """Closes the list where there is no `with` block. Raises WorkError past the limit."""
@@ -132,32 +132,29 @@ class Rejects:
             self._close_file()
             self.check()
             if self.path is not None:
-                self._tell()
+                self._log()
 
     def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         if self._counts:
             listed = f"; {self.path.name} lists them" if self.path else ""
             log(f"left out {self._of_all()} records, which cannot be used: {self.summary()}{listed}")
 
     def _of_all(self) -> str:
-        rejected = self._counts.total()
-        return f"{rejected:,} of {rejected + self._used:,}"
+        return f"{self._counts.total():,} of {self.records:,}"
 
     def check(self) -> None:
         """Raises WorkError where too many of the records so far cannot be used."""
-        rejected = self._counts.total()
-        if rejected <= self.limit * (rejected + self._used):
-            return
-        listed = f" {self.path} lists them." if self.path else ""
-        raise WorkError(
-            f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.summary()}. "
-            f"The first is {self._first}.{listed} Fix the data, or allow a larger share with max_rejects."
-        )
+        if self._counts.total() > self.limit * self.records:
+            listed = f" {self.path} lists them." if self.path else ""
+            raise WorkError(
+                f"{self._of_all()} records cannot be used, more than the {self.limit:.2%} allowed: {self.summary()}. "
+                f"The first is {self._first}.{listed} Fix the data, or allow a larger share with max_rejects."
+            )
 
 
 def read(
@@ -197,18 +194,16 @@ def aligned_rows(
     for done, (left, right) in enumerate(walk):
         if left is not None and right is not None:
             yield left, right
-        else:
-            raise _unaligned(first, second, left or right, shorter=done, longer=done + 1 + sum(1 for _ in walk))
-
-
-def _unaligned(first: Table, second: Table, alone: Row | None, shorter: int, longer: int) -> RequestError:
-    assert alone is not None
-    counts = (longer, shorter) if alone.file == first.name else (shorter, longer)
-    return RequestError(
-        f"row n of {first.name} should belong to row n of {second.name}, but the first has {counts[0]:,} rows "
-        f"and the second {counts[1]:,}: line {alone.line:,} of {alone.file} has no partner. "
-        "Find the line that is missing or too many; it may be earlier."
-    )
+            continue
+        alone = left or right
+        assert alone is not None
+        longer = done + 1 + sum(1 for _ in walk)
+        counts = (longer, done) if alone is left else (done, longer)
+        raise RequestError(
+            f"row n of {first.name} should belong to row n of {second.name}, but the first has {counts[0]:,} rows "
+            f"and the second {counts[1]:,}: line {alone.line:,} of {alone.file} has no partner. "
+            "Find the line that is missing or too many; it may be earlier."
+        )
 
 
 def rows(table: Table, default_columns: Sequence[str | int], context_cache: Path | None = None) -> Iterator[Row]:
@@ -216,11 +211,11 @@ def rows(table: Table, default_columns: Sequence[str | int], context_cache: Path
 
     Missing values are None here. Raises as `read` does for what concerns the whole table.
     """
-    empty = True
-    for row in _rows_by_format(table, table.columns or default_columns, context_cache):
-        empty = False
+    columns = table.columns or default_columns
+    row = None
+    for row in _rows_by_format(table, columns, context_cache):
         yield row
-    if empty:
+    if row is None:
         raise RequestError(f"{table.name} has no records. Check that it is the right one and complete.")
 
 
@@ -238,7 +233,3 @@ def _rows_by_format(table: Table, columns: Sequence[str | int], context_cache: P
             return jsonl_rows(table, columns)
         case "parquet":
             return parquet_rows(table, columns)
-
-
-HOPELESS = 1000
-REASONS_SHOWN = 8

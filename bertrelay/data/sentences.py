@@ -40,14 +40,14 @@ def checked_text(text: object, name: str, place: str) -> str:
 
 def each_pair(given: Iterable[tuple[str, str]], name: str) -> Iterator[tuple[str, str]]:
     """Streams pairs of texts, each checked. Raises RequestError, which begins with `name`, for what is none."""
+
+    def checked(pair: object, place: str) -> tuple[str, str]:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise RequestError(f"{name}: expected two texts, (first, second), found another thing at {place}")
+        return checked_text(pair[0], name, place), checked_text(pair[1], name, place)
+
     pairs = _iterator(given, name, "pairs of texts", "[(first, second)]")
-    return (_checked_pair(pair, name, f"position {place}") for place, pair in enumerate(pairs))
-
-
-def _checked_pair(pair: object, name: str, place: str) -> tuple[str, str]:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise RequestError(f"{name}: expected two texts, (first, second), found another thing at {place}")
-    return checked_text(pair[0], name, place), checked_text(pair[1], name, place)
+    return (checked(pair, f"position {place}") for place, pair in enumerate(pairs))
 
 
 def _iterator(given: Any, name: str, items: str, example: str) -> Iterator[Any]:
@@ -84,15 +84,12 @@ def as_table(source: Table | str | Path) -> Table:
     """`source` itself, or the file of that name, read by its suffix. Raises RequestError for sentences."""
     if isinstance(source, Table):
         return source
-    if not isinstance(source, str | Path) or _is_sentence(str(source)):  # an error may not show it
+    name = str(source)
+    is_sentence = len(name.split()) > 1 and "/" not in name and not Path(name).suffix and not Path(name).exists()
+    if not isinstance(source, str | Path) or is_sentence:  # an error may not show it
         found = "a sentence" if isinstance(source, str) else type(source).__name__
         raise RequestError(f"expected a Table or the name of a file of sentences, found {found}; write them to a file")
-    return Table(path=InputFile.parse(str(source)))
-
-
-def _is_sentence(name: str) -> bool:
-    """Whether `name` has several words, no folder and no suffix, and no file has this name."""
-    return len(name.split()) > 1 and "/" not in name and not Path(name).suffix and not Path(name).exists()
+    return Table(path=InputFile.parse(name))
 
 
 def sentences_of(table: Table, cache: Path | None = None) -> Iterator[str]:

@@ -151,18 +151,16 @@ def check_column(file: str, column: str | int, names: list[str]) -> None:
         raise RequestError(
             f"{file} has no column {column}: it has {len(names)}, counted from 0. Check the position and the format."
         )
-    if isinstance(column, str) and column not in names:
-        raise RequestError(f"{file} has no column {column!r}. {_known_columns(column, names)}")
-
-
-def _known_columns(column: str, names: list[str]) -> str:
-    """What there is instead. Keys that do not look like names may be text of a record, and are not quoted."""
-    if not all(COLUMN_NAME.fullmatch(name) for name in names):
-        return f"It has {len(names)}, under names that may be text and are not shown."
-    nearest = same_but_for_case(column, names) or get_close_matches(column, names, n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    more = ", …" if len(names) > COLUMNS_SHOWN else ""
-    return f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}.{hint}"
+    if isinstance(column, int) or column in names:
+        return
+    if not all(COLUMN_NAME.fullmatch(name) for name in names):  # keys that may be text of a record are not quoted
+        known, hint = f"It has {len(names)}, under names that may be text and are not shown.", ""
+    else:
+        nearest = same_but_for_case(column, names) or get_close_matches(column, names, n=1)
+        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        more = ", …" if len(names) > COLUMNS_SHOWN else ""
+        known = f"Its columns are {', '.join(names[:COLUMNS_SHOWN])}{more}."
+    raise RequestError(f"{file} has no column {column!r}. {known}{hint}")
 
 
 def same_but_for_case(column: str, names: list[str]) -> list[str]:
