@@ -15,6 +15,7 @@ with batches of 32 as the sentences come, and sorted by length; tokenizing inclu
 import random
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from benchmarks.harness import Answer, Claim, Spread, finish, in_turns, parser_of, start, timed
 from benchmarks.machine import MINILM, MULTI30K, SICK, STSB, sentences_of
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.evaluation.similarity import ClosePair, Vectors, closest_pair
+from bertrelay.evaluation.similarity import Vectors
 from bertrelay.hardware import autocast, resolve_precision
 from teachers.cross_encoder import start_cross_encoder
 
@@ -69,13 +70,21 @@ def measure(options: Namespace, sentences: list[str], encoder: SentenceEncoder) 
     return in_turns(works, options.rounds)
 
 
-def found_in_float64(vectors: Vectors) -> ClosePair:
-    """The closest pair of all rows of `vectors` (n, dim), by float64 cosines of each with those that follow it."""
-    exact = vectors.astype(np.float64)
-    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+class ClosePair(NamedTuple):
+    """Two rows, the lower one first, and their cosine."""
+
+    first: int
+    second: int
+    cosine: float
+
+
+def closest_pair(vectors: Vectors, dtype: type[np.floating] = np.float32) -> ClosePair:
+    """The closest pair of all rows of `vectors` (n, dim), by the cosines of each with those that follow it."""
+    rows = vectors.astype(dtype)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     found = []
-    for begin in range(0, len(exact), ROWS_AT_ONCE):
-        cosines = exact[begin : begin + ROWS_AT_ONCE] @ exact[begin:].T  # (rows, rows from `begin` on)
+    for begin in range(0, len(rows), ROWS_AT_ONCE):
+        cosines = rows[begin : begin + ROWS_AT_ONCE] @ rows[begin:].T  # (rows, rows from `begin` on)
         cosines[np.tril_indices(len(cosines), m=cosines.shape[1])] = -np.inf
         first, second = np.unravel_index(cosines.argmax(), cosines.shape)
         found.append(ClosePair(begin + int(first), begin + int(second), float(cosines[first, second])))
@@ -103,7 +112,7 @@ def main() -> None:
         rate = Spread.of(count / each for each in seconds[name])
         print(f"{name:28} {rate.shown(0):>22} sentences/s   published {published}")
     vectors, pair = encoder.encode(sentences), answers[PAIR][-1]["pair"]
-    closest, ours = found_in_float64(vectors), found_in_float64(vectors[list(pair)])
+    closest, ours = (closest_pair(rows, np.float64) for rows in (vectors, vectors[list(pair)]))
     as_close = closest.cosine - ours.cosine < SAME_COSINE  # several pairs may be equal, as those that differ in case
     text, found = f"as close as the closest in float64, {closest.cosine:.7f}", f"rows {pair}, {ours.cosine:.7f}"
     claims = [Claim(f"under {UNDER_SECONDS} s", f"{whole} s", whole.median < UNDER_SECONDS)]

@@ -12,7 +12,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +59,9 @@ def attention(
 
     query, key, value: (batch, heads, tokens, head dim). attention_mask: True is visible, (batch, 1, tokens, tokens).
     """
-    if not _products_are_faster(query):
+    trains_in_fp32 = query.dtype == torch.float32 and torch.is_grad_enabled()
+    is_short = query.shape[-2] <= LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
+    if query.device.type != "cpu" or not is_short or trains_in_fp32:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **options)
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     one_row = attention_mask is not None and attention_mask.stride(-2) == 0
@@ -102,12 +104,6 @@ def _with_mask(query: Tensor, key: Tensor, visible: Tensor) -> tuple[Tensor, Ten
     return torch.cat([query, ones], -1), torch.cat([key, hidden[..., None].expand(*key.shape[:-1], 1)], -1)
 
 
-def _products_are_faster(query: Tensor) -> bool:
-    trains_in_fp32 = query.dtype == torch.float32 and torch.is_grad_enabled()
-    longest = LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
-    return query.device.type == "cpu" and query.shape[-2] <= longest and not trains_in_fp32
-
-
 class Linear(nn.Linear):
     """As torch's, but inside `using` it computes with the weights that `pack` has laid out."""
 
@@ -116,7 +112,7 @@ class Linear(nn.Linear):
         weights = None if in_use is None else in_use.packed.get(self)
         if in_use is None or weights is None:
             return super().forward(input)
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(in_use.rounding(input), *weights, "none", [], "")
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(in_use.round(input), *weights, "none", [], "")
         return result
 
 
@@ -129,13 +125,11 @@ def pack(network: nn.Module) -> Packed:
     maps = [module for module in network.modules() if isinstance(module, Linear)]
     if not (maps and maps[0].weight.device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         return {}
-    with torch.no_grad():
-        return {module: _packed(module) for module in maps}
-
-
-def _packed(module: Linear) -> tuple[Tensor, Tensor | None]:
-    weight = torch.ops.mkldnn._reorder_linear_weight(module.weight.bfloat16(), None)
-    return weight, None if module.bias is None else module.bias.bfloat16()
+    packed = Packed()
+    for module in maps:
+        weight = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach().bfloat16(), None)
+        packed[module] = weight, None if module.bias is None else module.bias.detach().bfloat16()
+    return packed
 
 
 @contextmanager
@@ -144,29 +138,25 @@ def using(packed: Packed) -> Iterator[None]:
 
     Their weights must not have changed since they were packed.
     """
-    token = IN_USE.set(_InUse(packed, _Rounding()))
+    token = IN_USE.set(_InUse(packed))
     try:
         yield
     finally:
         IN_USE.reset(token)
 
 
-class _Rounding:
-    """Casts inputs to bf16; keeps the last one, as query, key and value share it."""
+class _InUse:
+    """Packed weights, and the last input that was cast to bf16: query, key and value share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, packed: Packed) -> None:
+        self.packed = packed
         self.last: Tensor | None = None
         self.rounded: Tensor | None = None
 
-    def __call__(self, values: Tensor) -> Tensor:
+    def round(self, values: Tensor) -> Tensor:
         if self.rounded is None or values is not self.last:
             self.last, self.rounded = values, values.bfloat16()
         return self.rounded
-
-
-class _InUse(NamedTuple):
-    packed: Packed
-    rounding: _Rounding
 
 
 # Not on the modules: like torch's autocast it holds for one thread, while others may compute with the same network.

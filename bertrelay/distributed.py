@@ -111,7 +111,10 @@ def check_shared(folder: Path, process_group: ProcessGroup) -> None:
     marker = folder / on_main(lambda: f".shared-{uuid4().hex}", process_group)
     try:
         if process_group.is_main:
-            _touch(marker)
+            try:
+                marker.touch()
+            except OSError as error:
+                raise write_error(folder, error) from error
         wait_for_all(process_group)
         is_visible = gather(marker.exists(), process_group)
     finally:
@@ -123,13 +126,6 @@ def check_shared(folder: Path, process_group: ProcessGroup) -> None:
             f"{folder.absolute()}: expected one folder that all {process_group.size} processes share, "
             f"found another or none in process {others}. Use a folder on a disk that every machine mounts"
         )
-
-
-def _touch(marker: Path) -> None:
-    try:
-        marker.touch()
-    except OSError as error:
-        raise write_error(marker.parent, error) from error
 
 
 @contextmanager

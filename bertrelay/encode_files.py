@@ -2,12 +2,10 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
-
-from filelock import FileLock
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import ReadBlock, SentenceScan, as_table, block_reader, scan
@@ -26,7 +24,7 @@ from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, fr
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoder_settings import EncodeSettings
 from bertrelay.encoding import BLOCK_SENTENCES, EncodeOptions, check_finite, encode_blocks
-from bertrelay.files import check_output, read_json, refuse_symlink, write_error, write_json
+from bertrelay.files import check_output, read_json, refuse_symlink, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import Bar, log
@@ -37,7 +35,7 @@ UNUSED_CONFIG = {"transformers_version", "_name_or_path", "dtype", "architecture
 
 SMALLEST_SHARD = 2_048  # sentences; fewer would leave too few of like length for one batch
 MOST_SHARES = 64
-MANIFEST, LOCK = ".manifest.json", ".lock"  # beside a file of vectors
+MANIFEST = ".manifest.json"  # beside a file of vectors
 
 
 class EncodedFile(NamedTuple):
@@ -140,36 +138,27 @@ def fill_vectors(
     """
     check_shared(path.parent, process_group)
     options = EncodeOptions(prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens)
-    with _locked(path) if process_group.is_main else nullcontext():
+    with locked_output(path, process_group, wait=True):
         filled = _fill(
-            encoder, read_block, rows, path, key, options, process_group, description, place, _beside(path, MANIFEST)
+            encoder,
+            read_block,
+            rows,
+            path,
+            key,
+            options,
+            process_group,
+            description,
+            place,
+            path.with_name(path.name + MANIFEST),
         )
     return filled.size
 
 
 def forget_manifest(path: Path) -> None:
     """Removes what `fill_vectors` keeps beside `path`, when the vectors are of use without it."""
-    for suffix in (MANIFEST, LOCK):
-        _beside(path, suffix).unlink(missing_ok=True)
+    for suffix in (MANIFEST, ".lock"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
     Shards(path, []).remove()
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Waits for another run that computes the same vectors: a cache serves several."""
-    lock = FileLock(_beside(path, LOCK))
-    try:
-        lock.acquire()
-    except OSError as error:
-        raise write_error(path, error) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _fill(
@@ -193,6 +182,7 @@ def _fill(
     spans = [Span(first, min(first + size, rows), min(size, rows - first)) for first in range(0, rows, size)]
     shards = Shards(output, spans, process_group, suffix=".npy", write=write_block)
     precision = from_main(resolve_precision(options["precision"], encoder.device), process_group)
+    options = {**options, "precision": precision}
     manifest = {"key": key, "precision": precision, "rows": rows, "dim": encoder.dim, "block": size}
     if options["prompt_name"] is not None:
         manifest["prompt"] = encoder.prompts.text(options["prompt_name"])
@@ -206,7 +196,7 @@ def _fill(
 
     def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Vectors]:
         blocks = (read_block(span.first, span.end) for span in spans)
-        computed = encode_blocks(encoder, blocks, bar, **{**options, "precision": precision})
+        computed = encode_blocks(encoder, blocks, bar, **options)
         for span, vectors in zip(spans, computed, strict=True):
             check_finite(encoder, vectors, place, span.first)
             yield vectors

@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(building).unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def make_readable(path: Path) -> None:
@@ -72,13 +72,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
     try:
         building.touch()
         yield building
-        _sync(building)
+        sync(building)
         building.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise write_error(path, error) from error
     finally:
-        building.unlink(missing_ok=True)
+        with suppress(PermissionError):  # of a folder that may not be written
+            building.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -93,16 +94,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def sync_contents(folder: Path) -> None:
     """Makes the files of `folder` durable, and their names, before a marker says that they are there."""
     for path in folder.iterdir():
-        _sync(path)
-    sync_folder(folder)
+        sync(path)
+    sync(folder)
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes the names in `folder` durable, which syncing the files alone does not."""
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Makes a file durable; of a folder the names in it, which syncing the files alone does not."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -152,14 +149,15 @@ def refuse_symlink(path: Path) -> None:
 
 
 @contextmanager
-def output_lock(output: Path) -> Iterator[None]:
+def output_lock(output: Path, wait: bool = False) -> Iterator[None]:
     """Keeps `output` to this process; the system lets go of it even when the process is killed.
 
+    wait: for another process that writes it, as where both fill a cache; the lock's file then stays.
     Raises RequestError when another process writes it, or it may not be written.
     """
     lock = FileLock(output.with_name(output.name + ".lock"))
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(blocking=wait)
     except Timeout as error:
         raise RequestError(f"output: another process is writing {output}; wait for it, or name another file") from error
     except OSError as error:
@@ -167,7 +165,8 @@ def output_lock(output: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
+        if not wait:
+            Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 
 

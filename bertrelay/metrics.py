@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, NamedTuple
 
@@ -63,23 +63,19 @@ class Metric:
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: NO_LABELS, compare=False)
     better: Better | None = "higher"
 
-    @cached_property
-    def _expression(self) -> re.Pattern[str]:
-        return re.compile(self.pattern)
-
     def cell(self, stage: str, name: str) -> Cell | None:
         """The cell of the metric `name` of a stage; None where it is not one of these."""
-        match = self._expression.fullmatch(name)
+        match = re.fullmatch(self.pattern, name)
         if match is None:
             return None
-        texts = {group: self._label(group, text or "") for group, text in match.groupdict().items()}
+        texts = {
+            group: self.labels.get(group, {}).get(text, text.replace("/", " / "))
+            for group, text in match.groupdict(default="").items()
+        }
         filled = (each.format(stage=stage, **texts) for each in (self.caption, self.row, self.group, self.column))
         caption, row, group, column = filled
         arrow = " ↓" if self.better == "lower" else ""
         return Cell(self.family, caption.removesuffix(" · "), row, group, column + arrow)
-
-    def _label(self, group: str, text: str) -> str:
-        return self.labels.get(group, {}).get(text, text.replace("/", " / "))
 
 
 @cache

@@ -62,7 +62,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Polygon:
     """A filled polygon with an outline, so that it is seen on any page. `hint` is its tooltip."""
 
     corners: Sequence[tuple[float, float]]
@@ -95,7 +95,7 @@ class Label:
     hint: str = ""
 
 
-Shape = Box | Mark | Line | Label
+Shape = Box | Polygon | Line | Label
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ def write_drawing(drawing: Drawing, path: Path, kind: str) -> list[str]:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-MARGIN, drawing.width + MARGIN), ylim=(drawing.height + MARGIN, -MARGIN))
     axes.set_axis_off()
-    _draw(axes, drawing.shapes)
+    for shape in drawing.shapes:
+        _draw(axes, shape)
     with missing_scripts() as missing:
         figure.savefig(path, format=kind.removeprefix("."))
     return sorted(missing)
@@ -167,7 +168,7 @@ def _svg_shape(shape: Shape) -> str:
             place = f'x="{shape.x:.2f}" y="{shape.y:.2f}" width="{shape.width:.2f}" height="{shape.height:.2f}"'
             outline = 'fill="none" stroke="currentColor" stroke-opacity="0.25"'
             return _element("rect", place, f'fill="{shape.fill}"' if shape.fill else outline, shape.hint)
-        case Mark():
+        case Polygon():
             points = " ".join(f"{x:.2f},{y:.2f}" for x, y in shape.corners)
             looks = f'fill="{shape.fill}" stroke="currentColor" stroke-width="{THIN}"'
             return _element("polygon", f'points="{points}"', looks, shape.hint)
@@ -202,49 +203,37 @@ def _xml(text: str) -> str:
     return escape(CONTROLS.sub(" ", text))
 
 
-def _draw(axes: "Axes", shapes: Sequence[Shape]) -> None:
-    """Draws with matplotlib: boxes, lines over them, then marks, then labels."""
-    from matplotlib.collections import LineCollection
+def _draw(axes: "Axes", shape: Shape) -> None:
+    """Draws with matplotlib: boxes, lines over them, then polygons, then labels."""
+    from matplotlib import lines, patches
 
-    boxes = [shape for shape in shapes if isinstance(shape, Box)]
-    edges = ["none" if box.fill else "#c0c0c0" for box in boxes]
-    _draw_polygons(axes, [_corners(box) for box in boxes], [box.fill or "none" for box in boxes], edges, linewidths=0.6)
-    lines = [((line.x, line.y), (line.to_x, line.to_y)) for line in shapes if isinstance(line, Line)]
-    axes.add_collection(LineCollection(lines, colors="black", alpha=FAINT, linewidths=THIN * POINTS), autolim=False)
-    marks = [shape for shape in shapes if isinstance(shape, Mark)]
-    looks = {"linewidths": THIN * POINTS, "zorder": 2.5}
-    _draw_polygons(axes, [mark.corners for mark in marks], [mark.fill for mark in marks], "black", **looks)
-    for shape in shapes:
-        if isinstance(shape, Label):
-            _draw_label(axes, shape)
-
-
-def _corners(box: Box) -> Sequence[tuple[float, float]]:
-    right, below = box.x + box.width, box.y + box.height
-    return [(box.x, box.y), (right, box.y), (right, below), (box.x, below)]
-
-
-def _draw_polygons(axes: "Axes", corners: Any, fills: Sequence[str], edges: Any, **looks: Any) -> None:
-    from matplotlib.collections import PolyCollection
-
-    axes.add_collection(PolyCollection(corners, facecolors=fills, edgecolors=edges, **looks), autolim=False)
-
-
-def _draw_label(axes: "Axes", label: Label) -> None:
-    axes.text(
-        label.x,
-        label.y,
-        CONTROLS.sub(" ", label.text),
-        family=font_families(),
-        fontsize=label.size * POINTS,
-        fontweight="bold" if label.bold else "normal",
-        color=label.ink or "black",
-        horizontalalignment={"start": "left", "middle": "center", "end": "right"}[label.anchor],
-        verticalalignment="baseline",
-        rotation=label.turn,
-        rotation_mode="anchor",
-        parse_math=False,
-    )
+    match shape:
+        case Box():
+            looks: dict[str, Any] = {
+                "facecolor": shape.fill or "none",
+                "edgecolor": "none" if shape.fill else "#c0c0c0",
+            }
+            axes.add_patch(patches.Rectangle((shape.x, shape.y), shape.width, shape.height, linewidth=0.6, **looks))
+        case Polygon():
+            looks = {"facecolor": shape.fill, "edgecolor": "black"}
+            axes.add_patch(patches.Polygon(shape.corners, linewidth=THIN * POINTS, zorder=2.5, **looks))
+        case Line():
+            ends = [shape.x, shape.to_x], [shape.y, shape.to_y]
+            axes.add_line(lines.Line2D(*ends, color="black", alpha=FAINT, linewidth=THIN * POINTS))
+        case Label():
+            axes.text(
+                shape.x,
+                shape.y,
+                CONTROLS.sub(" ", shape.text),
+                family=font_families(),
+                fontsize=shape.size * POINTS,
+                fontweight="bold" if shape.bold else "normal",
+                color=shape.ink or "black",
+                horizontalalignment={"start": "left", "middle": "center", "end": "right"}[shape.anchor],
+                rotation=shape.turn,
+                rotation_mode="anchor",
+                parse_math=False,
+            )
 
 
 @cache

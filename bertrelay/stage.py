@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.privacy import sensitive_data
@@ -38,10 +38,8 @@ class StageContext:
         return self.output / WORK
 
 
-class Run(Protocol):
-    """What a stage does. Every process calls it; files are written by the main one unless shared on purpose."""
-
-    def __call__(self, settings: Settings, context: StageContext) -> Metrics: ...
+Run = Callable[[Settings, StageContext], Metrics]
+"""What a stage does. Every process calls it; files are written by the main one unless shared on purpose."""
 
 
 def run_alone(

@@ -91,18 +91,12 @@ def warn_of_special_tokens(tokenizer: PreTrainedTokenizerFast, pairs: bool = Fal
 
 
 def _load_by_class(folder: Path, settings: _TokenizerConfig) -> PreTrainedTokenizerBase:
-    vocabulary = folder / "vocab.txt"
-    casing = {}
-    if vocabulary.is_file() and settings.do_lower_case is None:
-        casing["do_lower_case"] = not _is_cased(vocabulary)
+    vocabulary, casing = folder / "vocab.txt", {}
+    if vocabulary.is_file() and settings.do_lower_case is None:  # cased is one with a capital letter beside [PAD] …
+        words = (word for word in vocabulary.read_text(encoding="utf-8").splitlines() if not word.startswith("["))
+        casing["do_lower_case"] = all(word == word.lower() for word in words)
     loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True, **casing)
     return cast(PreTrainedTokenizerBase, loaded)
-
-
-def _is_cased(vocabulary: Path) -> bool:
-    """Whether a word piece has a capital letter; [PAD] and the like do not count."""
-    with vocabulary.open(encoding="utf-8") as lines:
-        return any(line != line.lower() for line in lines if not line.startswith("["))
 
 
 def _read_rules(file: Path) -> Tokenizer | None:

@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from bertrelay.errors import RequestError
-from bertrelay.files import read_json, sync_folder, write_json
+from bertrelay.files import read_json, sync, write_json
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.stage import WORK, Metrics
 
@@ -184,7 +184,7 @@ def _rename_complete(folder: Path, digests: Digests) -> None:
     partial = partial_of(folder)
     shutil.rmtree(partial / WORK, ignore_errors=True)
     partial.rename(folder)
-    sync_folder(folder.parent)
+    sync(folder.parent)
     digests.moved(partial, folder)
 
 

@@ -95,19 +95,19 @@ def read_spans(
 
     Raises WorkError where `source`, which they come from, has fewer than before.
     """
+
+    def exactly(count: int, records: Iterator[AnyRecord]) -> Iterator[AnyRecord]:
+        left = count
+        for record in islice(records, count):
+            yield record
+            left -= 1
+        if left:
+            raise WorkError(f"{source} became shorter while it was read; run the same command again")
+
     position = 0
     for first, end, _ in spans:
         records, position = islice(records, first - position, None), end
-        yield _exactly(end - first, records, source)
-
-
-def _exactly(count: int, records: Iterator[AnyRecord], source: str | Path) -> Iterator[AnyRecord]:
-    found = 0
-    for record in islice(records, count):
-        found += 1
-        yield record
-    if found < count:
-        raise WorkError(f"{source} became shorter while it was read; run the same command again")
+        yield exactly(end - first, records)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -307,9 +307,9 @@ def model_output(
 
 
 @contextmanager
-def locked_output(output: Path, process_group: ProcessGroup) -> Iterator[None]:
-    """Keeps `output` to the processes of this call. Raises as `output_lock` does."""
-    with output_lock(output) if process_group.is_main else nullcontext():
+def locked_output(output: Path, process_group: ProcessGroup, wait: bool = False) -> Iterator[None]:
+    """Keeps `output` to the processes of this call. Raises and waits as `output_lock` does."""
+    with output_lock(output, wait) if process_group.is_main else nullcontext():
         yield
 
 

@@ -22,7 +22,6 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 # tie, or the winner among equal sentences would depend on the blocking and the processor.
 ROUNDING = 1e-6
 DIGITS = 12  # of a cosine in float64: beyond them equal vectors differ
-COMPARED_AT_ONCE = 4096  # pairs
 CELLS_AT_ONCE = 8_000_000  # of a similarity matrix
 
 
@@ -87,60 +86,6 @@ def nearest(queries: Vectors, corpus: Vectors, block: int = 1024) -> NDArray[np.
             found[better] = start + first_of_ties[better]
             best[better] = block_best[better]
     return indices
-
-
-class ClosePair(NamedTuple):
-    """Two rows, the lower one first, and their cosine."""
-
-    first: int
-    second: int
-    cosine: float
-
-
-def closest_pair(vectors: Vectors, block: int = 1024) -> ClosePair:
-    """The two rows of `vectors` (n, dim) with the largest cosine; see `closest_pairs`."""
-    return closest_pairs(vectors, 1, block)[0]
-
-
-def closest_pairs(vectors: Vectors, k: int, block: int = 1024) -> list[ClosePair]:
-    """The `k` pairs of rows of `vectors` (n, dim) with the largest cosines, best first; of a tie, the lowest rows.
-
-    Exact: all n(n − 1)/2 pairs are computed in float32, and what may be among the best again in float64. Holds one
-    (block, block) matrix at a time, so `vectors` may be a memory-mapped file. Fewer than `k` where there are fewer.
-    Raises RequestError when there are no two vectors, or `k` is less than 1.
-    """
-    if len(vectors) < 2 or k < 1:
-        raise RequestError(f"pairs: expected two vectors and one pair at least, found {len(vectors)} and k = {k}")
-    found: list[ClosePair] = []
-    for top in range(0, len(vectors), block):
-        rows = unit(vectors[top : top + block])
-        for left in range(top, len(vectors), block):
-            cosines = rows @ unit(vectors[left : left + block]).T  # (rows, columns)
-            if left == top:
-                cosines[np.tril_indices_from(cosines)] = -np.inf
-            places = _largest(cosines, k, found[k - 1].cosine if len(found) == k else -np.inf)
-            found += _compared(vectors, top + places[:, 0], left + places[:, 1])
-            found = sorted(found, key=lambda pair: (-pair.cosine, pair.first, pair.second))[:k]
-    return found
-
-
-def _largest(cosines: Vectors, k: int, least: float) -> NDArray[np.int64]:
-    """Row and column (places, 2) of what may be among the `k` largest and above `least`, up to rounding."""
-    places: NDArray[np.int64] = np.argwhere(cosines > least - ROUNDING)
-    if len(places) > k:
-        values = cosines[tuple(places.T)]  # (places,)
-        places = places[values > np.partition(values, -k)[-k] - ROUNDING]
-    return places
-
-
-def _compared(vectors: Vectors, first: NDArray[np.int64], second: NDArray[np.int64]) -> Iterator[ClosePair]:
-    """The pairs of rows `first[p]` and `second[p]` with their cosines in float64."""
-    for start in range(0, len(first), COMPARED_AT_ONCE):
-        rows, others = first[start : start + COMPARED_AT_ONCE], second[start : start + COMPARED_AT_ONCE]
-        a, b = vectors[rows].astype(np.float64), vectors[others].astype(np.float64)  # (pairs, dim)
-        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)  # (pairs,)
-        cosines = np.einsum("pd,pd->p", a, b) / np.where(lengths > 0, lengths, 1)  # (pairs,)
-        yield from map(ClosePair, rows.tolist(), others.tolist(), cosines.round(DIGITS).tolist())
 
 
 def _distances(first: Vectors, second: Vectors, name: Literal["euclidean", "cityblock"]) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from bertrelay.errors import RequestError
-from bertrelay.files import sync_folder, write_error, write_tensors
+from bertrelay.files import sync, write_error, write_tensors
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
 
@@ -124,7 +124,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         _write(building, checkpoint)
         shutil.rmtree(target, ignore_errors=True)
         building.rename(target)
-        sync_folder(folder)
+        sync(folder)
     except OSError as error:
         shutil.rmtree(building, ignore_errors=True)  # a full disk needs its space
         raise write_error(target, error) from error
@@ -169,7 +169,7 @@ def _write(building: Path, checkpoint: Checkpoint) -> None:
     manifest = {"step": checkpoint.step, "state": checkpoint.state, "sha256": digests}
     (building / MANIFEST).write_text(json.dumps({**manifest, "seal": _seal(manifest)}))
     _sync_and_digest(building / MANIFEST)
-    sync_folder(building)
+    sync(building)
 
 
 def _newest_first(folder: Path) -> list[Path]:

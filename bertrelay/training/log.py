@@ -31,7 +31,10 @@ class TrainingLog:
 
     def write_steps(self, step: int, epoch: int, rate: float, grad_norm: float, seconds: float) -> None:
         """The line of the steps since the last one."""
-        totals = self._over_processes()
+        totals: dict[str, float] = self._own
+        if self.accelerator.num_processes > 1:
+            own = torch.tensor(list(self._own.values()), dtype=torch.float32, device=self.accelerator.device)
+            totals = dict(zip(self._own, self.accelerator.reduce(own, "sum").tolist(), strict=True))
         losses = {f"loss/{name}": totals[name] / max(1, count) for name, count in self._counts.items()}
         elapsed = max(time.monotonic() - self._since, 1e-9)
         self.write(
@@ -70,12 +73,6 @@ class TrainingLog:
         self._own: dict[str, float] = defaultdict(float)
         self._counts: dict[str, int] = defaultdict(int)
         self._since = time.monotonic()
-
-    def _over_processes(self) -> dict[str, float]:
-        if self.accelerator.num_processes == 1:
-            return self._own
-        own = torch.tensor(list(self._own.values()), dtype=torch.float32, device=self.accelerator.device)
-        return dict(zip(self._own, self.accelerator.reduce(own, "sum").tolist(), strict=True))
 
 
 def _step_of(line: str) -> float:

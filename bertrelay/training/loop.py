@@ -179,7 +179,9 @@ class Training:
             while self.state.step < total and self.state.evaluations_since_best < patience:
                 self._stop_on_signal(self._train_step(bar, stop.signal_number))
                 self.state.seconds = time.monotonic() - began
-                if self.task.criterion is not None and self._evaluation_is_due():
+                step, every = self.state.step, self.settings.evaluate_every
+                is_due = step == total or (self.schedule.ends_epoch(step) if every is None else step % every == 0)
+                if self.task.criterion is not None and is_due:
                     self._evaluate(self.task.criterion)
                 if self.state.step % self.settings.checkpoint_every == 0:
                     self._save()
@@ -241,7 +243,8 @@ class Training:
         all_sums = []
         for index, batch in enumerate(own.micro_batches):
             is_last = index == len(own.micro_batches) - 1
-            torch.manual_seed(_mixed(self.settings.seed, self.state.step, self.rank, index))
+            place = np.random.SeedSequence((self.settings.seed, self.state.step, self.rank, index))
+            torch.manual_seed(int(place.generate_state(1, np.uint64)[0]))  # neighbouring steps share nothing
             with nullcontext() if is_last else self.accelerator.no_sync(self.model):
                 with autocast(self.device, self.precision):
                     sums = self.task.loss(self.model, batch.to(self.device))
@@ -287,11 +290,6 @@ class Training:
         if step % self.settings.log_every == 0 or step == total:
             rate = learning_rate(step - 1, total, self.settings)
             self.log.write_steps(step, own.epoch, rate, grad_norm, self.state.seconds)
-
-    def _evaluation_is_due(self) -> bool:
-        step, every = self.state.step, self.settings.evaluate_every
-        due = self.schedule.ends_epoch(step) if every is None else step % every == 0
-        return due or step == self.schedule.total_steps
 
     def _evaluate(self, criterion: str) -> None:
         """Evaluates, and keeps the weights when they are the best so far."""
@@ -347,8 +345,3 @@ class Training:
         best = {} if self.state.best_step is None else {"best_step": self.state.best_step}
         done = {"train_steps": self.state.step, "train_seconds": self.state.seconds}
         return {**self.state.best_metrics, **best, **done}
-
-
-def _mixed(*numbers: int) -> int:
-    """One 64-bit seed of several numbers, well mixed, so that neighbouring steps share nothing."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

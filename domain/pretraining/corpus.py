@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, read_json, sync_folder, write_json
+from bertrelay.files import atomic_write, read_json, sync, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.progress import log, progress
 from domain.pretraining.documents import NO_TEXT, Item, SkippedDocument, TextDocument
@@ -279,7 +279,7 @@ def build_corpus(
                 _write_facts(building, shards, rejects)
             (building / KEY).unlink(missing_ok=True)
             building.rename(folder)
-            sync_folder(corpora)
+            sync(corpora)
     corpus = Corpus(folder)
     _log(corpus.facts)
     _check_held_out(corpus, held_out_share)

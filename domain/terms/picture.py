@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertrelay.plots import COLUMN_WIDTH, Box, Drawing, Label, Line, Mark, Shape, cut, text_pixels, width_of
+from bertrelay.plots import COLUMN_WIDTH, Box, Drawing, Label, Line, Polygon, Shape, cut, text_pixels, width_of
 
 Floats = NDArray[np.float64]
 Truths = NDArray[np.bool_]
@@ -318,16 +318,16 @@ def _held_at(place: Placed) -> tuple[float, Literal["start", "middle", "end"]]:
     return (place.right - AIR / 2, "end") if share > 2 / 3 else ((place.left + place.right) / 2, "middle")
 
 
-def _mark(x: float, y: float, look: tuple[str, int], hint: str = "") -> Mark:
+def _mark(x: float, y: float, look: tuple[str, int], hint: str = "") -> Polygon:
     colour, shape = look
-    return Mark([(x + MARK * across, y + MARK * down) for across, down in SHAPES[shape]], colour, hint)
+    return Polygon([(x + MARK * across, y + MARK * down) for across, down in SHAPES[shape]], colour, hint)
 
 
-def _legend(sizes: Counter[str], looks: dict[str, tuple[str, int]], left: float) -> tuple[list[Mark | Label], float]:
+def _legend(sizes: Counter[str], looks: dict[str, tuple[str, int]], left: float) -> tuple[list[Polygon | Label], float]:
     """A line for each group in a column at `left`, and how wide it is; nothing where no term has a group."""
     if set(sizes) == {NO_GROUP}:
         return [], 0.0
-    shapes: list[Mark | Label] = []
+    shapes: list[Polygon | Label] = []
     texts = [f"{cut(name)} ({sizes[name]:,})" for name in looks if name in sizes]
     for place, (name, text) in enumerate(zip((name for name in looks if name in sizes), texts, strict=True)):
         y = TOP + 10 + 20 * place

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from benchmarks.pairs import encode_in_batches, found_in_float64
+from benchmarks.pairs import closest_pair, encode_in_batches
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.evaluation.similarity import closest_pair
 
 SENTENCES = [
     f"{word} {other}" for word in ("a dog", "two cats run", "fish") for other in ("here", "there now", "again")
@@ -37,7 +36,7 @@ def test_the_closest_pair_in_float64_is_that_of_scipy_wherever_it_stands(
     vectors[pair[1]] = vectors[pair[0]] + np.float32(0.01)
     distances = pdist(vectors.astype(np.float64), "cosine")
     assert tuple(side[distances.argmin()] for side in np.triu_indices(50, 1)) == pair
-    found = found_in_float64(vectors)
+    found = closest_pair(vectors, np.float64)
     assert found[:2] == pair
     assert found.cosine == pytest.approx(1 - distances.min(), abs=1e-12)
     assert closest_pair(vectors)[:2] == pair

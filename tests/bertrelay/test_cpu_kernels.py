@@ -19,7 +19,6 @@ from transformers.masking_utils import bidirectional_mask_function
 
 from bertrelay import cpu_kernels
 from bertrelay.cpu_kernels import (
-    LONGEST_FOR_PRODUCTS,
     VECTOR,
     Dropout,
     Linear,
@@ -120,17 +119,6 @@ def test_a_share_of_the_attention_weights_is_dropped_and_the_rest_scaled(tokens:
     found, _ = cpu_kernels.attention(nn.Module(), nothing, nothing, identity, None, dropout=0.5)  # the weights
     assert torch.allclose(found.float().unique(), torch.tensor([0, 2 / tokens]), rtol=0.01)
     assert abs((found == 0).float().mean() - 0.5) < 5 * 0.5 / found.numel() ** 0.5
-
-
-def test_products_are_used_where_they_are_faster_only() -> None:
-    def chosen(dtype: torch.dtype, tokens: int) -> bool:
-        return cpu_kernels._products_are_faster(torch.zeros(1, 1, tokens, 4, dtype=dtype))
-
-    bf16, fp32 = LONGEST_FOR_PRODUCTS[torch.bfloat16], LONGEST_FOR_PRODUCTS[torch.float32]
-    assert (chosen(torch.bfloat16, bf16), chosen(torch.bfloat16, bf16 + 1)) == (True, False)
-    assert not chosen(torch.float32, 8)  # with gradients
-    with torch.no_grad():
-        assert (chosen(torch.float32, fp32), chosen(torch.float32, fp32 + 1)) == (True, False)
 
 
 def test_a_mask_of_padding_is_one_row_and_any_other_is_kept() -> None:
@@ -241,11 +229,3 @@ def test_the_gradient_of_dropout_is_that_of_what_was_kept_and_a_seed_repeats_it(
     assert not torch.equal(apply_dropout(values, 0.25), result)
     torch.manual_seed(3)
     assert torch.equal(apply_dropout(values, 0.25), result)
-
-
-def test_none_and_all_may_be_dropped_and_nothing_is_outside_training() -> None:
-    ones = torch.ones(100)
-    assert torch.equal(apply_dropout(ones, 0.0), ones)
-    assert not apply_dropout(ones, 1.0).any()
-    assert torch.equal(Dropout(0.4).eval()(ones), ones)
-    assert not torch.equal(Dropout(0.4).train()(ones), ones)

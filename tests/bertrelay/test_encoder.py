@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,22 +80,6 @@ def test_only_the_network_computes_in_bf16(make_encoder: MakeEncoder) -> None:
     torch.testing.assert_close(found, by_hand, atol=1e-6, rtol=0)
 
 
-def test_a_projection_and_a_normalisation_are_what_hand_arithmetic_gives(make_encoder: MakeEncoder) -> None:
-    projection = Projection(16, 3, activation=torch.nn.Tanh())
-    pooled = make_encoder().encode(["Rain."], precision="fp32").astype(np.float64)
-    found = make_encoder(projection=projection, normalize=True).encode(["Rain."], precision="fp32")
-    weight, bias = (value.detach().double().numpy() for value in projection.linear.parameters())
-    projected = np.tanh(pooled @ weight.T + bias)
-    np.testing.assert_allclose(found, projected / np.linalg.norm(projected), rtol=1e-5)
-
-
-def test_what_is_saved_is_as_open_to_others_as_any_other_file(make_encoder: MakeEncoder, tmp_path: Path) -> None:
-    make_encoder(projection=Projection(16, 3)).save(tmp_path / "model")
-    (tmp_path / "any").touch()
-    modes = {path.name: path.stat().st_mode for path in tmp_path.rglob("*") if path.is_file()}
-    assert set(modes.values()) == {modes["any"]}
-
-
 def test_a_half_precision_checkpoint_is_loaded_in_float32(folder: Path) -> None:
     weights = folder / "model.safetensors"
     save_file({name: value.half() for name, value in load_file(weights).items()}, weights, {"format": "pt"})
@@ -131,20 +113,57 @@ def test_the_network_of_a_masked_language_model_is_loaded_out_of_it(make_encoder
     assert all((weight == 0).all() for weight in loaded.backbone.pooler.parameters())
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"expected a model folder, found none at .*nowhere"):
-        SentenceEncoder.load(tmp_path / "nowhere")
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"config\.json"):
-        SentenceEncoder.load(tmp_path)
-
-
-def test_a_folder_without_weights_is_refused(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(RequestError, match="expected weights"):
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda folder: folder.rename(folder.parent / "elsewhere"), "expected a model folder, found none at .*model"),
+        (lambda folder: (folder / "config.json").unlink(), r"config\.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "expected weights"),
+        (lambda folder: with_weights(folder, {"embeddings.word_embeddings.weight": torch.zeros(300, 8)}), "shapes"),
+    ],
+)
+def test_a_folder_that_lacks_a_part_or_does_not_fit_is_refused(
+    harm: Callable[[Path], Any], message: str, folder: Path
+) -> None:
+    harm(folder)
+    with pytest.raises(RequestError, match=message):
         SentenceEncoder.load(folder)
+
+
+def with_weights(folder: Path, changed: dict[str, torch.Tensor]) -> None:
+    weights = folder / "model.safetensors"
+    save_file(load_file(weights) | changed, weights, {"format": "pt"})
+
+
+def test_parts_that_do_not_fit_one_another_are_refused(
+    make_encoder: MakeEncoder, word_piece: PreTrainedTokenizerFast
+) -> None:
+    encoder = make_encoder()
+    encoder.backbone.resize_token_embeddings(50)
+    with pytest.raises(RequestError, match="vectors for 50"):
+        SentenceEncoder(encoder.backbone, word_piece)
+    with pytest.raises(RequestError, match=r"expects 16 dimensions .* gives 32"):
+        make_encoder(pooling=["cls", "mean"], projection=Projection(16, 4))
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "expected"),
+    [
+        (["rain", "Rain", "##s"], None, [2, 5, 6, 1, 3]),  # a cased vocabulary is never lower-cased
+        (["rain", "##s"], None, [2, 5, 5, 5, 3]),
+        (["rain", "Rain", "##s"], '{"do_lower_case": true}', [2, 5, 5, 5, 3]),
+    ],
+)
+def test_a_plain_vocabulary_is_lower_cased_as_its_words_or_settings_say(
+    words: list[str], settings: str | None, expected: list[int], make_encoder: MakeEncoder, tmp_path: Path
+) -> None:
+    """A folder as the early ones were: weights, vocab.txt, and hardly anything about the tokenizer."""
+    make_encoder().backbone.save_pretrained(tmp_path)
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    if settings:
+        (tmp_path / "tokenizer_config.json").write_text(settings)
+    assert SentenceEncoder.load(tmp_path).tokenize(["rain Rain RAIN"]) == [expected]
 
 
 def test_a_cut_off_weights_file_is_refused(folder: Path) -> None:
@@ -189,15 +208,6 @@ def test_missing_weights_are_listed_and_never_made_up(folder: Path) -> None:
         SentenceEncoder.load(folder)
 
 
-def test_weights_of_another_shape_are_refused(folder: Path) -> None:
-    weights = folder / "model.safetensors"
-    tensors = load_file(weights)
-    tensors["embeddings.word_embeddings.weight"] = torch.zeros(300, 8)
-    save_file(tensors, weights, {"format": "pt"})
-    with pytest.raises(RequestError, match="shapes"):
-        SentenceEncoder.load(folder)
-
-
 def test_a_pickle_that_would_run_code_is_refused(folder: Path) -> None:
     class Bomb:
         def __reduce__(self) -> Any:
@@ -217,51 +227,12 @@ def test_networks_that_are_no_bert_are_refused(config: Any, folder: Path) -> Non
         SentenceEncoder.load(folder)
 
 
-def test_a_tokenizer_with_more_tokens_than_vectors_is_refused(
-    make_encoder: MakeEncoder, word_piece: PreTrainedTokenizerFast
-) -> None:
-    encoder = make_encoder()
-    encoder.backbone.resize_token_embeddings(50)
-    with pytest.raises(RequestError, match="vectors for 50"):
-        SentenceEncoder(encoder.backbone, word_piece)
-
-
-def test_a_projection_of_the_wrong_size_is_refused(make_encoder: MakeEncoder) -> None:
-    with pytest.raises(RequestError, match=r"expects 16 dimensions .* gives 32"):
-        make_encoder(pooling=["cls", "mean"], projection=Projection(16, 4))
-
-
 def test_what_was_passed_in_is_left_as_it_was(
     make_encoder: MakeEncoder, word_piece: PreTrainedTokenizerFast, sentences: list[str]
 ) -> None:
     before = word_piece.backend_tokenizer.to_str()
     make_encoder(max_tokens=5).encode(sentences)
     assert word_piece.backend_tokenizer.to_str() == before
-
-
-def plain_bert_folder(folder: Path, make_encoder: MakeEncoder, words: list[str]) -> Path:
-    """A folder as the early ones were: weights, vocab.txt, and nothing about the tokenizer."""
-    make_encoder().backbone.save_pretrained(folder)
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
-    return folder
-
-
-def test_a_cased_vocabulary_is_never_lower_cased(make_encoder: MakeEncoder, tmp_path: Path) -> None:
-    encoder = SentenceEncoder.load(plain_bert_folder(tmp_path, make_encoder, ["rain", "Rain", "##s"]))
-    assert encoder.tokenize(["rain Rain RAIN"]) == [[2, 5, 6, 1, 3]]
-
-
-def test_an_uncased_vocabulary_is_lower_cased(make_encoder: MakeEncoder, tmp_path: Path) -> None:
-    encoder = SentenceEncoder.load(plain_bert_folder(tmp_path, make_encoder, ["rain", "##s"]))
-    assert encoder.tokenize(["rain RAINS"]) == [[2, 5, 5, 6, 3]]
-
-
-def test_tokenizer_settings_count_also_against_tokenizer_json(folder: Path) -> None:
-    settings = folder / "tokenizer_config.json"
-    settings.write_text(settings.read_text().replace("{", '{"do_lower_case": true,', 1))
-    encoder = SentenceEncoder.load(folder)
-    assert encoder.tokenize(["A DOG"]) == encoder.tokenize(["a dog"])
 
 
 def test_do_lower_case_is_honoured_and_saved_within_the_tokenizer(folder: Path, tmp_path: Path) -> None:
@@ -307,11 +278,6 @@ def test_plain_transformers_uses_a_saved_folder(
     mask = batch["attention_mask"].unsqueeze(-1)
     means = (tokens * mask).sum(1) / mask.sum(1)
     np.testing.assert_allclose(encoder.encode(sentences, precision="fp32"), means.numpy(), atol=2e-5)
-
-
-def test_errors_load_no_torch() -> None:
-    code = "import sys, bertrelay.errors; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_all_minilm_gives_the_vectors_that_sentence_transformers_gives(sentences: list[str]) -> None:

@@ -74,6 +74,8 @@ def test_kind_version_and_settings_count_and_run_only_ones_do_not():
     assert found["rate"] == 1.0
     assert found == parts(precision="fp32", rate=1.0, workers=8)
     assert found != parts(precision="fp32", rate=2)
+    assert "with_text" not in found  # which came later
+    assert parts(precision="fp32", with_text=True) == {**parts(precision="fp32"), "with_text": True}
 
 
 def test_precision_auto_counts_as_what_the_hardware_makes_of_it(monkeypatch):
@@ -84,19 +86,13 @@ def test_precision_auto_counts_as_what_the_hardware_makes_of_it(monkeypatch):
 
 
 def test_of_a_file_content_and_suffix_count_and_not_its_name(tmp_path):
-    for name in ("a.tsv", "b.tsv", "c.csv"):
+    for name in ("a.tsv", "b.tsv", "c.csv", "v1.5.tsv.gz"):
         (tmp_path / name).write_text("one\n")
     (tmp_path / "d.tsv").write_text("two\n")
     of = {name: parts(data=str(tmp_path / name))["data"] for name in ("a.tsv", "b.tsv", "c.csv", "d.tsv")}
     assert of["a.tsv"] == of["b.tsv"] == "file:.tsv:" + hashlib.sha256(b"one\n").hexdigest()
     assert len({of["a.tsv"], of["c.csv"], of["d.tsv"]}) == 3
-
-
-def test_the_suffix_of_a_packed_file_is_both_its_suffixes(tmp_path):
-    for name in ("a.tsv.gz", "a.csv.gz", "v1.5.tsv"):
-        (tmp_path / name).touch()
-    assert parts(data=str(tmp_path / "a.tsv.gz"))["data"].startswith("file:.tsv.gz:")
-    assert parts(data=str(tmp_path / "v1.5.tsv"))["data"].startswith("file:.tsv:")
+    assert parts(data=str(tmp_path / "v1.5.tsv.gz"))["data"].startswith("file:.tsv.gz:")
 
 
 def test_of_a_folder_names_and_contents_count_and_hidden_files_do_not(tmp_path):
@@ -136,13 +132,6 @@ def test_of_a_hub_id_the_revision_counts_pinned_or_known():
     assert parts(base="owner/model@1")["base"] == "hub:owner/model@1"
     assert parts(base="owner/model", revision={"owner/model": "1"})["base"] == "hub:owner/model@1"
     assert parts(corpus="owner/data", revision={"owner/data": "2"})["corpus"] == "hub:owner/data@2"
-
-
-def test_inner_settings_have_dotted_keys(tmp_path):
-    (tmp_path / "a").touch()
-    found = parts(train=(Inner(path=str(tmp_path / "a"), precision="auto"),))
-    assert found["train[0].path"].startswith("file::")
-    assert found["train[0].precision"] in ("bf16", "fp32")
 
 
 @pytest.mark.usefixtures("old_clock")
@@ -214,8 +203,3 @@ def test_a_source_that_is_sensitive_gives_the_same_result(tmp_path):
     plain, marked = (Inner(path=str(tmp_path / "a.tsv"), sensitive=sensitive) for sensitive in (False, True))
     assert parts(train=(plain,)) == parts(train=(marked,))
     assert content_parts(plain, Inner.model_fields, Digests()) == content_parts(marked, Inner.model_fields, Digests())
-
-
-def test_a_setting_that_came_later_counts_where_it_is_set():
-    assert "with_text" not in parts()
-    assert parts(with_text=True) == {**parts(), "with_text": True}

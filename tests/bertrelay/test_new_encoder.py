@@ -109,13 +109,6 @@ def test_special_ids_and_segments_are_berts():
     assert pair["token_type_ids"] == [0] * (first_end + 1) + [1] * (len(pair["input_ids"]) - first_end - 1)
 
 
-def test_case_is_kept_or_dropped_as_asked():
-    texts = ["Ab aB ab AB"] * 50
-    assert len({tuple(train_wordpiece(texts, 60, 64)(word)["input_ids"]) for word in ("Ab", "aB", "AB")}) == 1
-    cased = train_wordpiece(texts, 60, 64, lowercase=False)
-    assert len({tuple(cased(word)["input_ids"]) for word in ("Ab", "aB", "AB")}) == 3
-
-
 @pytest.mark.parametrize("read_before", [0, 3])
 def test_an_error_of_the_reader_is_the_one_that_is_raised(read_before):
     def cut_off():

@@ -2,7 +2,6 @@
 
 import colorsys
 import re
-import shutil
 import warnings
 from xml.etree import ElementTree
 
@@ -18,9 +17,7 @@ from bertrelay.plots import (
     Drawing,
     Label,
     as_svg,
-    check_picture,
     cut,
-    font_families,
     heatmap,
     script,
     text_columns,
@@ -153,20 +150,6 @@ def test_a_picture_is_written_complete_or_not_at_all(tmp_path, monkeypatch):
     assert (tmp_path / "m.png").read_bytes() == before
 
 
-@pytest.mark.parametrize(("kind", "begins"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<svg")])
-def test_each_kind_of_file_is_what_its_name_says(tmp_path, kind, begins):
-    write_drawing(Drawing("", 90, 20, [Label(0, 10, "a")]), tmp_path / "picture", kind)
-    assert (tmp_path / "picture").read_bytes().startswith(begins)
-
-
-def test_a_picture_of_another_kind_or_in_no_folder_is_refused(tmp_path):
-    with pytest.raises(RequestError, match=r"ends in \.png or \.svg or \.pdf, found .*p\.gif"):
-        check_picture(tmp_path / "p.gif")
-    with pytest.raises(RequestError, match=r"there is no folder .*none"):
-        check_picture(tmp_path / "none" / "p.png")
-    check_picture(tmp_path / "p.png")
-
-
 def test_markup_control_characters_and_right_to_left_text_stay_text_in_svg():
     svg = svg_of([[1.0]], ['<script>"&\x00\x1b\ud800'], ["b\n"], "<t>")
     assert '<script>"&   ' in texts(svg)
@@ -192,14 +175,6 @@ def pixels(tmp_path):
     return of
 
 
-def test_boxes_stand_at_their_places_and_one_without_fill_is_an_outline(pixels):
-    grey = pixels(Box(10, 20, 30, 10, "#000000"), Box(60, 20, 30, 10, None))
-    assert (grey[21:29, 11:39] == 0).all()
-    assert (grey[23:27, 63:87] == 255).all()
-    assert (grey[20:30, 59:62] < 255).any(axis=1).all()
-    assert (grey[:19] == 255).all()
-
-
 @pytest.mark.parametrize(
     ("anchor", "turn", "inside"),
     [
@@ -213,10 +188,6 @@ def test_labels_stand_where_anchor_and_turn_put_them(pixels, anchor, turn, insid
     grey = pixels(Label(50, 40, "Hello", anchor, turn=turn))
     assert (grey[inside] < INK).sum() > 20
     assert (grey < INK).sum() == (grey[inside] < INK).sum()
-
-
-def test_a_label_is_text_and_no_formula(pixels):
-    assert (pixels(Label(5, 40, "$x_1$ \\alpha")) < INK).sum() > (pixels(Label(5, 40, "x")) < INK).sum() * 3
 
 
 def test_arabic_letters_are_joined_and_go_from_right_to_left(pixels):
@@ -239,27 +210,6 @@ def test_a_script_without_a_font_is_logged_once_and_raises_no_warning(tmp_path, 
     assert logged.count("no font of this machine has Linear; such letters are boxes") == 1
     assert "p.png: " in logged and "or write .svg" in logged
     assert [script(letter) for letter in "कก👍ｗ"] == ["Devanagari", "Thai", "symbols and emoji", "Fullwidth"]
-
-
-def test_other_warnings_pass():
-    with pytest.warns(UserWarning, match="other"), plots.missing_scripts() as missing:
-        warnings.warn("other", stacklevel=1)
-    assert missing == set()
-
-
-def test_fonts_come_in_order_and_one_installed_since_is_found(tmp_path, monkeypatch):
-    from matplotlib import font_manager
-
-    manager = font_manager.fontManager
-    (tmp_path / "none.ttf").write_bytes(b"no font")
-    new = shutil.copy(font_manager.findfont("DejaVu Serif"), tmp_path / "new.ttf")
-    names = ["Noto Sans Thai", "Noto Color Emoji", "DejaVu Sans", "Comic Sans", "Noto Sans CJK JP", "Lohit Tamil"]
-    monkeypatch.setattr(manager, "ttflist", list(manager.ttflist))
-    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [str(new), str(tmp_path / "none.ttf")])
-    monkeypatch.setattr(manager, "get_font_names", lambda: names)
-    found = font_families.__wrapped__()
-    assert found == ["DejaVu Sans", "Noto Sans CJK JP", "Lohit Tamil", "Noto Sans Thai"]
-    assert manager.ttflist[-1].fname == str(new)
 
 
 SENTENCES = {"Korean": "개가 짖는다", "Chinese": "一只狗在叫", "Hindi": "कुत्ता भौंकता है", "Russian": "Собака лает"}

@@ -22,13 +22,6 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o7777
 
 
-def test_files_are_for_their_owner_alone_while_it_is_open(tmp_path):
-    with sensitive_data():
-        (tmp_path / "in").write_text("")
-    (tmp_path / "out").write_text("")
-    assert (mode(tmp_path / "in"), mode(tmp_path / "out")) == (0o600, 0o644)
-
-
 @pytest.mark.parametrize(
     ("outer", "inner", "found"), [(True, False, 0o027), (False, True, 0o027), (False, False, 0o077)]
 )

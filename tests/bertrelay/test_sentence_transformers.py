@@ -144,6 +144,7 @@ def test_no_vector_depends_on_the_size_of_the_batch(path: str, sentences: list[s
     ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size: expected 1 or more, found 0"),
+        ({"batch_tokens": "many"}, "batch_tokens: expected 1 or more, found 'many'"),
         ({"truncate_dim": -1}, "truncate_dim: expected 1 or more, found -1"),
         ({"prompt_name": "title"}, r"document.*query.*'title'"),
         ({"precision": "int8"}, "precision: expected auto, bf16 or fp32, found 'int8'"),

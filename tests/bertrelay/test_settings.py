@@ -39,13 +39,6 @@ def test_nothing_is_coerced_and_nothing_unknown_is_taken(wrong):
         Example(**wrong)
 
 
-def test_a_whole_number_is_a_number_and_settings_are_frozen():
-    settings = Example(rate=1)
-    assert settings.rate == 1.0
-    with pytest.raises(ValidationError):
-        settings.rate = 2.0
-
-
 def test_a_path_counts_from_where_it_was_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert InputFile.parse("a/b") == str(tmp_path / "a/b")
@@ -109,11 +102,6 @@ def test_what_is_neither_folder_nor_id_is_refused(wrong):
         Example(base=wrong)
     with pytest.raises(ValidationError, match="expected a data set of the hub"):
         Example(data=wrong)
-
-
-def test_an_empty_path_is_not_the_working_directory():
-    with pytest.raises(ValidationError, match="found an empty text"):
-        Corpus(path="")
 
 
 def test_a_package_gives_a_folder_inside_it_and_a_missing_one_is_told():

@@ -27,18 +27,6 @@ def test_a_first_signal_is_noted_and_told(number, capsys):
     assert f"{number.name}: finishing this step, then saving" in capsys.readouterr().err
 
 
-def test_a_second_one_acts_at_once():
-    with pytest.raises(KeyboardInterrupt), deferred_stop_signals() as request:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
-    assert request.signal_number == signal.SIGTERM
-
-
-def test_the_handlers_from_before_are_back_after_a_failure():
-    with pytest.raises(ZeroDivisionError), deferred_stop_signals():
-        raise ZeroDivisionError
-
-
 def test_outside_the_main_thread_nothing_is_noted_and_nothing_fails():
     noted = []
 

@@ -1,10 +1,9 @@
 """What a corpus or a file's name holds never reaches a terminal as a control character."""
 
 import ast
-import json
 from pathlib import Path
 
-from bertrelay.progress import log, printable
+from bertrelay.progress import printable
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bertrelay", "teachers", "students", "domain", "pipelines")
@@ -15,16 +14,6 @@ def test_control_characters_become_escapes_and_all_else_stays():
     assert printable("a\x1b[2Jb\x07\r\x00\x7f\x9b1m\udcff") == r"a\u001b[2Jb\u0007\u000d\u0000\u007f\u009b1m\udcff"
     text = "Straße\t개\n𝒜 \u200f\u0301 [bold] \\"
     assert printable(text) == text
-
-
-def test_json_stays_the_same_json():
-    document = {"text": "a\x1b[2J\x07\x9b\x7f\n\t\\"}
-    assert json.loads(printable(json.dumps(document, ensure_ascii=False))) == document
-
-
-def test_messages_about_the_work_hold_none(capsys):
-    log("corpus\x1b]0;x\x07.txt: 3 sentences")
-    assert capsys.readouterr().err == "corpus\\u001b]0;x\\u0007.txt: 3 sentences\n"
 
 
 def prints(path):

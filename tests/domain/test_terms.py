@@ -15,7 +15,7 @@ from bertrelay.backbone import save_backbone
 from bertrelay.data.records import Rejects
 from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.plots import PIXELS_PER_INCH, POINTS, Label, Mark, font_families, missing_scripts
+from bertrelay.plots import PIXELS_PER_INCH, POINTS, Label, Polygon, font_families, missing_scripts
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.tokenizer import load_tokenizer, save_tokenizer
@@ -314,7 +314,7 @@ def test_no_label_covers_another_or_a_mark_or_leaves_the_frame(count):
     assert drawn.unlabelled == 0
     assert len(boxes) == count
     assert not np.triu(overlaps(boxes, boxes), 1).any()
-    marks = [np.array(shape.corners) for shape in drawn.drawing.shapes if isinstance(shape, Mark)][:count]
+    marks = [np.array(shape.corners) for shape in drawn.drawing.shapes if isinstance(shape, Polygon)][:count]
     covered = overlaps(boxes, np.array([[*mark.min(axis=0), *mark.max(axis=0)] for mark in marks]))
     assert not covered.any()
     assert (boxes[:, :2] >= 0).all()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import sync_contents, sync_folder
+from bertrelay.files import sync, sync_contents
 from domain.biomedical.documents.document import (
     Document,
     Entity,
@@ -128,7 +128,7 @@ def writing(path: Path) -> Iterator[Write]:
         yield lambda document: _write(document, building)
         sync_contents(building)
         building.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 

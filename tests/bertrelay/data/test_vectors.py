@@ -25,11 +25,6 @@ def test_blocks_are_the_file_that_numpy_reads_and_must_be_all_there(tmp_path: Pa
     assert open_vectors(path).shape == (0, 3)
 
 
-def test_a_file_that_numpy_wrote_is_opened(tmp_path: Path) -> None:
-    np.save(tmp_path / "v.npy", some_vectors(5))
-    np.testing.assert_array_equal(open_vectors(tmp_path / "v.npy"), some_vectors(5))
-
-
 def test_opened_vectors_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", some_vectors(5))
     vectors = open_vectors(tmp_path / "v.npy")
