@@ -7,10 +7,11 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from bertrelay.errors import RequestError
 
+Item = TypeVar("Item")
 Severity = Literal["good", "warn", "fail"]
 Split = Literal["train", "dev", "test"]
 
@@ -93,6 +94,12 @@ def _spread(lengths: Sequence[int]) -> str:
     ordered = sorted(lengths)
     most = ordered[int(0.95 * (len(ordered) - 1))]
     return f"median {statistics.median_low(ordered):,}, 95 % up to {most:,}, longest {ordered[-1]:,}"
+
+
+def spread_evenly(items: Sequence[Item], most: int) -> list[Item]:
+    """At most so many of them, from the first to the last part."""
+    kept = min(most, len(items))
+    return [items[number * len(items) // kept] for number in range(kept)]
 
 
 def splits_of(files: Sequence[Path]) -> dict[Split, Path]:

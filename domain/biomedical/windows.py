@@ -1,14 +1,22 @@
-"""Overlapping windows over sequences of any length, and for each element the window in which it is most central.
+"""Overlapping windows over sequences of any length: how they are cut, and how a network reads them block by block.
 
 Sequences (a sentence's subwords, an article's words) lie end to end in one array; a window is a range of one of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from bertrelay.cpu_kernels import Packed, using
+from bertrelay.errors import check_count
+from bertrelay.hardware import release_memory, resolve_precision
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
+from domain.heads import HeadNetwork
 
 Integers = NDArray[np.int64]
 
@@ -78,7 +86,74 @@ def ranges(starts: NDArray[np.integer], lengths: NDArray[np.integer]) -> Integer
     return found
 
 
+# Windows that a network reads
+
+
+class WindowModel(Protocol):
+    """A network, and the most subwords of a window that it reads."""
+
+    @property
+    def network(self) -> HeadNetwork: ...
+    @property
+    def max_tokens(self) -> int: ...
+
+
+class WindowSubwords(Protocol):
+    """The subwords of a block of sequences. to_read: how many a network reads of them, but for overlaps."""
+
+    @property
+    def to_read(self) -> int: ...
+    def window_lengths(self, windows: Windows) -> Integers: ...
+
+
 Item = TypeVar("Item")
+Result = TypeVar("Result")
+Subwords = TypeVar("Subwords", bound=WindowSubwords)
+
+
+def computed(
+    model: WindowModel,
+    cut: Iterable[tuple[Item, Subwords]],
+    compute: Callable[[Subwords, int], Result],
+    precision: str = "auto",
+    batch_tokens: int | None = None,
+) -> Iterator[tuple[Item, Result]]:
+    """What `compute` makes of the subwords of each block and a number of subwords for a batch; the next is cut meanwhile.
+
+    batch_tokens: the most subwords in a batch, padding included; chosen by the device when None.
+    """
+    device = model.network.device
+    precision, batch_tokens = resolve_precision(precision, device), best_batch_tokens(device, batch_tokens)
+    packed: Packed = {}
+    for block, subwords in one_ahead(iter(cut)):
+        packed = packed or pack_for(subwords.to_read, model.network.backbone, precision, batch_tokens)
+        with computing(model.network, precision), using(packed):
+            result = compute(subwords, batch_tokens)
+        yield block, result
+        release_memory()
+
+
+def window_outputs(
+    model: WindowModel,
+    subwords: Subwords,
+    windows: Windows,
+    batch: Callable[[Subwords, Windows, int, int], dict[str, Tensor]],
+    batch_tokens: int,
+) -> Iterator[tuple[Windows, Tensor]]:
+    """Windows of about one length and what the network gives for them; rows beyond them are padding.
+
+    batch: the inputs of the network for windows, with so many columns and rows.
+    """
+    for rows, width, height in sorted_batches(subwords.window_lengths(windows), batch_tokens, model.max_tokens):
+        chosen = windows.chosen(rows)
+        inputs = batch(subwords, chosen, width, height)
+        yield chosen, model.network(**{name: each.to(model.network.device) for name, each in inputs.items()})
+
+
+def in_batches(items: Iterator[Item], batch_size: int | None) -> Iterator[Iterable[Item]]:
+    """So many `items` at a time; all of them, as a stream, for None. Raises RequestError for fewer than one."""
+    check_count("batch_size", batch_size)
+    return iter([items]) if batch_size is None else iter(lambda: list(islice(items, batch_size)), [])
 
 
 def blocks(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:

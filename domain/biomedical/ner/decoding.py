@@ -1,4 +1,4 @@
-"""The tags that a network tells apart, as arrays: which begin an entity, which continue one, and of what type."""
+"""Tags as numbers, the best legal sequence of them (Viterbi), and how likely entities are (forward–backward)."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +12,8 @@ from domain.biomedical.documents.tokens import OPENING, OUTSIDE, Scheme, follows
 from domain.biomedical.documents.tokens import labels as all_tags
 
 Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class LabelSet:
         return {tag: index for index, tag in enumerate(self.tags)}
 
     @cached_property
-    def type_numbers(self) -> NDArray[np.int64]:
+    def type_numbers(self) -> Integers:
         """Each tag's type as its place in `types`, −1 for O, (tags,)."""
         return np.array([-1 if tag == OUTSIDE else self.types.index(split_tag(tag)[1]) for tag in self.tags])
 
@@ -68,22 +70,15 @@ class LabelSet:
         """Which tag may follow which, (from, to)."""
         return np.array([[follows(tag, before, self.scheme) for tag in self.tags] for before in self.tags])
 
-    @cached_property
+    @property
     def legal_start(self) -> Flags:
-        """Which tag a sentence may begin with, (tags,)."""
-        return np.array([follows(tag, OUTSIDE, self.scheme) for tag in self.tags])
+        """Which tag a sentence may begin with, (tags,): what may follow O."""
+        return self.legal_follow[self.number[OUTSIDE]]
 
-    @cached_property
+    @property
     def legal_end(self) -> Flags:
-        """Which tag a sentence may end with, (tags,)."""
-        return np.array([follows(OUTSIDE, tag, self.scheme) for tag in self.tags])
-
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-LOWEST = -300.0
-"""A word's score of a tag counts as no lower than this below its best one: then no step is zero in all tags."""
+        """Which tag a sentence may end with, (tags,): what O may follow."""
+        return self.legal_follow[:, self.number[OUTSIDE]]
 
 
 @dataclass(frozen=True)
@@ -108,14 +103,6 @@ def legal_chain(labels: LabelSet) -> Chain:
     return Chain(*(np.where(each, 0.0, -np.inf) for each in legal))
 
 
-class EntitySpans(NamedTuple):
-    """Entities as words [start, end), counted over all sentences, and their types' numbers; all are (entities,)."""
-
-    starts: Integers
-    ends: Integers
-    types: Integers
-
-
 def viterbi(emissions: NDArray[np.floating], lengths: NDArray[np.integer], chain: Chain) -> Integers:
     """The best legal tag sequence of each sentence, (words,), for emissions (words, tags).
 
@@ -123,21 +110,17 @@ def viterbi(emissions: NDArray[np.floating], lengths: NDArray[np.integer], chain
     """
     scores = np.array(emissions, dtype=np.float64)  # of the best sequence that ends with each tag
     best_before = np.zeros(scores.shape, np.int16)
-    for words, before in _steps(lengths):
+    steps = list(_steps(lengths))
+    for words, before in steps:
         if before is None:
             scores[words] += chain.start
-            continue
-        ways = scores[before][:, :, None] + chain.follow  # (sentences, from, to)
-        best_before[words] = ways.argmax(axis=1)
-        scores[words] += ways.max(axis=1)
-    return _traced_back(scores, best_before, lengths, chain.end)
-
-
-def _traced_back(scores: Floats, best_before: NDArray[np.int16], lengths: NDArray[np.integer], end: Floats) -> Integers:
-    tags = np.zeros(len(scores), np.int64)
-    lasts = np.cumsum(lengths)[np.asarray(lengths) > 0] - 1
-    tags[lasts] = (scores[lasts] + end).argmax(axis=1)
-    for words, before in reversed(list(_steps(lengths))):
+        else:
+            ways = scores[before][:, :, None] + chain.follow  # (sentences, from, to)
+            best_before[words] = ways.argmax(axis=1)
+            scores[words] += ways.max(axis=1)
+    tags, lasts = np.zeros(len(scores), np.int64), _lasts(lengths)
+    tags[lasts] = (scores[lasts] + chain.end).argmax(axis=1)
+    for words, before in reversed(steps):
         if before is not None:
             tags[before] = best_before[words, tags[words]]
     return tags
@@ -154,12 +137,30 @@ def _steps(lengths: NDArray[np.integer]) -> Iterator[tuple[Integers, Integers | 
         yield words, words - 1 if step else None
 
 
+def _lasts(lengths: NDArray[np.integer]) -> Integers:
+    """The last word of each sentence that has any."""
+    found: Integers = np.cumsum(lengths)[np.asarray(lengths) > 0] - 1
+    return found
+
+
+class EntitySpans(NamedTuple):
+    """Entities as words [start, end), counted over all sentences, and their types' numbers; all are (entities,)."""
+
+    starts: Integers
+    ends: Integers
+    types: Integers
+
+
 def spans_of(tags: NDArray[np.integer], labels: LabelSet) -> EntitySpans:
     """The entities of legal tags, (words,), in order."""
     starts = np.flatnonzero(labels.begins[tags])
     breaks = np.append(np.flatnonzero(~labels.continues[tags]), len(tags))
     ends = breaks[np.searchsorted(breaks, starts, side="right")]
     return EntitySpans(starts, ends, labels.type_numbers[tags[starts]])
+
+
+LOWEST = -300.0
+"""A word's score of a tag counts as no lower than this below its best one: then no step is zero in all tags."""
 
 
 class Marginals(NamedTuple):
@@ -187,14 +188,13 @@ def marginals(emissions: NDArray[np.floating], lengths: NDArray[np.integer], cha
     emitted = np.exp(np.maximum(scores, LOWEST))
     start, follow, end = (np.exp(each - each.max()) for each in (chain.start, chain.follow, chain.end))
     forward, backward = np.zeros_like(emitted), np.zeros_like(emitted)
-    steps = list(_steps(lengths))
+    steps, lasts = list(_steps(lengths)), _lasts(lengths)
     for words, before in steps:
         reached = np.broadcast_to(start, (len(words), len(start))) if before is None else forward[before] @ follow
         mass = reached * emitted[words]
         scale = mass.sum(axis=1, keepdims=True)  # (sentences, 1)
         forward[words] = mass / scale
         emitted[words] /= scale
-    lasts = np.cumsum(lengths)[np.asarray(lengths) > 0] - 1
     backward[lasts] = end / (forward[lasts] * end).sum(axis=1, keepdims=True)
     for words, before in reversed(steps):
         if before is not None:
@@ -207,15 +207,15 @@ def span_probabilities(
     lengths: NDArray[np.integer],
     chain: Chain,
     tags: NDArray[np.integer],
-    spans: EntitySpans,
     labels: LabelSet,
     temperature: float = 1.0,
 ) -> Floats:
-    """P(exactly this entity is here), (entities,): summed over all legal sequences that have it, whatever else.
+    """P(exactly this entity is here), (entities,), of the entities of legal `tags`, (words,).
 
-    tags: a sequence that has the spans, (words,). temperature: what all scores are divided by first.
+    It is summed over all legal sequences that have the entity, whatever else. temperature: what all scores are divided
+    by first.
     """
-    chain = chain.divided(temperature)
+    chain, spans = chain.divided(temperature), spans_of(tags, labels)
     found = marginals(emissions / temperature, lengths, chain)
     follow = np.exp(chain.follow - chain.follow.max())
     probabilities = np.array(found.forward[spans.starts, tags[spans.starts]], dtype=np.float64)
@@ -225,24 +225,11 @@ def span_probabilities(
     for further in range(1, int(inside.max(initial=1))):
         longer = inside > further
         probabilities[longer] *= step[spans.starts[longer] + further]
-    probabilities *= _mass_of_leaving(found, follow, lengths, tags, spans, labels)
-    return probabilities.clip(max=1.0)
-
-
-def _mass_of_leaving(
-    found: Marginals,
-    follow: Floats,
-    lengths: NDArray[np.integer],
-    tags: NDArray[np.integer],
-    spans: EntitySpans,
-    labels: LabelSet,
-) -> Floats:
-    """The mass of all endings in which the entities end where they do, (entities,)."""
+    # The mass of all endings in which the entities end where they do.
     lasts = spans.ends - 1
-    mass = np.array(found.backward[lasts, tags[lasts]], dtype=np.float64)
-    sentence_ends = np.cumsum(lengths)
-    is_followed = ~np.isin(spans.ends, sentence_ends)
+    leaving = np.array(found.backward[lasts, tags[lasts]], dtype=np.float64)
+    is_followed = ~np.isin(spans.ends, np.cumsum(lengths))
     after = spans.ends[is_followed]
-    leaving = follow[tags[lasts[is_followed]]] * ~labels.continues  # (entities, tags)
-    mass[is_followed] = (leaving * found.emitted[after] * found.backward[after]).sum(axis=1)
-    return mass
+    ways = follow[tags[lasts[is_followed]]] * ~labels.continues  # (entities, tags)
+    leaving[is_followed] = (ways * found.emitted[after] * found.backward[after]).sum(axis=1)
+    return (probabilities * leaving).clip(max=1.0)

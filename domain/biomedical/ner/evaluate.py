@@ -1,8 +1,9 @@
 """The stage `domain.ner-evaluate`: a model as it is, scored on annotated files, every gold entity of which counts."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from domain.biomedical.ner.examples import Example, of_types, read_examples, typ
 from domain.biomedical.ner.metrics import (
     KINDS,
     Pairing,
+    Spans,
     confusions,
     count_entities,
     entity_metrics,
@@ -30,34 +32,28 @@ from domain.biomedical.ner.metrics import (
 )
 from domain.biomedical.ner.model import EntityModel, load_model
 from domain.biomedical.ner.settings import NerEvaluateSettings
-from domain.biomedical.ner.tagger import WordSpan, decode, predict_blocks
+from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
+from domain.findings import spread_evenly
 
-Floats = NDArray[np.float64]
 EXAMPLES_KEPT = 12
 """Sentences in which all entities were found, and in which not, that are kept for the report; of each so many."""
 
 
-@dataclass(frozen=True)
-class EntityPredictions:
+class EntityPredictions(NamedTuple):
     """What a model finds in sentences.
 
     spans: of each sentence. confidences, uncalibrated: of all entities, sentence after sentence, (entities,).
     """
 
     spans: list[list[TokenSpan]]
-    confidences: Floats
-    uncalibrated: Floats
-
-    def by_sentence(self) -> list[list[WordSpan]]:
-        """The entities with their confidences."""
-        confidences = iter(self.confidences.tolist())
-        return [[WordSpan(*span, next(confidences)) for span in found] for found in self.spans]
+    confidences: NDArray[np.float64]
+    uncalibrated: NDArray[np.float64]
 
 
 def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     """Writes `predictions.tsv`, `confusions.json` and `examples.json`; the main process does it alone.
 
-    Of sensitive data nothing is written that holds its text, unless the settings ask for it.
+    Of sensitive data nothing is written that has its text, unless the settings ask for it.
     """
     if not context.process_group.is_main:
         return {}
@@ -68,8 +64,7 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     found = _predicted(model, examples, settings)
     gold = [strict_spans(example.tags) for example in examples]
     pairs = [list(pairings(*spans)) for spans in zip(gold, found.spans, strict=True)]
-    tokens = [example.tokens for example in examples]
-    confused, shown = confusions(tokens, pairs), _examples(examples, gold, found, pairs)
+    confused, shown = confusions([each.tokens for each in examples], pairs), _examples(examples, gold, found, pairs)
     if context.sensitive and not settings.with_text:
         confused["mentions"], shown = [], {name: [] for name in shown}
     else:
@@ -77,12 +72,7 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     write_json(context.output / "confusions.json", confused)
     write_json(context.output / "examples.json", shown, compact=True)
     published = {f"published_f1/{name}": value for name, value in settings.published.items()}
-    return {
-        **_entity_metrics(examples, gold, found),
-        **published,
-        **_kinds(examples, pairs),
-        **_calibration(gold, found),
-    }
+    return {**_entity_metrics(examples, gold, found), **published, **_kinds(examples, pairs), **_calibration(gold, found)}
 
 
 def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> None:
@@ -103,26 +93,22 @@ def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerE
 
 
 def _predicted(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> EntityPredictions:
-    sentences = [example.tokens for example in examples]
     wanted = settings.types or model.labels.types
     spans: list[list[TokenSpan]] = []
     calibrated, uncalibrated = [np.zeros(0)], [np.zeros(0)]
-    with progress("finding entities", len(sentences), "sentences") as bar:
-        blocks = predict_blocks(model, sentences, precision=settings.precision, batch_tokens=settings.batch_tokens)
-        for block, emissions in blocks:
-            decoded = decode(model, emissions, np.array([len(words) for words in block]))
+    options = {"precision": settings.precision, "batch_tokens": settings.batch_tokens}
+    with progress("finding entities", len(examples), "sentences") as bar:
+        for decoded in decoded_blocks(model, [example.tokens for example in examples], **options):
             found = decoded.token_spans()
             is_wanted = np.array([span.type in wanted for span in chain.from_iterable(found)], bool)
             spans += [[span for span in each if span.type in wanted] for each in found]
             calibrated.append(decoded.confidences(model.temperature)[is_wanted])
             uncalibrated.append(decoded.confidences(1.0)[is_wanted])
-            bar.advance(len(block))
+            bar.advance(len(found))
     return EntityPredictions(spans, np.concatenate(calibrated), np.concatenate(uncalibrated))
 
 
-def _entity_metrics(
-    examples: Sequence[Example], gold: Sequence[Sequence[TokenSpan]], found: EntityPredictions
-) -> Metrics:
+def _entity_metrics(examples: Sequence[Example], gold: Spans, found: EntityPredictions) -> Metrics:
     """Strict metrics with intervals over documents, or over sentences where no documents are known; also lenient."""
     types = sorted({*types_in(examples), *(span.type for span in chain.from_iterable(found.spans))})
     units = np.unique([example.document for example in examples], return_inverse=True)[1]
@@ -135,18 +121,15 @@ def _entity_metrics(
 
 def _kinds(examples: Sequence[Example], pairs: Sequence[Sequence[Pairing]]) -> Metrics:
     """How many gold and predicted entities there are, and how many of each kind of success and failure."""
-    kinds = [pair.kind for pair in chain.from_iterable(pairs)]
-    untaggable = sum(len(example.untaggable) for example in examples)
-    counts = {kind: kinds.count(kind) for kind in KINDS}
-    counts["missed"] += untaggable
-    counted = {"gold_entities": sum(counts.values()) - counts["spurious"], **counts, "sentences": len(examples)}
-    return dict(counted)
+    kinds = Counter(pair.kind for pair in chain.from_iterable(pairs))
+    kinds["missed"] += sum(len(example.untaggable) for example in examples)
+    gold = kinds.total() - kinds["spurious"]
+    return {"gold_entities": gold, **{kind: kinds[kind] for kind in KINDS}, "sentences": len(examples)}
 
 
-def _calibration(gold: Sequence[Sequence[TokenSpan]], found: EntityPredictions) -> Metrics:
+def _calibration(gold: Spans, found: EntityPredictions) -> Metrics:
     is_right = which_are_right(gold, found.spans)
-    before = expected_calibration_error(found.uncalibrated, is_right)
-    after = expected_calibration_error(found.confidences, is_right)
+    before, after = (expected_calibration_error(each, is_right) for each in (found.uncalibrated, found.confidences))
     if before is not None and after is not None:
         log(f"calibration error of the confidences: {before:.3f}, and {after:.3f} with the temperature found on dev")
     return {"predicted_entities": len(is_right), "ece_uncalibrated": before, "ece": after}
@@ -170,22 +153,14 @@ def _write_predictions(examples: Sequence[Example], found: EntityPredictions, co
 
 
 def _examples(
-    examples: Sequence[Example],
-    gold: Sequence[Sequence[TokenSpan]],
-    found: EntityPredictions,
-    pairs: Sequence[Sequence[Pairing]],
+    examples: Sequence[Example], gold: Spans, found: EntityPredictions, pairs: Sequence[Sequence[Pairing]]
 ) -> dict[str, list[dict[str, object]]]:
     """Sentences with entities, spread evenly over the data: all of them right, and some of them wrong."""
-    confident = found.by_sentence()
-    kinds = [{pair.kind for pair in each} for each in pairs]
-    places = {
-        "right": [place for place, each in enumerate(kinds) if each == {"right"}],
-        "wrong": [place for place, each in enumerate(kinds) if each - {"right"}],
-    }
-    return {
-        name: [
-            {"tokens": examples[place].tokens, "gold": gold[place], "predicted": confident[place]}
-            for place in among[:: max(1, len(among) // EXAMPLES_KEPT)][:EXAMPLES_KEPT]
-        ]
-        for name, among in places.items()
-    }
+    confidences = iter(found.confidences.tolist())
+    predicted = [[WordSpan(*span, next(confidences)) for span in spans] for spans in found.spans]
+    shown: dict[str, list[dict[str, object]]] = {"right": [], "wrong": []}
+    for each, wanted, spans, compared in zip(examples, gold, predicted, pairs, strict=True):
+        if kinds := {pair.kind for pair in compared}:
+            example = {"tokens": each.tokens, "gold": wanted, "predicted": spans}
+            shown["right" if kinds == {"right"} else "wrong"].append(example)
+    return {name: spread_evenly(among, EXAMPLES_KEPT) for name, among in shown.items()}

@@ -67,26 +67,25 @@ def read_examples(
 
 
 def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
-    name = source.format or format_of(source.path)
+    name, columns = source.format or format_of(source.path), Columns(*source.columns)
     if name in CONLL:
-        yield from _sentences(source, name == "conll-iobes", rejects, only_legal)
+        file_scheme: FileScheme = "IOBES" if name == "conll-iobes" else scheme_of(source.path, columns)
+        yield from _sentences(source, file_scheme, columns, rejects, only_legal)
         return
-    refuse_columns(source.path, Columns(*source.columns))
+    refuse_columns(source.path, columns)
     untaggable: Counter[str] = Counter()
     for document in read_documents(source.path, name, rejects):
         for example in of_document(document):
             untaggable.update(example.untaggable)
             yield example._replace(document=f"{source.path} {document.id}")
     if untaggable:
-        listed = ", ".join(f"{count:,} × {name}" for name, count in untaggable.most_common())
-        log(
-            f"{source.path}: entities that tags cannot represent (nested, discontinuous, or ending in a word): {listed}"
-        )
+        kinds = ", ".join(f"{count:,} × {name}" for name, count in untaggable.most_common())
+        log(f"{source.path}: entities that tags cannot represent (nested, discontinuous, or ending in a word): {kinds}")
 
 
-def _sentences(source: EntitySource, is_iobes: bool, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
-    columns = Columns(*source.columns)
-    file_scheme: FileScheme = "IOBES" if is_iobes else scheme_of(source.path, columns)
+def _sentences(
+    source: EntitySource, file_scheme: FileScheme, columns: Columns, rejects: Rejects | None, only_legal: bool
+) -> Iterator[Example]:
     scheme = READ_AS[file_scheme]
     for row in sentence_rows(source.path, file_scheme, columns):
         must_be_legal = only_legal or scheme == "IOBES"

@@ -27,16 +27,127 @@ from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
 from domain.biomedical.documents.tokens import Scheme
 from domain.biomedical.ner.decoding import Chain, LabelSet, legal_chain
+from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
 from domain.heads import Head, HeadNetwork, has_types, save_network, window_shape
 from domain.pretraining.vocabulary import before_sentences, lowers_case, plain_rules
+
+# Words as subwords
+
+Words = Sequence[str]
+SPECIALS = 2  # [CLS] before a window, [SEP] after it
+
+
+@dataclass(frozen=True)
+class SentenceSubwords:
+    """The subwords of sentences, end to end.
+
+    ids: (subwords,). firsts: the place of each word's first subword among them, (words,).
+    lengths, words: how many subwords and words each sentence has, (sentences,).
+    token_types: 1 for the subwords of words with two capitals or more, else 0, (subwords,); None where none are marked.
+    """
+
+    ids: Integers
+    firsts: Integers
+    lengths: Integers
+    words: Integers
+    token_types: Integers | None = None
+
+    @property
+    def to_read(self) -> int:
+        return len(self.ids)
+
+    def windows(self, max_tokens: int, overlap: int) -> Windows:
+        """Windows over the sentences that have at most `max_tokens` with [CLS] and [SEP]."""
+        return cut_windows(self.lengths, max_tokens - SPECIALS, overlap)
+
+    def window_lengths(self, windows: Windows) -> Integers:
+        """The subwords of each window, [CLS] and [SEP] among them, (windows,)."""
+        return windows.lengths + SPECIALS
+
+    def owned_words(self, windows: Windows) -> tuple[Integers, Integers]:
+        """The first word whose first subword each window owns, and how many there are, both (windows,)."""
+        first, end = (np.searchsorted(self.firsts, each) for each in (windows.owned_starts, windows.owned_ends))
+        return first, end - first
+
+
+class WordSplitter:
+    """Cuts words as the tokenizer would, and frames windows of their subwords.
+
+    A word of which the tokenizer leaves nothing, of control characters alone for example, becomes the unknown subword.
+    capitals: whether words with two capitals or more get the second token type.
+    Raises RequestError for a tokenizer without one of the special tokens that this needs.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, capitals: bool = False) -> None:
+        self._capitals = capitals
+        self._rules = plain_rules(tokenizer)
+        self._before = before_sentences(self._rules)
+        names = ("cls_token", "sep_token", "pad_token", "unk_token")
+        numbers = {name: getattr(tokenizer, f"{name}_id") for name in names}
+        if missing := [name for name, number in numbers.items() if number is None]:
+            raise RequestError(f"model: tagging needs a tokenizer with a {', '.join(missing)}, and this one has none")
+        self._cls, self._sep, self.pad, self._unknown = numbers.values()
+
+    def __call__(self, sentences: Sequence[Words]) -> SentenceSubwords:
+        """The subwords of `sentences`, which may be empty; each distinct word is cut once, by itself."""
+        place: dict[str, int] = {}
+        distinct = np.array([place.setdefault(word, len(place)) for words in sentences for word in words], dtype=np.int64)
+        texts = [self._before + word for word in place]
+        cut = self._rules.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [each.ids or [self._unknown] for each in cut]
+        counts = np.array([len(each) for each in ids], dtype=np.int64)  # (distinct words,)
+        flat = np.array([number for each in ids for number in each], dtype=np.int64)
+        word_lengths = counts[distinct]  # (words,)
+        words = np.array([len(each) for each in sentences], dtype=np.int64)  # (sentences,)
+        firsts = np.cumsum(word_lengths) - word_lengths
+        ends = np.append(firsts, word_lengths.sum())[np.cumsum(words)]  # (sentences,)
+        token_types = None
+        if self._capitals:
+            marked = np.array([has_two_capitals(word) for word in place], dtype=np.int64)  # (distinct words,)
+            token_types = np.repeat(marked[distinct], word_lengths)
+        ids_in_order = flat[ranges((np.cumsum(counts) - counts)[distinct], word_lengths)]
+        return SentenceSubwords(ids_in_order, firsts, np.diff(ends, prepend=0), words, token_types)
+
+    def batch(self, subwords: SentenceSubwords, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
+        """What the network reads of `windows`: input_ids, attention_mask and perhaps token_type_ids, (height, width),
+        and `places`.
+
+        Rows beyond the windows repeat the last one. places: where the first subwords of the words that the windows own
+        are in the flattened batch, window by window, (words,).
+        """
+        starts, lengths = (np.pad(each, (0, height - len(each)), "edge") for each in (windows.starts, windows.lengths))
+        content, mask = padded(subwords.ids, starts, lengths, width - SPECIALS, self.pad)
+        ids = np.pad(content, ((0, 0), (1, 1)), constant_values=self.pad)
+        ids[:, 0] = self._cls
+        ids[np.arange(height), lengths + 1] = self._sep
+        first_words, counts = subwords.owned_words(windows)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        firsts = subwords.firsts[ranges(first_words, counts)]
+        batch = {
+            "input_ids": ids,
+            "attention_mask": np.pad(mask, ((0, 0), (2, 0)), constant_values=True).astype(np.int64),
+            "places": rows * width + 1 + firsts - windows.starts[rows],
+        }
+        if subwords.token_types is not None:
+            token_types, _ = padded(subwords.token_types, starts, lengths, width - SPECIALS, 0)
+            batch["token_type_ids"] = np.pad(token_types, ((0, 0), (1, 1)))
+        return {name: torch.from_numpy(each) for name, each in batch.items()}
+
+
+def has_two_capitals(word: str) -> bool:
+    """Whether a word has two capitals or more, as an abbreviation has and the first word of a sentence has not."""
+    return sum(map(str.isupper, word)) > 1
+
+
+# The network
 
 ILLEGAL = -1e4
 """The score of what may not be: so low that it never is, and finite, so that gradients are."""
 
 
 class LinearChain(nn.Module):
-    """Learnt scores of what begins, follows and ends a sentence's tags, on top of what may.
+    """Learned scores of what begins, follows and ends a sentence's tags, on top of what may.
 
     Illegal sequences have no probability, in training neither.
     """
@@ -71,152 +182,19 @@ class LinearChain(nn.Module):
         mask = torch.arange(gold.shape[1], device=gold.device) < lengths[:, None]
         start = (self.start + self.illegal_start) * opens[:, None]  # (runs, tags)
         end = (self.end + self.illegal_end) * closes[:, None]
-        return self._score(scores, gold, mask, lengths, start, end) - self._partition(scores, mask, start, end)
-
-    def _score(self, scores: Tensor, gold: Tensor, mask: Tensor, lengths: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """The score of the gold tags, (runs,)."""
-        emitted = scores.gather(2, gold[..., None]).squeeze(2)  # (runs, longest)
-        followed = (self.follow + self.illegal_follow)[gold[:, :-1], gold[:, 1:]]
-        last = gold.gather(1, lengths[:, None] - 1)  # (runs, 1)
-        ends = start.gather(1, gold[:, :1]).squeeze(1) + end.gather(1, last).squeeze(1)
-        return ends + (emitted * mask).sum(1) + (followed * mask[:, 1:]).sum(1)
-
-    def _partition(self, scores: Tensor, mask: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """The logarithm of the summed exponentials of all sequences' scores, (runs,)."""
         follow = self.follow + self.illegal_follow
-        so_far = start + scores[:, 0]  # (runs, tags)
+
+        emitted = scores.gather(2, gold[..., None]).squeeze(2)  # (runs, longest)
+        followed = follow[gold[:, :-1], gold[:, 1:]]
+        last = gold.gather(1, lengths[:, None] - 1)  # (runs, 1)
+        borders = start.gather(1, gold[:, :1]).squeeze(1) + end.gather(1, last).squeeze(1)
+        of_gold = borders + (emitted * mask).sum(1) + (followed * mask[:, 1:]).sum(1)  # (runs,)
+
+        so_far = start + scores[:, 0]  # (runs, tags): the log of the summed exponentials of all sequences' scores
         for word in range(1, scores.shape[1]):
             further = torch.logsumexp(so_far[:, :, None] + follow, dim=1) + scores[:, word]
             so_far = torch.where(mask[:, word, None], further, so_far)
-        return torch.logsumexp(so_far + end, dim=1)
-
-
-Words = Sequence[str]
-SPECIALS = 2  # [CLS] before a window, [SEP] after it
-
-
-@dataclass(frozen=True)
-class SentenceSubwords:
-    """The subwords of sentences, end to end.
-
-    ids: (subwords,). firsts: the place of each word's first subword among them, (words,).
-    lengths, words: how many subwords and words each sentence has, (sentences,).
-    token_types: 1 for the subwords of words with two capitals or more, else 0, (subwords,); None where none are marked.
-    """
-
-    ids: Integers
-    firsts: Integers
-    lengths: Integers
-    words: Integers
-    token_types: Integers | None = None
-
-    def windows(self, max_tokens: int, overlap: int) -> Windows:
-        """Windows over the sentences that have at most `max_tokens` with [CLS] and [SEP]."""
-        return cut_windows(self.lengths, max_tokens - SPECIALS, overlap)
-
-
-class WordSplitter:
-    """Cuts words as the tokenizer would, and frames windows of their subwords.
-
-    A word of which the tokenizer leaves nothing, of control characters alone for example, becomes the unknown subword.
-    capitals: whether words with two capitals or more get the second token type.
-    Raises RequestError for a tokenizer without one of the special tokens that this needs.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, capitals: bool = False) -> None:
-        self._capitals = capitals
-        self._rules = plain_rules(tokenizer)
-        self._before = before_sentences(self._rules)
-        names = ("cls_token_id", "sep_token_id", "pad_token_id", "unk_token_id")
-        numbers = [getattr(tokenizer, name) for name in names]
-        if None in numbers:
-            missing = [name.removesuffix("_id") for name, number in zip(names, numbers, strict=True) if number is None]
-            raise RequestError(f"model: tagging needs a tokenizer with a {', '.join(missing)}, and this one has none")
-        self._cls, self._sep, self.pad, self._unknown = numbers
-
-    def __call__(self, sentences: Sequence[Words]) -> SentenceSubwords:
-        """The subwords of `sentences`, which may be empty; each distinct word is cut once, by itself."""
-        place: dict[str, int] = {}
-        numbers = [place.setdefault(word, len(place)) for words in sentences for word in words]  # distinct: cut once
-        distinct = np.array(numbers, dtype=np.int64)  # (words,)
-        ids = [each or [self._unknown] for each in self._cut(list(place))]
-        counts = np.array([len(each) for each in ids], dtype=np.int64)  # (distinct words,)
-        flat = np.array([number for each in ids for number in each], dtype=np.int64)
-        starts = np.cumsum(counts) - counts
-        word_lengths = counts[distinct]  # (words,)
-        words = np.array([len(each) for each in sentences], dtype=np.int64)  # (sentences,)
-        firsts = np.cumsum(word_lengths) - word_lengths
-        ends = np.append(firsts, word_lengths.sum())[np.cumsum(words)]  # (sentences,)
-        token_types = None
-        if self._capitals:
-            marked = np.array([has_two_capitals(word) for word in place], dtype=np.int64)  # (distinct words,)
-            token_types = np.repeat(marked[distinct], word_lengths)
-        ids_in_order = flat[ranges(starts[distinct], word_lengths)]
-        return SentenceSubwords(ids_in_order, firsts, np.diff(ends, prepend=0), words, token_types)
-
-    def _cut(self, words: list[str]) -> list[list[int]]:
-        texts = [self._before + word for word in words]
-        return [each.ids for each in self._rules.encode_batch_fast(texts, add_special_tokens=False)]
-
-    def batch(self, subwords: SentenceSubwords, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
-        """What the network reads of `windows`: input_ids, attention_mask and perhaps token_type_ids, (height, width),
-        and `places`.
-
-        Rows beyond the windows repeat the last one. places: where the first subwords of the words that the windows own
-        are in the flattened batch, window by window, (words,).
-        """
-        starts, lengths = (np.pad(each, (0, height - len(each)), "edge") for each in (windows.starts, windows.lengths))
-        content, mask = padded(subwords.ids, starts, lengths, width - SPECIALS, self.pad)
-        ids = np.pad(content, ((0, 0), (1, 1)), constant_values=self.pad)
-        ids[:, 0] = self._cls
-        ids[np.arange(height), lengths + 1] = self._sep
-        first_words, counts = owned_words(subwords, windows)
-        rows = np.repeat(np.arange(len(counts)), counts)
-        firsts = subwords.firsts[ranges(first_words, counts)]
-        marks = {}
-        if subwords.token_types is not None:
-            token_types, _ = padded(subwords.token_types, starts, lengths, width - SPECIALS, 0)
-            marks = {"token_type_ids": torch.from_numpy(np.pad(token_types, ((0, 0), (1, 1))))}
-        return {
-            **marks,
-            "input_ids": torch.from_numpy(ids),
-            "attention_mask": torch.from_numpy(np.pad(mask, ((0, 0), (2, 0)), constant_values=True).astype(np.int64)),
-            "places": torch.from_numpy(rows * width + 1 + firsts - windows.starts[rows]),
-        }
-
-
-def has_two_capitals(word: str) -> bool:
-    """Whether a word has two capitals or more, as an abbreviation has and the first word of a sentence has not."""
-    return sum(map(str.isupper, word)) > 1
-
-
-def owned_words(subwords: SentenceSubwords, windows: Windows) -> tuple[Integers, Integers]:
-    """The first word whose first subword each window owns, and how many such words there are, both (windows,)."""
-    first, end = (np.searchsorted(subwords.firsts, each) for each in (windows.owned_starts, windows.owned_ends))
-    return first, end - first
-
-
-DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
-MAX_TOKENS = 256
-HEAD = Head(
-    AutoModelForTokenClassification,
-    "classifier",
-    "token classifier",
-    "tags entities",
-    "domain.ner",
-    layers=(frozenset({"dropout", "classifier"}),),
-)
-
-
-class _NerDescription(Description):
-    """`ner.json`: fields of `EntityModel`."""
-
-    scheme: Scheme
-    decoder: Literal["softmax", "crf"]
-    max_tokens: Annotated[int, Field(ge=1)]
-    overlap: Annotated[int, Field(ge=0)]
-    temperature: Temperature
-    capitals: bool = False
+        return of_gold - torch.logsumexp(so_far + end, dim=1)
 
 
 class TokenClassifier(HeadNetwork):
@@ -241,6 +219,31 @@ class TokenClassifier(HeadNetwork):
         hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **marks).last_hidden_state
         vectors = network.dropout(hidden.flatten(0, 1)[places])  # (words, dim)
         return cast(Tensor, network.classifier(vectors))
+
+
+# The model and its folder
+
+DESCRIPTION, CRF_WEIGHTS = "ner.json", "crf.safetensors"
+MAX_TOKENS = 256
+HEAD = Head(
+    AutoModelForTokenClassification,
+    "classifier",
+    "token classifier",
+    "tags entities",
+    "domain.ner",
+    layers=(frozenset({"dropout", "classifier"}),),
+)
+
+
+class _NerDescription(Description):
+    """`ner.json`: fields of `EntityModel`."""
+
+    scheme: Scheme
+    decoder: Literal["softmax", "crf"]
+    max_tokens: Annotated[int, Field(ge=1)]
+    overlap: Annotated[int, Field(ge=0)]
+    temperature: Temperature
+    capitals: bool = False
 
 
 @dataclass(frozen=True)
@@ -271,44 +274,32 @@ class EntityModel:
         return legal if self.network.crf is None else legal.plus(*self.network.crf.scores())
 
 
-def start_model(
-    source: str | Path,
-    labels: LabelSet,
-    *,
-    crf: bool = False,
-    max_tokens: int | None = None,
-    overlap: int | None = None,
-    dropout: float | None = None,
-    capitals: bool = False,
-    seed: int = 0,
-    cache_dir: Path | None = None,
-) -> EntityModel:
-    """A model before its first step: the BERT of `source`, a sentence encoder's among them, and a new head.
+def start_model(settings: NerSettings, labels: LabelSet, cache_dir: Path | None = None) -> EntityModel:
+    """A model before its first step: the BERT of `settings.base`, a sentence encoder's among them, and a new head.
 
-    max_tokens, overlap: of windows; at most 256, and a quarter of that, when left out.
-    dropout: in every layer and before the head; the BERT's own when left out.
-    capitals: whether words with two capitals or more get the second token type, where the vocabulary is lower-cased and
-        the BERT has one; it begins as the first one is, whatever it was.
-    Raises RequestError for a model that cannot tag, or has not the positions for such windows.
+    The token type of capitals begins as the first one is. Raises RequestError for a model that cannot tag, or has not
+    the positions for such windows.
     """
     marks = False
 
     def prepare(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
         nonlocal marks
-        marks = capitals and _can_mark_capitals(backbone, tokenizer)
+        marks = settings.capitals and _can_mark_capitals(backbone, tokenizer)
         if marks:
             token_types = backbone.get_parameter("embeddings.token_type_embeddings.weight").data  # (types, dim)
             token_types[1] = token_types[0]
 
     tags = {"id2label": dict(enumerate(labels.tags)), "label2id": dict(labels.number)}
-    network, tokenizer = HEAD.start(source, tags, prepare=prepare, dropout=dropout, seed=seed, cache_dir=cache_dir)
-    window = _window(network, max_tokens, overlap)
-    classifier = TokenClassifier(network, LinearChain(labels) if crf else None)
+    network, tokenizer = HEAD.start(
+        settings.base, tags, prepare=prepare, dropout=settings.dropout, seed=settings.seed, cache_dir=cache_dir
+    )
+    window = _window(network, settings.max_tokens, settings.overlap)
+    classifier = TokenClassifier(network, LinearChain(labels) if settings.decoder == "crf" else None)
     return EntityModel(classifier, tokenizer, labels, *window, capitals=marks)
 
 
 def _can_mark_capitals(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Whether a second token type is there for it, and needed. Says why not."""
+    """Whether a second token type is there for it, and needed; logs why not."""
     if not lowers_case(tokenizer):
         log("capitals: the base's vocabulary has capitals, so they are not marked")
         return False
@@ -318,7 +309,7 @@ def _can_mark_capitals(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizer
     return True
 
 
-def _window(network: PreTrainedModel, max_tokens: int | None, overlap: int | None) -> tuple[int, int]:
+def _window(network: PreTrainedModel, max_tokens: int | None = None, overlap: int | None = None) -> tuple[int, int]:
     """The size and overlap of windows that `network` has positions for."""
     return window_shape(network, max_tokens, overlap, largest=MAX_TOKENS, default=lambda size: size // 4, key="overlap")
 
@@ -331,48 +322,34 @@ def save_model(model: EntityModel, folder: Path) -> None:
         write_tensors(folder / CRF_WEIGHTS, crf.state_dict())
     else:
         (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of a model that was here before
-    description = _NerDescription(
-        scheme=model.labels.scheme,
-        decoder="softmax" if crf is None else "crf",
-        max_tokens=model.max_tokens,
-        overlap=model.overlap,
-        temperature=model.temperature,
-        capitals=model.capitals,
-    )
-    write_json(folder / DESCRIPTION, description.model_dump())
+    kinds = {"scheme": model.labels.scheme, "decoder": "softmax" if crf is None else "crf"}
+    windows = {name: getattr(model, name) for name in ("max_tokens", "overlap", "temperature", "capitals")}
+    write_json(folder / DESCRIPTION, {**kinds, **windows})
 
 
 def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel:
     """The model of a folder that a training here wrote, or of any token classifier whose tags are IOB2 or IOBES.
 
-    Raises RequestError for a folder that holds none, or one that is damaged.
+    Raises RequestError for a folder that has none, or one that is damaged.
     """
     folder = model_folder(source, cache_dir=cache_dir)
     network, tokenizer = HEAD.load(folder)
     WordSplitter(tokenizer)  # raises for one without the special tokens
-    found = _description(folder)
-    if found is None:
-        log(
-            f"model: warning: no {folder / DESCRIPTION}, which domain.ner writes; windows and temperature are the usual"
-        )
-        labels, window = _labels(network, None, folder), _window(network, None, None)
-        return EntityModel(TokenClassifier(network).eval(), tokenizer, labels, *window)
-    labels, window = _labels(network, found.scheme, folder), _window(network, found.max_tokens, found.overlap)
-    crf = _load_crf(labels, folder) if found.decoder == "crf" else None
-    classifier = TokenClassifier(network, crf).eval()
-    return EntityModel(classifier, tokenizer, labels, *window, found.temperature, found.capitals)
-
-
-def _description(folder: Path) -> _NerDescription | None:
-    """`ner.json`; None for a folder of transformers without one. Raises RequestError where it is damaged."""
     file = folder / DESCRIPTION
     found = read_model_file(file, _NerDescription)
-    if (folder / CRF_WEIGHTS).exists() and (found is None or found.decoder != "crf"):
+    has_crf = found is not None and found.decoder == "crf"
+    if (folder / CRF_WEIGHTS).exists() and not has_crf:
         raise RequestError(
             f"model: expected {file} to name the decoder crf, for {CRF_WEIGHTS} is beside it, found "
             f"{found.decoder if found else 'no such file'}; copy the folder again, whole and into a new one"
         )
-    return found
+    labels = _labels(network, found and found.scheme, folder)
+    classifier = TokenClassifier(network, _load_crf(labels, folder) if has_crf else None).eval()
+    if found is None:
+        log(f"model: warning: no {file}, which domain.ner writes; windows and temperature are the usual")
+        return EntityModel(classifier, tokenizer, labels, *_window(network))
+    window = _window(network, found.max_tokens, found.overlap)
+    return EntityModel(classifier, tokenizer, labels, *window, found.temperature, found.capitals)
 
 
 def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> LabelSet:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, overload
 
@@ -11,24 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertrelay.cpu_kernels import Packed, using
-from bertrelay.data.sentences import each_text, texts_of
-from bertrelay.errors import check_count
-from bertrelay.hardware import as_device, release_memory, resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
+from bertrelay.data.sentences import each_text
+from bertrelay.hardware import as_device
 from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tokens import TokenSpan, word_spans
-from domain.biomedical.ner.decoding import EntitySpans, span_probabilities, spans_of, viterbi
-from domain.biomedical.ner.model import (
-    SPECIALS,
-    EntityModel,
-    SentenceSubwords,
-    Words,
-    WordSplitter,
-    load_model,
-    owned_words,
-)
-from domain.biomedical.windows import Windows, blocks, one_ahead, ranges
+from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
+from domain.biomedical.ner.model import EntityModel, SentenceSubwords, Words, WordSplitter, load_model
+from domain.biomedical.windows import blocks, computed, in_batches, ranges, window_outputs
 from domain.sentences import each_sentence
 
 BLOCK_WORDS = 65_536
@@ -44,29 +33,9 @@ class WordSpan(NamedTuple):
     confidence: float
 
 
-def find_entities(
-    model: EntityModel,
-    sentences: Iterable[Words],
-    *,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
-    block_words: int = BLOCK_WORDS,
-) -> Iterator[list[WordSpan]]:
-    """The entities of each sentence, in the order of `sentences`, which is read as a stream, a block ahead.
-
-    A sentence may be of any length, a whole document's words for example, and may be empty.
-    batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
-    """
-    for block, emissions in predict_blocks(
-        model, sentences, precision=precision, batch_tokens=batch_tokens, block_words=block_words
-    ):
-        lengths = np.array([len(words) for words in block], dtype=np.int64)
-        yield from decode(model, emissions, lengths).by_sentence()
-
-
 @dataclass(frozen=True)
 class Decoded:
-    """The best legal tags of a block of sentences, and the entities in them.
+    """The best legal tags of a block of sentences.
 
     emissions: (words, tags); lengths: words of each sentence, (sentences,); tags: (words,).
     """
@@ -75,19 +44,18 @@ class Decoded:
     emissions: NDArray[np.float32]
     lengths: NDArray[np.int64]
     tags: NDArray[np.int64]
-    spans: EntitySpans
 
     def confidences(self, temperature: float) -> NDArray[np.float64]:
         """The probability of each entity when all scores are divided by `temperature`, (entities,)."""
-        chain, labels = self.model.chain, self.model.labels
-        return span_probabilities(self.emissions, self.lengths, chain, self.tags, self.spans, labels, temperature)
+        model = self.model
+        return span_probabilities(self.emissions, self.lengths, model.chain, self.tags, model.labels, temperature)
 
     def token_spans(self) -> list[list[TokenSpan]]:
         """The entities of each sentence."""
-        ends = np.cumsum(self.lengths)
-        owners = np.searchsorted(ends, self.spans.starts, side="right")
+        spans, ends = spans_of(self.tags, self.model.labels), np.cumsum(self.lengths)
+        owners = np.searchsorted(ends, spans.starts, side="right")
         firsts = (ends - self.lengths)[owners]
-        columns = (owners, self.spans.starts - firsts, self.spans.ends - firsts, self.spans.types)
+        columns = (owners, spans.starts - firsts, spans.ends - firsts, spans.types)
         found: list[list[TokenSpan]] = [[] for _ in self.lengths]
         for owner, start, end, kind in zip(*(column.tolist() for column in columns), strict=True):
             found[owner].append(TokenSpan(start, end, self.model.labels.types[kind]))
@@ -99,60 +67,35 @@ class Decoded:
         return [[WordSpan(*span, next(confidences)) for span in spans] for spans in self.token_spans()]
 
 
-def decode(model: EntityModel, emissions: NDArray[np.float32], lengths: NDArray[np.int64]) -> Decoded:
-    """Emissions of sentences end to end, (words, tags), to entities."""
-    tags = viterbi(emissions, lengths, model.chain)
-    return Decoded(model, emissions, lengths, tags, spans_of(tags, model.labels))
+def decode(model: EntityModel, splitter: WordSplitter, subwords: SentenceSubwords, batch_tokens: int) -> Decoded:
+    """The best tags of sentences; each word is scored in the window in which it is most central."""
+    windows = subwords.windows(model.max_tokens, model.overlap)
+    words, scores = [np.zeros(0, np.int64)], [torch.zeros(0, len(model.labels), device=model.network.device)]
+    for chosen, output in window_outputs(model, subwords, windows, splitter.batch, batch_tokens):
+        words.append(ranges(*subwords.owned_words(chosen)))
+        scores.append(output)
+    emissions = np.empty((len(subwords.firsts), len(model.labels)), np.float32)
+    emissions[np.concatenate(words)] = torch.cat(scores).float().cpu().numpy()
+    return Decoded(model, emissions, subwords.words, viterbi(emissions, subwords.words, model.chain))
 
 
-def predict_blocks(
+def decoded_blocks(
     model: EntityModel,
     sentences: Iterable[Words],
     *,
     precision: str = "auto",
     batch_tokens: int | None = None,
     block_words: int = BLOCK_WORDS,
-) -> Iterator[tuple[list[Words], NDArray[np.float32]]]:
-    """Blocks of `sentences` and the emissions of all their words, (words, tags); the next one is cut meanwhile."""
-    precision, splitter = resolve_precision(precision, model.network.device), model.make_splitter()
-    batch_tokens = best_batch_tokens(model.network.device, batch_tokens)
-    cut = ((block, splitter(block)) for block in blocks(sentences, len, block_words))
-    packed: Packed = {}
-    for block, subwords in one_ahead(cut):
-        packed = packed or pack_for(len(subwords.ids), model.network.backbone, precision, batch_tokens)
-        yield block, emissions_of(model, subwords, splitter, precision, batch_tokens, packed)
-        release_memory()
+) -> Iterator[Decoded]:
+    """The entities of blocks of `sentences`, in order; they are read as a stream, a block ahead.
 
-
-def emissions_of(
-    model: EntityModel,
-    subwords: SentenceSubwords,
-    splitter: WordSplitter,
-    precision: str,
-    batch_tokens: int,
-    packed: Packed,
-) -> NDArray[np.float32]:
-    """The scores of every word's tags, (words, tags): each from the window in which the word is most central."""
-    network = model.network
-    windows = subwords.windows(model.max_tokens, model.overlap)
-    parts: list[torch.Tensor] = []
-    order = [np.zeros(0, np.int64)]
-    with computing(network, precision), using(packed):
-        for rows, width, height in sorted_batches(windows.lengths + SPECIALS, batch_tokens, model.max_tokens):
-            batch = splitter.batch(subwords, windows.chosen(rows), width, height)
-            parts.append(network(**{name: tensor.to(network.device) for name, tensor in batch.items()}))
-            order.append(rows)
-    return _in_order(parts, subwords, windows.chosen(np.concatenate(order)), len(model.labels))
-
-
-def _in_order(
-    parts: Sequence[torch.Tensor], subwords: SentenceSubwords, windows: Windows, tags: int
-) -> NDArray[np.float32]:
-    """What was computed window by window, in the order of the words."""
-    emissions = np.empty((len(subwords.firsts), tags), np.float32)
-    if parts:
-        emissions[ranges(*owned_words(subwords, windows))] = torch.cat(list(parts)).float().cpu().numpy()
-    return emissions
+    A sentence may be of any length, a whole document's words for example, and may be empty.
+    batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
+    """
+    splitter = model.make_splitter()
+    cut = ((None, splitter(block)) for block in blocks(sentences, len, block_words))
+    for _, decoded in computed(model, cut, partial(decode, model, splitter), precision, batch_tokens):
+        yield decoded
 
 
 TAG_BLOCK_WORDS = 16_384
@@ -197,29 +140,16 @@ class EntityTagger:
             return next(self.pipe([texts], **options))
         return self.pipe(texts, **options) if isinstance(texts, Iterator) else list(self.pipe(texts, **options))
 
-    def pipe(
-        self,
-        texts: Iterable[str],
-        *,
-        batch_size: int | None = None,
-        precision: str = "auto",
-        batch_tokens: int | None = None,
-    ) -> Iterator[Document]:
+    def pipe(self, texts: Iterable[str], *, batch_size: int | None = None, **options: Any) -> Iterator[Document]:
         """Streams a document with entities for each of `texts`; ids count from 0.
 
         batch_size: how many texts are computed together; some thousand words of them when not given.
-        batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
-        Raises RequestError when `texts` is one string, or holds something that is none.
+        options: `precision` and `batch_tokens`, as of `tag_documents`.
+        Raises RequestError when `texts` is one string, or has something that is none.
         """
-        check_count("batch_size", batch_size)
         documents = (Document(str(place), text) for place, text in enumerate(each_text(texts, "tag")))
-        blocks = iter([documents]) if batch_size is None else iter(lambda: list(islice(documents, batch_size)), [])
-        for block in blocks:
-            yield from self.tag_documents(block, precision=precision, batch_tokens=batch_tokens)
-
-    def tag(self, texts: Iterable[str], *, precision: str = "auto", batch_tokens: int | None = None) -> list[Document]:
-        """The documents of `pipe` as a list; every text is checked before the first one is tagged."""
-        return list(self.pipe(texts_of(texts, "tag"), precision=precision, batch_tokens=batch_tokens))
+        for block in in_batches(documents, batch_size):
+            yield from self.tag_documents(block, **options)
 
     def tag_documents(
         self,
@@ -233,22 +163,18 @@ class EntityTagger:
 
         Documents that came as tokens keep them; of others the words of each sentence are tagged. What is in memory
         are the sentences of two blocks of `block_words` and the documents that they belong to.
+        batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
         """
         reading: deque[_Sentence] = deque()  # filled by the thread that reads ahead, emptied here in the same order
         found: list[Entity] = []
-        tagged = find_entities(
-            self.model,
-            _words(documents, reading),
-            precision=precision,
-            batch_tokens=batch_tokens,
-            block_words=block_words,
-        )
-        for spans in tagged:
-            sentence = reading.popleft()
-            found += [_entity(sentence.tokens, span) for span in spans]
-            if sentence.is_last:
-                yield replace(sentence.document, entities=tuple(found))
-                found = []
+        options: dict[str, Any] = {"precision": precision, "batch_tokens": batch_tokens, "block_words": block_words}
+        for block in decoded_blocks(self.model, _words(documents, reading), **options):
+            for spans in block.by_sentence():
+                document, tokens, is_last = reading.popleft()
+                found += [Entity(tokens[each.start][0], tokens[each.end - 1][1], *each[2:]) for each in spans]
+                if is_last:
+                    yield replace(document, entities=tuple(found))
+                    found = []
 
 
 class _Sentence(NamedTuple):
@@ -262,20 +188,10 @@ class _Sentence(NamedTuple):
 def _words(documents: Iterable[Document], reading: "deque[_Sentence]") -> Iterator[list[str]]:
     """The words of every sentence; the sentence itself goes to `reading`."""
     for document in documents:
-        for tokens in _sentences(document):
+        text = document.text
+        sentences = document.sentences or (word_spans(text, start, end) for start, end in each_sentence(text))
+        for tokens in sentences:
             reading.append(_Sentence(document, tokens))
-            yield [document.text[start:end] for start, end in tokens]
+            yield [text[start:end] for start, end in tokens]
         reading.append(_Sentence(document, (), is_last=True))
         yield []
-
-
-def _sentences(document: Document) -> Iterator[Sequence[Span]]:
-    if document.sentences:
-        yield from document.sentences
-    else:
-        for start, end in each_sentence(document.text):
-            yield word_spans(document.text, start, end)
-
-
-def _entity(tokens: Sequence[Span], found: WordSpan) -> Entity:
-    return Entity(tokens[found.start][0], tokens[found.end - 1][1], found.type, found.confidence)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,8 +13,7 @@ from torch.nn.functional import cross_entropy
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import fit_temperature
-from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.inference import best_batch_tokens, pack_for
+from bertrelay.hardware import default_device
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
@@ -21,34 +21,21 @@ from domain.biomedical.documents.tokens import converted
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.ner.metrics import count_entities, entity_metrics, strict_spans, which_are_right
-from domain.biomedical.ner.model import SPECIALS, EntityModel, WordSplitter, owned_words, save_model, start_model
+from domain.biomedical.ner.model import EntityModel, WordSplitter, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
-from domain.biomedical.ner.tagger import Decoded, decode, emissions_of
-from domain.biomedical.windows import ranges
+from domain.biomedical.ner.tagger import Decoded, decode
+from domain.biomedical.windows import computed, ranges
 from domain.draws import uniform_draws
-
-CRITERION = "dev/f1"
 
 
 def run(settings: NerSettings, context: StageContext) -> Metrics:
     """Trains a model, calibrates it on the dev data, and writes `model/`."""
-    with Rejects(
-        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
-    ) as rejects:
+    listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
+    with Rejects(listed, settings.max_rejects) as rejects:
         examples = of_types(read_examples(settings.train, rejects), settings.types)
         dev = of_types(read_examples(settings.dev, rejects), settings.types) if settings.dev else []
     labels = LabelSet.of_types(_types(examples, dev, settings), settings.scheme)
-    model = start_model(
-        settings.base,
-        labels,
-        crf=settings.decoder == "crf",
-        max_tokens=settings.max_tokens,
-        overlap=settings.overlap,
-        dropout=settings.dropout,
-        capitals=settings.capitals,
-        seed=settings.seed,
-        cache_dir=context.cache / "hub",
-    )
+    model = start_model(settings, labels, context.cache / "hub")
     model.network.to(default_device())
     task = NerTask(model, settings, examples, dev)
     metrics = train(task, settings, context.output, context.work)
@@ -92,9 +79,9 @@ class NerTask:
         self.subwords = self.splitter([example.tokens for example in examples])
         self.windows = self.subwords.windows(model.max_tokens, model.overlap)
         self.tags = tag_numbers(examples, model.labels)  # (words,)
-        self.lengths = self.padded_lengths = self.windows.lengths + SPECIALS
+        self.lengths = self.padded_lengths = self.subwords.window_lengths(self.windows)
         self.dev = NerDevSet(dev, self.splitter, settings.precision) if dev else None
-        self.criterion = CRITERION if dev else None
+        self.criterion = "dev/f1" if dev else None
 
     def collate(self, items: Items, epoch: int) -> Batch:
         """The windows `items`, and of the words they own the tags.
@@ -105,7 +92,7 @@ class NerTask:
         inputs = self.splitter.batch(self.subwords, windows, int(self.lengths[items].max()), len(items))
         if self.mask_share:
             inputs["input_ids"] = self._masked(inputs["input_ids"], items, epoch)
-        first_words, counts = owned_words(self.subwords, windows)
+        first_words, counts = self.subwords.owned_words(windows)
         ends = np.cumsum(self.subwords.words)[windows.sequences]  # (windows,)
         tags = self.tags[ranges(first_words, counts)]
         added = {
@@ -120,19 +107,18 @@ class NerTask:
         """The ids of the windows `items`, (windows, tokens), with the mask in the place of some subwords."""
         rows, places = np.indices(ids.shape)
         draws = uniform_draws(self.seed, epoch, items[rows.ravel()], places.ravel())[:, 0].reshape(ids.shape)
-        is_piece = (places > 0) & (places < self.lengths[items][:, None] - 1)  # not [CLS], not [SEP]
-        return ids.masked_fill(torch.from_numpy(is_piece & (draws < self.mask_share)), self.mask_id)
+        is_subword = (places > 0) & (places < self.lengths[items][:, None] - 1)  # not [CLS], not [SEP]
+        return ids.masked_fill(torch.from_numpy(is_subword & (draws < self.mask_share)), self.mask_id)
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         """The negative log-likelihood of the tags, in nats, summed over words."""
-        inputs = batch.inputs
-        places, token_types = inputs["places"], inputs.get("token_type_ids")
-        emissions = model(inputs["input_ids"], inputs["attention_mask"], places, token_types)  # (words, tags)
+        inputs = dict(batch.inputs)
+        tags, *of_windows = (inputs.pop(name) for name in ("tags", "words", "opens", "closes"))
+        emissions = model(**inputs)  # (words, tags)
         if self.model.crf is None:
-            return {"tags": cross_entropy(emissions, inputs["tags"], reduction="sum")}
-        whole = inputs["words"] > 0
-        words, opens, closes = (inputs[name][whole] for name in ("words", "opens", "closes"))
-        return {"tags": -self.model.crf.log_likelihood(emissions, inputs["tags"], words, opens, closes).sum()}
+            return {"tags": cross_entropy(emissions, tags, reduction="sum")}
+        words, opens, closes = (each[of_windows[0] > 0] for each in of_windows)
+        return {"tags": -self.model.crf.log_likelihood(emissions, tags, words, opens, closes).sum()}
 
     def evaluate(self) -> Metrics:
         return self.dev.metrics(self.entity_model) if self.dev else {}
@@ -161,12 +147,8 @@ class NerDevSet:
         return fit_temperature(found.confidences, which_are_right(self.gold, found.token_spans()))
 
     def _decoded(self, model: EntityModel) -> Decoded:
-        device = model.network.device
-        precision, size = resolve_precision(self.precision, device), best_batch_tokens(device)
-        base = model.network.backbone
-        packed = pack_for(len(self.subwords.ids), base, precision, size)  # anew, as the weights have changed
-        emissions = emissions_of(model, self.subwords, self.splitter, precision, size, packed)
-        return decode(model, emissions, self.subwords.words)
+        compute = partial(decode, model, self.splitter)
+        return next(decoded for _, decoded in computed(model, [(None, self.subwords)], compute, self.precision))
 
 
 def tag_numbers(examples: Sequence[Example], labels: LabelSet) -> NDArray[np.int64]:

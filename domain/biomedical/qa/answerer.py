@@ -1,130 +1,84 @@
 """Questions and their texts to answers, of any number and length: streamed, nothing cut, memory bounded."""
 
 from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import torch
 
-from bertrelay.cpu_kernels import Packed, using
 from bertrelay.data.sentences import each_pair
-from bertrelay.errors import RequestError, check_count
-from bertrelay.hardware import as_device, release_memory, resolve_precision
-from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
+from bertrelay.errors import RequestError
+from bertrelay.hardware import as_device
 from bertrelay.progress import log
 from domain.biomedical.documents.document import Span, shown_id
-from domain.biomedical.qa.decoding import CandidateSpans, NBest, n_best, null_scores, spans_in_windows, with_no_answer
+from domain.biomedical.qa.decoding import CandidateSpans, Choice, NBest, n_best, spans_in_windows
 from domain.biomedical.qa.model import AnswerModel, load_model
+from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import CANDIDATES
-from domain.biomedical.qa.subwords import PairSplitter, PairSubwords
-from domain.biomedical.windows import Integers, Windows, blocks, one_ahead
+from domain.biomedical.qa.subwords import Flags, PairSplitter, PairSubwords
+from domain.biomedical.windows import blocks, computed, in_batches, window_outputs
 from domain.sentences import sentence_spans
 
 BLOCK_CHARACTERS = 400_000
 """Questions and texts of as many characters are read, sorted and computed together; the unit of memory."""
 
 
-class QuestionInput(NamedTuple):
-    """A question and the text that should answer it.
+class AnsweredBlock(NamedTuple):
+    """Questions, which of them leave their text no space in a window, (questions,), and the n-best of all."""
 
-    id: names it when something is wrong with it.
-    """
-
-    question: str
-    context: str
-    id: str = ""
+    questions: list[Question]
+    is_too_long: Flags
+    nbest: NBest
 
 
-class AnswerSpan(NamedTuple):
-    """What may be an answer: characters [start, end) of the text, or −1 and −1 for none.
-
-    score: the sum of two logits; those of different texts can be compared. probability: that it is the right one.
-    """
-
-    start: int
-    end: int
-    score: float
-    probability: float
-
-
-def find_answers(
+def answered_blocks(
     model: AnswerModel,
-    questions: Iterable[QuestionInput],
+    questions: Iterable[Question],
     *,
-    top: int = 5,
     precision: str = "auto",
     batch_tokens: int | None = None,
     block_characters: int = BLOCK_CHARACTERS,
-    refused: Callable[[QuestionInput], None] | None = None,
-) -> Iterator[list[AnswerSpan]]:
-    """The best answers to each question, in the order of `questions`, which is read as a stream, a block ahead.
+) -> Iterator[AnsweredBlock]:
+    """Blocks of `questions` in order; they are read as a stream, a block ahead.
 
-    top: how many, 21 at most; there is always one, and no answer may be among them, as the first too. Texts that
-        several questions of a block are asked of are cut once.
+    Texts that several questions of a block are asked of are cut once.
     batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
-    refused: called with a question that leaves its text no space in a window, which then has an empty list; without it
-        such a question raises RequestError.
     """
-    found = predict_blocks(
-        model,
-        questions,
-        precision=precision,
-        batch_tokens=batch_tokens,
-        block_characters=block_characters,
-        refused=refused or (lambda asked: refuse_too_long(model, asked)),
-    )
-    for is_too_long, nbest in found:
-        for answers, is_out in zip(answers_of(model, nbest, top), is_too_long, strict=True):
-            yield [] if is_out else answers
+    splitter = PairSplitter(model.tokenizer)
+    grouped = blocks(questions, lambda asked: len(asked.question) + len(asked.context), block_characters)
+    cut = ((block, splitter(block)) for block in grouped)
+    for block, (is_too_long, nbest) in computed(model, cut, partial(_answered, model, splitter), precision, batch_tokens):
+        yield AnsweredBlock(block, is_too_long, nbest)
 
 
-def answers_of(model: AnswerModel, nbest: NBest, top: int) -> list[list[AnswerSpan]]:
-    """The `top` best choices of each question with their calibrated probabilities."""
-    choices = with_no_answer(nbest, model.threshold)
-    columns = (choices.starts, choices.ends, choices.scores, choices.probabilities(model.temperature))
-    rows = zip(*(column[:, :top].tolist() for column in columns), strict=True)
-    return [[AnswerSpan(*each) for each in zip(*row, strict=True) if each[2] > -np.inf] for row in rows]
+def _answered(
+    model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords, batch_tokens: int
+) -> tuple[Flags, NBest]:
+    is_too_long = subwords.too_long(model.max_tokens, model.stride)
+    return is_too_long, nbest_of(model, splitter, subwords, batch_tokens)
 
 
-def predict_blocks(
-    model: AnswerModel,
-    questions: Iterable[QuestionInput],
-    *,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
-    block_characters: int = BLOCK_CHARACTERS,
-    refused: Callable[[QuestionInput], None],
-) -> Iterator[tuple[list[bool], NBest]]:
-    """Of each block which questions were too long, and the n-best of all; the next block is cut meanwhile."""
-    precision, splitter = resolve_precision(precision, model.network.device), PairSplitter(model.tokenizer)
-    batch_tokens = best_batch_tokens(model.network.device, batch_tokens)
-    packed: Packed = {}
-    for block, subwords in one_ahead(_cut(splitter, questions, block_characters)):
-        is_too_long = subwords.too_long(model.max_tokens, model.stride).tolist()
-        for asked, is_out in zip(block, is_too_long, strict=True):
-            if is_out:
-                refused(asked)
-        packed = packed or pack_for(subwords.to_read, model.network.backbone, precision, batch_tokens)
-        yield is_too_long, nbest_of(model, subwords, splitter, precision, batch_tokens, packed)
-        release_memory()
-
-
-def _cut(
-    splitter: PairSplitter, questions: Iterable[QuestionInput], block_characters: int
-) -> Iterator[tuple[list[QuestionInput], PairSubwords]]:
-    for block in blocks(questions, lambda asked: len(asked.question) + len(asked.context), block_characters):
-        yield block, splitter([asked.question for asked in block], [asked.context for asked in block])
-
-
-def refuse_too_long(model: AnswerModel, asked: QuestionInput) -> None:
-    """Raises RequestError for a question that leaves its text no space."""
-    name = shown_id(asked.id)
-    raise RequestError(f"question {name!r}: {too_long(model)}" if name else f"a question: {too_long(model)}")
+def nbest_of(model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords, batch_tokens: int) -> NBest:
+    """The n-best of each question over all its windows, in characters; the windows of all share their batches."""
+    windows, contexts = subwords.windows(model.max_tokens, model.stride), subwords.contexts
+    nulls, none = np.full(len(subwords.context_of), np.inf), np.zeros(0, np.int64)
+    parts = [CandidateSpans(none, none, none, none, np.zeros(0))]
+    for chosen, output in window_outputs(model, subwords, windows, splitter.batch, batch_tokens):
+        scores = output[: len(chosen.starts)]  # (windows, tokens, 2)
+        np.minimum.at(nulls, chosen.sequences, scores[:, 0].sum(-1).double().cpu().numpy())
+        if model.whole_words:
+            is_edge = splitter.edges(subwords, chosen, scores.shape[1]).to(scores.device)
+            scores = scores.masked_fill(~is_edge, -torch.inf)
+        found = spans_in_windows(scores, model.max_answer_tokens, CANDIDATES)
+        moved = (chosen.starts - subwords.begins(chosen))[found.owners]  # from a column to the subword of all contexts
+        starts, ends = contexts.starts[found.starts + moved], contexts.ends[found.ends - 1 + moved]
+        asked = chosen.sequences[found.owners]
+        parts.append(CandidateSpans(asked, asked, starts, ends, found.scores))
+    return n_best(CandidateSpans(*map(np.concatenate, zip(*parts, strict=True))), nulls, CANDIDATES)
 
 
 def too_long(model: AnswerModel) -> str:
@@ -135,51 +89,11 @@ def too_long(model: AnswerModel) -> str:
     )
 
 
-def log_too_long(model: AnswerModel, ids: Sequence[str], where: str = "") -> None:
-    """Says how many questions are too long for the model, where there are any, and what becomes of them."""
-    if ids:
-        summary = f"{where}{len(ids):,} questions count as not answered, {shown_id(ids[0])!r} the first"
+def log_too_long(model: AnswerModel, questions: Sequence[Question], where: str = "") -> None:
+    """Logs how many questions are too long for the model, where there are any, and what becomes of them."""
+    if questions:
+        summary = f"{where}{len(questions):,} questions count as not answered, {shown_id(questions[0].id)!r} the first"
         log(f"{summary}: {too_long(model)}")
-
-
-def nbest_of(
-    model: AnswerModel,
-    subwords: PairSubwords,
-    splitter: PairSplitter,
-    precision: str,
-    batch_tokens: int,
-    packed: Packed,
-) -> NBest:
-    """The n-best of each question over all its windows, in characters; the windows of all share their batches."""
-    network, windows = model.network, subwords.windows(model.max_tokens, model.stride)
-    lengths = splitter.lengths(subwords, windows)
-    nulls = np.full(len(subwords.context_of), np.inf)
-    none = np.zeros(0, np.int64)
-    parts = [CandidateSpans(none, none, none, none, np.zeros(0))]
-    with computing(network, precision), using(packed):
-        for rows, width, height in sorted_batches(lengths, batch_tokens, model.max_tokens):
-            chosen = windows.chosen(rows)
-            batch = splitter.batch(subwords, chosen, width, height)
-            scores = network(**{name: tensor.to(network.device) for name, tensor in batch.items()})[: len(rows)]
-            np.minimum.at(nulls, chosen.sequences, null_scores(scores))
-            if model.whole_words:
-                is_edge = splitter.edges(subwords, chosen, width).to(scores.device)
-                scores = scores.masked_fill(~is_edge, -torch.inf)
-            spans = spans_in_windows(scores, model.max_answer_tokens, CANDIDATES)
-            parts.append(_in_characters(spans, subwords, chosen, splitter.begins(subwords, chosen)))
-    return n_best(CandidateSpans(*map(np.concatenate, zip(*parts, strict=True))), nulls, CANDIDATES)
-
-
-def _in_characters(spans: CandidateSpans, subwords: PairSubwords, windows: Windows, begins: Integers) -> CandidateSpans:
-    """CandidateSpans of windows' columns as spans of questions' texts."""
-    moved = (windows.starts - begins)[spans.owners]  # from a column to the subword of all contexts
-    questions, contexts = windows.sequences[spans.owners], subwords.contexts
-    starts, ends = contexts.starts[spans.starts + moved], contexts.ends[spans.ends - 1 + moved]
-    return CandidateSpans(questions, questions, starts, ends, spans.scores)
-
-
-TOP = 5
-"""Candidates of a question by default."""
 
 
 class Candidate(NamedTuple):
@@ -275,108 +189,57 @@ class QuestionAnswerer:
         return replies if isinstance(question, Iterator) else list(replies)
 
     def pipe(
-        self,
-        asked: Iterable[tuple[str, str]],
-        *,
-        batch_size: int | None = None,
-        top: int = TOP,
-        precision: str = "auto",
-        batch_tokens: int | None = None,
+        self, asked: Iterable[tuple[str, str]], *, batch_size: int | None = None, **options: Any
     ) -> Iterator[Reply]:
         """Streams a reply for each (question, context), in order; a block of them is read ahead.
 
         Questions of one context should follow one another: it is then cut into sentences once.
         batch_size: how many are computed together; some hundred thousand characters of them when not given.
-        Other options, and what is raised, as of `answer`.
+        options: `top`, `precision` and `batch_tokens`, as of `replies`.
+        Raises RequestError for an empty question or context, and for a question that leaves a context no space.
         """
-        check_count("batch_size", batch_size)
-        pairs = _checked(asked)
-        blocks = iter([pairs]) if batch_size is None else iter(lambda: list(islice(pairs, batch_size)), [])
-        for block in blocks:
-            replies = self.replies(block, top=top, precision=precision, batch_tokens=batch_tokens)
-            yield from (reply for reply in replies if reply is not None)  # without a callback refused ones raise
+        for block in in_batches(_questions(asked), batch_size):
+            for question, reply in self.replies(block, **options):
+                if reply is None:
+                    raise RequestError(f"question {shown_id(question.id)!r}: {too_long(self.model)}")
+                yield reply
 
-    def answer(
-        self, question: str, context: str, *, top: int = TOP, precision: str = "auto", batch_tokens: int | None = None
-    ) -> Reply:
-        """What `context` answers to `question`.
+    def replies(
+        self, questions: Iterable[Question], *, top: int = 5, precision: str = "auto", batch_tokens: int | None = None
+    ) -> Iterator[tuple[Question, Reply | None]]:
+        """Streams `questions` with their replies; None for one that leaves its context no space in a window.
 
         top: the most candidates in a reply, 20 at most.
         batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
-        Raises RequestError for an empty question or context, and for a question that leaves a context no space.
-        """
-        (reply,) = self.answer_many([(question, context)], top=top, precision=precision, batch_tokens=batch_tokens)
-        return reply
-
-    def answer_many(
-        self,
-        asked: Iterable[tuple[str, str]],
-        *,
-        top: int = TOP,
-        precision: str = "auto",
-        batch_tokens: int | None = None,
-    ) -> Iterator[Reply]:
-        """`pipe` with its default blocks."""
-        return self.pipe(asked, top=top, precision=precision, batch_tokens=batch_tokens)
-
-    def replies(
-        self,
-        asked: Iterable[QuestionInput],
-        *,
-        top: int = TOP,
-        precision: str = "auto",
-        batch_tokens: int | None = None,
-        refused: Callable[[QuestionInput], None] | None = None,
-    ) -> Iterator[Reply | None]:
-        """Streams a reply for each of `asked`, as `answer_many` does.
-
-        refused: called with a question that leaves its context no space, which then has None; without it that raises.
         """
         if not 1 <= top <= CANDIDATES:
             raise RequestError(
                 f"top: expected 1 to {CANDIDATES} candidates, found {top}; no more are kept of a question"
             )
-        reading: deque[str] = deque()  # contexts: filled where blocks are read ahead, emptied here in the same order
-        answered = find_answers(
-            self.model,
-            _remembered(asked, reading),
-            top=top,
-            precision=precision,
-            batch_tokens=batch_tokens,
-            refused=refused,
-        )
-        context, sentences = "", list[Span]()
-        for found in answered:
-            if (following := reading.popleft()) != context:
-                context, sentences = following, sentence_spans(following)
-            yield _reply(found, context, sentences) if found else None
+        context, sentences, model = "", list[Span](), self.model
+        for block in answered_blocks(model, questions, precision=precision, batch_tokens=batch_tokens):
+            ranked = block.nbest.with_no_answer(model.threshold).ranked(model.temperature, top)
+            for question, is_out, choices in zip(block.questions, block.is_too_long, ranked, strict=True):
+                if question.context != context:
+                    context, sentences = question.context, sentence_spans(question.context)
+                yield question, None if is_out else _reply(choices, context, sentences)
 
 
-def _checked(asked: Iterable[tuple[str, str]]) -> Iterator[QuestionInput]:
+def _questions(asked: Iterable[tuple[str, str]]) -> Iterator[Question]:
     for place, (question, context) in enumerate(each_pair(asked, "answer")):
         for name, text in (("question", question), ("context", context)):
             if not text.strip():
                 raise RequestError(f"answer: expected a {name}, found an empty one at position {place}; leave it out")
-        yield QuestionInput(question, context, str(place))
+        yield Question(str(place), question, context)
 
 
-def _remembered(asked: Iterable[QuestionInput], reading: "deque[str]") -> Iterator[QuestionInput]:
-    for each in asked:
-        reading.append(each.context)
-        yield each
-
-
-def _reply(found: Sequence[AnswerSpan], context: str, sentences: Sequence[Span]) -> Reply:
-    nbest = [_candidate(each, context) for each in found]
-    best = nbest[0]
-    sentence = "" if best.start is None or best.end is None else _around(best.start, best.end, context, sentences)
-    return Reply(nbest, sentence)
-
-
-def _candidate(found: AnswerSpan, context: str) -> Candidate:
-    if found.start < 0:
-        return Candidate("", None, None, found.probability)
-    return Candidate(context[found.start : found.end], found.start, found.end, found.probability)
+def _reply(choices: Sequence[Choice], context: str, sentences: Sequence[Span]) -> Reply:
+    nbest = [
+        Candidate(context[start:end], start, end, probability) if start >= 0 else Candidate("", None, None, probability)
+        for _, start, end, _, probability in choices
+    ]
+    _, start, end, *_ = choices[0]
+    return Reply(nbest, _around(start, end, context, sentences) if start >= 0 else "")
 
 
 def _around(start: int, end: int, context: str, sentences: Sequence[Span]) -> str:

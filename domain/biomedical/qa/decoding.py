@@ -3,6 +3,7 @@
 Of spans with equal scores the one that begins first is the better one, and then the shorter one.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -14,9 +15,7 @@ from scipy.special import softmax
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bertrelay.evaluation.calibration import fit_temperature
 from domain.biomedical.qa.metrics import Score, scores
-from domain.biomedical.qa.model import AnswerModel
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.windows import Integers
 
@@ -24,7 +23,7 @@ Floats = NDArray[np.float64]
 
 
 class CandidateSpans(NamedTuple):
-    """CandidateSpans that may be answers, all (spans,).
+    """Spans that may be answers, all (spans,).
 
     owners: whose answers they are, those of a window, then of a question. texts: which text they are in.
     starts, ends: [start, end) there. scores: those of the first and the last subword, added.
@@ -39,6 +38,38 @@ class CandidateSpans(NamedTuple):
     def chosen(self, which: NDArray[np.generic]) -> "CandidateSpans":
         """Some of the spans."""
         return CandidateSpans(*(each[which] for each in self))
+
+
+class Choice(NamedTuple):
+    """What may be the answer: characters [start, end) of the text of question `asked`; all −1 for no answer.
+
+    score: the sum of two logits; those of different texts can be compared. probability: that it is the right one.
+    """
+
+    asked: int
+    start: int
+    end: int
+    score: float
+    probability: float
+
+
+class Choices(NamedTuple):
+    """What may be the answer to each question, best first, all (questions, top + 1); −1 and −1 mean no answer."""
+
+    texts: Integers
+    starts: Integers
+    ends: Integers
+    scores: Floats
+
+    def probabilities(self, temperature: float) -> Floats:
+        """Of each choice among them, when scores are divided by `temperature`, (questions, top + 1)."""
+        found: Floats = softmax(self.scores / temperature, axis=1)
+        return found
+
+    def ranked(self, temperature: float = 1.0, top: int | None = None) -> list[list[Choice]]:
+        """The choices of each question, the best first."""
+        rows = zip(*(each[:, :top].tolist() for each in (*self, self.probabilities(temperature))), strict=True)
+        return [[Choice(*each) for each in zip(*row, strict=True) if each[3] > -np.inf] for row in rows]
 
 
 class NBest(NamedTuple):
@@ -59,19 +90,19 @@ class NBest(NamedTuple):
         """By how much the score of no answer is above that of the best span, (questions,); +inf without any."""
         return self.nulls - self.scores[:, 0]
 
+    def with_no_answer(self, threshold: float | None) -> Choices:
+        """The choices, no answer at its place among them.
 
-class Choices(NamedTuple):
-    """What may be the answer to each question, best first, all (questions, top + 1); −1 and −1 mean no answer."""
-
-    texts: Integers
-    starts: Integers
-    ends: Integers
-    scores: Floats
-
-    def probabilities(self, temperature: float) -> Floats:
-        """Of each choice among them, when scores are divided by `temperature`, (questions, top + 1)."""
-        found: Floats = softmax(self.scores / temperature, axis=1)
-        return found
+        threshold: by how much no answer must be above the best span; None where it is no choice. It always is where
+        there is no span.
+        """
+        has_span = self.scores[:, 0] > -np.inf
+        nothing = np.where(has_span, -np.inf if threshold is None else self.nulls - threshold, 0.0)
+        scores = np.column_stack([self.scores, nothing])
+        order = np.argsort(-scores, axis=1, kind="stable")  # of equals the span
+        places = (np.pad(each, ((0, 0), (0, 1)), constant_values=-1) for each in self[:3])
+        texts, starts, ends = (np.take_along_axis(each, order, 1) for each in places)
+        return Choices(texts, starts, ends, np.take_along_axis(scores, order, 1))
 
 
 def spans_in_windows(scores: Tensor, longest: int, top: int) -> CandidateSpans:
@@ -91,20 +122,13 @@ def spans_in_windows(scores: Tensor, longest: int, top: int) -> CandidateSpans:
     return CandidateSpans(windows, windows, firsts, firsts + flat % longest + 1, found.astype(np.float64))
 
 
-def null_scores(scores: Tensor) -> Floats:
-    """The score of no answer in each window, (windows,), for scores (windows, tokens, 2)."""
-    return scores[:, 0].sum(-1).double().cpu().numpy()
-
-
 def n_best(spans: CandidateSpans, nulls: Floats, top: int) -> NBest:
     """The `top` best of each owner's spans; of equal ones, found in several windows, the best one alone.
 
     nulls: the scores of no answer, (owners,).
     """
-    order = np.lexsort((-spans.scores, spans.ends, spans.starts, spans.texts, spans.owners))
-    spans = spans.chosen(order)
-    is_new = np.any([np.diff(each, prepend=-1) != 0 for each in spans[:4]], axis=0)
-    spans = spans.chosen(is_new)
+    spans = spans.chosen(np.lexsort((-spans.scores, spans.ends, spans.starts, spans.texts, spans.owners)))
+    spans = spans.chosen(np.any([np.diff(each, prepend=-1) != 0 for each in spans[:4]], axis=0))
     spans = spans.chosen(np.lexsort((-spans.scores, spans.owners)))
     ranks = np.arange(len(spans.owners)) - np.searchsorted(spans.owners, spans.owners)
     spans, ranks = spans.chosen(ranks < top), ranks[ranks < top]
@@ -113,34 +137,6 @@ def n_best(spans: CandidateSpans, nulls: Floats, top: int) -> NBest:
     for matrix, values in zip((texts, starts, ends, scores), spans[1:], strict=True):
         matrix[spans.owners, ranks] = values
     return NBest(texts, starts, ends, scores, nulls)
-
-
-def pooled(found: NBest, pool_of: Integers, pools: int) -> NBest:
-    """The n-best of pools of questions, by their scores; no answer is as likely as where it is least so.
-
-    pool_of: which pool each question belongs to, (questions,).
-    """
-    rows, ranks = np.nonzero(found.scores > -np.inf)
-    texts, starts, ends = (each[rows, ranks] for each in found[:3])
-    spans = CandidateSpans(pool_of[rows], texts, starts, ends, found.scores[rows, ranks])
-    nulls = np.full(pools, np.inf)
-    np.minimum.at(nulls, pool_of, found.nulls)
-    return n_best(spans, nulls, found.scores.shape[1])
-
-
-def with_no_answer(found: NBest, threshold: float | None) -> Choices:
-    """The n-best with no answer at its place among them.
-
-    threshold: by how much no answer must be above the best span; None where it is no choice. It always is where there
-    is no span.
-    """
-    has_span = found.scores[:, 0] > -np.inf
-    nothing = np.where(has_span, -np.inf if threshold is None else found.nulls - (threshold or 0.0), 0.0)
-    scores = np.column_stack([found.scores, nothing])
-    order = np.argsort(-scores, axis=1, kind="stable")  # of equals the span
-    places = (np.pad(each, ((0, 0), (0, 1)), constant_values=-1) for each in found[:3])
-    texts, starts, ends = (np.take_along_axis(each, order, 1) for each in places)
-    return Choices(texts, starts, ends, np.take_along_axis(scores, order, 1))
 
 
 def best_threshold(gaps: Floats, answered: Floats, unanswered: Floats) -> float:
@@ -174,11 +170,11 @@ class Pools:
 
     @classmethod
     def of(cls, questions: Sequence[Question]) -> "Pools":
-        members: dict[str, list[Question]] = {}
+        members = defaultdict[str, list[Question]](list)
         for question in questions:
-            members.setdefault(question.pool or question.id, []).append(question)
+            members[question.scored_as].append(question)
         place = {name: number for number, name in enumerate(members)}
-        pool_of = np.array([place[question.pool or question.id] for question in questions], dtype=np.int64)
+        pool_of = np.array([place[question.scored_as] for question in questions], dtype=np.int64)
         return cls(questions, [_joined(name, each) for name, each in members.items()], pool_of)
 
     @property
@@ -187,20 +183,21 @@ class Pools:
         return np.flatnonzero([question.has_gold for question in self.scored])
 
     def nbest(self, found: NBest) -> NBest:
-        """The n-best of what is asked as that of what is scored."""
-        return pooled(found, self.pool_of, len(self.scored))
+        """The n-best of what is asked as that of what is scored; no answer is as likely as where it is least so."""
+        rows, ranks = np.nonzero(found.scores > -np.inf)
+        spans = CandidateSpans(self.pool_of[rows], *(each[rows, ranks] for each in found[:4]))
+        nulls = np.full(len(self.scored), np.inf)
+        np.minimum.at(nulls, self.pool_of, found.nulls)
+        return n_best(spans, nulls, found.scores.shape[1])
 
-    def texts(self, choices: Choices) -> list[list[str]]:
-        """The text of each choice of what is scored, best first; "" for no answer."""
-        columns = (choices.texts.tolist(), choices.starts.tolist(), choices.ends.tolist())
-        counts = (choices.scores > -np.inf).sum(axis=1).tolist()
-        return [
-            [self._text(*place) for place in list(zip(*row, strict=True))[:count]]
-            for *row, count in zip(*columns, counts, strict=True)
-        ]
+    def text(self, choice: Choice) -> str:
+        """The text of a choice, "" for no answer."""
+        return self.asked[choice.asked].context[choice.start : choice.end] if choice.start >= 0 else ""
 
-    def _text(self, text: int, start: int, end: int) -> str:
-        return self.asked[text].context[start:end] if text >= 0 else ""
+    def scores_at(self, nbest: NBest, threshold: float | None) -> dict[str, Score]:
+        """How right the best choices are, by id; of questions with gold answers alone."""
+        best = [self.text(choices[0]) for choices in nbest.with_no_answer(threshold).ranked(top=1)]
+        return scores({each.id: text for each, text in zip(self.scored, best, strict=True)}, self.scored)
 
 
 def _joined(name: str, members: Sequence[Question]) -> Question:
@@ -209,27 +206,3 @@ def _joined(name: str, members: Sequence[Question]) -> Question:
     golds = dict.fromkeys(text for each in members if each.answers or each.golds for text in each.gold_texts)
     is_impossible = not golds and any(each.impossible for each in members)
     return replace(members[0], id=name, answers=(), golds=tuple(golds), impossible=is_impossible)
-
-
-def scores_at(pools: Pools, nbest: NBest, threshold: float | None) -> dict[str, Score]:
-    """How right the best choices are, by id; of questions with gold answers alone."""
-    best = [texts[0] for texts in pools.texts(with_no_answer(nbest, threshold))]
-    return scores({question.id: answer for question, answer in zip(pools.scored, best, strict=True)}, pools.scored)
-
-
-def with_threshold(model: AnswerModel, pools: Pools, nbest: NBest) -> AnswerModel:
-    """The model with the threshold at which the mean F1 is highest; as it is where no question is impossible."""
-    if not any(question.impossible for question in pools.scored):
-        return model
-    answered, unanswered = (
-        np.array([each.f1 for each in scores_at(pools, nbest, threshold).values()]) for threshold in (None, -np.inf)
-    )
-    return replace(model, threshold=best_threshold(nbest.gaps[pools.known], answered, unanswered))
-
-
-def with_temperature(model: AnswerModel, pools: Pools, nbest: NBest) -> AnswerModel:
-    """The model with the temperature at which the probabilities of its answers suit how often they are right."""
-    is_right = np.array([each.exact_match == 1 for each in scores_at(pools, nbest, model.threshold).values()], bool)
-    choices = with_no_answer(nbest, model.threshold)
-    found = fit_temperature(lambda temperature: choices.probabilities(temperature)[pools.known, 0], is_right)
-    return replace(model, temperature=found)

@@ -19,11 +19,12 @@ from bertrelay.files import write_json
 from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
 from bertrelay.settings import Positive
+from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import PairSplitter
 from domain.heads import Head, HeadNetwork, has_types, save_network, window_shape
 
 DESCRIPTION = "qa.json"
-MAX_TOKENS, MAX_ANSWER_TOKENS = 384, 30
+MAX_TOKENS = 384
 HEAD = Head(
     AutoModelForQuestionAnswering,
     "qa_outputs",
@@ -72,57 +73,43 @@ class AnswerModel:
     tokenizer: PreTrainedTokenizerFast
     max_tokens: int
     stride: int
-    max_answer_tokens: int = MAX_ANSWER_TOKENS
+    max_answer_tokens: int = 30
     threshold: float | None = None
     temperature: float = 1.0
     whole_words: bool = True
 
 
 class _QaDescription(Description):
-    """What `qa.json` holds: the fields of AnswerModel that transformers' folder has no place for."""
+    """`qa.json`: fields of `AnswerModel`."""
 
-    max_tokens: Positive | None
-    stride: Positive | None
+    max_tokens: Positive
+    stride: Positive
     max_answer_tokens: Positive
     threshold: float | None
     temperature: Temperature
     whole_words: bool = True
 
 
-def start_model(
-    source: str | Path,
-    *,
-    max_tokens: int | None = None,
-    stride: int | None = None,
-    max_answer_tokens: int = MAX_ANSWER_TOKENS,
-    whole_words: bool = True,
-    dropout: float | None = None,
-    seed: int = 0,
-    cache_dir: Path | None = None,
-) -> AnswerModel:
-    """A model before its first step: the BERT of `source`, a sentence encoder's among them, under a new head.
+def start_model(settings: QaSettings, cache_dir: Path | None = None) -> AnswerModel:
+    """A model before its first step: the BERT of `settings.base`, a sentence encoder's among them, under a new head.
 
-    A model that answers questions already keeps its head. max_tokens, stride: of windows; at most 384, and a third of
-    that, when left out. dropout: in every layer and before the head; the model's own when left out. Raises RequestError
-    for a model that cannot answer, or has not the positions for such windows.
+    A model that answers questions already keeps its head. Raises RequestError for a model that cannot answer, or has
+    not the positions for such windows.
     """
-    folder = model_folder(source, cache_dir=cache_dir)
-    if _answers_already(folder):
-        network, tokenizer = HEAD.load(folder)
-        if dropout is not None:
-            set_dropout(network, dropout)
-    else:
-        network, tokenizer = HEAD.start(folder, dropout=dropout, seed=seed)
-    window = _window(network, max_tokens, stride)
-    return AnswerModel(AnswerFinder(network), tokenizer, *window, max_answer_tokens, whole_words=whole_words)
-
-
-def _answers_already(folder: Path) -> bool:
+    folder = model_folder(settings.base, cache_dir=cache_dir)
     config = read_network_config(folder)
-    return any(name.endswith("ForQuestionAnswering") for name in (config and config.architectures) or ())
+    if any(name.endswith("ForQuestionAnswering") for name in (config and config.architectures) or ()):
+        network, tokenizer = HEAD.load(folder)
+        if settings.dropout is not None:
+            set_dropout(network, settings.dropout)
+    else:
+        network, tokenizer = HEAD.start(folder, dropout=settings.dropout, seed=settings.seed)
+    window = _window(network, settings.max_tokens, settings.stride)
+    limits = {"max_answer_tokens": settings.max_answer_tokens, "whole_words": settings.whole_words}
+    return AnswerModel(AnswerFinder(network), tokenizer, *window, **limits)
 
 
-def _window(network: PreTrainedModel, max_tokens: int | None, stride: int | None) -> tuple[int, int]:
+def _window(network: PreTrainedModel, max_tokens: int | None = None, stride: int | None = None) -> tuple[int, int]:
     """The size and stride of windows that `network` has positions for."""
     return window_shape(network, max_tokens, stride, largest=MAX_TOKENS, default=default_stride, key="stride")
 
@@ -135,32 +122,20 @@ def default_stride(max_tokens: int) -> int:
 def save_model(model: AnswerModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
     save_network(model.network, model.tokenizer, folder)
-    names = ("max_tokens", "stride", "max_answer_tokens", "threshold", "temperature", "whole_words")
-    write_json(folder / DESCRIPTION, {name: getattr(model, name) for name in names})
+    write_json(folder / DESCRIPTION, {name: getattr(model, name) for name in _QaDescription.model_fields})
 
 
 def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel:
     """The model of a folder that a training here wrote, or of any BERT of transformers that answers questions.
 
-    Raises RequestError for a folder that holds none, or one that is damaged.
+    Raises RequestError for a folder that has none, or one that is damaged.
     """
     folder = model_folder(source, cache_dir=cache_dir)
     network, tokenizer = HEAD.load(folder)
     PairSplitter(tokenizer)  # raises for one that cannot frame a pair of texts
-    found = _description(folder / DESCRIPTION)
-    window = _window(network, found.max_tokens, found.stride)
-    finder = AnswerFinder(network).eval()
-    return AnswerModel(
-        finder, tokenizer, *window, found.max_answer_tokens, found.threshold, found.temperature, found.whole_words
-    )
-
-
-def _description(path: Path) -> _QaDescription:
-    """What `qa.json` holds; the defaults where there is none, as in a folder that transformers wrote."""
-    found = read_model_file(path, _QaDescription)
-    if found is not None:
-        return found
-    log(f"model: warning: no {path}, which domain.qa writes; windows, threshold and temperature are the usual ones")
-    return _QaDescription(
-        max_tokens=None, stride=None, max_answer_tokens=MAX_ANSWER_TOKENS, threshold=None, temperature=1.0
-    )
+    finder, found = AnswerFinder(network).eval(), read_model_file(folder / DESCRIPTION, _QaDescription)
+    if found is None:
+        log(f"model: warning: no {folder / DESCRIPTION}, which domain.qa writes; windows, threshold and temperature are the usual ones")
+        return AnswerModel(finder, tokenizer, *_window(network))
+    _window(network, found.max_tokens, found.stride)  # raises for more than there are positions
+    return AnswerModel(finder, tokenizer, **found.model_dump())

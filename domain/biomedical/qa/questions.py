@@ -4,14 +4,12 @@ Offsets count Python characters (Unicode code points) from 0, and `answer.text` 
 from `answer.start` on: what the readers could not place is no answer here.
 """
 
-import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from bertrelay.data.tables import Unusable
-from domain.biomedical.documents.document import LeftOut, Unfit
+from domain.biomedical.documents.document import Unfit
 
 Synonyms = tuple[str, ...]
 """One right answer in all its wordings."""
@@ -41,7 +39,7 @@ class Question:
         scored. Empty when it is asked of one context alone.
     synonyms: of BioASQ: each right answer with its synonyms.
     file, line: where it was read; empty and 0 when it was not.
-    notes: what its reader did to it, a word for each answer; see `domain.biomedical.qa.questions`.
+    notes: a `Placing` or an `Alignment` for each answer.
     """
 
     id: str
@@ -58,14 +56,24 @@ class Question:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
+    def is_known(self) -> bool:
+        """Whether it has an answer in its context, or is known to have none: what can be trained on."""
+        return self.impossible or bool(self.answers)
+
+    @property
     def has_gold(self) -> bool:
-        """Whether it is known what is right."""
-        return self.impossible or bool(self.answers or self.golds)
+        """Whether it is known what is right: what can be scored."""
+        return self.is_known or bool(self.golds)
 
     @property
     def gold_texts(self) -> tuple[str, ...]:
         """Every text that a score takes for right; `("",)` where the right answer is none."""
         return (*(answer.text for answer in self.answers), *self.golds) or ("",)
+
+    @property
+    def scored_as(self) -> str:
+        """The id of the question that this one is scored as."""
+        return self.pool or self.id
 
 
 Placing = Literal["in place", "corrected", "nowhere"]
@@ -75,6 +83,13 @@ ALIGNMENTS: tuple[Alignment, ...] = ("exactly", "by case", "in a synonym", "not 
 """How an answer was found, the best first."""
 
 MOST_SHIFT = 10  # characters; further off it may be another mention
+
+NOWHERE = "an answer that is not in its context at its offset, nor a few characters off"
+NO_CONTEXT = "a question without a context"
+NO_QUESTION = "an empty question"
+NO_ANSWER = "an empty answer"
+CONTRADICTION = "an impossible question with an answer"
+DUPLICATE = "an id that another question has"
 
 
 def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]:
@@ -86,62 +101,11 @@ def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]
         return Answer(text, start), "in place"
     begin = max(0, start - MOST_SHIFT)
     around = context[begin : max(0, start + MOST_SHIFT + len(text))]
-    found = [begin + place for place in _places(text, around)]
+    found = [begin + each.start() for each in re.finditer(f"(?={re.escape(text)})", around)]
     if not found:
         return None, "nowhere"
-    whole = {answer.start for answer in _mentions(context, text, re.NOFLAG)}
+    whole = {answer.start for answer in _mentions(context, text)}
     return Answer(text, min(found, key=lambda place: (place not in whole, abs(place - start)))), "corrected"
-
-
-def aligned(context: str, wordings: Synonyms) -> tuple[tuple[Answer, ...], Alignment]:
-    """The place of an answer without offsets: its first wording, in other cases, or else a synonym of it.
-
-    Every mention of the best kind counts; a mention begins and ends where words do. `Ret` is not in `retina`.
-    """
-    name, synonyms = wordings[0], wordings[1:]
-    tries: list[tuple[Alignment, Sequence[str], re.RegexFlag]] = [
-        ("exactly", [name], re.NOFLAG),
-        ("by case", [name], re.IGNORECASE),
-        ("in a synonym", synonyms, re.NOFLAG),
-        ("in a synonym", synonyms, re.IGNORECASE),
-    ]
-    for how, texts, flags in tries:
-        found = {answer for text in texts for answer in _mentions(context, text, flags)}
-        if found:
-            return tuple(sorted(found, key=lambda answer: answer.start)), how
-    return (), "not found"
-
-
-def _places(text: str, around: str) -> Iterator[int]:
-    place = around.find(text)
-    while place >= 0:
-        yield place
-        place = around.find(text, place + 1)
-
-
-def _mentions(context: str, text: str, flags: re.RegexFlag) -> Iterator[Answer]:
-    """Mentions of `text` that are no part of a longer word."""
-    before = r"(?<!\w)" if re.match(r"\w", text) else ""
-    after = r"(?!\w)" if re.search(r"\w\Z", text) else ""
-    for found in re.finditer(before + re.escape(text) + after, context, flags):
-        yield Answer(found[0], found.start())
-
-
-Item = Question | Unusable | LeftOut
-"""What a format's reader gives: questions, those that cannot be used, and what it reads over."""
-
-NOWHERE = "an answer that is not in its context at its offset, nor a few characters off"
-NO_CONTEXT = "a question without a context"
-NO_QUESTION = "an empty question"
-NO_ANSWER = "an empty answer"
-CONTRADICTION = "an impossible question with an answer"
-DUPLICATE = "an id that another question has"
-
-
-def name_of(contexts: Iterable[str]) -> str:
-    """A name for an article that has none, made of its text."""
-    digest = hashlib.blake2b("\0".join(contexts).encode(errors="surrogatepass"), digest_size=8)
-    return f"article-{digest.hexdigest()}"
 
 
 def placed_answers(
@@ -160,6 +124,31 @@ def placed_answers(
         starts = ", ".join(f"{answer.start:,}" for answer in given[:3])
         raise Unfit(NOWHERE, f"expected it at {starts} of {len(context):,} characters; correct the text or the offset")
     return answers, lost, tuple(note for _, note in found)
+
+
+def aligned(context: str, wordings: Synonyms) -> tuple[tuple[Answer, ...], Alignment]:
+    """The place of an answer without offsets: its first wording, in other cases, or else a synonym of it.
+
+    Every mention of the best kind counts; a mention begins and ends where words do. `Ret` is not in `retina`.
+    """
+    name, synonyms = wordings[:1], wordings[1:]
+    tries: list[tuple[Alignment, Synonyms, re.RegexFlag]] = [
+        ("exactly", name, re.NOFLAG),
+        ("by case", name, re.IGNORECASE),
+        ("in a synonym", synonyms, re.NOFLAG),
+        ("in a synonym", synonyms, re.IGNORECASE),
+    ]
+    for how, texts, flags in tries:
+        if found := {answer for text in texts for answer in _mentions(context, text, flags)}:
+            return tuple(sorted(found, key=lambda answer: answer.start)), how
+    return (), "not found"
+
+
+def _mentions(context: str, text: str, flags: re.RegexFlag = re.NOFLAG) -> list[Answer]:
+    """Mentions of `text` that are no part of a longer word."""
+    before = r"(?<!\w)" if re.match(r"\w", text) else ""
+    after = r"(?!\w)" if re.search(r"\w\Z", text) else ""
+    return [Answer(each[0], each.start()) for each in re.finditer(before + re.escape(text) + after, context, flags)]
 
 
 def checked(question: Question) -> Question:

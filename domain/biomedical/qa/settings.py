@@ -16,18 +16,21 @@ from bertrelay.settings import (
     refuse_idle,
 )
 from bertrelay.training.settings import TrainingSettings
-from domain.biomedical.qa.question_files import QuestionFormat
 
 SPLITS = ("train", "dev", "test")
+CANDIDATES = 20
+"""Spans that are kept of a question; their probabilities add up to 1."""
+
+QuestionFormat = Literal["squad", "bioasq", "jsonl"]
+TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
+InputFormat = Literal[TableFormat, QuestionFormat]
+OutputFormat = Literal["jsonl", "csv", "parquet"]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class QuestionSource(DataSource):
-    """A file of questions.
-
-    format: found by what the file holds when absent.
-    """
+    """A file of questions, whose `format` is found by its content when absent."""
 
     path: InputFile
     format: QuestionFormat | None = None
@@ -119,13 +122,6 @@ class QaEvaluateSettings(Settings):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     with_text: Annotated[bool, WHEN_SET] = False
-
-
-InputFormat = Literal["csv", "tsv", "jsonl", "parquet", "squad", "bioasq"]
-OutputFormat = Literal["jsonl", "csv", "parquet"]
-
-CANDIDATES = 20
-"""Spans that are kept of a question; their probabilities add up to 1."""
 
 
 class AnswerSettings(Settings):

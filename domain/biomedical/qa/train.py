@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 
 import numpy as np
@@ -9,50 +10,42 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
+from torch.nn.utils.rnn import pad_sequence
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.hardware import default_device, resolve_precision
-from bertrelay.inference import best_batch_tokens, pack_for
+from bertrelay.evaluation.calibration import fit_temperature
+from bertrelay.hardware import default_device
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
+from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.answerer import log_too_long, nbest_of
-from domain.biomedical.qa.decoding import NBest, Pools, scores_at, with_temperature, with_threshold
+from domain.biomedical.qa.decoding import NBest, Pools, best_threshold
 from domain.biomedical.qa.metrics import squad_metrics
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
+from domain.biomedical.qa.question_files import read_all
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import (
-    Golds,
-    Held,
+    Flags,
     PairSplitter,
     count_long_answers,
-    read_all,
-    trainable_questions,
+    gold_spans,
+    golds_in_windows,
     training_faults,
 )
+from domain.biomedical.windows import computed
 
-CRITERION = "dev/f1"
 UNCALIBRATED = "there is no dev data: the probabilities of this model are not calibrated; give some questions as `dev`"
 
 
 def run(settings: QaSettings, context: StageContext) -> Metrics:
     """Trains a model, settles its threshold and temperature on the dev data, and writes `model/`."""
-    model = start_model(
-        settings.base,
-        max_tokens=settings.max_tokens,
-        stride=settings.stride,
-        max_answer_tokens=settings.max_answer_tokens,
-        whole_words=settings.whole_words,
-        dropout=settings.dropout,
-        seed=settings.seed,
-        cache_dir=context.cache / "hub",
-    )
-    with Rejects(
-        context.output / "rejects.jsonl" if context.process_group.is_main else None, settings.max_rejects
-    ) as rejects:
+    model = start_model(settings, context.cache / "hub")
+    listed = context.output / "rejects.jsonl" if context.process_group.is_main else None
+    with Rejects(listed, settings.max_rejects) as rejects:
         questions = read_all(settings.train, rejects)
         dev = read_all(settings.dev, rejects) if settings.dev else []
         task = QaTask(model, settings, questions, dev, rejects)
@@ -73,7 +66,7 @@ def run(settings: QaSettings, context: StageContext) -> Metrics:
 class QaTask:
     """Answers in windows, as the training loop asks for them; an item is a window, and what an epoch has is drawn.
 
-    A window trains on every right answer that it holds whole, and one without any on having none.
+    A window trains on every right answer that is whole in it, and one without any on having none.
     """
 
     def __init__(
@@ -87,65 +80,61 @@ class QaTask:
         self.model, self.qa_model = model.network, model
         self.seed, self.empty_windows = settings.seed, settings.empty_windows
         self.splitter = PairSplitter(model.tokenizer)
-        self.subwords = self.splitter([each.question for each in questions], [each.context for each in questions])
-        windows = self.subwords.windows(model.max_tokens, model.stride)
-        golds = Golds.of(questions, self.subwords)
-        faults = training_faults(questions, self.subwords, golds, model.max_tokens, model.stride)
-        is_trainable = trainable_questions(questions, faults, rejects)
+        self.subwords = self.splitter(questions)
+        golds = gold_spans(questions, self.subwords)
+        faults = training_faults(questions, self.subwords, model.max_tokens, model.stride)
+        is_trainable = _trainable(questions, faults, rejects)
         count_long_answers(questions, golds, model.max_answer_tokens)
         self.questions = int(is_trainable.sum())
+        windows = self.subwords.windows(model.max_tokens, model.stride)
         self.windows = windows.chosen(np.flatnonzero(is_trainable[windows.sequences]))
-        self.held = Held.of(golds, self.windows)
-        self.window_lengths = self.splitter.lengths(self.subwords, self.windows)
+        self.golds = golds_in_windows(golds, self.windows)
+        self.is_answered = np.array([bool(spans) for spans in self.golds], bool)  # (windows,)
+        self.window_lengths = self.subwords.window_lengths(self.windows)
         self.lengths = self.padded_lengths = self._lengths
         self._drawn: tuple[int, Items] = (-1, np.zeros(0, np.int64))
         self.dev = QaDevSet(dev, model, self.splitter, settings.precision) if dev else None
-        self.criterion = CRITERION if dev else None
+        self.criterion = "dev/f1" if dev else None
 
     def counts(self) -> Metrics:
-        """How many questions and windows there are to train on, and how many of these hold an answer."""
+        """How many questions and windows there are to train on, and how many of these have an answer."""
         return {
             "train_questions": self.questions,
-            "train_windows": len(self.held.counts),
-            "answered_windows": int(np.sum(self.held.counts > 0)),
+            "train_windows": len(self.golds),
+            "answered_windows": int(self.is_answered.sum()),
         }
 
     def _items(self, epoch: int) -> Items:
-        """The windows of an epoch: all that hold an answer, and of each question up to `empty_windows` others."""
+        """The windows of an epoch: all that have an answer, and of each question up to `empty_windows` others."""
         if self.empty_windows is None:
-            return np.arange(len(self.held.counts))
+            return np.arange(len(self.golds))
         if self._drawn[0] != epoch:  # kept, as the loop asks for it again and again
-            empty = np.flatnonzero(self.held.counts == 0)
+            empty = np.flatnonzero(~self.is_answered)
             drawn = np.random.default_rng((self.seed, epoch, len(empty))).random(len(empty))
             empty = empty[np.lexsort((drawn, self.windows.sequences[empty]))]
             questions = self.windows.sequences[empty]
             is_first = np.arange(len(empty)) - np.searchsorted(questions, questions) < self.empty_windows
-            items = np.sort(np.concatenate([np.flatnonzero(self.held.counts), empty[is_first]]))
-            self._drawn = epoch, items
+            self._drawn = epoch, np.sort(np.concatenate([np.flatnonzero(self.is_answered), empty[is_first]]))
         return self._drawn[1]
 
     def _lengths(self, epoch: int) -> NDArray[np.int64]:
         return self.window_lengths[self._items(epoch)]
 
     def collate(self, items: Items, epoch: int) -> Batch:
-        """The windows `items` of an epoch, and of each one the answers that it holds.
+        """The windows `items` of an epoch, and of each one the answers in it.
 
-        is_answer, firsts, lasts: whether there is one, and the columns of its first and last subword, all (windows,
-        answers). A window without any has one on column 0, which means no answer.
+        answers: the columns of their first and last subwords, (windows, answers, 2), −1 where a window has fewer. A
+        window without any has one on column 0, which means no answer.
         """
         which = self._items(epoch)[items]
         windows = self.windows.chosen(which)
         inputs = self.splitter.batch(self.subwords, windows, int(self.window_lengths[which].max()), len(which))
-        is_answer, firsts, ends = self.held.in_windows(which)
-        moved = (self.splitter.begins(self.subwords, windows) - windows.starts)[:, None]  # from a subword to its column
-        added = {
-            "is_answer": is_answer | (np.arange(is_answer.shape[1]) == 0),
-            "firsts": np.where(is_answer, firsts + moved, 0),
-            "lasts": np.where(is_answer, ends - 1 + moved, 0),
-        }
-        return Batch(
-            {**inputs, **{name: torch.from_numpy(each) for name, each in added.items()}}, {"answer": len(which)}
-        )
+        moved = (self.subwords.begins(windows) - windows.starts).tolist()  # from a subword to its column
+        spans = [
+            torch.tensor([(first + by, end - 1 + by) for first, end in self.golds[window]] or [(0, 0)])
+            for window, by in zip(which.tolist(), moved, strict=True)
+        ]
+        return Batch({**inputs, "answers": pad_sequence(spans, True, -1)}, {"answer": len(which)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         """−log P(any of the right answers), in nats, summed over windows.
@@ -154,13 +143,29 @@ class QaTask:
         likelihoods would want the mass shared out among them, and so the first subword of one with the last of another.
         """
         inputs = dict(batch.inputs)
-        is_answer, *places = (inputs.pop(name) for name in ("is_answer", "firsts", "lasts"))
-        chances = log_softmax(model(**inputs), dim=1).unbind(-1)  # two of (windows, tokens)
-        first, last = (each.gather(1, columns) for each, columns in zip(chances, places, strict=True))
-        return {"answer": -(first + last).masked_fill(~is_answer, -torch.inf).logsumexp(dim=1).sum()}
+        answers = inputs.pop("answers")
+        chances = log_softmax(model(**inputs), dim=1).gather(1, answers.clamp(min=0))  # (windows, answers, 2)
+        return {"answer": -chances.sum(-1).masked_fill(answers[..., 0] < 0, -torch.inf).logsumexp(dim=1).sum()}
 
     def evaluate(self) -> Metrics:
         return self.dev.metrics(self.qa_model) if self.dev else {}
+
+
+def _trainable(questions: Sequence[Question], faults: Sequence[str | None], rejects: Rejects) -> Flags:
+    """Which questions can be trained on, (questions,); the others become rejects, or are logged where nothing is known.
+
+    faults: see `training_faults`. These questions were counted as used when they were read.
+    """
+    for reason in dict.fromkeys(filter(None, faults)):
+        for question in compress(questions, [fault == reason for fault in faults]):
+            rejects.used(-1)
+            rejects.add(question.file, question.line, reason, shown_id(question.id))
+    if unknown := [question for question in questions if not question.is_known]:
+        log(
+            f"nothing to train on in {len(unknown):,} of {len(questions):,} questions, {shown_id(unknown[0].id)} the "
+            "first: no answer is in their text. Mark those impossible that have none."
+        )
+    return np.array([each.is_known and fault is None for each, fault in zip(questions, faults, strict=True)], bool)
 
 
 class QaDevSet:
@@ -170,27 +175,38 @@ class QaDevSet:
         self, questions: Sequence[Question], model: AnswerModel, splitter: PairSplitter, precision: str
     ) -> None:
         self.splitter, self.precision = splitter, precision
-        self.pools = Pools.of(questions)
-        self.subwords = splitter([each.question for each in questions], [each.context for each in questions])
+        self.pools, self.subwords = Pools.of(questions), splitter(questions)
         if not len(self.pools.known):
             raise RequestError("dev: expected questions with answers, found none of which it is known what is right")
         is_too_long = self.subwords.too_long(model.max_tokens, model.stride)
-        log_too_long(model, [question.id for question in compress(questions, is_too_long)], "dev: ")
+        log_too_long(model, list(compress(questions, is_too_long)), "dev: ")
 
     def metrics(self, model: AnswerModel) -> Metrics:
         """Exact match and F1, where questions are impossible at the threshold that suits them best."""
         nbest = self._nbest(model)
-        threshold = with_threshold(model, self.pools, nbest).threshold
-        found = squad_metrics(scores_at(self.pools, nbest, threshold), self.pools.scored)
+        found = squad_metrics(self.pools.scores_at(nbest, self._threshold(model, nbest)), self.pools.scored)
         return {f"dev/{name}": value for name, value in found.items()}
 
     def tuned(self, model: AnswerModel) -> AnswerModel:
         """The model with the threshold and the temperature that suit these questions."""
-        nbest = self._nbest(model)
-        return with_temperature(with_threshold(model, self.pools, nbest), self.pools, nbest)
+        nbest, known = self._nbest(model), self.pools.known
+        threshold = self._threshold(model, nbest)
+        is_right = [score.exact_match == 1 for score in self.pools.scores_at(nbest, threshold).values()]
+        choices = nbest.with_no_answer(threshold)
+        temperature = fit_temperature(lambda each: choices.probabilities(each)[known, 0], np.array(is_right, bool))
+        return replace(model, threshold=threshold, temperature=temperature)
+
+    def _threshold(self, model: AnswerModel, nbest: NBest) -> float | None:
+        """That at which the mean F1 is highest; the model's where no question is impossible."""
+        if not any(question.impossible for question in self.pools.scored):
+            return model.threshold
+        answered, unanswered = (
+            np.array([each.f1 for each in self.pools.scores_at(nbest, threshold).values()])
+            for threshold in (None, -np.inf)
+        )
+        return best_threshold(nbest.gaps[self.pools.known], answered, unanswered)
 
     def _nbest(self, model: AnswerModel) -> NBest:
-        base, device = model.network.backbone, model.network.device
-        precision, size = resolve_precision(self.precision, device), best_batch_tokens(device)
-        packed = pack_for(self.subwords.to_read, base, precision, size)  # anew, as the weights have changed
-        return self.pools.nbest(nbest_of(model, self.subwords, self.splitter, precision, size, packed))
+        compute = partial(nbest_of, model, self.splitter)
+        found = computed(model, [(None, self.subwords)], compute, self.precision)
+        return self.pools.nbest(next(nbest for _, nbest in found))
