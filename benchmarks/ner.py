@@ -66,7 +66,7 @@ def train_peer(bench: Bench, bf16: bool, seed: int) -> Answer:
 
     settings = bench.settings(seed)
     examples = read_examples([EntitySource.model_validate({"path": str(bench.train)})])
-    model = start_model(MINILM, LabelSet.of_types(types_in(examples)), seed=seed)
+    model = start_model(settings, LabelSet.of_types(types_in(examples)))
     folder = bench.scratch / f"peer-{'bf16' if bf16 else 'fp32'}-{seed}"
     save_model(model, folder / "model")
     network = AutoModelForTokenClassification.from_pretrained(folder / "model")

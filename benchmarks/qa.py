@@ -30,9 +30,9 @@ from bertrelay.data.records import Rejects
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate
 from domain.biomedical.qa.model import save_model, start_model
+from domain.biomedical.qa.question_files import read_all
 from domain.biomedical.qa.settings import SPLITS, QaEvaluateSettings, QaSettings, QuestionsSettings
 from domain.biomedical.qa.split import write_splits
-from domain.biomedical.qa.subwords import read_all
 from domain.biomedical.qa.train import QaTask, run
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
@@ -79,13 +79,7 @@ def train_peer(settings: QaSettings, folder: Path, *, bf16: bool, groups: bool) 
     from datasets import Dataset
     from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
-    model = start_model(
-        settings.base,
-        max_tokens=settings.max_tokens,
-        stride=settings.stride,
-        max_answer_tokens=settings.max_answer_tokens,
-        seed=settings.seed,
-    )
+    model = start_model(settings)
     rejects = Rejects(None, settings.max_rejects)
     task = QaTask(model, settings, read_all(settings.train, rejects), [], rejects)
     save_model(model, folder / "model")
@@ -104,7 +98,7 @@ def rows(task: QaTask, epoch: int) -> list[dict[str, Any]]:
     for item in range(len(task.lengths(epoch))):
         inputs = task.collate(np.array([item]), epoch).inputs
         texts = {name: inputs[name][0].tolist() for name in ("input_ids", "attention_mask", "token_type_ids")}
-        first, last = (int(inputs[name][0, 0]) for name in ("firsts", "lasts"))
+        first, last = inputs["answers"][0, 0].tolist()
         made.append({**texts, "start_positions": first, "end_positions": last})
     return made
 

@@ -66,7 +66,7 @@ def prepare(device: str, threads: int, model: str, scratch: str, variant: str) -
 
     def work(batch_size: int, count: int | None = None) -> dict[str, Any]:
         if variant in OURS.values():
-            documents, seconds = timed(lambda: tagger.tag(texts[:count], precision=variant))
+            documents, seconds = timed(lambda: tagger(texts[:count], precision=variant))
             return {"seconds": seconds, "entities": sum(len(each.entities) for each in documents)}
         found, seconds = timed(lambda: tag(texts[:count], batch_size=batch_size))
         return {"seconds": seconds, "entities": sum(map(len, found))}
@@ -125,7 +125,7 @@ def tag_and_measure(model: str, texts: Sequence[str], given: Sequence[str], thre
     """In a fresh process."""
     torch.set_num_threads(threads)
     tagger = EntityTagger.load(model)
-    tagger.tag(["\n\n".join(texts)] * WARM_UPS)
+    tagger(["\n\n".join(texts)] * WARM_UPS)
     with memory_samples() as samples:
         documents = tagger.tag_documents(Document("long", text) for text in given)
         entities = sum(len(each.entities) for each in documents)

@@ -22,8 +22,10 @@ from domain.biomedical.qa.answerer import QuestionAnswerer
 from domain.biomedical.qa.model import save_model as save_answers
 from domain.biomedical.qa.model import start_model as start_answers
 from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.ner.model import save_model as save_tags
 from domain.biomedical.ner.model import start_model as start_tags
+from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import EntityTagger
 from domain.clinical.classifier import save_model as save_outcome
 from domain.clinical.classifier import start_model as start_outcome
@@ -41,8 +43,11 @@ pairs = [(texts[0], texts[1]), (texts[2], texts[0]), (texts[1], texts[1])]
 (folder / "lines.txt").write_text("\\n".join(texts) + "\\n")
 start_cross_encoder(base).save(folder / "cross")
 PolyEncoder(SentenceEncoder.load(base, "cpu"), codes=3).save(folder / "poly")
-save_tags(start_tags(base, LabelSet.of_types(["Disease"]), crf=True), folder / "tags")
-save_answers(start_answers(base, max_tokens=24, stride=4), folder / "answers")
+given = {"base": str(base), "train": [{"path": "none"}]}
+tagging = NerSettings.model_validate({**given, "decoder": "crf"})
+save_tags(start_tags(tagging, LabelSet.of_types(["Disease"])), folder / "tags")
+answering = QaSettings.model_validate({**given, "max_tokens": 24, "stride": 4})
+save_answers(start_answers(answering), folder / "answers")
 how = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 8}, "threshold": 0.4})
 save_outcome(start_outcome(base, how), folder / "outcome")
 
@@ -65,11 +70,11 @@ def scores(name):
     return lambda device: load_scorer(folder / name, device=device).predict(pairs, precision="fp32")
 
 def tags(device):
-    documents = EntityTagger.load(folder / "tags", device).tag(texts, precision="fp32")
+    documents = EntityTagger.load(folder / "tags", device)(texts, precision="fp32")
     return [[entity.start, entity.end, entity.confidence] for each in documents for entity in each.entities]
 
 def answers(device):
-    reply = QuestionAnswerer.load(folder / "answers", device).answer("Who runs?", texts[2], precision="fp32")
+    reply = QuestionAnswerer.load(folder / "answers", device)("Who runs?", texts[2], precision="fp32")
     return [candidate.probability for candidate in reply.nbest]
 
 def outcome(device):

@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from bertrelay.evaluation import statistics
 from domain.biomedical.ner import model as ner
 from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.qa import model as qa
+from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import classifier
 from domain.clinical.outcomes import OutcomeModelSettings
 from domain.clinical.settings import ChunkSettings
@@ -74,8 +76,9 @@ def place(tiny_encoder, tmp_path_factory):
 def write_heads(folder):
     """Models on the student that have learnt nothing: a cross-encoder, a tagger and one that answers."""
     start_cross_encoder(folder / STUDENT).save(folder / "cross-encoder")
-    tagger = ner.start_model(folder / STUDENT, LabelSet.of_types(["Chemical", "Disease"]))
-    answerer = qa.start_model(folder / STUDENT)
+    given = {"base": str(folder / STUDENT), "train": [{"path": "none"}]}
+    tagger = ner.start_model(NerSettings.model_validate(given), LabelSet.of_types(["Chemical", "Disease"]))
+    answerer = qa.start_model(QaSettings.model_validate(given))
     for kind, name, model in ((ner, "ner", tagger), (qa, "qa", answerer)):
         path = folder / f"runs/laboratory/{name}/latest/model"
         path.parent.mkdir(parents=True)

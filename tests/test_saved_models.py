@@ -10,7 +10,9 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.pooling import Projection
 from domain.biomedical.ner import model as entities
 from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.qa import model as answers
+from domain.biomedical.qa.settings import QaSettings
 from domain.clinical import classifier
 from domain.clinical.outcomes import OutcomeModelSettings
 from teachers.baselines.poly_encoder import PolyEncoder
@@ -22,7 +24,13 @@ OUTCOME = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})
 
 
 def save_entities(base: Path, folder: Path) -> None:
-    entities.save_model(entities.start_model(base, LabelSet.of_types(["Disease"], "IOB2"), crf=True), folder)
+    settings = NerSettings.model_validate({"base": str(base), "train": [{"path": "none"}], "decoder": "crf"})
+    entities.save_model(entities.start_model(settings, LabelSet.of_types(["Disease"], "IOB2")), folder)
+
+
+def save_answers(base: Path, folder: Path) -> None:
+    settings = QaSettings.model_validate({"base": str(base), "train": [{"path": "none"}]})
+    answers.save_model(answers.start_model(settings), folder)
 
 
 SAVE: dict[str, Callable[[SentenceEncoder, Path, Path], object]] = {
@@ -31,7 +39,7 @@ SAVE: dict[str, Callable[[SentenceEncoder, Path, Path], object]] = {
     "cross-encoder": lambda _, base, folder: start_cross_encoder(base).save(folder),
     "bilstm": lambda _, __, folder: BiLstmEncoder(["heart"], 4, 4).save(folder),
     "entities": lambda _, base, folder: save_entities(base, folder),
-    "answers": lambda _, base, folder: answers.save_model(answers.start_model(base), folder),
+    "answers": lambda _, base, folder: save_answers(base, folder),
     "outcomes": lambda _, base, folder: classifier.save_model(classifier.start_model(base, OUTCOME), folder),
 }
 

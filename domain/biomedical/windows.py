@@ -118,7 +118,7 @@ def computed(
     precision: str = "auto",
     batch_tokens: int | None = None,
 ) -> Iterator[tuple[Item, Result]]:
-    """What `compute` makes of the subwords of each block and a number of subwords for a batch; the next is cut meanwhile.
+    """What `compute` makes of each block, given its subwords and how many make a batch; the next is cut meanwhile.
 
     batch_tokens: the most subwords in a batch, padding included; chosen by the device when None.
     """

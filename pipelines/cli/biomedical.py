@@ -12,8 +12,8 @@ from bertrelay.files import check_output
 from bertrelay.privacy import check_page, identifiers_shown
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName
 from domain.biomedical.ner.settings import TagSettings
-from domain.biomedical.qa.question_files import SHAPES, QuestionFormat
-from domain.biomedical.qa.settings import AnswerSettings
+from domain.biomedical.qa.question_files import SHAPES
+from domain.biomedical.qa.settings import AnswerSettings, QuestionFormat
 from domain.findings import exit_code, overall, report, splits_of
 from pipelines.cli.options import (
     JsonOption,
@@ -171,7 +171,7 @@ def answer(
 
       bertrelay qa answer MODEL squad.json answers.csv --html page.html
     """
-    from domain.biomedical.qa.answering import SUFFIXES, QuestionFile, check_source
+    from domain.biomedical.qa.answering import SUFFIXES, QuestionFile
 
     process_group = check_process_group(options.processes)
     check_model(model)
@@ -183,7 +183,7 @@ def answer(
     with input_file(questions, output) as name:
         if questions == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
-        check_source(QuestionFile(Path(name), input_format, *columns))
+        QuestionFile(Path(name), input_format, *columns).check()
         with distributed(process_group, options.processes):
             from domain.biomedical.qa.answering import answer_file
 

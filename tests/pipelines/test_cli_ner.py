@@ -30,7 +30,7 @@ def texts(write_lines):
 @pytest.fixture
 def expected(tagger):
     """Spans and types of each text's entities, tagged in Python."""
-    documents = EntityTagger.load(tagger).tag(TEXTS, precision="fp32")
+    documents = EntityTagger.load(tagger)(TEXTS, precision="fp32")
     assert sum(len(document.entities) for document in documents) > 5
     return [spans(document) for document in documents]
 
@@ -164,7 +164,7 @@ def test_a_text_of_many_lines_becomes_pubtator(call, tagger, tmp_path, capsys):
 def test_more_refused_documents_than_allowed_leave_no_output(call, tagger, tmp_path):
     document, gap = next(
         (document, entity.start + entity.text.index(" "))
-        for document in EntityTagger.load(tagger).tag(TEXTS)
+        for document in EntityTagger.load(tagger)(TEXTS)
         for entity in document.entities
         if " " in entity.text
     )

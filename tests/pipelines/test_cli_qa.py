@@ -33,7 +33,7 @@ def questions(write_lines):
 @pytest.fixture
 def expected(answerer):
     """(answer, start, end, sentence) of each question, in Python."""
-    replies = QuestionAnswerer.load(answerer).answer_many(ASKED, precision="fp32")
+    replies = QuestionAnswerer.load(answerer)(ASKED, precision="fp32")
     found = [(reply.answer, reply.start, reply.end, reply.sentence) for reply in replies]
     assert len(set(found)) == 3
     assert found[1][1] > 200 or found[2][1] > 200  # beyond the first window

@@ -73,12 +73,14 @@ class LabelSet:
     @property
     def legal_start(self) -> Flags:
         """Which tag a sentence may begin with, (tags,): what may follow O."""
-        return self.legal_follow[self.number[OUTSIDE]]
+        found: Flags = self.legal_follow[self.number[OUTSIDE]]
+        return found
 
     @property
     def legal_end(self) -> Flags:
         """Which tag a sentence may end with, (tags,): what O may follow."""
-        return self.legal_follow[:, self.number[OUTSIDE]]
+        found: Flags = self.legal_follow[:, self.number[OUTSIDE]]
+        return found
 
 
 @dataclass(frozen=True)

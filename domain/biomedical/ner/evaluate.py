@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +72,12 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     write_json(context.output / "confusions.json", confused)
     write_json(context.output / "examples.json", shown, compact=True)
     published = {f"published_f1/{name}": value for name, value in settings.published.items()}
-    return {**_entity_metrics(examples, gold, found), **published, **_kinds(examples, pairs), **_calibration(gold, found)}
+    return {
+        **_entity_metrics(examples, gold, found),
+        **published,
+        **_kinds(examples, pairs),
+        **_calibration(gold, found),
+    }
 
 
 def _check_types(model: EntityModel, examples: Sequence[Example], settings: NerEvaluateSettings) -> None:
@@ -96,7 +101,7 @@ def _predicted(model: EntityModel, examples: Sequence[Example], settings: NerEva
     wanted = settings.types or model.labels.types
     spans: list[list[TokenSpan]] = []
     calibrated, uncalibrated = [np.zeros(0)], [np.zeros(0)]
-    options = {"precision": settings.precision, "batch_tokens": settings.batch_tokens}
+    options: dict[str, Any] = {"precision": settings.precision, "batch_tokens": settings.batch_tokens}
     with progress("finding entities", len(examples), "sentences") as bar:
         for decoded in decoded_blocks(model, [example.tokens for example in examples], **options):
             found = decoded.token_spans()
@@ -161,6 +166,6 @@ def _examples(
     shown: dict[str, list[dict[str, object]]] = {"right": [], "wrong": []}
     for each, wanted, spans, compared in zip(examples, gold, predicted, pairs, strict=True):
         if kinds := {pair.kind for pair in compared}:
-            example = {"tokens": each.tokens, "gold": wanted, "predicted": spans}
+            example: dict[str, object] = {"tokens": each.tokens, "gold": wanted, "predicted": spans}
             shown["right" if kinds == {"right"} else "wrong"].append(example)
     return {name: spread_evenly(among, EXAMPLES_KEPT) for name, among in shown.items()}

@@ -121,7 +121,9 @@ def confusions(
     tokens: Sequence[Sequence[str]], found: Sequence[Sequence[Pairing]], most: int = 25
 ) -> dict[str, list[dict[str, object]]]:
     """The commonest confusions: of types, by kind, and of mentions in words, each with how often it occurred."""
-    wrong = [(words, pair) for words, pairs in zip(tokens, found, strict=True) for pair in pairs if pair.kind != "right"]
+    wrong = [
+        (words, pair) for words, pairs in zip(tokens, found, strict=True) for pair in pairs if pair.kind != "right"
+    ]
 
     def listed(name: Callable[[TokenSpan, Sequence[str]], str]) -> list[dict[str, object]]:
         counted = Counter(

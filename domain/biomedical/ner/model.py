@@ -92,7 +92,9 @@ class WordSplitter:
     def __call__(self, sentences: Sequence[Words]) -> SentenceSubwords:
         """The subwords of `sentences`, which may be empty; each distinct word is cut once, by itself."""
         place: dict[str, int] = {}
-        distinct = np.array([place.setdefault(word, len(place)) for words in sentences for word in words], dtype=np.int64)
+        distinct = np.array(
+            [place.setdefault(word, len(place)) for words in sentences for word in words], dtype=np.int64
+        )
         texts = [self._before + word for word in place]
         cut = self._rules.encode_batch_fast(texts, add_special_tokens=False)
         ids = [each.ids or [self._unknown] for each in cut]
@@ -343,7 +345,7 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
             f"model: expected {file} to name the decoder crf, for {CRF_WEIGHTS} is beside it, found "
             f"{found.decoder if found else 'no such file'}; copy the folder again, whole and into a new one"
         )
-    labels = _labels(network, found and found.scheme, folder)
+    labels = _labels(network, found.scheme if found else None, folder)
     classifier = TokenClassifier(network, _load_crf(labels, folder) if has_crf else None).eval()
     if found is None:
         log(f"model: warning: no {file}, which domain.ner writes; windows and temperature are the usual")

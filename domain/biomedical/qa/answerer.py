@@ -51,7 +51,9 @@ def answered_blocks(
     splitter = PairSplitter(model.tokenizer)
     grouped = blocks(questions, lambda asked: len(asked.question) + len(asked.context), block_characters)
     cut = ((block, splitter(block)) for block in grouped)
-    for block, (is_too_long, nbest) in computed(model, cut, partial(_answered, model, splitter), precision, batch_tokens):
+    for block, (is_too_long, nbest) in computed(
+        model, cut, partial(_answered, model, splitter), precision, batch_tokens
+    ):
         yield AnsweredBlock(block, is_too_long, nbest)
 
 

@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from bertrelay.data.records import Rejects, rows
-from bertrelay.data.shards import Scan, Shards, Span, cut_spans, json_line, model_output, read_spans
-from bertrelay.data.tables import Record, Table, Unusable, format_of, write_table
+from bertrelay.data.shards import Scan, Span, cut_spans, json_line, model_output, read_spans
+from bertrelay.data.tables import Table, Unusable, format_of, write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_error, write_text
@@ -20,12 +20,12 @@ from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.document import Unfit, shown_id
-from domain.biomedical.qa.question_files import question_format_of, question_items, usable_questions
-from domain.biomedical.qa.questions import Item, Question, checked
-from domain.biomedical.qa.settings import AnswerSettings, InputFormat
+from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items, usable_questions
+from domain.biomedical.qa.questions import Question
+from domain.biomedical.qa.settings import AnswerSettings, InputFormat, QuestionFormat, TableFormat
 
 if TYPE_CHECKING:
-    from domain.biomedical.qa.answerer import Candidate, QuestionAnswerer, Reply
+    from domain.biomedical.qa.answerer import QuestionAnswerer, Reply
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 BLOCK_CHARACTERS = 400_000
@@ -42,7 +42,6 @@ COLUMNS = {
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
 MAX_REJECTS = 0.01
 
-TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 Row = dict[str, Any]
 REFUSED: Row = {"answer": "", "start": None, "end": None, "probability": None}
 
@@ -60,9 +59,13 @@ class QuestionFile(NamedTuple):
     question_column: str = "question"
     context_column: str = "context"
 
-    def questions(self, rejects: Rejects | None = None, quiet: bool = True) -> Iterator[Question]:
-        """Streams the questions; of one id the first. quiet: whether not to log what is left out."""
-        return usable_questions(self._items(), rejects, quiet)
+    def questions(self, rejects: Rejects | None = None) -> Iterator[Question]:
+        """Streams the questions; of one id the first. Without `rejects` nothing that is left out is logged."""
+        return usable_questions(self._items(), rejects or Rejects(None, limit=1), quiet=rejects is None)
+
+    def check(self) -> None:
+        """Reads one question, which shows most faults of a request. Raises RequestError."""
+        next(self.questions(), None)
 
     def _items(self) -> Iterator[Item]:
         if not self.path.is_file():
@@ -70,11 +73,31 @@ class QuestionFile(NamedTuple):
         name = self.format or _format_by_name(self.path)
         if name is None and question_format_of(self.path) == "jsonl":
             name = "jsonl"
-        match name:
-            case "csv" | "tsv" | "jsonl" | "parquet":
-                return _rows(self, name)
-            case _:
-                return question_items(self.path, name)
+        if name in get_args(TableFormat):
+            return self._of_table(cast(TableFormat, name))
+        return question_items(self.path, cast(QuestionFormat | None, name))
+
+    def _of_table(self, name: TableFormat) -> Iterator[Item]:
+        """The rows of a table as questions. Raises RequestError for a column that is not there."""
+
+        def table(columns: list[str]) -> Table:
+            return Table.model_validate({"path": str(self.path), "format": name, "columns": columns})
+
+        id_column = self.id_column
+        if id_column is None:
+            try:
+                next(rows(table(["id"]), []), None)
+                id_column = "id"
+            except RequestError:  # reading the other columns reports other faults
+                pass
+        columns = [self.question_column, self.context_column, *([id_column] if id_column else [])]
+        for row in rows(table(columns), []):
+            if isinstance(row, Unusable):
+                yield row
+            else:
+                question, context, *named = row.values
+                name_of_row = named[0] if named else row.line
+                yield built(partial(_of_row, question, context, name_of_row), row.file, row.line, name_of_row)
 
 
 def _format_by_name(path: Path) -> TableFormat | None:
@@ -84,45 +107,12 @@ def _format_by_name(path: Path) -> TableFormat | None:
     return None if is_json or found == "lines" else found
 
 
-def _rows(source: QuestionFile, name: TableFormat) -> Iterator[Item]:
-    """The rows of a table as questions. Raises RequestError for a column that is not there."""
-    columns = [source.question_column, source.context_column]
-    named = source.id_column or ("id" if _has_ids(source, name) else None)
-    for row in rows(_table(source, name, [*columns, *([named] if named else [])]), []):
-        yield row if isinstance(row, Unusable) else _question(row)
-
-
-def _table(source: QuestionFile, name: TableFormat, columns: list[str]) -> Table:
-    return Table.model_validate({"path": str(source.path), "format": name, "columns": columns})
-
-
-def _has_ids(source: QuestionFile, name: TableFormat) -> bool:
-    try:
-        next(rows(_table(source, name, ["id"]), []), None)
-    except RequestError:
-        return False  # reading the other columns reports other faults
-    return True
-
-
-def _question(row: Record) -> Question | Unusable:
-    """A row, (question, context) or (question, context, id), as a question."""
-    question, context, *named = row.values
-    identifier = named[0] if named else row.line
-    name = shown_id(identifier)
-    try:
-        if not name:
-            raise Unfit("a row without an id", "give each question one of its own")
-        if not all(isinstance(text, str | None) for text in (question, context)):
-            raise Unfit("a question or context that is no text", "expected text in both columns")
-        read = Question(str(identifier), question or "", context or "", file=row.file, line=row.line)
-        return checked(read)
-    except Unfit as fault:
-        return Unusable(row.file, row.line, fault.reason, fault.detail, name)
-
-
-def check_source(source: QuestionFile) -> None:
-    """Reads one question, which shows most faults of a request. Raises RequestError."""
-    next(source.questions(Rejects(None, limit=1)), None)
+def _of_row(question: object, context: object, name: object) -> Question:
+    if not shown_id(name):
+        raise Unfit("a row without an id", "give each question one of its own")
+    if not (isinstance(question, str | None) and isinstance(context, str | None)):
+        raise Unfit("a question or context that is no text", "expected text in both columns")
+    return Question(str(name), question or "", context or "")
 
 
 def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
@@ -131,26 +121,18 @@ def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
     Raises WorkError when that is more than `max_rejects` of all, RequestError when nothing is left.
     """
     digest = hashlib.sha256()
+
+    def sizes() -> Iterator[tuple[int, int]]:
+        """The characters of each question and its context, and 1: what spans are cut by and progress counts."""
+        for question in source.questions(rejects):
+            digest.update(json.dumps([question.id, question.question, question.context]).encode())
+            yield len(question.question) + len(question.context), 1
+
     with Rejects(listed, max_rejects, keep_empty=False) as rejects:
-        spans = cut_spans(_sizes(source, rejects, digest), BLOCK_CHARACTERS)
+        spans = cut_spans(sizes(), BLOCK_CHARACTERS)
     if not spans:
         raise RequestError(f"{source.path} holds no question that can be asked. Is it the right file, and complete?")
     return Scan(spans, digest.hexdigest(), rejects.counts.total())
-
-
-def _sizes(source: QuestionFile, rejects: Rejects, digest: "hashlib._Hash") -> Iterator[tuple[int, int]]:
-    """The characters of each question and its context, and 1: what spans are cut by and progress counts."""
-    for question in source.questions(rejects, quiet=False):
-        digest.update(json.dumps([question.id, question.question, question.context]).encode())
-        yield len(question.question) + len(question.context), 1
-
-
-def write_answers(shards: Shards, output: Path) -> None:
-    """Writes the answers as JSONL, CSV or Parquet, by the suffix; a table has the best candidate alone."""
-    if output.suffix == ".jsonl":
-        shards.join(output)
-    else:
-        write_table(output, COLUMNS, (tuple(map(row.get, COLUMNS)) for row in shards.rows()))
 
 
 class AnsweredFile(NamedTuple):
@@ -208,10 +190,10 @@ def answer_file(
     from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
 
     source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column)
-    output = Path(output)
+    output, page = Path(output), page and Path(page)
     check_output(output, SUFFIXES, source.path)
-    if page is not None:
-        check_output(Path(page), (".html",), option="page")
+    if page:
+        check_output(page, (".html",), option="page")
         check_page(with_text)
     listed = output.with_name(f"{output.name}.rejects.jsonl")
     with model_output(
@@ -226,14 +208,18 @@ def answer_file(
         whole_words=whole_words,
     ) as work:
         answerer = QuestionAnswerer.load(work.folder, whole_words=whole_words)
-        compute = partial(_lines, answerer, source, top, work.precision, batch_tokens)
-        filled = work.shards.fill(compute, "answering", "questions")
+        options = {"top": top, "precision": work.precision, "batch_tokens": batch_tokens}
+        filled = work.shards.fill(partial(_lines, answerer, source, options), "answering", "questions")
         without_answer, refused = 0, list[str]()
         if work.is_main:
-            write_answers(work.shards, output)
-            if page is not None:
-                write_page(source, work.shards, Path(page))
-            without_answer, refused = _count(work.shards)
+            if output.suffix == ".jsonl":
+                work.shards.join(output)
+            else:
+                write_table(output, COLUMNS, (tuple(map(row.get, COLUMNS)) for row in work.shards.rows()))
+            if page:
+                _write_page(source, work.shards.rows(), page)
+            without_answer = sum(bool(row["nbest"] and not row["answer"]) for row in work.shards.rows())
+            refused = [row["id"] for row in work.shards.rows() if not row["nbest"]]
     if refused:
         summary = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
         log(f"{summary}: {too_long(answerer.model)}")
@@ -264,54 +250,31 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
 
 
 def _lines(
-    answerer: "QuestionAnswerer",
-    source: QuestionFile,
-    top: int,
-    precision: str,
-    batch_tokens: int | None,
-    spans: Sequence[Span],
-    bar: Bar,
+    answerer: "QuestionAnswerer", source: QuestionFile, options: dict[str, Any], spans: Sequence[Span], bar: Bar
 ) -> Iterator[Iterator[str]]:
     """The lines of answered questions for each of `spans`."""
-    from domain.biomedical.qa.answerer import QuestionInput
-
-    for questions in map(list, read_spans(source.questions(Rejects(None, limit=1)), spans, source.path)):
-        asked = (QuestionInput(question.question, question.context, question.id) for question in questions)
-        replies = answerer.replies(
-            asked, top=top, precision=precision, batch_tokens=batch_tokens, refused=lambda _: None
-        )  # a question that is refused has no candidate, by which it is known in the end
-        yield map(json_line, _answer_rows(questions, replies))
-        bar.advance(len(questions))
+    for span, questions in zip(spans, read_spans(source.questions(), spans, source.path), strict=True):
+        yield (json_line(_row(*each)) for each in answerer.replies(questions, **options))
+        bar.advance(span.size)
 
 
-def _answer_rows(questions: Sequence[Question], replies: "Iterator[Reply | None]") -> Iterator[Row]:
-    for question, reply in zip(questions, replies, strict=True):
-        nbest = [_row(candidate) for candidate in reply.nbest] if reply else []
-        sentence = reply.sentence if reply else ""
-        yield {"id": question.id, **(nbest[0] if nbest else REFUSED), "sentence": sentence, "nbest": nbest}
+def _row(question: Question, reply: "Reply | None") -> Row:
+    """A question that is too long has no candidate, by which it is known in the end."""
+    nbest = [
+        {"answer": text, "start": start, "end": end, "probability": round(probability, DIGITS)}
+        for text, start, end, probability in (reply.nbest if reply else ())
+    ]
+    sentence = reply.sentence if reply else ""
+    return {"id": question.id, **(nbest[0] if nbest else REFUSED), "sentence": sentence, "nbest": nbest}
 
 
-def _row(candidate: "Candidate") -> Row:
-    text, start, end, probability = candidate
-    return {"answer": text, "start": start, "end": end, "probability": round(probability, DIGITS)}
-
-
-def _count(shards: Shards) -> tuple[int, list[str]]:
-    """How many questions have no answer in their contexts, and the ids of those that were refused."""
-    without_answer, refused = 0, list[str]()
-    for row in shards.rows():
-        without_answer += bool(row["nbest"] and not row["answer"])
-        if not row["nbest"]:
-            refused.append(row["id"])
-    return without_answer, refused
-
-
-def write_page(source: QuestionFile, shards: Shards, path: Path) -> None:
+def _write_page(source: QuestionFile, answered: Iterator[Row], path: Path) -> None:
     """Writes the page of all contexts with the answers to their questions."""
     from domain.biomedical.page import answer_page
 
-    asked = zip(source.questions(Rejects(None, limit=1)), shards.rows(), strict=True)
     try:
-        write_text(path, answer_page(asked, f"Answers from {source.path.name}"))
+        write_text(
+            path, answer_page(zip(source.questions(), answered, strict=True), f"Answers from {source.path.name}")
+        )
     except OSError as error:
         raise write_error(path, error) from error

@@ -61,7 +61,7 @@ class Training(NamedTuple):
 class QuestionSurvey:
     """What one pass over a file has counted; each context is counted and measured once.
 
-    counts: `questions`, `impossible`, `unlabelled`, `repeated`, answers by their notes, what was left out by its reason.
+    counts: `questions`, `impossible`, `unlabelled`, `repeated`. notes: of answers. left_out: by reason.
     words, subwords: the lengths of each part. unfit: how many questions a training would leave out, by reason.
     first: the first question of which a part has more words than `MANY_WORDS`, by part, and that is unfit, by reason.
     keys: hashes of what was asked of which context, of contexts, articles and pools.
@@ -269,7 +269,9 @@ def _words(surveys: Surveys, part: Part) -> Finding:
     summary = spreads({split: found.words[part] for split, found in surveys.items()})
     long = sum(length > MANY_WORDS.get(part, length) for length in lengths)
     if long:
-        summary += f"; more than {MANY_WORDS[part]:,} words: {long:,} ({ADVICE[part]}); the first is {_first(surveys, part)}"
+        summary += (
+            f"; more than {MANY_WORDS[part]:,} words: {long:,} ({ADVICE[part]}); the first is {_first(surveys, part)}"
+        )
     counts = {"longest": max(lengths, default=0), "long": long}
     return Finding(f"words in {PARTS[part]}", "warn" if long else "good", summary, counts)
 

@@ -66,7 +66,7 @@ class Choices(NamedTuple):
         found: Floats = softmax(self.scores / temperature, axis=1)
         return found
 
-    def ranked(self, temperature: float = 1.0, top: int | None = None) -> list[list[Choice]]:
+    def ranked(self, temperature: float, top: int | None = None) -> list[list[Choice]]:
         """The choices of each question, the best first."""
         rows = zip(*(each[:, :top].tolist() for each in (*self, self.probabilities(temperature))), strict=True)
         return [[Choice(*each) for each in zip(*row, strict=True) if each[3] > -np.inf] for row in rows]
@@ -185,19 +185,21 @@ class Pools:
     def nbest(self, found: NBest) -> NBest:
         """The n-best of what is asked as that of what is scored; no answer is as likely as where it is least so."""
         rows, ranks = np.nonzero(found.scores > -np.inf)
-        spans = CandidateSpans(self.pool_of[rows], *(each[rows, ranks] for each in found[:4]))
+        texts, starts, ends = (each[rows, ranks] for each in (found.texts, found.starts, found.ends))
+        spans = CandidateSpans(self.pool_of[rows], texts, starts, ends, found.scores[rows, ranks])
         nulls = np.full(len(self.scored), np.inf)
         np.minimum.at(nulls, self.pool_of, found.nulls)
         return n_best(spans, nulls, found.scores.shape[1])
 
-    def text(self, choice: Choice) -> str:
+    def text(self, asked: int, start: int, end: int) -> str:
         """The text of a choice, "" for no answer."""
-        return self.asked[choice.asked].context[choice.start : choice.end] if choice.start >= 0 else ""
+        return self.asked[asked].context[start:end] if start >= 0 else ""
 
     def scores_at(self, nbest: NBest, threshold: float | None) -> dict[str, Score]:
         """How right the best choices are, by id; of questions with gold answers alone."""
-        best = [self.text(choices[0]) for choices in nbest.with_no_answer(threshold).ranked(top=1)]
-        return scores({each.id: text for each, text in zip(self.scored, best, strict=True)}, self.scored)
+        best = zip(*(each[:, 0].tolist() for each in nbest.with_no_answer(threshold)[:3]), strict=True)
+        answers = {each.id: self.text(*place) for each, place in zip(self.scored, best, strict=True)}
+        return scores(answers, self.scored)
 
 
 def _joined(name: str, members: Sequence[Question]) -> Question:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ class AnswerPredictions:
     def answers(self) -> dict[str, str]:
         """The best choice by the question's id, "" for no answer."""
         best = zip(self.pools.scored, self.choices, strict=True)
-        return {question.id: self.pools.text(choices[0]) for question, choices in best}
+        return {question.id: self.pools.text(*choices[0][:3]) for question, choices in best}
 
 
 def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
@@ -100,7 +101,7 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
 def _predicted(model: AnswerModel, pools: Pools, settings: QaEvaluateSettings) -> AnswerPredictions:
     """What `model` answers; a question that is too long is logged, and has no answer."""
     refused, parts, done = list[Question](), list[NBest](), 0
-    options = {"precision": settings.precision, "batch_tokens": settings.batch_tokens}
+    options: dict[str, Any] = {"precision": settings.precision, "batch_tokens": settings.batch_tokens}
     with progress("answering", len(pools.asked), "questions") as bar:
         for block in answered_blocks(model, pools.asked, **options):
             refused += compress(block.questions, block.is_too_long)
@@ -225,7 +226,7 @@ def _write_nbest(found: AnswerPredictions, path: Path) -> None:
         for question, choices in zip(found.pools.scored, found.choices, strict=True):
             listed = []
             for choice in choices:
-                row = {"text": found.pools.text(choice), **choice._asdict()}
+                row = {"text": found.pools.text(*choice[:3]), **choice._asdict()}
                 asked = found.pools.asked[row.pop("asked")].id
                 listed.append(row if asked == question.id or choice.start < 0 else {**row, "context": asked})
             file.write(json.dumps({"id": question.id, "nbest": listed}, ensure_ascii=False) + "\n")
@@ -235,7 +236,10 @@ def _examples(found: AnswerPredictions, score_of: Mapping[str, Score]) -> dict[s
     """Questions spread evenly over the data: answered right, and wrong."""
     known = [place for place, question in enumerate(found.pools.scored) if question.id in score_of]
     is_right = {place: score_of[found.pools.scored[place].id].exact_match == 1 for place in known}
-    among = {name: [place for place in known if is_right[place] == right] for name, right in (("right", True), ("wrong", False))}
+    among = {
+        name: [place for place in known if is_right[place] == right]
+        for name, right in (("right", True), ("wrong", False))
+    }
     return {
         name: [_example(found, place) for place in spread_evenly(places, EXAMPLES_KEPT)]
         for name, places in among.items()
@@ -253,7 +257,7 @@ def _example(found: AnswerPredictions, place: int) -> dict[str, object]:
         "id": question.id,
         "question": question.question,
         "golds": list(question.gold_texts),
-        "answer": found.pools.text(best),
+        "answer": found.pools.text(*best[:3]),
         "probability": best.probability,
         "passages": passages(asked.context, marks),
     }

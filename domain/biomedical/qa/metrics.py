@@ -33,7 +33,7 @@ class Score(NamedTuple):
 
 
 class FactoidScore(NamedTuple):
-    """How right the first of the ranked answers to a question is, any of them, and 1 / the rank of the first right one."""
+    """How right the first of ranked answers to a question is, any of them, and 1 / the rank of the first right one."""
 
     strict_accuracy: float
     lenient_accuracy: float

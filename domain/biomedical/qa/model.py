@@ -105,8 +105,8 @@ def start_model(settings: QaSettings, cache_dir: Path | None = None) -> AnswerMo
     else:
         network, tokenizer = HEAD.start(folder, dropout=settings.dropout, seed=settings.seed)
     window = _window(network, settings.max_tokens, settings.stride)
-    limits = {"max_answer_tokens": settings.max_answer_tokens, "whole_words": settings.whole_words}
-    return AnswerModel(AnswerFinder(network), tokenizer, *window, **limits)
+    finder = AnswerFinder(network)
+    return AnswerModel(finder, tokenizer, *window, settings.max_answer_tokens, whole_words=settings.whole_words)
 
 
 def _window(network: PreTrainedModel, max_tokens: int | None = None, stride: int | None = None) -> tuple[int, int]:
@@ -135,7 +135,8 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> AnswerModel
     PairSplitter(tokenizer)  # raises for one that cannot frame a pair of texts
     finder, found = AnswerFinder(network).eval(), read_model_file(folder / DESCRIPTION, _QaDescription)
     if found is None:
-        log(f"model: warning: no {folder / DESCRIPTION}, which domain.qa writes; windows, threshold and temperature are the usual ones")
+        file = folder / DESCRIPTION
+        log(f"model: warning: no {file}, which domain.qa writes; windows, threshold and temperature are the usual ones")
         return AnswerModel(finder, tokenizer, *_window(network))
     _window(network, found.max_tokens, found.stride)  # raises for more than there are positions
     return AnswerModel(finder, tokenizer, **found.model_dump())

@@ -59,7 +59,7 @@ SHAPES = (
 LISTS: dict[str, QuestionFormat] = {"data": "squad", "questions": "bioasq"}
 
 
-def _built(build: Callable[[], Question], file: str, line: int, name: object) -> Question | Unusable:
+def built(build: Callable[[], Question], file: str, line: int, name: object) -> Question | Unusable:
     """The question that `build` makes; an unusable record, by its `name`, where that or a check raises Unfit."""
     try:
         return checked(replace(build(), file=file, line=line))
@@ -89,12 +89,12 @@ class _JsonQuestion(Shape):
     id: str | int | None = None
     question: str
     context: str | None = None
-    answers: list[_JsonAnswer] = []
-    golds: list[str] = []
+    answers: list[_JsonAnswer] = Field(default_factory=list)
+    golds: list[str] = Field(default_factory=list)
     impossible: bool = False
     document: str = ""
     pool: str = ""
-    synonyms: list[list[str]] = []
+    synonyms: list[list[str]] = Field(default_factory=list)
 
 
 def _read_jsonl(path: Path) -> Iterator[Item]:
@@ -108,14 +108,14 @@ def _read_jsonl(path: Path) -> Iterator[Item]:
             except (ValueError, RecursionError):
                 yield Unusable(row.file, row.line, NOT_JSON, "is the file cut off here?")
                 continue
-            item = _built(partial(_of_json, value, row.line, context), row.file, row.line, _id_of(value))
+            item = built(partial(_of_json, value, row.line, context), row.file, row.line, _id_of(value))
             context = item.context if isinstance(item, Question) else context
             yield item
 
 
 def _of_json(value: object, line: int, context_before: str) -> Question:
     try:
-        found = fitted(_JsonQuestion, value)
+        found = fitted(_JsonQuestion, value if isinstance(value, dict) else {})
     except Unfit as fault:
         raise Unfit(fault.reason, f"{fault.detail}; {SHAPE}") from None
     if found.context is None:
@@ -203,7 +203,7 @@ def _of_article(value: object, file: str, line: int, is_version_2: bool) -> Iter
     for paragraph in paragraphs:
         for asked in paragraph.qas:
             build = partial(_of_squad, asked, paragraph.context, document, is_version_2)
-            yield _built(build, file, line, _id_of(asked))
+            yield built(build, file, line, _id_of(asked))
 
 
 def _of_squad(value: object, context: str | None, document: str, is_version_2: bool) -> Question:
@@ -286,7 +286,7 @@ def _read_bioasq(path: Path) -> Iterator[Item]:
             continue
         for number, snippet in enumerate(asked.snippets, 1):
             name = f"{asked.id}_{number:03}"
-            yield _built(partial(_of_snippet, asked, name, snippet), file, line, name)
+            yield built(partial(_of_snippet, asked, name, snippet), file, line, name)
 
 
 def _bioasq_values(path: Path) -> Iterator[tuple[int, Any]]:
@@ -305,9 +305,7 @@ def _of_snippet(asked: _BioasqQuestion, name: str, snippet: _Snippet) -> Questio
     present = {answer.text for answer in answers}
     others = tuple(dict.fromkeys(text for wordings in golds for text in wordings if text not in present))
     document, notes = snippet.document or _name_of([snippet.text]), tuple(how for _, how in found)
-    return Question(
-        name, asked.body, snippet.text, answers, others, False, document, str(asked.id), golds, notes=notes
-    )
+    return Question(name, asked.body, snippet.text, answers, others, False, document, str(asked.id), golds, notes=notes)
 
 
 def bioasq_golds(path: Path) -> dict[str, tuple[Synonyms, ...]]:

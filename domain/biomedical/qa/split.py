@@ -76,13 +76,15 @@ class SplitSummary:
         """Counts one question."""
         self.articles[split].add(hash(question.document))
         self.notes.update(question.notes)
-        self.counts.update({
-            "questions": 1,
-            f"questions/{split}": 1,
-            "answers": len(question.answers),
-            "impossible": question.impossible,
-            "without_answer": not question.is_known,
-        })
+        self.counts.update(
+            {
+                "questions": 1,
+                f"questions/{split}": 1,
+                "answers": len(question.answers),
+                "impossible": question.impossible,
+                "without_answer": not question.is_known,
+            }
+        )
         if found := [how for how in ALIGNMENTS if how in (*question.notes, self.aligned.get(question.pool))]:
             self.aligned[question.pool] = found[0]
 

@@ -121,7 +121,9 @@ class PairSplitter:
         place: dict[str, int] = {}
         context_of = np.array([place.setdefault(each.context, len(place)) for each in questions], dtype=np.int64)
         frame = len(self.before), len(self.between), len(self.after)
-        return PairSubwords(self._texts([each.question for each in questions]), self._texts(list(place)), context_of, frame)
+        return PairSubwords(
+            self._texts([each.question for each in questions]), self._texts(list(place)), context_of, frame
+        )
 
     def _texts(self, texts: Sequence[str]) -> Texts:
         added = len(self._before_text)
@@ -284,7 +286,9 @@ def gold_spans(questions: Sequence[Question], subwords: PairSubwords) -> list[li
 def golds_in_windows(golds: Sequence[Sequence[SubwordSpan]], windows: Windows) -> list[list[SubwordSpan]]:
     """The right answers that are whole in each window."""
     places = zip(*(each.tolist() for each in (windows.sequences, windows.starts, windows.ends)), strict=True)
-    return [[(first, end) for first, end in golds[asked] if first >= low and end <= high] for asked, low, high in places]
+    return [
+        [(first, end) for first, end in golds[asked] if first >= low and end <= high] for asked, low, high in places
+    ]
 
 
 def training_faults(
@@ -292,7 +296,9 @@ def training_faults(
 ) -> list[str | None]:
     """Why each question with a known answer cannot be trained on in such windows; None where it can."""
     golds, windows = gold_spans(questions, subwords), subwords.windows(max_tokens, stride)
-    answered = {asked for asked, held in zip(windows.sequences.tolist(), golds_in_windows(golds, windows), strict=True) if held}
+    answered = {
+        asked for asked, held in zip(windows.sequences.tolist(), golds_in_windows(golds, windows), strict=True) if held
+    }
 
     def fault(number: int, question: Question, is_too_long: bool) -> str | None:
         if is_too_long:

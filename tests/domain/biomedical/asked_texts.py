@@ -1,12 +1,19 @@
 """Made-up texts of plain words with a disease and a chemical in them, one of which a question asks for."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from domain.biomedical.ner import model as ner
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.settings import NerSettings
+from domain.biomedical.qa import model as qa
+from domain.biomedical.qa.answerer import answered_blocks
 from domain.biomedical.qa.question_files import write_questions
 from domain.biomedical.qa.questions import Answer, Question
+from domain.biomedical.qa.settings import QaSettings
 
 Kind = Literal["disease", "chemical"]
 
@@ -61,3 +68,35 @@ def write(path: Path, questions: list[Question]) -> dict[str, str]:
     """A file of questions, as settings name it."""
     write_questions(path, questions)
     return {"path": str(path)}
+
+
+def start_tagger(base: Path, labels: LabelSet, **more: Any) -> ner.EntityModel:
+    """A model before its first step."""
+    settings = NerSettings.model_validate({"base": str(base), "train": [{"path": "none.tsv"}], **more})
+    return ner.start_model(settings, labels)
+
+
+def start_answerer(base: Path, **more: Any) -> qa.AnswerModel:
+    """A model before its first step."""
+    return qa.start_model(QaSettings.model_validate({"base": str(base), "train": [{"path": "none.jsonl"}], **more}))
+
+
+class Found(NamedTuple):
+    start: int
+    end: int
+    score: float
+    probability: float
+
+
+def find_answers(
+    model: qa.AnswerModel, questions: Iterable[Question], *, top: int = 5, **options: Any
+) -> Iterator[list[Found]]:
+    """The choices of each question, the best first; none for one that is too long."""
+    for block in answered_blocks(model, questions, **options):
+        ranked = block.nbest.with_no_answer(model.threshold).ranked(model.temperature, top)
+        for is_out, choices in zip(block.is_too_long, ranked, strict=True):
+            yield [] if is_out else [Found(*each[1:]) for each in choices]
+
+
+def ask(question: str, context: str, name: str = "") -> Question:
+    return Question(name, question, context)

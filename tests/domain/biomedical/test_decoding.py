@@ -74,8 +74,7 @@ def test_probabilities_are_shares_of_all_legal_sequences(
     for seed in range(3):
         emissions, lengths, chain = drawn(labels, seed, learnt)
         tags = viterbi(emissions, lengths, chain)
-        spans = spans_of(tags, labels)
-        told = span_probabilities(emissions, lengths, chain, tags, spans, labels, temperature)
+        told = span_probabilities(emissions, lengths, chain, tags, labels, temperature)
         by_word = marginals(emissions / temperature, lengths, chain.divided(temperature)).probabilities
         expected: list[float] = []
         for scores, best, shares in zip(*(sentences(x, lengths) for x in (emissions, tags, by_word)), strict=True):
@@ -121,7 +120,7 @@ def test_nothing_decodes_to_nothing() -> None:
     none = np.zeros((0, 3)), np.zeros(0, np.int64), legal_chain(labels)
     tags = viterbi(*none)
     assert len(tags) == 0
-    assert len(span_probabilities(*none, tags, spans_of(tags, labels), labels)) == 0
+    assert len(span_probabilities(*none, tags, labels)) == 0
 
 
 def test_scores_far_apart_leave_finite_probabilities() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from asked_texts import start_tagger
 from pydantic import ValidationError
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
@@ -20,7 +21,7 @@ from domain.biomedical.ner import evaluate as evaluation
 from domain.biomedical.ner import train as training
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import Example
-from domain.biomedical.ner.model import load_model, start_model
+from domain.biomedical.ner.model import load_model
 from domain.biomedical.ner.settings import NerEvaluateSettings, NerSettings
 from domain.biomedical.ner.train import NerTask
 
@@ -118,7 +119,7 @@ def test_windows_of_a_long_sentence_teach_every_tag_once(tiny_bert: Path) -> Non
     settings = NerSettings.model_validate(
         {"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "max_tokens": 16, "overlap": 6}
     )
-    task = NerTask(start_model(tiny_bert, labels, max_tokens=16, overlap=6), settings, [example], [])
+    task = NerTask(start_tagger(tiny_bert, labels, max_tokens=16, overlap=6), settings, [example], [])
     batch = task.collate(np.arange(len(task.lengths)), 0)
     assert batch.counts == {"tags": 120}
     assert batch.inputs["tags"].tolist() == [1, 0, 1] * 40
@@ -132,7 +133,7 @@ def test_masks_are_drawn_anew_in_each_epoch_and_alike_whatever_else_is_in_the_ba
     given = {"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "max_tokens": 40}
 
     def read(items: list[int], epoch: int, **more: Any) -> torch.Tensor:
-        model = start_model(tiny_bert, labels, max_tokens=40)
+        model = start_tagger(tiny_bert, labels, max_tokens=40)
         task = NerTask(model, NerSettings.model_validate({**given, **more}), examples, [])
         return task.collate(np.array(items), epoch).inputs["input_ids"]
 
@@ -152,14 +153,14 @@ def test_masks_are_drawn_anew_in_each_epoch_and_alike_whatever_else_is_in_the_ba
 def test_windows_of_one_sentence_have_masks_of_their_own(tiny_bert: Path) -> None:
     example = Example(("gout",) * 200, ("B-Disease",) * 200, "1")
     given = {"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "mask_share": 0.3}
-    model = start_model(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=40)
+    model = start_tagger(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=40)
     task = NerTask(model, NerSettings.model_validate(given), [example], [])
     rows = task.collate(np.arange(len(task.lengths)), 0).inputs["input_ids"]
     assert len({tuple(row.tolist()) for row in rows}) == len(rows) > 3
 
 
 def test_masks_need_a_mask_token(tiny_bert: Path) -> None:
-    model = start_model(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=40)
+    model = start_tagger(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=40)
     model.tokenizer.mask_token = None
     given = {"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "mask_share": 0.3}
     with pytest.raises(RequestError, match="mask_share: expected a tokenizer with a mask token, found none"):
@@ -170,7 +171,7 @@ def test_a_loss_is_that_of_transformers_own(tiny_bert: Path) -> None:
     labels = LabelSet.of_types(["Disease"])
     example = Example(("gout", "of", "the", "patient"), ("B-Disease", "O", "O", "O"), "1")
     settings = NerSettings.model_validate({"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "max_tokens": 40})
-    model = start_model(tiny_bert, labels, max_tokens=40)
+    model = start_tagger(tiny_bert, labels, max_tokens=40)
     model.network.eval()
     task = NerTask(model, settings, [example], [])
     batch = task.collate(np.array([0]), 0)

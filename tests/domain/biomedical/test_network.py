@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from asked_texts import start_tagger
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForTokenClassification,
@@ -18,14 +19,14 @@ from transformers import (
 from bertrelay.errors import RequestError
 from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.model import EntityModel, WordSplitter, load_model, save_model, start_model
+from domain.biomedical.ner.model import EntityModel, WordSplitter, load_model, save_model
 
 LABELS = LabelSet.of_types(["Disease", "Chemical"])
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz"]
 
 
 def started(tiny_bert: Path, **more: object) -> EntityModel:
-    model = start_model(tiny_bert, LABELS, max_tokens=40, overlap=8, **more)
+    model = start_tagger(tiny_bert, LABELS, max_tokens=40, overlap=8, **more)
     if model.network.crf is not None:
         for weight in model.network.crf.parameters():
             torch.nn.init.normal_(weight)
@@ -34,7 +35,7 @@ def started(tiny_bert: Path, **more: object) -> EntityModel:
 
 @pytest.fixture
 def folder(tiny_bert: Path, tmp_path: Path) -> Path:
-    save_model(started(tiny_bert, crf=True), tmp_path / "model")
+    save_model(started(tiny_bert, decoder="crf"), tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -56,7 +57,7 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path
 
 
 def test_a_model_comes_back_as_it_was(tiny_bert: Path, folder: Path) -> None:
-    model, back = started(tiny_bert, crf=True), load_model(folder)
+    model, back = started(tiny_bert, decoder="crf"), load_model(folder)
     assert (back.labels, back.max_tokens, back.overlap, back.temperature) == (LABELS, 40, 8, 1.7)
     weights = load_file(folder / "model.safetensors")
     for name, tensor in back.network.network.state_dict().items():
@@ -70,7 +71,7 @@ def test_a_model_comes_back_as_it_was(tiny_bert: Path, folder: Path) -> None:
 
 
 def test_marked_capitals_begin_unseen_and_come_back(tiny_bert: Path, tmp_path: Path) -> None:
-    model = start_model(tiny_bert, LABELS, max_tokens=40, capitals=True)
+    model = start_tagger(tiny_bert, LABELS, max_tokens=40, capitals=True)
     model.network.eval()
     words = ["the", "PATIENT", "gout"]
 
@@ -111,7 +112,7 @@ def test_capitals_are_not_marked_where_the_vocabulary_tells_them(
     rules = json.loads((tmp_path / "tokenizer.json").read_text())
     rules["normalizer"] = None
     (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
-    assert not start_model(tmp_path, LABELS, max_tokens=40, capitals=True).capitals
+    assert not start_tagger(tmp_path, LABELS, max_tokens=40, capitals=True).capitals
     assert "vocabulary has capitals, so they are not marked" in capsys.readouterr().err
 
 
@@ -125,7 +126,7 @@ def test_capitals_are_not_marked_without_a_second_token_type(
     )  # fmt: skip
     BertModel(config).save_pretrained(tmp_path)
     save_tokenizer(tokenizer, tmp_path, 64, has_types=False)
-    assert not start_model(tmp_path, LABELS, capitals=True).capitals
+    assert not start_tagger(tmp_path, LABELS, capitals=True).capitals
     assert "the base, bert, has no second token type, so they are not marked" in capsys.readouterr().err
 
 
@@ -204,12 +205,12 @@ def test_a_model_without_a_crf_takes_the_place_of_one_with_it(tiny_bert: Path, f
 
 def test_more_tokens_than_positions_are_refused(tiny_bert: Path) -> None:
     with pytest.raises(RequestError, match="max_tokens: the base has 40 positions, and 41"):
-        start_model(tiny_bert, LABELS, max_tokens=41)
+        start_tagger(tiny_bert, LABELS, max_tokens=41)
 
 
 def test_windows_that_are_mostly_overlap_are_refused(tiny_bert: Path) -> None:
     with pytest.raises(RequestError, match="overlap: expected at most half of max_tokens, which is 40, found 21"):
-        start_model(tiny_bert, LABELS, overlap=21)
+        start_tagger(tiny_bert, LABELS, overlap=21)
 
 
 def test_a_cased_vocabulary_is_never_lower_cased(tiny_bert: Path, tmp_path: Path) -> None:
@@ -221,10 +222,10 @@ def test_a_cased_vocabulary_is_never_lower_cased(tiny_bert: Path, tmp_path: Path
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
     with pytest.raises(RequestError, match="lower-cases text"):
-        start_model(tmp_path, LABELS, max_tokens=40)
+        start_tagger(tmp_path, LABELS, max_tokens=40)
 
 
 def test_the_head_is_drawn_from_the_seed(tiny_bert: Path) -> None:
-    heads = [start_model(tiny_bert, LABELS, max_tokens=40, seed=seed).network.network.classifier for seed in (1, 1, 2)]
+    heads = [start_tagger(tiny_bert, LABELS, max_tokens=40, seed=seed).network.network.classifier for seed in (1, 1, 2)]
     torch.testing.assert_close(heads[0].weight, heads[1].weight)
     assert not torch.equal(heads[0].weight, heads[2].weight)

@@ -7,7 +7,7 @@ import pytest
 
 from bertrelay.errors import RequestError
 from bertrelay.tokenizer import load_tokenizer
-from domain.biomedical.ner.model import WordSplitter, owned_words
+from domain.biomedical.ner.model import WordSplitter
 
 SENTENCES = [["the", "patient", "angina", "pectoris"], [], ["\x01", "fluxyz", "of"], ["gout"]]
 
@@ -45,7 +45,7 @@ def test_windows_of_a_long_sentence_own_each_word_once(splitter: WordSplitter) -
     words = ["patient", "pectorisxyz", "of"] * 30
     subwords = splitter([words])
     windows = subwords.windows(12, 4)
-    first, counts = owned_words(subwords, windows)
+    first, counts = subwords.owned_words(windows)
     assert np.concatenate([np.arange(a, a + n) for a, n in zip(first, counts, strict=True)]).tolist() == list(range(90))
     batch = splitter.batch(subwords, windows, width=12, height=len(windows.starts) + 2)
     np.testing.assert_array_equal(batch["input_ids"].flatten()[batch["places"]], subwords.ids[subwords.firsts])

@@ -2,21 +2,23 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from asked_texts import start_tagger
 
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.model import EntityModel, WordSplitter, start_model
-from domain.biomedical.ner.tagger import Words, find_entities, predict_blocks
+from domain.biomedical.ner.model import EntityModel, Words, WordSplitter
+from domain.biomedical.ner.tagger import WordSpan, decoded_blocks
 
 WORDS = ["the", "patient", "angina", "pectoris", "fluxyz", "gout", "of", "\x01"]
 
 
 @pytest.fixture
 def model(tiny_bert: Path) -> EntityModel:
-    found = start_model(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=16, overlap=6)
+    found = start_tagger(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=16, overlap=6)
     found.network.eval()
     return found
 
@@ -31,9 +33,14 @@ def predict(model: EntityModel, sentences: Iterable[Words]) -> list[np.ndarray]:
     """The emissions of each sentence, (words, tags)."""
     return [
         scores
-        for block, emissions in predict_blocks(model, sentences, precision="fp32")
-        for scores in np.split(emissions, np.cumsum([len(words) for words in block])[:-1])
+        for block in decoded_blocks(model, sentences, precision="fp32")
+        for scores in np.split(block.emissions, np.cumsum(block.lengths)[:-1])
     ]
+
+
+def find_entities(model: EntityModel, sentences: Iterable[Words], **options: Any) -> Iterator[list[WordSpan]]:
+    for block in decoded_blocks(model, sentences, precision="fp32", **options):
+        yield from block.by_sentence()
 
 
 def test_a_stream_gives_what_each_sentence_gives_alone(model: EntityModel, sentences: list[list[str]]) -> None:
@@ -45,8 +52,8 @@ def test_a_stream_gives_what_each_sentence_gives_alone(model: EntityModel, sente
 
 
 def test_blocks_change_no_entity(model: EntityModel, sentences: list[list[str]]) -> None:
-    at_once = list(find_entities(model, sentences, precision="fp32"))
-    in_blocks = list(find_entities(model, sentences, precision="fp32", block_words=20, batch_tokens=64))
+    at_once = list(find_entities(model, sentences))
+    in_blocks = list(find_entities(model, sentences, block_words=20, batch_tokens=64))
     assert [[span[:3] for span in each] for each in at_once] == [[span[:3] for span in each] for each in in_blocks]
     assert any(at_once)
     for one, other in zip(sum(at_once, []), sum(in_blocks, []), strict=True):  # noqa: RUF017
@@ -78,7 +85,7 @@ def test_only_a_block_ahead_is_read(model: EntityModel) -> None:
             read += 1
             yield ["the", "patient"] * 10
 
-    found = find_entities(model, endless(), precision="fp32", block_words=100)
+    found = find_entities(model, endless(), block_words=100)
     for _ in range(20):
         next(found)
     assert read <= 20 + 3 * 5

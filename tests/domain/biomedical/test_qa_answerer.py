@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from asked_texts import start_answerer
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from bertrelay.errors import RequestError
 from domain.biomedical import QuestionAnswerer
-from domain.biomedical.qa.model import save_model, start_model
+from domain.biomedical.qa.answerer import _around
+from domain.biomedical.qa.model import save_model
+from domain.sentences import sentence_spans
 
 CONTEXT = "The patient had mild asthma. After a course of insulin no flu was seen.\n\nGout and migraine in the patient."
 LONG = " ".join([CONTEXT] * 12)
@@ -18,7 +21,7 @@ QUESTIONS = ["Was gout seen?", "What had the patient?", "after what?"]
 @pytest.fixture(scope="module")
 def folder(tiny_bert, tmp_path_factory):
     path = tmp_path_factory.mktemp("answers")
-    model = start_model(tiny_bert, max_tokens=40, stride=10, max_answer_tokens=6, seed=3)
+    model = start_answerer(tiny_bert, max_tokens=40, stride=10, max_answer_tokens=6, seed=3)
     torch.nn.init.normal_(model.network.network.qa_outputs.weight, std=0.5)
     save_model(model, path)
     return path
@@ -35,7 +38,7 @@ def told(replies):
 
 def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answerer):
     for question in QUESTIONS:
-        reply = answerer.answer(question, LONG, precision="fp32")
+        reply = answerer(question, LONG, precision="fp32")
         assert reply.answer == LONG[reply.start : reply.end] != ""
         assert reply.answer in reply.sentence in LONG
         assert len(reply.nbest) == 5
@@ -59,14 +62,14 @@ def test_the_best_span_is_the_one_that_transformers_scores_highest(answerer, fol
         for b in range(a, min(a + 6, len(spans)))
         if texts[a] == texts[b] == 1
     )
-    reply = answerer.answer("Was gout seen?", context, precision="fp32")
+    reply = answerer("Was gout seen?", context, precision="fp32")
     assert (reply.start, reply.end) == best[1:]
 
 
 def test_many_are_answered_as_each_alone(answerer):
     asked = [(question, context) for context in (CONTEXT, LONG, "gout") for question in QUESTIONS]
-    together = list(answerer.answer_many(iter(asked), precision="fp32"))
-    alone = [answerer.answer(*each, precision="fp32") for each in asked]
+    together = list(answerer.pipe(iter(asked), precision="fp32"))
+    alone = [answerer(*each, precision="fp32") for each in asked]
     assert told(together) == told(alone)
     assert [reply.sentence for reply in together] == [reply.sentence for reply in alone]
     assert told(answerer(asked, precision="fp32")) == told(alone)
@@ -88,21 +91,13 @@ def test_many_are_answered_as_each_alone(answerer):
         ((73, 77), "Gout and migraine in the patient."),
     ],
 )
-def test_the_sentence_is_all_that_the_answer_stands_in(answerer, monkeypatch, found, sentence):
-    from domain.biomedical.qa import answerer as module
-    from domain.biomedical.qa.answerer import AnswerSpan
-
-    def find_answers(_model, questions, **_options):
-        for _ in questions:
-            yield [AnswerSpan(*found, 1.0, 0.5)]
-
-    monkeypatch.setattr(module, "find_answers", find_answers)
-    assert answerer.answer("?", CONTEXT).sentence == sentence
+def test_the_sentence_is_all_that_the_answer_is_in(found, sentence):
+    assert _around(*found, CONTEXT, sentence_spans(CONTEXT)) == sentence
 
 
 def test_no_answer_has_neither_text_nor_place(answerer):
     model = replace(answerer.model, threshold=-1e6)
-    reply = QuestionAnswerer(model).answer("Was gout seen?", CONTEXT, top=3)
+    reply = QuestionAnswerer(model)("Was gout seen?", CONTEXT, top=3)
     assert (reply.answer, reply.start, reply.end, reply.sentence) == ("", None, None, "")
     assert reply.probability > 0.99
     assert len(reply.nbest) == 3
@@ -125,14 +120,14 @@ def test_no_answer_has_neither_text_nor_place(answerer):
 )
 def test_what_cannot_be_asked_is_told_with_its_position(answerer, asked, message):
     with pytest.raises(RequestError, match=message):
-        list(answerer.answer_many(asked))
+        list(answerer.pipe(asked))
 
 
 @pytest.mark.parametrize("top", [0, 21])
 def test_no_candidates_and_more_than_are_kept_are_refused(answerer, top):
     with pytest.raises(RequestError, match=f"top: expected 1 to 20 candidates, found {top}"):
-        answerer.answer("gout?", "gout", top=top)
-    assert len(answerer.answer("gout?", LONG, top=20).nbest) == 20
+        answerer("gout?", "gout", top=top)
+    assert len(answerer("gout?", LONG, top=20).nbest) == 20
 
 
 def test_a_bert_without_a_head_for_answers_is_told(tiny_bert):

@@ -5,16 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from domain.biomedical.qa.decoding import (
-    CandidateSpans,
-    NBest,
-    best_threshold,
-    n_best,
-    null_scores,
-    pooled,
-    spans_in_windows,
-    with_no_answer,
-)
+from domain.biomedical.qa.decoding import CandidateSpans, NBest, best_threshold, n_best, spans_in_windows
 
 Listed = list[tuple[int, int, float]]
 
@@ -72,11 +63,6 @@ def test_the_best_spans_are_the_best_of_all(has_ties: bool, longest: int, top: i
             assert all(span == (-1, -1, -np.inf) for span in told[len(expected) :])
 
 
-def test_no_answer_scores_what_the_first_piece_has() -> None:
-    scores = drawn(np.random.default_rng(1), has_ties=False)
-    np.testing.assert_allclose(null_scores(scores), [float(each[0, 0] + each[0, 1]) for each in scores])
-
-
 def nbest_of(scores: list[list[float]], nulls: list[float]) -> NBest:
     numbers = np.arange(len(scores[0]))
     places = np.tile(numbers, (len(scores), 1))
@@ -85,7 +71,7 @@ def nbest_of(scores: list[list[float]], nulls: list[float]) -> NBest:
 
 def test_no_answer_stands_where_its_score_less_the_threshold_puts_it() -> None:
     nbest = nbest_of([[3.0, 1.0], [3.0, 1.0], [3.0, -np.inf], [-np.inf, -np.inf]], [2.5, 5.0, 4.0, np.inf])
-    choices = with_no_answer(nbest, threshold=1.0)
+    choices = nbest.with_no_answer(1.0)
     assert choices.starts.tolist() == [[0, -1, 1], [-1, 0, 1], [0, -1, 1], [-1, 0, 1]]
     assert choices.scores[:, :2].tolist() == [[3.0, 1.5], [4.0, 3.0], [3.0, 3.0], [0.0, -np.inf]]
     weights = np.exp([3.0 / 2, 1.5 / 2, 1.0 / 2])
@@ -94,7 +80,7 @@ def test_no_answer_stands_where_its_score_less_the_threshold_puts_it() -> None:
 
 
 def test_without_a_threshold_a_text_that_was_read_always_answers() -> None:
-    choices = with_no_answer(nbest_of([[1.0, 0.0], [-np.inf, -np.inf]], [9.0, np.inf]), threshold=None)
+    choices = nbest_of([[1.0, 0.0], [-np.inf, -np.inf]], [9.0, np.inf]).with_no_answer(None)
     assert choices.starts.tolist() == [[0, 1, -1], [-1, 0, 1]]
     np.testing.assert_allclose(choices.probabilities(1.0)[:, 0], [1 / (1 + np.exp(-1)), 1])
 
@@ -116,15 +102,6 @@ def test_the_threshold_is_the_best_there_is() -> None:
 
 def test_the_threshold_lies_half_way_between_those_it_parts() -> None:
     assert best_threshold(np.array([3.0, -1.0, 5.0]), np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0])) == 4.0
-
-
-def test_a_pool_has_the_best_spans_of_its_questions_by_their_scores() -> None:
-    nbest = nbest_of([[3.0, 1.0], [9.0, -np.inf], [4.0, 2.0]], [7.0, 8.0, 6.0])
-    texts = nbest.texts + np.arange(3)[:, None]
-    found = pooled(nbest._replace(texts=texts), np.array([0, 1, 0]), 2)
-    assert found.texts.tolist() == [[2, 0], [1, -1]]
-    assert found.scores.tolist() == [[4.0, 3.0], [9.0, -np.inf]]
-    assert found.nulls.tolist() == [6.0, 8.0]
 
 
 def test_nothing_read_gives_nothing() -> None:

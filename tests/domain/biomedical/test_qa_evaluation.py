@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asked_texts import many, write
+from asked_texts import ask, find_answers, many, start_answerer, write
 
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate as evaluation
-from domain.biomedical.qa.answerer import QuestionInput, find_answers
-from domain.biomedical.qa.decoding import NBest, Pools, scores_at, with_no_answer
-from domain.biomedical.qa.evaluate import AROUND, passages, slices, spread_evenly
+from domain.biomedical.qa.decoding import NBest, Pools
+from domain.biomedical.qa.evaluate import AROUND, passages, slices
 from domain.biomedical.qa.metrics import Score
-from domain.biomedical.qa.model import AnswerModel, save_model, start_model
+from domain.biomedical.qa.model import AnswerModel, save_model
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaEvaluateSettings
 from domain.biomedical.qa.subwords import PairSplitter
 from domain.biomedical.qa.train import QaDevSet
+from domain.findings import spread_evenly
 
 
 @pytest.fixture(scope="module")
 def model(tiny_bert: Path) -> AnswerModel:
-    found = start_model(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=2)
+    found = start_answerer(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=2)
     torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
     found.network.eval()
     return replace(found, threshold=0.0, temperature=2.0)
@@ -52,9 +52,7 @@ def read_nbest(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 def test_answers_are_written_and_scored_as_they_are_given(model: AnswerModel, tmp_path: Path) -> None:
     questions = many(30, 4, words=12)
-    found = list(
-        find_answers(model, [QuestionInput(q.question, q.context) for q in questions], top=21, precision="fp32")
-    )
+    found = list(find_answers(model, [ask(q.question, q.context) for q in questions], top=21, precision="fp32"))
     answers = {
         q.id: q.context[best.start : best.end] if best.start >= 0 else ""
         for q, (best, *_) in zip(questions, found, strict=True)
@@ -109,9 +107,7 @@ def test_the_first_sentence_stands_beside_it(model: AnswerModel, tmp_path: Path)
 def test_snippets_of_a_question_are_pooled_by_their_scores(model: AnswerModel, tmp_path: Path) -> None:
     texts = ["the patient of gout", "no sign of flu in the patient", "gout and flu seen after a course"]
     found = list(
-        find_answers(
-            replace(model, threshold=None), [QuestionInput("mild", text) for text in texts], top=20, precision="fp32"
-        )
+        find_answers(replace(model, threshold=None), [ask("mild", text) for text in texts], top=20, precision="fp32")
     )
     ranked = sorted(
         (-each.score, text[each.start : each.end]) for text, spans in zip(texts, found, strict=True) for each in spans
@@ -156,14 +152,14 @@ def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model: Answ
     starts[0], ends[0], scores[0] = np.arange(20) * 5, np.arange(20) * 5 + 4, 9.0
     starts[1, :2], ends[1, :2], scores[1, :2] = (0, 8), (3, 14), (2.0, 1.0)
     spans = NBest(np.repeat([[0], [1]], 20, axis=1), starts, ends, scores, np.zeros(2))
-    found = evaluation._read_off(replace(model, threshold=None), Pools.of(questions), spans)
+    found = evaluation._of_nbest(replace(model, threshold=None), Pools.of(questions), spans)
     told = evaluation._bioasq(found, {})
     assert (told["strict_accuracy"], told["mrr"]) == (0.0, pytest.approx(1 / 3))  # gout, flu, asthma
 
 
 def test_a_question_of_bioasq_that_cannot_be_asked_counts_as_not_answered(model: AnswerModel, tmp_path: Path) -> None:
     text = "the patient of gout"
-    (best, *_) = next(find_answers(replace(model, threshold=None), [QuestionInput("mild", text)], precision="fp32"))
+    (best, *_) = next(find_answers(replace(model, threshold=None), [ask("mild", text)], precision="fp32"))
     right = [[text[best.start : best.end]]]
     asked = {"type": "factoid", "body": "mild", "exact_answer": right, "snippets": [{"text": text, "document": "d"}]}
     listed = [
@@ -195,7 +191,7 @@ def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_ans
         scores = np.full((3, 1), -np.inf)
         scores[answered_from] = 1.0
         spans = NBest(np.arange(3)[:, None], np.zeros((3, 1), int), np.full((3, 1), 2), scores, np.zeros(3))
-        found = evaluation._read_off(replace(model, threshold=None), Pools.of(questions), spans)
+        found = evaluation._of_nbest(replace(model, threshold=None), Pools.of(questions), spans)
         return evaluation._placed(found)[0].context
 
     assert [placed(number) for number in range(3)] == [texts["first"], texts["first"], texts["other"]]
@@ -242,12 +238,12 @@ def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model:
     nbest, tuned = dev._nbest(model), dev.tuned(model)
 
     def mean_f1(threshold: float | None) -> float:
-        return float(np.mean([each.f1 for each in scores_at(dev.pools, nbest, threshold).values()]))
+        return float(np.mean([each.f1 for each in dev.pools.scores_at(nbest, threshold).values()]))
 
     others = [None, -np.inf, *np.quantile(nbest.gaps, np.linspace(0, 1, 30))]
     assert mean_f1(tuned.threshold) == pytest.approx(max(mean_f1(tuned.threshold), *map(mean_f1, others)))
-    is_right = [each.exact_match == 1 for each in scores_at(dev.pools, nbest, tuned.threshold).values()]
-    choices = with_no_answer(nbest, tuned.threshold)
+    is_right = [each.exact_match == 1 for each in dev.pools.scores_at(nbest, tuned.threshold).values()]
+    choices = nbest.with_no_answer(tuned.threshold)
 
     def likelihood(temperature: float) -> float:
         best = choices.probabilities(temperature)[:, 0].clip(1e-6, 1 - 1e-6)

@@ -278,7 +278,7 @@ def test_questions_of_one_context_share_it_in_memory(tmp_path):
         (f'["{SECRET}"]', "line 2: JSON of another shape"),
         (
             f'{{"id": "j7", "question": "q", "context": "c", "answers": {{"text": ["{SECRET}"]}}}}',
-            'line 2, record j7: JSON of another shape (answers: Input should be a valid array; expected {"id", ',
+            'line 2, record j7: JSON of another shape (answers: Input should be a valid list; expected {"id", ',
         ),
         (
             f'{{"id": "j7", "question": "q", "context": "c", "answers": [{{"text": "{SECRET}", "start": 0}}]}}',

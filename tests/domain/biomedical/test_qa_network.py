@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from asked_texts import ask, find_answers, start_answerer
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, RobertaConfig, RobertaForQuestionAnswering
 
 from bertrelay.errors import RequestError
 from bertrelay.new_encoder import train_unigram
 from bertrelay.tokenizer import load_tokenizer, save_tokenizer
-from domain.biomedical.qa.answerer import QuestionInput, find_answers
-from domain.biomedical.qa.model import HEAD, AnswerModel, load_model, save_model, start_model
+from domain.biomedical.qa.model import HEAD, AnswerModel, load_model, save_model
 from domain.biomedical.qa.subwords import PairSplitter
 
 QUESTION, CONTEXT = "mild", "the patient of gout and angina pectoris"
 
 
 def started(tiny_bert: Path, **more: object) -> AnswerModel:
-    model = start_model(tiny_bert, max_tokens=40, stride=14, **more)
+    model = start_answerer(tiny_bert, max_tokens=40, stride=14, **more)
     return AnswerModel(
         model.network.eval(), model.tokenizer, 40, 14, 5, threshold=-0.5, temperature=1.7, whole_words=False
     )
@@ -30,7 +30,7 @@ def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path
     theirs = AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
     encoded = AutoTokenizer.from_pretrained(tmp_path)(QUESTION, CONTEXT, return_tensors="pt")
     splitter = PairSplitter(model.tokenizer)
-    subwords = splitter([QUESTION], [CONTEXT])
+    subwords = splitter([ask(QUESTION, CONTEXT)])
     width = encoded["input_ids"].shape[1]
     batch = splitter.batch(subwords, subwords.windows(40, 14), width + 3, 2)  # padding in both directions
     for name in ("input_ids", "attention_mask", "token_type_ids"):
@@ -61,7 +61,6 @@ def test_a_model_comes_back_as_it_was(tiny_bert: Path, tmp_path: Path) -> None:
         ("", "expected JSON"),
         ('{"max_tokens": 40', "expected JSON"),
         ("[]", "expected an object"),
-        ("[" * 60 + "]" * 60, "nested too deeply"),
         ('{"threshold": "high"}', "threshold"),
         ('{"temperature": 0}', "temperature"),
         ('{"temperature": NaN}', "NaN is no number"),
@@ -94,7 +93,7 @@ def test_a_tokenizer_without_padding_is_refused_while_loading(tiny_bert: Path, t
 def test_a_model_that_answers_already_begins_with_its_head(tiny_bert: Path, tmp_path: Path) -> None:
     model = started(tiny_bert)
     save_model(model, tmp_path)
-    again = start_model(tmp_path, stride=10, seed=99)
+    again = start_answerer(tmp_path, stride=10, seed=99)
     for name, tensor in model.network.state_dict().items():
         torch.testing.assert_close(again.network.state_dict()[name], tensor)
     assert (again.stride, again.threshold, again.temperature) == (10, None, 1.0)
@@ -111,18 +110,18 @@ def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokeni
     model = load_model(tmp_path)
     assert (model.max_tokens, model.stride, model.max_answer_tokens, model.threshold) == (64, 21, 30, None)
     splitter = PairSplitter(model.tokenizer)
-    subwords = splitter([QUESTION], [CONTEXT])
+    subwords = splitter([ask(QUESTION, CONTEXT)])
     windows = subwords.windows(64, 21)
     expected = load_tokenizer(tmp_path)(QUESTION, CONTEXT)["input_ids"]
     assert splitter.batch(subwords, windows, len(expected), 1)["input_ids"][0].tolist() == expected
-    for found in next(find_answers(model, [QuestionInput(QUESTION, CONTEXT)], top=20, precision="fp32")):
+    for found in next(find_answers(model, [ask(QUESTION, CONTEXT)], top=20, precision="fp32")):
         answer = CONTEXT[found.start : found.end]
         assert answer
         assert answer == answer.strip()  # though its subwords begin with the space before them
 
 
 def test_other_heads_are_refused(tiny_bert: Path) -> None:
-    network = start_model(tiny_bert).network.network
+    network = start_answerer(tiny_bert).network.network
     network.start_logits = torch.nn.Linear(2, 1)
     with pytest.raises(RequestError, match=r"linear map on a BERT, found 'bert', which has qa_outputs, start_logits"):
         HEAD.check(network)
@@ -130,4 +129,4 @@ def test_other_heads_are_refused(tiny_bert: Path) -> None:
 
 def test_windows_that_hardly_overlap_are_refused(tiny_bert: Path) -> None:
     with pytest.raises(RequestError, match="stride: expected at most half of max_tokens, which is 40, found 21"):
-        start_model(tiny_bert, stride=21)
+        start_answerer(tiny_bert, stride=21)

@@ -9,32 +9,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from asked_texts import many
+from asked_texts import Found, ask, find_answers, many, start_answerer
 
 from bertrelay.errors import RequestError
 from domain.biomedical.qa import answerer as answering
-from domain.biomedical.qa.answerer import AnswerSpan, QuestionInput, find_answers
-from domain.biomedical.qa.model import AnswerModel, start_model
+from domain.biomedical.qa.answerer import QuestionAnswerer
+from domain.biomedical.qa.model import AnswerModel
+from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.subwords import PairSplitter, _inside_words
 
 
 @pytest.fixture(scope="module")
 def model(tiny_bert: Path) -> AnswerModel:
-    found = start_model(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=4)
+    found = start_answerer(tiny_bert, max_tokens=24, stride=8, max_answer_tokens=4)
     torch.nn.init.normal_(found.network.network.qa_outputs.weight, generator=torch.Generator().manual_seed(0))
     found.network.eval()
     return replace(found, threshold=0.5, temperature=2.0)
 
 
-def asked(count: int, seed: int = 0) -> list[QuestionInput]:
+def asked(count: int, seed: int = 0) -> list[Question]:
     """Questions to texts of many lengths, several of which are asked of one text."""
     drawn = [each for words in (0, 5, 20, 60) for each in many(count // 4, seed + words, words=words)]
-    return [
-        QuestionInput(each.question, drawn[number - number % 2].context, each.id) for number, each in enumerate(drawn)
-    ]
+    return [ask(each.question, drawn[number - number % 2].context, each.id) for number, each in enumerate(drawn)]
 
 
-def near(one: list[AnswerSpan], other: list[AnswerSpan]) -> bool:
+def near(one: list[Found], other: list[Found]) -> bool:
     places = [[each[:2] for each in found] for found in (one, other)]
     numbers = [np.array([each[2:] for each in found]) for found in (one, other)]
     return places[0] == places[1] and np.allclose(*numbers, rtol=1e-4, atol=1e-4)
@@ -80,7 +79,7 @@ def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(
     weights = np.exp([score / 2.0 for score, _, _ in ranked])
     (found,) = find_answers(model, [question], top=21, precision="fp32")
     expected = [
-        AnswerSpan(start, end, score, weight)
+        Found(start, end, score, weight)
         for (score, start, end), weight in zip(ranked, weights / weights.sum(), strict=True)
     ]
     assert near(found, expected)
@@ -105,15 +104,13 @@ def test_a_text_of_many_questions_is_cut_once(model: AnswerModel, monkeypatch: p
 
     monkeypatch.setattr(PairSplitter, "_texts", noted)
     context = many(1, 1)[0].context
-    list(find_answers(model, [QuestionInput(str(number), context) for number in range(14)], precision="fp32"))
+    list(find_answers(model, [ask(str(number), context) for number in range(14)], precision="fp32"))
     assert cut.count(context) == 1
 
 
 @pytest.mark.parametrize("context", ["", " \t\n", "\x01"])
 def test_a_text_without_a_piece_has_no_answer(model: AnswerModel, context: str) -> None:
-    assert next(find_answers(model, [QuestionInput("mild", context)], precision="fp32")) == [
-        AnswerSpan(-1, -1, 0.0, 1.0)
-    ]
+    assert next(find_answers(model, [ask("mild", context)], precision="fp32")) == [Found(-1, -1, 0.0, 1.0)]
 
 
 LETTERS = re.compile(r"[^\W_]")
@@ -132,7 +129,7 @@ def test_answers_begin_and_end_with_words_unless_parts_are_asked_for(
 
     def inside(whole_words: bool) -> list[tuple[int, int]]:
         chosen = replace(model, whole_words=whole_words)
-        (found,) = find_answers(chosen, [QuestionInput("mild", context)], top=1000, precision="fp32")
+        (found,) = find_answers(chosen, [ask("mild", context)], top=1000, precision="fp32")
         spans = [(each.start, each.end) for each in found if each.start >= 0]
         assert len(spans) > 10
         return [span for span in spans if any(ends_inside_a_word(context, place) for place in span)]
@@ -166,7 +163,7 @@ def test_characters_are_those_of_the_text_whatever_it_holds(
 ) -> None:
     monkeypatch.setattr(answering, "CANDIDATES", 200)
     context = "  𝒳 the\u2003patient\r\nİof\u0301 gout — “no”\u00a0sign 👩\u200d🔬 flu \x02 "
-    (found,) = find_answers(model, [QuestionInput("mild", context)], top=200, precision="fp32")
+    (found,) = find_answers(model, [ask("mild", context)], top=200, precision="fp32")
     spans = {(each.start, each.end) for each in found if each.start >= 0}
     for word in ("the", "patient", "gout", "flu", "sign"):
         start = context.index(word)
@@ -177,12 +174,11 @@ def test_characters_are_those_of_the_text_whatever_it_holds(
 
 
 def test_a_question_that_leaves_no_room_is_told_with_its_id(model: AnswerModel) -> None:
-    usual, long = asked(8)[-1], QuestionInput("mild given " * 10, "the patient " * 20, "q17")
-    with pytest.raises(RequestError, match=r"question 'q17': too long: a window of 24 subwords .* 8 of the text"):
-        list(find_answers(model, [usual, long], precision="fp32"))
-    refused: list[QuestionInput] = []
-    found = list(find_answers(model, [usual, long, usual], precision="fp32", refused=refused.append))
-    assert refused == [long]
+    usual, long = asked(8)[-1], ask("mild given " * 10, "the patient " * 20, "q17")
+    pairs = [(each.question, each.context) for each in (usual, long)]
+    with pytest.raises(RequestError, match=r"question '1': too long: a window of 24 subwords .* 8 of the text"):
+        list(QuestionAnswerer(model).pipe(pairs, precision="fp32"))
+    found = list(find_answers(model, [usual, long, usual], precision="fp32"))
     assert found[1] == []
     assert near(found[0], found[2])
     assert found[0]
@@ -191,11 +187,11 @@ def test_a_question_that_leaves_no_room_is_told_with_its_id(model: AnswerModel) 
 def test_only_a_block_ahead_is_read(model: AnswerModel) -> None:
     read = 0
 
-    def endless() -> Iterator[QuestionInput]:
+    def endless() -> Iterator[Question]:
         nonlocal read
         while True:
             read += 1
-            yield QuestionInput("mild", "the patient of gout " * 5)
+            yield ask("mild", "the patient of gout " * 5)
 
     found = find_answers(model, endless(), precision="fp32", block_characters=500)
     for _ in range(20):
@@ -214,6 +210,6 @@ def test_a_text_of_ten_thousand_words_is_read_to_its_end(model: AnswerModel, mon
 
     monkeypatch.setattr(answering, "spans_in_windows", counted)
     context = "the patient of gout was seen " * 1667
-    (found,) = find_answers(model, [QuestionInput("mild", context)], precision="fp32")
+    (found,) = find_answers(model, [ask("mild", context)], precision="fp32")
     assert seen == 1 + -(-(6 * 1667 - 20) // 8)
     assert found

@@ -12,7 +12,7 @@ from bertrelay.errors import RequestError, WorkError
 from domain.biomedical.qa.question_files import read_questions, write_questions
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QuestionsSettings, SplitShares
-from domain.biomedical.qa.split import SPLITS, ArticleGroups, run, split_of
+from domain.biomedical.qa.split import SPLITS, article_groups, run, split_of
 from pipelines.registry import REGISTRY
 
 
@@ -72,8 +72,11 @@ def test_a_share_of_nothing_leaves_an_empty_file(context, tmp_path):
     assert {name: len(part) for name, part in written(context).items()} == {"train": 9, "dev": 0, "test": 0}
 
 
+def names(groups, questions):
+    return [groups[hash(question.document)] for question in questions]
+
+
 def test_articles_that_share_a_context_or_a_question_stay_together():
-    groups = ArticleGroups()
     questions = [
         Question("1", "q", "one", document="b"),
         Question("2", "q", "two", document="a"),
@@ -82,27 +85,19 @@ def test_articles_that_share_a_context_or_a_question_stay_together():
         Question("p_1", "q", "four", document="z", pool="p"),
         Question("p_2", "q", "five", document="c", pool="p"),  # c and z are asked one question
     ]
-    for question in questions:
-        groups.join(question)
-    assert [groups.name(question) for question in questions] == ["a", "a", "c", "a", "c", "c"]
-    assert len(groups) == 2
+    assert names(article_groups(questions), questions) == ["a", "a", "c", "a", "c", "c"]
 
 
 def test_a_chain_of_shared_articles_is_one_group_whatever_the_order():
     links = [Question(str(n), "q", f"context {n}", document=f"d{n // 2}", pool=f"p{(n + 1) // 2}") for n in range(400)]
     for seed in range(3):
-        groups, shuffled = ArticleGroups(), random.Random(seed).sample(links, len(links))
-        for question in shuffled:
-            groups.join(question)
-        assert len(groups) == 1
-        assert {groups.name(question) for question in links} == {"d0"}
+        groups = article_groups(random.Random(seed).sample(links, len(links)))
+        assert set(names(groups, links)) == {"d0"}
 
 
 def test_an_article_that_shares_nothing_is_named_by_itself_alone():
-    groups = ArticleGroups()
-    for question in questions_of(["m", "a", "z"]):
-        groups.join(question)
-    assert [groups.name(question) for question in questions_of(["m", "a", "z"], 1)] == ["m", "a", "z"]
+    questions = questions_of(["m", "a", "z"], 1)
+    assert names(article_groups(questions), questions) == ["m", "a", "z"]
 
 
 def test_what_was_mended_found_and_left_out_is_counted(context, tmp_path, capsys):

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asked_texts import WORDS, asked, many, write
+from asked_texts import WORDS, ask, asked, find_answers, many, write
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, Stopped, WorkError
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
 from domain.biomedical.qa import train as training
-from domain.biomedical.qa.answerer import QuestionInput, find_answers
 from domain.biomedical.qa.metrics import score
 from domain.biomedical.qa.model import AnswerModel, load_model, start_model
+from domain.biomedical.qa.question_files import read_all
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaSettings, QuestionSource
-from domain.biomedical.qa.subwords import Golds, PairSplitter, read_all
+from domain.biomedical.qa.subwords import PairSplitter, gold_spans
 from domain.biomedical.qa.train import QaTask
 
 LEARNING: dict[str, Any] = {
@@ -51,7 +51,7 @@ def learnt(tiny_bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[A
 
 
 def exact_match(model: AnswerModel, questions: list[Question]) -> float:
-    found = find_answers(model, [QuestionInput(each.question, each.context) for each in questions], precision="fp32")
+    found = find_answers(model, [ask(each.question, each.context) for each in questions], precision="fp32")
     answers = [
         question.context[best.start : best.end] if best.start >= 0 else ""
         for question, (best, *_) in zip(questions, found, strict=True)
@@ -64,9 +64,9 @@ def spans_in_pieces(model: AnswerModel, questions: list[Question]) -> list[tuple
     """Of each question the first and the last subword of its answer in its text, and where its first window ends."""
     found = []
     for each in questions:
-        subwords = PairSplitter(model.tokenizer)([each.question], [each.context])
-        golds, windows = Golds.of([each], subwords), subwords.windows(model.max_tokens, model.stride)
-        found.append((int(golds.firsts[0]), int(golds.ends[0]) - 1, int(windows.ends[0])))
+        subwords = PairSplitter(model.tokenizer)([each])
+        (((first, end),),) = gold_spans([each], subwords)
+        found.append((first, end - 1, int(subwords.windows(model.max_tokens, model.stride).ends[0])))
     return found
 
 
@@ -109,7 +109,7 @@ def question(context: str, *answers: str, asked: str = "mild", **more: Any) -> Q
 def task_of(tiny_bert: Path, questions: list[Question], **more: Any) -> QaTask:
     given = {**LEARNING, "base": str(tiny_bert), "train": [{"path": "none.jsonl"}], **more}
     settings = QaSettings.model_validate(given)
-    model = start_model(tiny_bert, max_tokens=settings.max_tokens, stride=settings.stride)
+    model = start_model(settings)
     model.network.eval()
     return QaTask(model, settings, questions, [], Rejects(None, 1.0))
 
@@ -127,11 +127,9 @@ def test_a_window_teaches_each_answer_that_it_holds_and_one_without_any_that_the
     for row in everything:
         ids = batch.inputs["input_ids"][row]
         there = [int((ids == number).nonzero()[0, 0]) for number in (gout, flu) if number in ids]
-        taught = batch.inputs["firsts"][row][batch.inputs["is_answer"][row]].tolist()
-        assert sorted(taught) == sorted(there or [0])
-        assert taught == batch.inputs["lasts"][row][batch.inputs["is_answer"][row]].tolist()
-    assert {int(row.sum()) for row in batch.inputs["is_answer"]} == {1, 2}
-    assert (batch.inputs["firsts"] == 0).any(dim=1).any()
+        taught = [pair for pair in batch.inputs["answers"][row].tolist() if pair[0] >= 0]
+        assert taught == [[place, place] for place in sorted(there or [0])]
+    assert batch.inputs["answers"].shape[1] == 2
 
 
 def test_a_loss_is_minus_the_logarithm_of_what_all_right_answers_have_together(tiny_bert: Path) -> None:
@@ -164,22 +162,22 @@ def test_so_many_windows_without_an_answer_are_drawn_anew_for_each_epoch(tiny_be
     questions = [question(LONG, "flu"), question(LONG, impossible=True)]
     everything = task_of(tiny_bert, questions)
     task = task_of(tiny_bert, questions, empty_windows=1)
-    answered = int(np.sum(everything.held.counts > 0))
+    answered = int(everything.is_answered.sum())
     drawn = {tuple(task._items(epoch).tolist()) for epoch in range(10)}
     assert len(drawn) > 1
     assert all(len(items) == answered + 2 for items in drawn)
-    assert all(set(np.flatnonzero(task.held.counts)) <= set(items) for items in drawn)
+    assert all(set(np.flatnonzero(task.is_answered)) <= set(items) for items in drawn)
     assert task._items(3).tolist() == task_of(tiny_bert, questions, empty_windows=1)._items(3).tolist()
     assert len(task.lengths(0)) == answered + 2
     batch = task.collate(np.arange(answered + 2), 0)
-    assert int((batch.inputs["firsts"] == 0).all(dim=1).sum()) == 2
+    assert int((batch.inputs["answers"][:, 0] == 0).all(dim=1).sum()) == 2
 
 
 def test_characters_of_answers_become_pieces_also_inside_words_and_beyond_the_basic_plane(tiny_bert: Path) -> None:
     context = "𝒳é the patient of gout, no İ sign\u00a0flu"
     task = task_of(tiny_bert, [question(context, "gout", "patient of", " sign\u00a0", "out", "flu")])
-    contexts, golds = task.subwords.contexts, task.held
-    told = {context[contexts.starts[first] : contexts.ends[end - 1]] for first, end in zip(*golds[:2], strict=True)}
+    contexts = task.subwords.contexts
+    told = {context[contexts.starts[first] : contexts.ends[end - 1]] for first, end in task.golds[0]}
     assert told == {"gout", "patient of", "sign", "flu"}
 
 
@@ -284,9 +282,9 @@ def test_a_model_that_learnt_from_no_impossible_question_always_answers(tiny_ber
     learn(tmp_path, tiny_bert, train=[train], epochs=1)
     model = load_model(tmp_path / "output" / "model")
     assert model.threshold is None
-    (found,) = find_answers(model, [QuestionInput("mild", LONG)], precision="fp32")
+    (found,) = find_answers(model, [ask("mild", LONG)], precision="fp32")
     assert all(each.start >= 0 for each in found)
-    empty = next(find_answers(replace(model, threshold=-1e9), [QuestionInput("mild", LONG)], precision="fp32"))
+    empty = next(find_answers(replace(model, threshold=-1e9), [ask("mild", LONG)], precision="fp32"))
     assert empty[0].start == -1
 
 

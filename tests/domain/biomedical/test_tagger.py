@@ -87,7 +87,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def tag(model):
-    return lambda texts, **options: EntityTagger(model).tag(texts, precision="fp32", **options)
+    return lambda texts, **options: list(EntityTagger(model).pipe(texts, precision="fp32", **options))
 
 
 def places(document):
@@ -96,7 +96,7 @@ def places(document):
 
 def test_a_text_a_list_and_an_iterator_are_tagged_alike(model):
     tagger, texts = EntityTagger(model), [LONG, "", "gout of BRCA1", NEVER_ENDING]
-    documents = tagger.tag(texts, precision="fp32")
+    documents = tagger(texts, precision="fp32")
     expected = [places(document) for document in documents]
     for document in documents:
         assert [entity.text for entity in document.entities] == [document.text[s:e] for s, e, _ in places(document)]
@@ -178,11 +178,11 @@ def test_a_saved_tagger_gives_the_same_and_knows_its_temperature(model, tag, tmp
     loaded = EntityTagger.load(tmp_path)
     assert loaded.model.temperature == 2.0
     texts = [LONG, *CORNERS]
-    assert loaded.tag(texts, precision="fp32") == tag(texts)
+    assert loaded(texts, precision="fp32") == tag(texts)
 
 
 def test_the_temperature_changes_confidences_and_no_entity(model, tag):
-    (cold,), (warm,) = EntityTagger(replace(model, temperature=0.5)).tag([LONG], precision="fp32"), tag([LONG])
+    (cold,), (warm,) = EntityTagger(replace(model, temperature=0.5))([LONG], precision="fp32"), tag([LONG])
     assert places(cold) == places(warm)
     assert [entity.confidence for entity in cold.entities] != [entity.confidence for entity in warm.entities]
 
