@@ -1,4 +1,4 @@
-"""The settings of term vectors, and a first look at the files they name; free of torch."""
+"""The settings of term vectors, and how the files that they name are read; free of torch."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.data.records import Record, Rejects, rows
+from bertrelay.data.records import Record, Rejects, Row, rows
 from bertrelay.data.tables import Column, Table
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
@@ -15,10 +15,9 @@ from bertrelay.settings import RUN_ONLY, ModelSource, Positive, Seed, Settings
 
 Layers = Literal["last_four", "last"]
 
-NEIGHBOURS = 5
-MAX_REJECTS = 0.1
 TERM, GROUP = "term", "group"
 RATING: list[Column] = ["term1", "term2", "score"]
+LEAST_RATINGS = 3  # through two points there is always a line
 
 
 class TermsSettings(Settings):
@@ -40,13 +39,13 @@ class TermsSettings(Settings):
     terms: Table
     ratings: Table | None = None
     layers: Layers = "last_four"
-    k: Positive = NEIGHBOURS
+    k: Positive = 5
     perplexity: Annotated[float, Field(ge=1)] | None = None
     seed: Seed = 7
     output: Literal["npy", "parquet"] = "npy"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
-    max_rejects: Annotated[float, Field(ge=0, le=1)] = MAX_REJECTS
+    max_rejects: Annotated[float, Field(ge=0, le=1)] = 0.1
 
     @model_validator(mode="after")
     def _as_many_columns_as_are_read(self) -> Self:
@@ -56,29 +55,6 @@ class TermsSettings(Settings):
         if self.ratings and len(self.ratings.columns or RATING) != len(RATING):
             raise ValueError(f"ratings: expected three columns (two terms, score), found {self.ratings.columns}")
         return self
-
-
-def check_files(settings: TermsSettings, cache: Path | None = None) -> None:
-    """Reads a row of each file, which shows most of what can be wrong with a request. Raises RequestError."""
-    next(rows(settings.terms, term_columns(settings.terms, cache), cache))
-    if settings.ratings:
-        next(rows(settings.ratings, RATING, cache))
-
-
-def term_columns(table: Table, cache: Path | None = None) -> list[Column]:
-    """The columns of term and group: those that `table` names, else what it has."""
-    is_lines = table.path is not None and table.file_format == "lines"
-    named: list[Column] = table.columns or [0 if is_lines else TERM]
-    if is_lines or len(named) > 1:
-        return named
-    try:
-        next(rows(table.model_copy(update={"columns": [GROUP]}), [], cache))
-    except RequestError:  # no groups; or nothing at all, which reading the terms reports
-        return named
-    return [*named, GROUP]
-
-
-LEAST_RATINGS = 3  # through two points there is always a line
 
 
 class Term(NamedTuple):
@@ -99,6 +75,26 @@ class RatedPairs(NamedTuple):
     repeated: int
 
 
+def check_files(settings: TermsSettings, cache: Path | None = None) -> None:
+    """Reads a row of each file, which shows most of what can be wrong with a request. Raises RequestError."""
+    next(rows(settings.terms, _term_columns(settings.terms, cache), cache))
+    if settings.ratings:
+        next(rows(settings.ratings, RATING, cache))
+
+
+def _term_columns(table: Table, cache: Path | None) -> list[Column]:
+    """The columns of term and group: those that `table` names, else what it has."""
+    is_lines = table.path is not None and table.file_format == "lines"
+    named: list[Column] = table.columns or [0 if is_lines else TERM]
+    if is_lines or len(named) > 1:
+        return named
+    try:
+        next(rows(table.model_copy(update={"columns": [GROUP]}), [], cache))
+    except RequestError:  # no groups; or nothing at all, which reading the terms reports
+        return named
+    return [*named, GROUP]
+
+
 def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> list[Term]:
     """The terms of `table` without blanks around them, each where it first occurs.
 
@@ -106,77 +102,74 @@ def read_terms(table: Table, rejects: Rejects, cache: Path | None = None) -> lis
     Raises RequestError for a table that is not there, is empty, or lacks a column.
     """
     found: dict[str, Term] = {}
-    columns = term_columns(table, cache)
-    named = table.model_copy(update={"columns": columns}) if table.columns else table
-    for row in rows(named, columns, cache):
-        values, fault = _usable(row, [0])
-        text, group = values[0], str(values[1] or "").strip() if len(values) > 1 else ""
-        if fault is None and text in found:
-            same = found[text].group == group
-            fault = "a term that is there already" + ("" if same else ", in another group")
-        if fault is None:
-            found[text] = Term(text, group, row.file, row.line)
-        else:
-            rejects.add(row.file, row.line, fault)
+    columns = _term_columns(table, cache)
+    for row in rows(table.model_copy(update={"columns": columns}) if table.columns else table, columns, cache):
+        try:
+            text, *group = _stripped(row, terms=1)
+            term = Term(text, "".join(str(each or "") for each in group).strip(), row.file, row.line)
+            if text in found:
+                same = found[text].group == term.group
+                raise ValueError("a term that is there already" + ("" if same else ", in another group"))
+            found[text] = term
+        except ValueError as error:
+            rejects.add(row.file, row.line, str(error))
     return list(found.values())
 
 
 def read_ratings(table: Table, row_of: Mapping[str, int], rejects: Rejects, cache: Path | None = None) -> RatedPairs:
     """The pairs of `table` whose terms both have a row; a pair that is rated more than once has the mean score.
 
-    Says how many pairs have a term without a row, and how many ratings were of a pair that had one.
+    Logs how many pairs have a term without a row, and how many ratings were of a pair that had one.
     Raises RequestError for fewer than three pairs, and as `read_terms` does.
     """
     scores: dict[tuple[int, int], list[float]] = {}
     missing, absent = 0, set[str]()
     for row in rows(table, RATING, cache):
-        values, fault = _usable(row, [0, 1])
-        score = _number(values[2]) if fault is None else None
-        if fault or score is None:
-            rejects.add(row.file, row.line, fault or "no score")
-        elif unknown := {text for text in values[:2] if text not in row_of}:
+        try:
+            *terms, rating = _stripped(row, terms=2)
+            score = _score(rating)
+        except ValueError as error:
+            rejects.add(row.file, row.line, str(error))
+            continue
+        if unknown := {text for text in terms if text not in row_of}:
             missing += 1
             absent |= unknown
         else:
-            first, second = sorted(row_of[text] for text in values[:2])
+            first, second = sorted(row_of[text] for text in terms)
             scores.setdefault((first, second), []).append(score)
     used = sum(map(len, scores.values()))
     rejects.used(used + missing)
     if missing:
         log(f"{table.name}: {missing:,} of {used + missing:,} ratings are of {len(absent):,} terms that are not listed")
-    _check_enough(table, len(scores), missing)
+    if len(scores) < LEAST_RATINGS:
+        raise RequestError(
+            f"ratings: expected at least {LEAST_RATINGS} pairs of terms that are listed, found {len(scores):,} in "
+            f"{table.name}, and {missing:,} ratings of other terms. Terms must be spelt alike in both files, capitals "
+            "too; list the rated terms, or give the ratings of these"
+        )
     if repeated := used - len(scores):
         log(f"{table.name}: {repeated:,} ratings are of a pair that is rated already; such a pair has the mean score")
     means = [sum(each) / len(each) for each in scores.values()]
     return RatedPairs(list(scores), means, missing, repeated)
 
 
-def _check_enough(table: Table, pairs: int, missing: int) -> None:
-    if pairs < LEAST_RATINGS:
-        raise RequestError(
-            f"ratings: expected at least {LEAST_RATINGS} pairs of terms that are listed, found {pairs:,} in "
-            f"{table.name}, and {missing:,} ratings of other terms. Terms must be spelt alike in both files, capitals "
-            "too; list the rated terms, or give the ratings of these"
-        )
-
-
-def _usable(row: Any, texts: list[int]) -> tuple[list[Any], str | None]:
-    """The values of a row, those at `texts` without blanks around them; and why it cannot be used, if it cannot."""
+def _stripped(row: Row, terms: int) -> list[Any]:
+    """The values of a row, the first ones without blanks around them; raises ValueError where they are no terms."""
     if not isinstance(row, Record):
-        return [""], row.reason
-    values = list(row.values)
-    for place in texts:
-        if not isinstance(values[place], str):
-            return values, "a term that is no text"
-        values[place] = values[place].strip()
-        if not values[place]:
-            return values, "an empty term"
-    return values, None
+        raise ValueError(row.reason)
+    texts = row.values[:terms]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a term that is no text")
+    if not all(text.strip() for text in texts):
+        raise ValueError("an empty term")
+    return [*(text.strip() for text in texts), *row.values[terms:]]
 
 
-def _number(value: Any) -> float | None:
+def _score(value: Any) -> float:
     try:
-        number = float(value)
+        score = float(value)
     except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError("no score")
+    return score

@@ -77,19 +77,24 @@ def _describe(settings: TermsSettings, output: Path, cache: Path | None) -> Metr
     encoder = load_encoder(settings.model, cache and cache / "hub")
     with Rejects(output / REJECTS, settings.max_rejects) as rejects:
         terms, tokens = _usable_terms(settings, encoder, rejects, cache)
-        rated = _rated(settings, terms, rejects, cache)
+        row_of = {term.text: row for row, term in enumerate(terms)}
+        rated = read_ratings(settings.ratings, row_of, rejects, cache) if settings.ratings else None
+    texts, groups = [term.text for term in terms], [term.group for term in terms]
     vectors = vectors_of_tokens(encoder, tokens, settings.layers, settings.precision, settings.batch_tokens)
     placed = _placed(vectors, settings)
     for earlier in (*VECTORS, *PICTURES):  # this run may write other ones
         (output / earlier).unlink(missing_ok=True)
-    _write_vectors(output / f"vectors.{settings.output}", vectors, terms)
+    count, dim = vectors.shape
+    write_vectors(output / f"vectors.{settings.output}", [vectors], count, dim, lambda first, end: texts[first:end])
     _write_csv(output / TERMS, _term_rows(terms, tokens, placed))
+    near = nearest_terms(vectors, settings.k)
+    _write_csv(output / NEIGHBOURS, neighbour_rows(texts, groups, near))
     metrics: Metrics = {
-        **_agreement(vectors, rated, settings.seed),
-        **_write_neighbours(output, terms, vectors, settings),
-        **_write_pictures(output, terms, placed),
-        "terms/count": len(terms),
-        "terms/dim": vectors.shape[1],
+        **(_agreement(vectors, rated, settings.seed) if rated else {}),
+        **group_metrics(groups, near, settings.seed),
+        **(_write_pictures(output, texts, groups, placed) if placed else {}),
+        "terms/count": count,
+        "terms/dim": dim,
         "terms/layers": layers_summed(encoder, settings.layers),
         "terms/perplexity": placed.perplexity if placed else None,
         "terms/rejected": rejects.counts.total(),
@@ -117,28 +122,18 @@ def _usable_terms(
             f"{settings.terms.name}: expected two terms at least, to be compared, found {len(kept)}{left_out}"
         )
     tokens = tokens.take(kept)
-    _check_known(int((tokens.known == 0).sum()), len(kept))
-    return [listed[place] for place in kept], tokens
-
-
-def _check_known(unknown: int, count: int) -> None:
-    """Logs how many terms the vocabulary knows nothing of. Raises RequestError where it is all of them."""
-    if unknown == count:
+    unknown = int((tokens.known == 0).sum())
+    if unknown == len(kept):
         raise RequestError(
-            f"terms: expected terms that the model's vocabulary knows pieces of, found none among {count:,}. "
+            f"terms: expected terms that the model's vocabulary knows pieces of, found none among {unknown:,}. "
             "Take a model that was made for their language"
         )
     if unknown:
         log(
-            f"{unknown:,} of {count:,} terms have no piece that the model's vocabulary knows; their vectors mean "
+            f"{unknown:,} of {len(kept):,} terms have no piece that the model's vocabulary knows; their vectors mean "
             "nothing. Take a model that was made for their language"
         )
-
-
-def _rated(settings: TermsSettings, terms: Sequence[Term], rejects: Rejects, cache: Path | None) -> RatedPairs | None:
-    if settings.ratings is None:
-        return None
-    return read_ratings(settings.ratings, {term.text: row for row, term in enumerate(terms)}, rejects, cache)
+    return [listed[place] for place in kept], tokens
 
 
 def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
@@ -159,21 +154,8 @@ def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
     return placed
 
 
-def _write_vectors(path: Path, vectors: Vectors, terms: Sequence[Term]) -> None:
-    rows, dim = vectors.shape
-    write_vectors(path, [vectors], rows, dim, lambda first, end: [term.text for term in terms[first:end]])
-
-
-def _write_neighbours(output: Path, terms: Sequence[Term], vectors: Vectors, settings: TermsSettings) -> Metrics:
-    found, groups = nearest_terms(vectors, settings.k), [term.group for term in terms]
-    _write_csv(output / NEIGHBOURS, neighbour_rows([term.text for term in terms], groups, found))
-    return group_metrics(groups, found, settings.seed)
-
-
-def _write_pictures(output: Path, terms: Sequence[Term], placed: Map | None) -> Metrics:
-    if placed is None:
-        return {}
-    drawn = draw_terms([term.text for term in terms], [term.group for term in terms], placed)
+def _write_pictures(output: Path, texts: Sequence[str], groups: Sequence[str], placed: Map) -> Metrics:
+    drawn = draw_terms(texts, groups, placed)
     for name in PICTURES:
         write_picture(output / name, drawn.drawing)
     if drawn.unlabelled:
@@ -195,10 +177,8 @@ def _write_csv(path: Path, rows: Iterable[tuple[object, ...]]) -> None:
         csv.writer(file, lineterminator="\n").writerows(rows)
 
 
-def _agreement(vectors: Vectors, rated: RatedPairs | None, seed: int) -> Metrics:
+def _agreement(vectors: Vectors, rated: RatedPairs, seed: int) -> Metrics:
     """How the cosines of rated pairs agree with their scores; intervals resample pairs."""
-    if rated is None:
-        return {}
     first, second = np.array(rated.pairs).T
     cosines = pairwise(vectors[first], vectors[second]).astype(np.float64)  # (pairs,)
     scores = np.array(rated.scores)

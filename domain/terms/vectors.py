@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.hardware import resolve_precision
-from bertrelay.inference import batch_shape, best_batch_tokens, computing, pack_for, padded
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.pooling import Pooling
 from bertrelay.progress import log
 from bertrelay.stage import Metrics
@@ -30,36 +29,38 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TermTokens:
-    """The tokens of terms, end to end.
+    """The tokens of terms.
 
-    ids, is_piece: (all tokens,); special tokens around a term are no pieces of it. starts, lengths: (terms,), as are
-    pieces and known, which count a term's pieces and those of them that the vocabulary has.
+    ids, is_piece: of each term; the special tokens around it are no pieces of it.
+    pieces, known: how many pieces a term has, and how many of them the vocabulary has, (terms,).
     """
 
-    ids: NDArray[np.int64]
-    is_piece: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    ids: list[list[int]]
+    is_piece: list[list[int]]
     pieces: NDArray[np.int64]
     known: NDArray[np.int64]
 
-    def take(self, terms: Sequence[int]) -> "TermTokens":
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.array([len(each) for each in self.ids], np.int64)
+
+    def take(self, terms: list[int]) -> "TermTokens":
         """The tokens of these terms alone."""
-        columns = (column[list(terms)] for column in (self.starts, self.lengths, self.pieces, self.known))
-        return TermTokens(self.ids, self.is_piece, *columns)
+        ids, is_piece = ([column[term] for term in terms] for column in (self.ids, self.is_piece))
+        return TermTokens(ids, is_piece, self.pieces[terms], self.known[terms])
 
     def fault(self, term: int, max_tokens: int) -> str | None:
         """Why the term has no vector, if it has none."""
-        if self.lengths[term] > max_tokens:
+        if len(self.ids[term]) > max_tokens:
             return f"a term of more than the {max_tokens} tokens that the model reads"
         return None if self.pieces[term] else "a term without a piece in the model's vocabulary"
 
-    def batch(self, rows: NDArray[np.int64], width: int, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids, mask and which tokens are pieces, of the terms `rows`; all (rows, width)."""
-        where = self.starts[rows], self.lengths[rows], width
-        ids, mask = padded(self.ids, *where, pad_id)
-        pieces, _ = padded(self.is_piece, *where, 0)
-        return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)), torch.from_numpy(pieces)
+    def batch(self, rows: NDArray[np.integer], width: int, pad_id: int) -> Tensor:
+        """Ids, mask and which tokens are pieces, of the terms `rows`, (3, rows, width)."""
+        filled = np.tile(np.array([pad_id, 0, 0])[:, None, None], (len(rows), width))
+        for place, row in enumerate(rows.tolist()):
+            filled[:, place, : len(self.ids[row])] = self.ids[row], [1] * len(self.ids[row]), self.is_piece[row]
+        return torch.from_numpy(filled)
 
 
 def term_vectors(
@@ -105,15 +106,12 @@ def term_tokens(encoder: SentenceEncoder, terms: Sequence[str]) -> TermTokens:
         raise RequestError("terms: expected one term or more, found none")
     rules: Any = encoder.tokenizer
     found = rules(terms, return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
-    ids, special = found["input_ids"], found["special_tokens_mask"]
-    lengths = np.array([len(each) for each in ids], np.int64)  # (terms,)
-    flat = np.fromiter(chain.from_iterable(ids), np.int64, int(lengths.sum()))  # (all tokens,)
-    is_piece = 1 - np.fromiter(chain.from_iterable(special), np.int64, len(flat))  # (all tokens,)
-    is_known = is_piece * (flat != (-1 if rules.unk_token_id is None else rules.unk_token_id))  # (all tokens,)
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    pieces, known = (np.concatenate([[0], np.cumsum(each)]) for each in (is_piece, is_known))
-    return TermTokens(flat, is_piece, starts, lengths, pieces[ends] - pieces[starts], known[ends] - known[starts])
+    is_piece = [[1 - each for each in special] for special in found["special_tokens_mask"]]
+    known = [
+        sum(piece and token != rules.unk_token_id for token, piece in zip(*each, strict=True))
+        for each in zip(found["input_ids"], is_piece, strict=True)
+    ]
+    return TermTokens(found["input_ids"], is_piece, np.array(list(map(sum, is_piece))), np.array(known))
 
 
 def vectors_of_tokens(
@@ -128,19 +126,12 @@ def vectors_of_tokens(
     if summed < LAYERS[layers]:
         log(f"the model has {summed} layers: a term's vector is their sum, where the paper's is that of the last four")
     precision, size = resolve_precision(precision, encoder.device), best_batch_tokens(encoder.device, batch_tokens)
-    order = np.argsort(-tokens.lengths, kind="stable")  # longest first: if memory is short, it shows at once
-    parts, start = [torch.zeros(0, encoder.backbone.config.hidden_size)], 0
-    packed = pack_for(len(tokens.ids), encoder.backbone, precision, size)
+    vectors = np.empty((len(tokens.lengths), encoder.backbone.config.hidden_size), np.float32)
+    packed = pack_for(int(tokens.lengths.sum()), encoder.backbone, precision, size)
     with computing(encoder, precision), using(packed):
-        while start < len(order):
-            longest = int(tokens.lengths[order[start]])
-            width, height = batch_shape(longest, len(order) - start, size, encoder.max_tokens)
-            rows = order[start : start + height]
+        for rows, width, height in sorted_batches(tokens.lengths, size, encoder.max_tokens):
             batch = tokens.batch(np.pad(rows, (0, height - len(rows)), mode="edge"), width, encoder.pad_id)
-            parts.append(_pooled(encoder, summed, *(each.to(encoder.device) for each in batch))[: len(rows)].cpu())
-            start += len(rows)
-    vectors = np.empty((len(order), parts[0].shape[1]), np.float32)
-    vectors[order] = torch.cat(parts).numpy()
+            vectors[rows] = _pooled(encoder, summed, *batch.to(encoder.device))[: len(rows)].cpu().numpy()
     return vectors
 
 
@@ -153,7 +144,7 @@ def _pooled(encoder: SentenceEncoder, summed: int, ids: Tensor, mask: Tensor, pi
     return pooled
 
 
-BLOCK_CELLS = 4_000_000  # cosines held at once
+BLOCK_CELLS = 4_000_000  # cosines in memory at once
 
 
 class NearestTerms(NamedTuple):
@@ -164,7 +155,7 @@ class NearestTerms(NamedTuple):
 
 
 def nearest_terms(vectors: Vectors, k: int = 5) -> NearestTerms:
-    """The `k` rows of `vectors` (n, dim) with the largest cosine to each, itself left out.
+    """The `k` rows of `vectors` (n, dim) with the largest cosine to each, itself left out; of a tie the lowest first.
 
     All others where they are fewer. Exact, with some rows of the cosines in memory at a time.
     Raises RequestError for fewer than two vectors.
@@ -177,11 +168,8 @@ def nearest_terms(vectors: Vectors, k: int = 5) -> NearestTerms:
     for start in range(0, len(vectors), block):
         found = directions[start : start + block] @ directions.T  # (block, n)
         found[np.arange(len(found)), start + np.arange(len(found))] = -np.inf
-        best = np.sort(np.argpartition(-found, k - 1, axis=1)[:, :k], axis=1)  # (block, k): of a tie the lowest first
-        values = np.take_along_axis(found, best, axis=1)
-        order = np.argsort(-values, axis=1, kind="stable")
-        rows[start : start + block] = np.take_along_axis(best, order, axis=1)
-        cosines[start : start + block] = np.take_along_axis(values, order, axis=1)
+        rows[start : start + block] = np.argsort(-found, axis=1, kind="stable")[:, :k]
+        cosines[start : start + block] = np.take_along_axis(found, rows[start : start + block], axis=1)
     return NearestTerms(rows, cosines)
 
 

@@ -26,11 +26,11 @@ from domain.terms.picture import (
     NO_GROUP,
     OTHERS,
     TERM_SIZE,
+    Crowd,
     Map,
-    _looks,
-    _shown_groups,
     draw_terms,
-    perplexity_for,
+    looks_of,
+    shown_groups,
 )
 from domain.terms.settings import read_ratings, read_terms
 from domain.terms.terms import run
@@ -267,12 +267,6 @@ def test_ratings_of_other_terms_alone_are_refused_without_their_text(tmp_path):
 # The picture
 
 
-@pytest.mark.parametrize(("terms", "expected"), [(5, 4 / 3), (20, 19 / 3), (60, 59 / 3), (91, 30), (200, 30)])
-def test_perplexity_is_a_third_of_the_others_and_30_at_most(terms, expected):
-    assert perplexity_for(terms) == pytest.approx(expected)
-    assert perplexity_for(terms) < terms
-
-
 def crowded(count, seed=5):
     """Terms in tight clusters of some 20, as t-SNE gives them."""
     generator = np.random.default_rng(seed)
@@ -322,24 +316,22 @@ def test_no_label_covers_another_or_a_mark_or_leaves_the_frame(count):
 
 
 def test_a_label_without_room_is_left_out_and_counted():
-    from domain.terms.picture import place_labels
-
-    places = place_labels(np.full((9, 2), 50.0), np.full((9, 2), (60.0, 30.0)), 100, 100, 5)
-    assert 0 < sum(place is None for place in places) < 9
+    crowd = Crowd(np.full((9, 2), 50.0), np.full((9, 2), (60.0, 30.0)), 100, 100)
+    assert 0 < np.isnan(crowd.boxes).all(axis=1).sum() < 9
 
 
 def test_every_group_has_a_look_of_its_own():
-    assert len(set(_looks([*map(str, range(12)), OTHERS, NO_GROUP]).values())) == 14
+    assert len(set(looks_of([*map(str, range(12)), OTHERS, NO_GROUP]).values())) == 14
 
 
 def test_of_many_groups_the_smallest_are_shown_as_one():
     groups = [str(place) for place in range(20) for _ in range(20 - place)]
-    shown = _shown_groups([*groups, ""])
+    shown = shown_groups([*groups, ""])
     assert len(set(shown)) == 13
     assert shown[groups.index("10")] == "10"
     assert shown[groups.index("11")] == OTHERS
     assert shown[-1] == NO_GROUP
-    assert {_looks(shown)[name][0] for name in (OTHERS, NO_GROUP)} == {GREY}
+    assert {looks_of(shown)[name][0] for name in (OTHERS, NO_GROUP)} == {GREY}
     assert GREY not in COLOURS
 
 
