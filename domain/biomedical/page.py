@@ -7,7 +7,7 @@ its entity, or the number of its question.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, groupby, pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 Verdict = Literal["found", "missed", "spurious", "border", "type", "both"]
 
-SIGNS: dict[Verdict, str] = {"found": "✓", "missed": "−", "spurious": "+", "border": "↔", "type": "≠", "both": "↔≠"}
-MEANINGS: dict[Verdict, str] = {
-    "found": "found",
-    "missed": "missed",
-    "spurious": "spurious",
-    "border": "wrong border",
-    "type": "wrong type",
-    "both": "wrong border and type",
+VERDICTS: dict[Verdict, tuple[str, str]] = {
+    "found": ("✓", "found"),
+    "missed": ("−", "missed"),
+    "spurious": ("+", "spurious"),
+    "border": ("↔", "wrong border"),
+    "type": ("≠", "wrong type"),
+    "both": ("↔≠", "wrong border and type"),
 }
-VERDICTS: dict[str, Verdict] = {"right": "found", "wrong_span": "border", "wrong_type": "type", "wrong_both": "both"}
-"""Of paired entities, by the kind that `ner.metrics` gives the pair."""
+"""The sign and the meaning of each."""
+OF_PAIRS: dict[str, Verdict] = {"right": "found", "wrong_span": "border", "wrong_type": "type", "wrong_both": "both"}
+"""The verdict on paired entities, by the kind that `ner.metrics` gives the pair."""
 HUES = 8
 FOLDER = Path(__file__).parent
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
@@ -45,7 +45,7 @@ Hues = Mapping[str, int]
 Row = dict[str, Any]
 
 
-class Mark(NamedTuple):
+class Highlight(NamedTuple):
     """Characters [start, end) of a text. classes: of the style sheet. label: what follows the last character."""
 
     start: int
@@ -71,13 +71,13 @@ def style() -> Markup:
     return Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
 
 
-def marked(text: str, marks: Sequence[Mark]) -> Markup:
+def marked(text: str, marks: Sequence[Highlight]) -> Markup:
     """The text as a paragraph of HTML with `marks` in it; where they overlap, the first of them gives the colour."""
     borders = sorted({0, len(text), *(border for mark in marks for border in mark[:2])})
-    beginning: defaultdict[int, dict[int, Mark]] = defaultdict(dict)
+    beginning: defaultdict[int, dict[int, Highlight]] = defaultdict(dict)
     for number, mark in enumerate(marks):
         beginning[mark.start][number] = mark
-    over: dict[int, Mark] = {}
+    over: dict[int, Highlight] = {}
     parts = []
     for start, end in pairwise(borders):
         over = {number: mark for number, mark in {**over, **beginning[start]}.items() if mark.end >= end}
@@ -85,7 +85,7 @@ def marked(text: str, marks: Sequence[Mark]) -> Markup:
     return Markup('<p class="marked" dir="auto">{}</p>').format(Markup().join(parts))
 
 
-def _part(text: str, start: int, end: int, over: Sequence[Mark]) -> Markup:
+def _part(text: str, start: int, end: int, over: Sequence[Highlight]) -> Markup:
     """The characters [start, end), all of which the same marks cover."""
     inside = shown(text[start:end])
     if not over:
@@ -115,13 +115,8 @@ def percent(probability: float) -> str:
 def _render(template: str, **values: object) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters["percent"] = percent
     return environment.get_template(template).render(style=style(), **values)
 
@@ -140,18 +135,16 @@ def marked_entities(text: str, entities: Sequence[MarkedEntity], hues: Hues) -> 
     return marked(text, [_entity_mark(entity, verdict, hues) for entity, verdict in entities])
 
 
-def _entity_mark(entity: Entity, verdict: Verdict | None, hues: Hues) -> Mark:
-    name = entity.type or "entity"
-    label = f"{SIGNS[verdict]} {name}" if verdict else name
-    confidence = [] if entity.confidence is None else [f"{entity.confidence:.1%}"]
-    title = [name, *([MEANINGS[verdict]] if verdict else []), *confidence, *filter(None, [entity.identifier])]
+def _entity_mark(entity: Entity, verdict: Verdict | None, hues: Hues) -> Highlight:
+    name, (sign, meaning) = entity.type or "entity", VERDICTS[verdict] if verdict else ("", "")
+    confidence = "" if entity.confidence is None else f"{entity.confidence:.1%}"
+    title = ", ".join(filter(None, [name, meaning, confidence, entity.identifier]))
     classes = " ".join(filter(None, [_hue(entity.type, hues), verdict]))
-    return Mark(entity.start, entity.end, classes, label, ", ".join(title))
+    return Highlight(entity.start, entity.end, classes, f"{sign} {name}".strip(), title)
 
 
 def _hue(name: str, hues: Hues) -> str:
-    again = " again" if hues[name] >= HUES else ""
-    return f"hue-{hues[name] % HUES}{again}"
+    return f"hue-{hues[name] % HUES}{' again' if hues[name] >= HUES else ''}"
 
 
 def legend(entities: Iterable[MarkedEntity], hues: Hues) -> Markup:
@@ -164,8 +157,8 @@ def legend(entities: Iterable[MarkedEntity], hues: Hues) -> Markup:
         for name in hues
     ]
     rows += [
-        Markup("<li>{} {}<b>{:,}</b></li>").format(sign, MEANINGS[verdict], verdicts[verdict])
-        for verdict, sign in SIGNS.items()
+        Markup("<li>{} {}<b>{:,}</b></li>").format(sign, meaning, verdicts[verdict])
+        for verdict, (sign, meaning) in VERDICTS.items()
         if verdicts
     ]
     return Markup('<ul class="legend">{}</ul>').format(Markup().join(rows))
@@ -183,7 +176,7 @@ def _paired(document: Document, other: Document, alone: Verdict) -> list[MarkedE
         [TokenSpan(each.start, each.end, each.type) for each in annotated.entities] for annotated in (document, other)
     )
     pairs = zip(document.entities, pairings(mine, theirs), strict=False)  # the unpaired ones of `other` come last
-    return [MarkedEntity(entity, alone if pair.predicted is None else VERDICTS[pair.kind]) for entity, pair in pairs]
+    return [MarkedEntity(entity, alone if pair.predicted is None else OF_PAIRS[pair.kind]) for entity, pair in pairs]
 
 
 @contextmanager
@@ -208,17 +201,12 @@ def check(document: Document) -> None:
 
 def entity_page(documents: Iterable[Document], title: str) -> str:
     """A page of documents with their entities. Raises Unfit for entities that overlap or are discontinuous."""
-    listed = list(documents)
-    entities = [[MarkedEntity(entity) for entity in document.entities] for document in listed]
-    everything = list(chain.from_iterable(entities))
+    listed = [(document, [MarkedEntity(entity) for entity in document.entities]) for document in documents]
+    everything = [each for _, found in listed for each in found]
     hues = hues_of(each.entity.type for each in everything)
-    marked_texts = [marked_entities(each.text, found, hues) for each, found in zip(listed, entities, strict=True)]
+    articles = [(document.id, marked_entities(document.text, found, hues)) for document, found in listed]
     return _render(
-        "entities.html.jinja",
-        title=title,
-        articles=[(document.id, text) for document, text in zip(listed, marked_texts, strict=True)],
-        entities=len(everything),
-        legend=legend(everything, hues),
+        "entities.html.jinja", title=title, articles=articles, entities=len(everything), legend=legend(everything, hues)
     )
 
 
@@ -237,42 +225,32 @@ class AnsweredQuestion(NamedTuple):
     hue: str
 
 
-class ContextArticle(NamedTuple):
-    """A context and the questions about it."""
-
-    name: str
-    context: Markup
-    answered: list[AnsweredQuestion]
-
-
 def answer_page(asked: Iterable[tuple["Question", Row]], title: str) -> str:
     """A page of questions and their answers, as `answer_file` writes them, grouped by context."""
     groups = groupby(asked, key=lambda each: each[0].context)
     articles = [_article(number, context, list(found)) for number, (context, found) in enumerate(groups, 1)]
-    answered = [each for article in articles for each in article.answered]
+    answered = [each for article in articles for each in article["answered"]]
     without_answer = sum(not each.best["answer"] for each in answered)
     return _render(
         "answers.html.jinja", title=title, articles=articles, questions=len(answered), without_answer=without_answer
     )
 
 
-def _article(number: int, context: str, asked: Sequence[tuple["Question", Row]]) -> ContextArticle:
-    answered = [_answered(number, place, question, row) for place, (question, row) in enumerate(asked, 1)]
-    marks = [
-        Mark(each.best["start"], each.best["end"], each.hue, str(each.number), each.question, each.anchor)
+def _article(article: int, context: str, asked: Sequence[tuple["Question", Row]]) -> dict[str, Any]:
+    """A context and the questions about it."""
+    answered = []
+    for number, (question, row) in enumerate(asked, 1):
+        hue, anchor = f"hue-{(number - 1) % HUES}", f"answer-{article}-{number}"
+        sentence = _in_its_sentence(context, row, hue)
+        answered.append(AnsweredQuestion(number, question.question, row, row["nbest"][1:], sentence, anchor, hue))
+    highlights = [
+        Highlight(each.best["start"], each.best["end"], each.hue, str(each.number), each.question, each.anchor)
         for each in answered
         if each.best["answer"]
     ]
     document = asked[0][0].document
-    name = document if document and not document.startswith("article-") else f"Context {number}"
-    return ContextArticle(name, marked(context, marks), answered)
-
-
-def _answered(article: int, number: int, question: "Question", row: Row) -> AnsweredQuestion:
-    hue = f"hue-{(number - 1) % HUES}"
-    sentence = _in_its_sentence(question.context, row, hue)
-    anchor = f"answer-{article}-{number}"
-    return AnsweredQuestion(number, question.question, row, row["nbest"][1:], sentence, anchor, hue)
+    name = document if document and not document.startswith("article-") else f"Context {article}"
+    return {"name": name, "context": marked(context, highlights), "answered": answered}
 
 
 def _in_its_sentence(context: str, row: Row, hue: str) -> Markup:

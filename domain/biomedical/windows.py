@@ -65,11 +65,8 @@ def cut_windows(
     window_lengths = np.minimum(lengths, sizes)[sequences]
     offsets = np.minimum(number * steps[sequences], lengths[sequences] - window_lengths)
     starts = (np.cumsum(lengths) - lengths)[sequences] + offsets
-    return _with_owned(sequences, starts, starts + window_lengths)
-
-
-def _with_owned(sequences: Integers, starts: Integers, ends: Integers) -> Windows:
-    """Two neighbours meet half-way between their middles; what is as near to both belongs to the first."""
+    ends = starts + window_lengths
+    # Two neighbours meet half-way between their middles; what is as near to both belongs to the first.
     owned_starts, owned_ends = starts.copy(), ends.copy()
     neighbours = sequences[1:] == sequences[:-1]
     middles = starts + ends - 1  # twice the place of the middle element

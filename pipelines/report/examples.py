@@ -188,15 +188,15 @@ def _example(each: Mapping[str, Any], is_right: bool) -> Example:
 
 def _marks(listed: Sequence[Mapping[str, Any]], is_right: bool) -> list[Any]:
     """The answer, and the right ones that are elsewhere or longer or shorter."""
-    from domain.biomedical.page import Mark
+    from domain.biomedical.page import Highlight
 
     answers = [(each["start"], each["end"]) for each in listed if each["kind"] == "answer"]
     golds = _joined((each["start"], each["end"]) for each in listed if each["kind"] == "gold")
     style = ("right hue-2", "✓") if is_right else ("wrong hue-6", "✗")
-    found = [Mark(start, end, *style, "answered") for start, end in answers]
+    found = [Highlight(start, end, *style, "answered") for start, end in answers]
     if is_right and found:
         return found
-    return [*found, *(Mark(start, end, "gold hue-0", "gold", "right") for start, end in golds)]
+    return [*found, *(Highlight(start, end, "gold hue-0", "gold", "right") for start, end in golds)]
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

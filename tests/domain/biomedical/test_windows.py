@@ -1,6 +1,7 @@
 """Windows beside windows cut by hand, and streams in blocks."""
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -57,14 +58,6 @@ def test_sequences_are_cut_as_if_each_were_alone() -> None:
             np.testing.assert_array_equal(ours - begins[sequence], theirs)
 
 
-def test_every_element_is_owned_once_by_a_window_it_stands_in() -> None:
-    found = cut_windows(np.array([100, 3, 41]), 16, 5)
-    owned = [np.arange(a, b) for a, b in zip(found.owned_starts, found.owned_ends, strict=True)]
-    np.testing.assert_array_equal(np.concatenate(owned), np.arange(144))
-    assert (found.starts <= found.owned_starts).all()
-    assert (found.owned_ends <= found.ends).all()
-
-
 @pytest.mark.parametrize("overlap", [-1, 8, 9])
 def test_windows_that_would_not_move_on_are_refused(overlap: int) -> None:
     with pytest.raises(ValueError, match="larger than their overlap"):
@@ -85,18 +78,11 @@ def test_what_is_made_ahead_comes_in_order_and_no_more_than_one_ahead() -> None:
             made.append(number)
             yield number
 
-    for number in one_ahead(making()):
+        raise ValueError("no more")
+
+    ahead = one_ahead(making())
+    for number in islice(ahead, 49):
         assert made[:number] == list(range(1, number + 1))
         assert len(made) <= number + 1
-    assert len(made) == 49
-
-
-def test_an_error_in_the_making_is_the_callers() -> None:
-    def failing() -> Iterator[int]:
-        yield 1
-        raise ValueError("no second")
-
-    ahead = one_ahead(failing())
-    assert next(ahead) == 1
-    with pytest.raises(ValueError, match="no second"):
+    with pytest.raises(ValueError, match="no more"):
         next(ahead)
