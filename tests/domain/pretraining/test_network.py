@@ -17,7 +17,6 @@ from transformers import (
     XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
-from transformers.models.distilbert.modeling_distilbert import create_sinusoidal_embeddings
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
@@ -109,40 +108,34 @@ def test_a_pooler_of_zeros_is_one_that_never_was(tmp_path, capsys):
     assert "no whole head for next sentences" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "distilbert"])
-def test_next_sentences_need_a_bert(tmp_path, kind):
-    with pytest.raises(RequestError, match=rf"need a BERT.* the base is a '{kind}'.*set objectives = \['mlm'\]"):
-        started(tmp_path, kind)
+MLM = {"objectives": ["mlm"]}
 
 
-def test_a_network_without_a_known_head_is_refused(tmp_path):
-    with pytest.raises(RequestError, match=r"expected one of bert, distilbert, roberta.*found 'albert'"):
-        started(tmp_path, "albert", objectives=["mlm"])
+@pytest.mark.parametrize(
+    ("kind", "settings", "told"),
+    [
+        ("roberta", {}, r"need a BERT.* the base is a 'roberta'.*set objectives = \['mlm'\]"),
+        ("distilbert", {}, r"need a BERT.* the base is a 'distilbert'"),
+        ("albert", MLM, r"expected one of bert, distilbert, roberta.*found 'albert'"),
+        ("bert", {**MLM, "max_tokens": 64}, "max_tokens: the network has 40 positions, and 64 are asked for"),
+        ("roberta", {**MLM, "max_tokens": 64}, "max_tokens: the network has 38 positions, and 64 are asked for"),
+    ],
+)
+def test_a_network_that_will_not_do_is_refused(tmp_path, kind, settings, told):
+    with pytest.raises(RequestError, match=told):
+        started(tmp_path, kind, **settings)
 
 
-def test_absent_weights_of_the_network_itself_are_refused(tmp_path):
-    """A network of one layer under a configuration of two."""
+def test_absent_weights_and_a_tokenizer_that_does_not_fit_are_refused(tmp_path):
     folder = written(tmp_path / "base", *KINDS["bert"])
-    BertConfig.from_pretrained(folder, num_hidden_layers=2).save_pretrained(folder)
-    given = {"base": str(folder), "documents": [{"path": "none.jsonl"}], "max_tokens": 32}
-    with pytest.raises(RequestError, match=r"lack 16 that its config\.json asks for"):
-        start_network(PretrainSettings.model_validate(given), tmp_path / "cache")
-
-
-@pytest.mark.parametrize(("kind", "positions"), [("bert", 40), ("roberta", 38)])
-def test_more_tokens_than_positions_are_refused(tmp_path, kind, positions):
-    with pytest.raises(RequestError, match=f"max_tokens: the network has {positions} positions, and 64 are asked for"):
-        started(tmp_path, kind, objectives=["mlm"], max_tokens=64)
-
-
-def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path):
-    folder = written(tmp_path / "base", *KINDS["bert"])
-    save_tokenizer(
-        train_wordpiece([*TEXTS, "quite another vocabulary, 0123456789"], 120, 40), folder, 40, has_types=True
-    )
-    given = {"base": str(folder), "documents": [{"path": "none.jsonl"}], "max_tokens": 32}
+    settings = PretrainSettings.model_validate({"base": str(folder), "documents": [{"path": "none.jsonl"}]})
+    larger = train_wordpiece([*TEXTS, "quite another vocabulary, 0123456789"], 120, 40)
+    save_tokenizer(larger, folder, 40, has_types=True)
     with pytest.raises(RequestError, match="the vocabulary does not fit the model"):
-        start_network(PretrainSettings.model_validate(given), tmp_path / "cache")
+        start_network(settings, tmp_path / "cache")
+    BertConfig.from_pretrained(folder, num_hidden_layers=2).save_pretrained(folder)
+    with pytest.raises(RequestError, match=r"lack 16 that its config\.json asks for"):
+        start_network(settings, tmp_path / "cache")
 
 
 @pytest.mark.parametrize(
@@ -191,28 +184,13 @@ def test_what_is_saved_is_a_plain_folder_with_both_heads(tmp_path):
 def test_a_new_bert_has_the_vocabulary_of_its_documents(tmp_path):
     (tmp_path / "notes.txt").write_text("the heart and the lung\n\na fever, a cough and a rash\n")
     base = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 60, "max_tokens": 32}
-    given = {"base": base, "documents": [{"path": str(tmp_path / "notes.txt")}], "max_tokens": 32, "seed": 3}
-    settings = PretrainSettings.model_validate(given)
-    (network, tokenizer), (again, _) = (start_network(settings, tmp_path) for _ in range(2))
-    assert tokenizer.tokenize("fever") == ["fever"] or len(tokenizer) <= 60
-    assert network.config.vocab_size == len(tokenizer)
-    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
-
-
-def test_the_positions_of_a_new_bert_start_as_sinusoids_where_asked(tmp_path):
-    (tmp_path / "notes.txt").write_text("the heart and the lung\n\na fever, a cough and a rash\n")
-    base = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 60, "max_tokens": 32}
     given = {"documents": [{"path": str(tmp_path / "notes.txt")}], "max_tokens": 32, "seed": 3}
-    networks = [
-        start_network(PretrainSettings.model_validate({**given, "base": {**base, **more}}), tmp_path)[0]
-        for more in ({}, {"positions": "sinusoidal"})
-    ]
-    plain, sinusoidal = (dict(network.named_parameters()) for network in networks)
-    changed = [name for name in plain if not torch.equal(plain[name], sinusoidal[name])]
+    (network, tokenizer), (again, _), (sinusoidal, _) = (
+        start_network(PretrainSettings.model_validate({**given, "base": {**base, **more}}), tmp_path)
+        for more in ({}, {}, {"positions": "sinusoidal"})
+    )
+    assert len(tokenizer) <= 60 and network.config.vocab_size == len(tokenizer)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
+    pairs = zip(network.named_parameters(), sinusoidal.parameters(), strict=True)
+    changed = [name for (name, tensor), other in pairs if not torch.equal(tensor, other)]
     assert changed == ["bert.embeddings.position_embeddings.weight"]
-    table = sinusoidal[changed[0]]
-    expected = torch.empty(32, 16)
-    create_sinusoidal_embeddings(32, 16, expected)
-    assert torch.allclose(table / table[0, 1], expected, atol=1e-5)  # the cosine of 0 is 1
-    assert table.square().mean().sqrt().item() == pytest.approx(networks[1].config.initializer_range)
-    assert table.requires_grad

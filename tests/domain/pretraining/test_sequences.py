@@ -12,6 +12,11 @@ TOKENIZER = train_wordpiece(["the heart and the lung", "a fever, a cough and a r
 UNIGRAM = train_unigram(["the heart and the lung", "a fever, a cough and a rash", "kidney, liver, spleen"], 90, 40)
 
 
+@pytest.fixture(scope="module")
+def items(text):
+    return draw_pairs(text, 24, 0.1, 0, 0)
+
+
 def sequences_of(corpus, tokenizer=TOKENIZER, **settings):
     given = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 24, **settings}
     return Sequences(corpus, tokenizer, PretrainSettings.model_validate(given))
@@ -34,8 +39,7 @@ def original(inputs):
     return ids
 
 
-def test_pairs_are_laid_out_as_bert_has_them(corpus, text):
-    items = draw_pairs(text, 24, 0.1, 0, 0)
+def test_pairs_are_laid_out_as_bert_has_them(corpus, items):
     chosen = np.array([5, 0, 11])
     inputs = sequences_of(corpus).batch(items, chosen, seed=1, epoch=0).inputs
     cls, sep, pad = TOKENIZER.cls_token_id, TOKENIZER.sep_token_id, TOKENIZER.pad_token_id
@@ -61,8 +65,7 @@ def test_single_segments_have_one_type_and_the_tokenizers_own_ends(random_corpus
     assert not inputs["token_type_ids"].any()
 
 
-def test_counts_are_masked_tokens_and_pairs(corpus, text):
-    items = draw_pairs(text, 24, 0.1, 0, 0)
+def test_counts_are_masked_tokens_and_pairs(corpus, items):
     batch = sequences_of(corpus).batch(items, np.arange(16), 0, 0)
     assert batch.counts == {"mlm": len(batch.inputs["masked"]), "nsp": 16}
     assert len(batch.inputs["masked"]) > 10
@@ -70,19 +73,7 @@ def test_counts_are_masked_tokens_and_pairs(corpus, text):
     assert np.isin(np.flatnonzero(changed), batch.inputs["masked"]).all()
 
 
-def test_masks_depend_on_the_item_and_not_on_its_batch(corpus, text):
-    items = draw_pairs(text, 24, 0.1, 0, 0)
-    make = sequences_of(corpus)
-    together = make.batch(items, np.arange(20), 4, 2).inputs["input_ids"]
-    for item in (3, 11):
-        alone = make.batch(items, np.array([item]), 4, 2).inputs["input_ids"]
-        assert alone[0].tolist() == together[item, : alone.shape[1]].tolist()
-    other_epoch = make.batch(items, np.arange(20), 4, 3).inputs["input_ids"]
-    assert (other_epoch != together).any()
-
-
-def test_next_sentences_alone_see_all_words(corpus, text):
-    items = draw_pairs(text, 24, 0.1, 0, 0)
+def test_next_sentences_alone_see_all_words(corpus, items):
     batch = sequences_of(corpus, objectives=["nsp"]).batch(items, np.arange(16), 0, 0)
     assert batch.counts == {"nsp": 16}
     assert len(batch.inputs["masked"]) == 0
@@ -97,13 +88,12 @@ def test_special_tokens_and_marks_are_never_masked_nor_put_in(random_corpus):
     batch = sequences_of(corpus, tokenizer).batch(items, np.arange(len(items)), 0, 0)
     assert not np.isin(batch.inputs["masked_ids"], [*marks, *tokenizer.all_special_ids]).any()
     put_in = batch.inputs["input_ids"].numpy().reshape(-1)[batch.inputs["masked"].numpy()]
-    assert not np.isin(put_in, marks).any()
+    assert set(put_in) & set(marks) == set()
     assert set(put_in) & set(tokenizer.all_special_ids) == {tokenizer.mask_token_id}
     assert np.isin(original(batch.inputs), marks).sum() > 50
 
 
-def test_whole_words_are_masked_by_the_vocabularys_own_marks(corpus, text):
-    items = draw_pairs(text, 24, 0.1, 0, 0)
+def test_whole_words_are_masked_by_the_vocabularys_own_marks(corpus, items):
     batch = sequences_of(corpus, masking={"whole_words": True}).batch(items, np.arange(len(items)), 0, 0)
     pieces = TOKENIZER.convert_ids_to_tokens(original(batch.inputs).reshape(-1))
     masked = set(batch.inputs["masked"].tolist())

@@ -10,14 +10,6 @@ def settings(**more):
     return PretrainSettings.model_validate({**GIVEN, **more})
 
 
-def test_the_defaults_are_those_of_the_clinical_berts():
-    found = settings()
-    assert (found.max_tokens, found.batch_items, found.learning_rate) == (128, 32, 5e-5)
-    assert found.objectives == ["mlm", "nsp"]
-    assert (found.masking.share, found.masking.mask, found.masking.random) == (0.15, 0.8, 0.1)
-    assert found.short_share == 0.1
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -38,13 +30,6 @@ def test_the_defaults_are_those_of_the_clinical_berts():
 def test_what_cannot_be_or_has_no_effect_is_reported(given, told):
     with pytest.raises(ValidationError, match=told):
         settings(**given)
-
-
-def test_new_tokens_are_a_list_or_a_file(tmp_path):
-    assert settings(new_tokens=["sepsis"]).new_tokens == ["sepsis"]
-    assert settings(new_tokens=str(tmp_path / "words.txt")).new_tokens == str(tmp_path / "words.txt")
-    with pytest.raises(ValidationError):
-        settings(new_tokens=[1])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, BertForPreTraining
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, Stopped
+from bertrelay.errors import Stopped
 from bertrelay.stage import StageContext
 from bertrelay.training.batches import rank_batch
 from bertrelay.training.loop import Training
@@ -136,42 +136,23 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(
         assert (context.output / "model" / file.name).read_bytes() == file.read_bytes()
 
 
-def test_the_last_weights_are_kept_where_asked_for(context: StageContext, given: dict[str, Any]) -> None:
-    metrics = pretrain(context, given, keep="last", epochs=1)
-    assert not looks(context) and "best_step" not in metrics
-    assert metrics["mlm_loss"] < metrics["before/mlm_loss"]
-
-
-def test_without_held_out_documents_there_are_no_metrics(context: StageContext, given: dict[str, Any]) -> None:
-    metrics = pretrain(context, given, keep="last", held_out_share=0, epochs=1)
-    assert set(metrics) == {"train_steps", "train_seconds"}
-
-
 @pytest.mark.parametrize("objective", ["mlm", "nsp"])
-def test_one_objective_alone(context: StageContext, given: dict[str, Any], objective: str) -> None:
-    metrics = pretrain(context, given, objectives=[objective], epochs=1)
-    named = {name.split("_")[0] for name in metrics if not name.startswith(("before", "best", "train", "log"))}
+def test_one_objective_alone_and_the_last_weights(context: StageContext, given: dict[str, Any], objective: str) -> None:
+    metrics = pretrain(context, given, objectives=[objective], keep="last", epochs=1)
+    named = {name.split("_")[0] for name in metrics if not name.startswith(("before", "train", "log"))}
     assert named == {objective}
+    assert not looks(context) and "best_step" not in metrics
     assert metrics[f"{objective}_loss"] < 1.05 * metrics[f"before/{objective}_loss"]
 
 
-def test_marks_and_new_words_are_in_the_model(context: StageContext, given: dict[str, Any]) -> None:
-    pretrain(context, given, epochs=1, new_tokens=["hyperkalemia"], protected_tokens=["[NAME]"])
+def test_without_held_out_documents_there_are_no_metrics_and_the_model_has_the_new_tokens(
+    context: StageContext, given: dict[str, Any]
+) -> None:
+    tokens = {"new_tokens": ["hyperkalemia"], "protected_tokens": ["[NAME]"]}
+    metrics = pretrain(context, given, keep="last", held_out_share=0, epochs=1, **tokens)
+    assert set(metrics) == {"train_steps", "train_seconds"}
     rules = SentenceEncoder.load(context.output / "model").tokenizer
     assert len(rules("[NAME] hyperkalemia", add_special_tokens=False).input_ids) == 2
-
-
-def test_a_single_patient_has_no_next_sentence_pairs(
-    context: StageContext, given: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "one.jsonl").write_text('{"text": "A cough. A rash.", "patient": 1}\n' * 3)
-    more = {
-        "documents": [{"path": str(tmp_path / "one.jsonl"), "group": "patient"}],
-        "held_out_share": 0,
-        "keep": "last",
-    }
-    with pytest.raises(RequestError, match="two groups where groups are known; found 3 of one group"):
-        pretrain(context, given, **more)
 
 
 # From Python
@@ -190,18 +171,13 @@ def test_in_python_it_is_one_call(given: dict[str, Any], tmp_path: Path) -> None
 # Processes
 
 
-class Notes:
-    """What the task needs of a corpus, with drawn ids."""
-
-    def __init__(self, corpus: Any) -> None:
-        self.corpus = corpus
-
-    def task(self, folder: Path, given: dict[str, Any]) -> PretrainingTask:
-        settings = PretrainSettings.model_validate(given)
-        network, tokenizer = start_network(settings, folder)
-        text = Text(self.corpus, self.corpus.groups >= 0)
-        model = Pretraining(network, settings.objectives).double().eval()
-        return PretrainingTask(model, settings, text, Sequences(self.corpus, tokenizer, settings), None)
+@pytest.fixture
+def task(random_corpus: Any, given: dict[str, Any], tmp_path: Path) -> PretrainingTask:
+    corpus, settings = random_corpus(60, (2, 7), (2, 9), vocabulary=(6, 40)), PretrainSettings.model_validate(given)
+    network, tokenizer = start_network(settings, tmp_path)
+    model = Pretraining(network, settings.objectives).double().eval()
+    text = Text(corpus, corpus.groups >= 0)
+    return PretrainingTask(model, settings, text, Sequences(corpus, tokenizer, settings), None)
 
 
 def gradient(task: PretrainingTask, pieces: list[Any], epoch: int) -> dict[str, torch.Tensor]:
@@ -215,11 +191,7 @@ def gradient(task: PretrainingTask, pieces: list[Any], epoch: int) -> dict[str, 
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_gradients_do_not_depend_on_processes(
-    random_corpus: Any, given: dict[str, Any], tmp_path: Path, processes: int
-) -> None:
-    corpus = random_corpus(60, sentences=(2, 7), tokens=(2, 9), vocabulary=(6, 40))
-    task = Notes(corpus).task(tmp_path, given)
+def test_gradients_do_not_depend_on_processes(task: PretrainingTask, processes: int) -> None:
     batch = np.arange(17)
     whole = gradient(task, [batch], epoch=1)
     shared = gradient(task, [rank_batch(batch, rank, processes) for rank in range(processes)], epoch=1)
@@ -228,10 +200,7 @@ def test_gradients_do_not_depend_on_processes(
         torch.testing.assert_close(shared[name], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_every_epoch_has_pairs_and_lengths_of_its_own(
-    random_corpus: Any, given: dict[str, Any], tmp_path: Path
-) -> None:
-    task = Notes(random_corpus(60, sentences=(2, 7), tokens=(2, 9), vocabulary=(6, 40))).task(tmp_path, given)
+def test_every_epoch_has_pairs_and_lengths_of_its_own(task: PretrainingTask) -> None:
     first, second, again = (task.lengths(epoch) for epoch in (0, 1, 0))
     assert np.array_equal(first, again)
     assert len(first) != len(second) or not np.array_equal(first, second)

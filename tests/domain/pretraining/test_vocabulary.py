@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tokenizers import ByteLevelBPETokenizer, Tokenizer
+from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
@@ -59,18 +59,12 @@ def test_wordpiece_words_are_those_of_its_own_pre_tokenizer() -> None:
         assert WordStarts(tokenizer)(np.array(encoding.ids)).tolist() == changes.tolist()
 
 
-def test_a_character_of_several_bytes_stays_in_its_word() -> None:
-    assert words(byte_level(), "naïve œdema") == ["naïve", "œdema"]
-
-
-def test_a_token_that_was_added_is_a_word_of_its_own() -> None:
+def test_added_tokens_characters_of_several_bytes_and_unmarked_first_pieces() -> None:
     tokenizer = tokenizers()["wordpiece"]
     tokenizer.add_tokens(["[NAME]"])
     assert words(tokenizer, "the patient[NAME]had") == ["the", "patient", "[NAME]", "had"]
-
-
-def test_the_first_piece_begins_a_word_even_where_it_is_not_marked() -> None:
     tokenizer = byte_level()
+    assert words(tokenizer, "naïve œdema") == ["naïve", "œdema"]
     ids = plain_rules(tokenizer).encode("patient", add_special_tokens=False).ids
     assert WordStarts(tokenizer)(np.array(ids)).tolist() == [True, *[False] * (len(ids) - 1)]
     assert WordStarts(tokenizer)(np.array([], int)).tolist() == []
@@ -82,22 +76,14 @@ def test_rules_are_a_copy_that_neither_cuts_nor_pads() -> None:
     before = tokenizer.backend_tokenizer.to_str()
     assert len(plain_rules(tokenizer).encode(TEXTS[0]).ids) > 10
     assert tokenizer.backend_tokenizer.to_str() == before
-    assert isinstance(plain_rules(tokenizer), Tokenizer)
 
 
-def test_a_vocabulary_larger_than_the_embeddings_is_reported() -> None:
-    tokenizer = tokenizers()["wordpiece"]
-    check_vocabulary(tokenizer, len(tokenizer))
-    with pytest.raises(
-        RequestError, match=rf"{len(tokenizer)} tokens, and embeddings for {len(tokenizer) - 1} of them"
-    ):
-        check_vocabulary(tokenizer, len(tokenizer) - 1)
-
-
-def test_embeddings_that_no_token_has_are_reported_when_they_are_many(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vocabulary_of_another_size_than_the_embeddings_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = tokenizers()["wordpiece"]
     check_vocabulary(tokenizer, len(tokenizer))
     assert not capsys.readouterr().err
+    with pytest.raises(RequestError, match=rf"{len(tokenizer)} tokens, and embeddings for {len(tokenizer) - 1} of"):
+        check_vocabulary(tokenizer, len(tokenizer) - 1)
     check_vocabulary(tokenizer, 2 * len(tokenizer))
     assert f"{2 * len(tokenizer)} tokens and the tokenizer only {len(tokenizer)}" in capsys.readouterr().err
 
