@@ -7,12 +7,12 @@ bytes an item.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.errors import RequestError
+from domain.pretraining.corpus import Corpus
 
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
@@ -21,14 +21,6 @@ BLOCK = 2**18
 """Sentences walked at once, which bounds the memory of the drawing."""
 SHORTEST = 2
 SPECIALS_OF_ONE, SPECIALS_OF_TWO = 2, 3  # [CLS] a [SEP], [CLS] a [SEP] b [SEP]
-
-
-class Documents(Protocol):
-    """What the table is drawn from; `domain.pretraining.corpus.Corpus` describes the arrays."""
-
-    sentence_starts: Integers
-    document_starts: Integers
-    groups: Integers
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class Text:
     first, end: their sentences, (chosen,) each.
     """
 
-    def __init__(self, corpus: Documents, chosen: Booleans, name: str = "documents") -> None:
+    def __init__(self, corpus: Corpus, chosen: Booleans, name: str = "documents") -> None:
         self.name, self.starts = name, corpus.sentence_starts
         self.documents = np.flatnonzero(chosen)
         self.first, self.end = corpus.document_starts[:-1][chosen], corpus.document_starts[1:][chosen]

@@ -119,12 +119,11 @@ def _section(element: Element) -> str:
 
 def _article(element: Element) -> Item:
     """The paragraphs of the body of a JATS article, without headings, figures, tables and marks of references."""
-    names = {
-        found.get("pub-id-type"): found.text for found in element.iterfind("{*}front/{*}article-meta/{*}article-id")
-    }
-    name = next((names[kind] for kind in ("pmcid", "pmc", "pmid", "doi") if names.get(kind)), None)
+    ids = element.iterfind("{*}front/{*}article-meta/{*}article-id")
+    names = {found.get("pub-id-type"): found.text for found in ids}
+    name = next(filter(None, map(names.get, ("pmcid", "pmc", "pmid", "doi"))), "")
     body = element.find("{*}body")
-    return _document([] if body is None else _paragraphs(body), name or "")
+    return _document([] if body is None else _paragraphs(body), name)
 
 
 def _paragraphs(body: Element) -> list[str]:

@@ -1,7 +1,6 @@
 """Which tokens are hidden from the model, and by what: a function of (seed, epoch, item, place) and of nothing else."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from bertrelay.errors import RequestError
 from bertrelay.training import batches
 from bertrelay.training.loop import Batch
 from domain.draws import uniform_draws
+from domain.pretraining.corpus import Corpus
 from domain.pretraining.items import Booleans, Integers, Items, within
 from domain.pretraining.settings import Masking, PretrainSettings
 from domain.pretraining.vocabulary import WordStarts
@@ -57,19 +57,13 @@ class Masker:
         return np.where(chosen, changed, ids), chosen
 
 
-class Readable(Protocol):
-    """What tokens are read from; `domain.pretraining.corpus.Corpus` is one."""
-
-    def tokens(self, start: int, stop: int) -> NDArray[np.int32]: ...
-
-
 class Sequences:
     """The sequences `[CLS] a [SEP]` and `[CLS] a [SEP] b [SEP]` of items, masked where that is an objective.
 
     Raises RequestError for a tokenizer without one of these tokens, `[PAD]` or `[MASK]`.
     """
 
-    def __init__(self, corpus: Readable, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
+    def __init__(self, corpus: Corpus, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
         names = ("cls_token", "sep_token", "pad_token", "mask_token")
         missing = [name for name in names if getattr(tokenizer, name) is None]
         if missing:

@@ -11,7 +11,6 @@ from bertrelay.settings import DataSource, InputFile, Positive, Settings, refuse
 from bertrelay.training.settings import TrainingSettings
 
 DocumentFormat = Literal["jsonl", "csv", "tsv", "parquet", "blocks", "xml"]
-
 FORMATS: dict[str, DocumentFormat] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -127,10 +126,6 @@ class PretrainSettings(TrainingSettings):
             raise ValueError(f"objectives: expected each once, found {', '.join(self.objectives)}")
         if self.keep == "best" and self.held_out_share == 0:
             raise ValueError("keep: the best weights need held-out documents; set held_out_share, or keep = 'last'")
-        return self
-
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> Self:
         if "mlm" not in self.objectives:
             refuse_idle(self, "masking", because="masked words are no objective")
         if "nsp" not in self.objectives:

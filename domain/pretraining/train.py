@@ -38,8 +38,7 @@ class HeldOut:
     """Held-out items, and what a model scores on them."""
 
     def __init__(self, items: Items, sequences: Sequences, settings: PretrainSettings) -> None:
-        self.items, self.sequences = items, sequences
-        self.precision, self.device_tokens = settings.precision, settings.device_tokens
+        self.items, self.sequences, self.settings = items, sequences, settings
 
     def metrics(self, model: Pretraining) -> Metrics:
         """Each objective's metrics with a 95 % interval over documents (a pair is of its first segment's).
@@ -64,9 +63,9 @@ class HeldOut:
         was_training, device = model.training, next(model.parameters()).device
         model.eval()
         lengths = self.items.lengths
-        for chosen in micro_batches(np.arange(len(lengths)), lengths, lengths, self.device_tokens):
+        for chosen in micro_batches(np.arange(len(lengths)), lengths, lengths, self.settings.device_tokens):
             batch = self.sequences.batch(self.items, chosen, SEED, epoch=0).to(device)
-            with autocast(device, resolve_precision(self.precision, device)):
+            with autocast(device, resolve_precision(self.settings.precision, device)):
                 logits = model(batch.inputs)
             rows = (batch.inputs["masked"] // batch.inputs["input_ids"].shape[1]).cpu().numpy()
             owners = {"mlm": documents[chosen[rows]], "nsp": documents[chosen]}
