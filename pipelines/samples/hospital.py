@@ -17,7 +17,7 @@ from typing import Any
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
 from pipelines.samples.notes import HospitalNote, late_notes_of, masked_as_in_iv, notes_of, wordings
-from pipelines.samples.patients import Stay, Subject, draw_subject, problems
+from pipelines.samples.patients import Stay, Subject, diagnoses, draw_subject
 from pipelines.samples.settings import HospitalSettings
 from pipelines.samples.templates import load
 
@@ -57,21 +57,19 @@ def write_hospital(folder: Path, settings: HospitalSettings) -> dict[str, int]:
     """Writes tables into `folder/mimic`, true risks and terms beside them, from `settings` alone; rows by file."""
     files = {table: (f"{MIMIC}/{table}.csv.gz", header) for table, header in columns(settings.version).items()}
     files["risk"] = (RISK, ["subject_id", "hadm_id", "true_risk"])
-    counts: Counter[str] = Counter()
-    numbered: Counter[str] = Counter()
+    counts, numbered = Counter[str](), Counter[str]()
     with ExitStack() as stack, progress("hospital", settings.subjects, "patients") as bar:
         tables = {table: stack.enter_context(_writer(folder / name, header)) for table, (name, header) in files.items()}
         for number in range(settings.subjects):
             for table, row in _rows(settings, number):
-                name, header = files[table]
-                counts[name] += 1
+                counts[table] += 1
                 if row.get("row_id") is None:
-                    numbered[name] += 1
-                    row["row_id"] = numbered[name]
-                tables[table].writerow([row[column.lower()] for column in header])
+                    numbered[table] += 1
+                    row["row_id"] = numbered[table]
+                tables[table].writerow([row[column.lower()] for column in files[table][1]])
             if (number + 1) % SUBJECTS_PER_STEP == 0 or number + 1 == settings.subjects:
                 bar.advance(number % SUBJECTS_PER_STEP + 1)
-    return {**{name: counts[name] for name, _ in files.values()}, **write_terms(folder)}
+    return {**{name: counts[table] for table, (name, _) in files.items()}, **write_terms(folder)}
 
 
 def columns(version: str) -> dict[str, list[str]]:
@@ -96,15 +94,12 @@ def _writer(path: Path, header: list[str]) -> Iterator[Any]:
 def _rows(settings: HospitalSettings, number: int) -> Iterator[tuple[str, Row]]:
     """All rows of one patient with the table each belongs to."""
     subject, random = draw_subject(settings.seed, number)
-    is_iii = settings.version == "III"
-    notes = notes_of(random, subject, settings.words, early=is_iii)
+    notes = notes_of(random, subject, settings.words, early=settings.version == "III")
     notes += late_notes_of(Random(f"{settings.seed} {number} late"), subject)
-    ids = {"subject_id": subject.subject_id}
-    for table, row in _records(random, subject, notes, settings.version):
-        yield table, {**ids, **row}
-    for stay in subject.stays:
-        if stay.prognosis:
-            yield "risk", {**ids, "hadm_id": stay.hadm_id, "true_risk": f"{stay.prognosis.risk:.6f}"}
+    records = list(_records(random, subject, notes, settings.version))
+    risks = [(stay.hadm_id, stay.prognosis.risk) for stay in subject.stays if stay.prognosis]
+    for table, row in [*records, *(("risk", {"hadm_id": id_, "true_risk": f"{risk:.6f}"}) for id_, risk in risks)]:
+        yield table, {"subject_id": subject.subject_id, **row}
 
 
 def _records(
@@ -117,13 +112,13 @@ def _records(
     yield tables["patients"], {**fixed, **_patient(subject, is_iii)}
     for stay in subject.stays:
         yield tables["admissions"], {**fixed, **_admission(random, subject, stay, form)}
-        version_of_icd = 9 if is_iii else random.choice((9, 10))
+        icd_version = 9 if is_iii else random.choice((9, 10))
         for number, each in enumerate((stay.problem, *stay.besides), start=1):
-            code = each.icd9 if version_of_icd == 9 else each.icd10
-            row = {"hadm_id": stay.hadm_id, "seq_num": number, "icd_version": version_of_icd}
+            code = each.icd9 if icd_version == 9 else each.icd10
+            row = {"hadm_id": stay.hadm_id, "seq_num": number, "icd_version": icd_version}
             yield tables["diagnoses_icd"], {**row, "icd_code": code, "icd9_code": code}
     for number, note in enumerate(notes, start=1):
-        yield (tables["noteevents"], _note_iii(random, note)) if is_iii else _note_iv(subject, note, number)
+        yield _note_iii(random, note) if is_iii else _note_iv(subject, note, number)
 
 
 def _patient(subject: Subject, is_iii: bool) -> Row:
@@ -146,9 +141,14 @@ def _patient(subject: Subject, is_iii: bool) -> Row:
 
 
 def _admission(random: Random, subject: Subject, stay: Stay, form: dict[str, Any]) -> Row:
-    arrived = stay.admitted - timedelta(hours=random.randint(2, 12)) if stay.kind == "unplanned" else None
+    is_unplanned = stay.kind == "unplanned"
+    arrived = stay.admitted - timedelta(hours=random.randint(2, 12)) if is_unplanned else None
     admission_type = random.choice(form["admission_type"][stay.kind])
     provider = f"P{random.randrange(form['providers']):02}XYZ" if "providers" in form else None
+    if stay.died:
+        to = "DEAD/EXPIRED"
+    else:
+        to = "SHORT TERM HOSPITAL" if stay.transferred else random.choice(("HOME", "HOME HEALTH CARE", "SNF"))
     return {
         "hadm_id": stay.hadm_id,
         "admittime": _time(stay.admitted),
@@ -156,8 +156,8 @@ def _admission(random: Random, subject: Subject, stay: Stay, form: dict[str, Any
         "deathtime": _time(subject.died) if stay.died else None,
         "admission_type": admission_type,
         "admit_provider_id": provider,
-        "admission_location": form["admission_location"]["unplanned" if stay.kind == "unplanned" else "other"],
-        "discharge_location": _discharge_location(random, stay),
+        "admission_location": form["admission_location"]["unplanned" if is_unplanned else "other"],
+        "discharge_location": to,
         "edregtime": _time(arrived),
         "edouttime": _time(stay.admitted if arrived else None),
         "diagnosis": {"donor": "ORGAN DONOR ACCOUNT", "newborn": "NEWBORN"}.get(stay.kind, stay.problem.name.upper()),
@@ -165,15 +165,9 @@ def _admission(random: Random, subject: Subject, stay: Stay, form: dict[str, Any
     }
 
 
-def _discharge_location(random: Random, stay: Stay) -> str:
-    if stay.died:
-        return "DEAD/EXPIRED"
-    return "SHORT TERM HOSPITAL" if stay.transferred else random.choice(("HOME", "HOME HEALTH CARE", "SNF"))
-
-
-def _note_iii(random: Random, note: HospitalNote) -> Row:
+def _note_iii(random: Random, note: HospitalNote) -> tuple[str, Row]:
     time = _time(note.charted) if note.has_time else None
-    return {
+    return "NOTEEVENTS", {
         "row_id": note.row_id,
         "hadm_id": note.hadm_id,
         "chartdate": note.charted.date(),
@@ -207,11 +201,12 @@ def _time(moment: datetime | None) -> str | None:
 
 def term_groups() -> dict[str, list[str]]:
     """Terms of the notes, by group."""
+    problems = diagnoses("problems")
     return {
         "raises the risk": [wording for condition in wordings("conditions") for wording in condition],
         "harmless": list(wordings("harmless")),
-        "problem": [problem.name for problem in problems()],
-        "complaint": [problem.complaint.lower() for problem in problems()],
+        "problem": [problem.name for problem in problems],
+        "complaint": [problem.complaint.lower() for problem in problems],
         "medicine": [line.split()[0].lower() for line in wordings("medications")],
         "history": [line.partition(",")[0].lower() for line in wordings("past")],
     }
@@ -224,7 +219,7 @@ def term_ratings() -> Iterator[tuple[str, str, int]]:
     and terms of different groups 0. A person would rate them differently; of a sample the rule has to be known.
     """
     yield from ((first, second, SAME) for first, second in wordings("conditions"))
-    yield from ((problem.name, problem.complaint.lower(), GOES_WITH) for problem in problems())
+    yield from ((problem.name, problem.complaint.lower(), GOES_WITH) for problem in diagnoses("problems"))
     listed = list(term_groups().values())
     for terms, after in zip(listed, [*listed[1:], listed[0]], strict=True):
         for place, term in enumerate(terms):
@@ -236,12 +231,13 @@ def term_ratings() -> Iterator[tuple[str, str, int]]:
 
 def write_terms(folder: Path) -> dict[str, int]:
     """Writes `terms.csv` and `ratings.csv`; rows by file."""
-    terms = [(term, group) for group, listed in term_groups().items() for term in listed]
-    tables: dict[str, tuple[tuple[str, ...], list[tuple[object, ...]]]] = {
-        TERMS: (("term", "group"), [*terms]),
-        RATINGS: (("term1", "term2", "score"), [*term_ratings()]),
+    import pandas as pd
+
+    groups = pd.DataFrame(term_groups().items(), columns=["group", "term"]).explode("term")
+    tables = {
+        TERMS: groups[["term", "group"]],
+        RATINGS: pd.DataFrame(term_ratings(), columns=["term1", "term2", "score"]),
     }
-    for name, (header, rows) in tables.items():
-        with (folder / name).open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([header, *rows])
-    return {name: len(rows) for name, (_, rows) in tables.items()}
+    for name, table in tables.items():
+        table.to_csv(folder / name, index=False, lineterminator="\n")
+    return {name: len(table) for name, table in tables.items()}

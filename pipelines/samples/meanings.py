@@ -1,12 +1,11 @@
 """Meanings: what a sentence expresses, before any language; how they are drawn, compared, and which are sensible."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from random import Random
 from typing import Any, Literal, NamedTuple
 
-from pipelines.samples.templates import Rules, load
+from pipelines.samples.templates import Rules, Scope, load
 
 Tense = Literal["past", "present", "habit", "future", "background"]
 """Of an action, `present` is "is reading", `habit` "reads every day", `background` "was reading"."""
@@ -18,10 +17,12 @@ LANGUAGES = ("en", "de", "fr", "es", "ko")
 LONGEST = 7
 """Content words of a meaning; in English that makes about 14 words."""
 SECOND_CLAUSE, KINSHIP = 0.5, 0.5
+ROLES = ("subject", "object", "recipient")
+OF_PHRASES = ("verb", "tense", "negated", "state", "time")
+"""The features of a clause that its phrases have as well."""
 
 
-@dataclass(frozen=True)
-class Phrase:
+class Phrase(NamedTuple):
     """A noun with what belongs to it: "the old dogs", "two books", "my friend"."""
 
     noun: str
@@ -29,22 +30,16 @@ class Phrase:
     adjective: str | None = None
     several: bool = False
 
-    @property
-    def plural(self) -> bool:
-        return self.several or self.determiner in ("two", "three", "many")
 
-
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where, where to or where from."""
 
     relation: Relation
     noun: str
 
 
-@dataclass(frozen=True)
-class Clause:
-    """Who does what, to what and to whom, where and when. With the verb `be`, `state` says how the subject is."""
+class Clause(NamedTuple):
+    """Who does what, to what and to whom, where and when. With the verb `be`, `state` is how the subject is."""
 
     subject: Phrase
     verb: str
@@ -56,20 +51,16 @@ class Clause:
     place: Place | None = None
     time: str | None = None
 
-    @cached_property
+    @property
     def roles(self) -> dict[str, Phrase]:
         """The phrases by role, without the roles that nobody has."""
-        roles = {"subject": self.subject, "object": self.object, "recipient": self.recipient}
-        return {role: phrase for role, phrase in roles.items() if phrase is not None}
+        return {role: phrase for role in ROLES if (phrase := getattr(self, role)) is not None}
 
-    def with_roles(self, roles: dict[str, Phrase]) -> "Clause":
-        """The same clause with other phrases in some of its roles."""
-        changes: dict[str, Any] = dict(roles)
-        return replace(self, **changes)
+    def but(self, **changes: Any) -> "Clause":
+        return self._replace(**changes)
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(NamedTuple):
     """One clause, or two that a link joins."""
 
     main: Clause
@@ -82,20 +73,19 @@ class Meaning:
 
 
 class Verb(NamedTuple):
-    """The nouns that may have each role, the direction of a movement, and the tenses."""
+    """The nouns that may have each of its roles, the direction of a movement, and the tenses."""
 
-    subject: tuple[str, ...]
-    object: tuple[str, ...]
-    recipient: tuple[str, ...]
+    nouns: dict[str, tuple[str, ...]]
     direction: Relation | None
-    tenses: tuple[Tense, ...]
+    tenses: list[Tense]
 
     def suits(self, clause: Clause) -> bool:
         """Whether the verb may have the tense of `clause`, and exactly its roles."""
-        roles = {"subject": clause.subject, "object": clause.object, "recipient": clause.recipient}
-        allowed = self._asdict()
-        return clause.tense in self.tenses and all(
-            not allowed[role] if phrase is None else phrase.noun in allowed[role] for role, phrase in roles.items()
+        roles = clause.roles
+        return (
+            clause.tense in self.tenses
+            and roles.keys() == self.nouns.keys()
+            and all(phrase.noun in self.nouns[role] for role, phrase in roles.items())
         )
 
 
@@ -112,17 +102,14 @@ def kinds() -> dict[str, str]:
 
 @cache
 def verbs() -> dict[str, Verb]:
-    return {name: _verb(**row) for name, row in world("verbs").items()}
-
-
-def _verb(
-    subjects: list[str],
-    objects: Sequence[str] = (),
-    recipients: Sequence[str] = (),
-    direction: Relation | None = None,
-    tenses: Sequence[Tense] = (),
-) -> Verb:
-    return Verb(_nouns(subjects), _nouns(objects), _nouns(recipients), direction, tuple(tenses or world("tenses")))
+    return {
+        name: Verb(
+            {role: _nouns(row[role]) for role in ROLES if role in row},
+            row.get("direction"),
+            row.get("tenses", world("tenses")),
+        )
+        for name, row in world("verbs").items()
+    }
 
 
 def _nouns(allowed: Sequence[str]) -> tuple[str, ...]:
@@ -146,11 +133,6 @@ def render(meaning: Meaning, language: str) -> str:
     return rules(language).sentence(features(meaning))
 
 
-def translations(meaning: Meaning) -> tuple[str, ...]:
-    """The meaning's sentence in each language, in the order of `LANGUAGES`."""
-    return tuple(render(meaning, language) for language in LANGUAGES)
-
-
 def features(meaning: Meaning) -> dict[str, Any]:
     """What rules can ask of a meaning; `data/en.toml` lists it."""
     link = meaning.link or ""
@@ -160,31 +142,23 @@ def features(meaning: Meaning) -> dict[str, Any]:
 
 @lru_cache(10_000)
 def _of_clause(clause: Clause, name: str, link: str) -> dict[str, Any]:
-    own = {"clause": name, "link": link, "verb": clause.verb, "tense": clause.tense, "negated": _flag(clause.negated)}
-    own |= {"state": clause.state or "", "time": clause.time or ""}
-    phrases: dict[str, Any] = {"object": "", "recipient": "", "place": ""}
-    phrases |= {role: {**own, "role": role, **_of_phrase(phrase)} for role, phrase in clause.roles.items()}
+    own = {key: value or "" for key, value in clause._asdict().items()} | {"clause": name, "link": link}
+    shared = {key: own[key] for key in ("clause", "link", *OF_PHRASES)}
+    phrases = {role: {**shared, "role": role, **_of_phrase(phrase)} for role, phrase in clause.roles.items()}
     if clause.place is not None:
         at = {"role": "place", "relation": clause.place.relation}
-        phrases["place"] = {**own, **at, **_of_phrase(Phrase(clause.place.noun))}
-    return {**own, **phrases}
+        phrases["place"] = {**shared, **at, **_of_phrase(Phrase(clause.place.noun))}
+    return own | phrases
 
 
 @cache
-def _of_phrase(phrase: Phrase) -> dict[str, str]:
-    return {
-        "noun": phrase.noun,
+def _of_phrase(phrase: Phrase) -> dict[str, Any]:
+    plural = phrase.several or phrase.determiner in ("two", "three", "many")
+    return {key: value or "" for key, value in phrase._asdict().items()} | {
         "kind": kinds()[phrase.noun],
-        "living": _flag(is_living(phrase.noun)),
-        "determiner": phrase.determiner,
-        "adjective": phrase.adjective or "",
-        "several": _flag(phrase.several),
-        "number": "plural" if phrase.plural else "singular",
+        "living": is_living(phrase.noun),
+        "number": "plural" if plural else "singular",
     }
-
-
-def _flag(condition: bool) -> str:
-    return "yes" if condition else ""
 
 
 def is_sensible(meaning: Meaning) -> bool:
@@ -192,9 +166,9 @@ def is_sensible(meaning: Meaning) -> bool:
     nouns = [phrase.noun for clause in meaning.clauses for phrase in clause.roles.values()]
     return (
         len(set(nouns)) == len(nouns)
-        and sum(_content_words(clause) for clause in meaning.clauses) <= LONGEST
-        and all(_is_sensible_clause(clause) for clause in meaning.clauses)
-        and not rules("world").value("sentence_nonsense", features(meaning))
+        and sum(map(_content_words, meaning.clauses)) <= LONGEST
+        and all(map(_is_sensible_clause, meaning.clauses))
+        and not _nonsense("sentence", features(meaning))
     )
 
 
@@ -208,32 +182,31 @@ def _is_sensible_clause(clause: Clause) -> bool:
     return (
         verbs()[clause.verb].suits(clause)
         and (clause.time is None or clause.tense in world("times")[clause.time])
-        and all(_is_sensible_phrase(phrase) for phrase in clause.roles.values())
-        and not rules("world").value("clause_nonsense", _of_clause(clause, "main", ""))
+        and all(map(_is_sensible_phrase, clause.roles.values()))
+        and not _nonsense("clause", _of_clause(clause, "main", ""))
     )
 
 
 @cache
 def _is_sensible_phrase(phrase: Phrase) -> bool:
     described = phrase.adjective in (None, *world("adjectives")[kinds()[phrase.noun]])
-    return described and not rules("world").value("phrase_nonsense", _of_phrase(phrase))
+    return described and not _nonsense("phrase", _of_phrase(phrase))
+
+
+def _nonsense(of: str, found: dict[str, Any]) -> str:
+    """Why nobody would say it; nothing where it is sensible."""
+    why: str = Scope(rules("world"), found)[f"{of}_nonsense"]
+    return why
 
 
 def draw_meaning(random: Random) -> Meaning:
     """A sensible meaning; three in ten have two clauses."""
-    draw = _draw_pair if random.random() < 0.3 else _draw_single
-    meaning = draw(random)
-    while not is_sensible(meaning):
-        meaning = draw(random)
-    return meaning
-
-
-def _draw_single(random: Random) -> Meaning:
-    return Meaning(draw_clause(random, random.choice(tuple(verbs())), details=0.45))
-
-
-def _draw_pair(random: Random) -> Meaning:
-    return with_second(draw_clause(random, random.choice(tuple(verbs())), details=0.1), random)
+    has_second = random.random() < 0.3
+    while True:
+        main = draw_clause(random, random.choice(tuple(verbs())), details=0.1 if has_second else 0.45)
+        meaning = with_second(main, random) if has_second else Meaning(main)
+        if is_sensible(meaning):
+            return meaning
 
 
 def with_second(main: Clause, random: Random) -> Meaning:
@@ -241,28 +214,27 @@ def with_second(main: Clause, random: Random) -> Meaning:
     link: Link = random.choice(world("links"))
     reason_is_state = link == "because" and random.random() < 0.6
     verb = "be" if reason_is_state else random.choice(tuple(verbs()))
-    second = replace(draw_clause(random, verb, details=0.1), time=None)
+    second = draw_clause(random, verb, details=0.1).but(time=None)
     if link == "while":
-        return Meaning(main, link, replace(second, tense="background" if main.tense == "past" else "present"))
+        return Meaning(main, link, second.but(tense="background" if main.tense == "past" else "present"))
     if link == "because":
         present = second.verb == "be" and main.tense != "past"
-        return Meaning(main, link, replace(second, tense="present" if present else "past"))
-    negated = main.negated if link == "and" else not main.negated
-    return Meaning(main, link, replace(second, tense=main.tense, negated=negated))
+        return Meaning(main, link, second.but(tense="present" if present else "past"))
+    return Meaning(main, link, second.but(tense=main.tense, negated=main.negated != (link == "but")))
 
 
 def draw_clause(random: Random, name: str, details: float) -> Clause:
     """A clause with the verb `name`, each detail there with probability `details`; not always a sensible one."""
-    verb, tense = verbs()[name], draw_tense(random, name)
+    nouns, tense = verbs()[name].nouns, draw_tense(random, name)
     return Clause(
-        subject=draw_phrase(random, verb.subject, details),
+        subject=draw_phrase(random, nouns["subject"], details),
         verb=name,
         tense=tense,
         negated=random.random() < 0.2,
-        object=draw_phrase(random, verb.object, details) if verb.object else None,
-        recipient=draw_phrase(random, verb.recipient, details / 2) if verb.recipient else None,
+        object=draw_phrase(random, nouns["object"], details) if "object" in nouns else None,
+        recipient=draw_phrase(random, nouns["recipient"], details / 2) if "recipient" in nouns else None,
         state=random.choice(world("states")) if name == "be" else None,
-        place=draw_place(random, verb.direction, details),
+        place=draw_place(random, verbs()[name].direction, details),
         time=draw_time(random, tense, 1.0 if tense == "habit" and name not in ("see", "love") else details),
     )
 
@@ -309,33 +281,26 @@ def similarity(first: Meaning, second: Meaning) -> float:
 
 def _parts(meaning: Meaning) -> Iterator[tuple[str, tuple[Any, float]]]:
     """Each part of a meaning: what fills it and how much it weighs."""
-    yield from _clause_parts("main", meaning.main, 1.0)
     if meaning.second is not None:
         yield "link", (meaning.link, 0.5)
-        yield from _clause_parts("second", meaning.second, SECOND_CLAUSE)
-
-
-def _clause_parts(name: str, clause: Clause, scale: float) -> Iterator[tuple[str, tuple[Any, float]]]:
-    verb = (clause.verb, clause.state)
-    yield f"{name} verb", (verb, 3 * scale)
-    yield f"{name} negation", ((verb, clause.negated), 2 * scale)
-    yield f"{name} tense", ((verb, clause.tense), scale)
-    for role, phrase in clause.roles.items():
-        yield f"{name} {role}", (phrase.noun, 2 * scale)
-        yield f"{name} {role} number", ((phrase.noun, phrase.determiner, phrase.several), 0.5 * scale)
-        if phrase.adjective is not None:
-            yield f"{name} {role} adjective", ((phrase.noun, phrase.adjective), scale)
-    if clause.place is not None:
-        yield f"{name} place", (clause.place, 1.5 * scale)
-    if clause.time is not None:
-        yield f"{name} time", (clause.time, scale)
+    for name, scale, clause in zip(("main", "second"), (1.0, SECOND_CLAUSE), meaning.clauses, strict=False):
+        verb = (clause.verb, clause.state)
+        yield f"{name} verb", (verb, 3 * scale)
+        yield f"{name} negation", ((verb, clause.negated), 2 * scale)
+        yield f"{name} tense", ((verb, clause.tense), scale)
+        for role, phrase in clause.roles.items():
+            yield f"{name} {role}", (phrase.noun, 2 * scale)
+            yield f"{name} {role} number", ((phrase.noun, phrase.determiner, phrase.several), 0.5 * scale)
+            if phrase.adjective is not None:
+                yield f"{name} {role} adjective", ((phrase.noun, phrase.adjective), scale)
+        if clause.place is not None:
+            yield f"{name} place", (clause.place, 1.5 * scale)
+        if clause.time is not None:
+            yield f"{name} time", (clause.time, scale)
 
 
 def _agreement(first: Any, second: Any) -> float:
     if first == second:
         return 1.0
-    return KINSHIP if _is_a(first, second) or _is_a(second, first) else 0.0
-
-
-def _is_a(noun: Any, hypernym: Any) -> bool:
-    return noun in kinds() and world("hypernyms").get(kinds()[noun]) == hypernym
+    hypernyms = [world("hypernyms").get(kinds().get(noun)) for noun in (first, second)]
+    return KINSHIP if hypernyms[0] == second or hypernyms[1] == first else 0.0

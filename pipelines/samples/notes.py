@@ -14,26 +14,17 @@ from itertools import accumulate, cycle, islice
 from random import Random
 from typing import Any, Literal
 
-from pipelines.samples.patients import Stay, Subject, draw_prognosis
-from pipelines.samples.templates import fill, load
+from pipelines.samples.patients import Stay, Subject, chance, draw_prognosis
+from pipelines.samples.templates import Draws, load
 
 NoteKind = Literal["report", "addendum", "radiology", "tracing", "care"]
 
 STATEMENTS, DENIALS, RELATIVES = 4, 3, 1
-DENIED = 0.4
-"""Of denials, those of a condition that could have been there; the others are of something harmless."""
-MIXED = 0.3
-
-SECOND_REPORT, ADDENDUM, ADDENDUM_BEFORE = 0.03, 0.06, 0.1
 AUTHORS = ("Nursing", "Nursing/other", "Physician ", "Respiratory ", "Case Management ", "General")
 """Categories of care notes; the blanks at the end are in the real tables too."""
 EARLY_AUTHORS = AUTHORS[:3]
 """Whose early notes state the patient's conditions."""
 MOST_CARE_NOTES = 7
-RADIOLOGY, TRACING = 0.6, 0.3
-NO_TIME, ERROR, NO_STAY = 0.03, 0.02, 0.08
-LATE = 0.1
-"""Of stays that a return can follow, those with a discharge note from afterwards that states the outcome."""
 LATE_ROW_ID = 10_000_000_000
 """Above all others, so that late notes change no number of another row."""
 
@@ -69,16 +60,16 @@ class HospitalNote:
 
 def wordings(name: str) -> Any:
     """The findings, statements or sentences of this name in `data/hospital.toml`."""
-    data = load("hospital")
-    tables = (data["findings"], data["statements"], data["filling"], data["other_notes"])
-    return next(table[name] for table in tables if name in table)
+    return load("hospital")["wordings"][name]
 
 
 def notes_of(random: Random, subject: Subject, words: int, early: bool) -> list[HospitalNote]:
     """All notes of a patient in no order; `early` ones beside reports and radiology, where MIMIC-III has them."""
     notes = [note for stay in subject.stays for note in _of_stay(random, subject, stay, words, early)]
-    if random.random() < NO_STAY:
-        notes.append(_of_no_stay(random, subject.stays[-1]))
+    if random.random() < chance("no_stay"):  # between stays, or of a stay that nobody wrote down
+        charted = subject.stays[-1].admitted + timedelta(hours=random.randint(-900, 900))
+        text = f"{_sampled(random, 'radiology', 3, charted)}\n"
+        notes.append(HospitalNote(None, "radiology", "Radiology", "CHEST (PA & LAT)", charted, text))
     random.shuffle(notes)
     return notes
 
@@ -92,7 +83,7 @@ def late_notes_of(random: Random, subject: Subject) -> Iterator[HospitalNote]:
     begins = (*(stay.admitted for stay in subject.stays[1:]), None)
     for stay, end, begin in zip(subject.stays, ends, begins, strict=True):
         overlaps = begin is not None and begin <= end
-        if overlaps or stay.prognosis is None or random.random() >= LATE:
+        if overlaps or stay.prognosis is None or random.random() >= chance("late"):
             continue
         until = (begin or end + timedelta(days=30)) - timedelta(days=2)
         first = end + timedelta(days=3)
@@ -109,38 +100,41 @@ def _of_stay(random: Random, subject: Subject, stay: Stay, words: int, early: bo
     if stay.kind == "donor":
         return
     if stay.kind == "newborn":
-        yield from _of_newborn(random, stay)
+        yield _report(stay, stay.discharged, f"Newborn Care:\n{_sampled(random, 'newborn', 4, stay.discharged)}\n")
+        for _ in range(2):
+            text = f"{_sampled(random, 'newborn', 2, stay.discharged)}\n"
+            yield _care_note(random, stay, "Nursing/other", random.uniform(0, 24), text)
         return
     # Who dies had conditions too, of which nothing came.
     present = (stay.prognosis or draw_prognosis(random)).present
     yield from _reports(random, subject, stay, statements(random, present), words)
-    if random.random() < RADIOLOGY:
+    if random.random() < chance("radiology"):
         charted = stay.admitted + (stay.discharged - stay.admitted) * random.random()
-        findings = prose(_sampled(random, "radiology", 3, charted))
+        findings = _sampled(random, "radiology", 3, charted)
         text = f"CHEST, PORTABLE\nREASON: {stay.problem.complaint}\nFINDINGS: {findings}\n"
         yield HospitalNote(stay.hadm_id, "radiology", "Radiology", "CHEST (PORTABLE AP)", charted, text)
     if early:
         yield from _care(random, stay, statements(random, present))
-        if random.random() < TRACING:
+        if random.random() < chance("tracing"):
             category = random.choice(("ECG", "Echo"))
-            text = prose(_filled(random, wordings("ecg"), stay.admitted)) + "\n"
+            text = f"{prose(_filled(random, wordings('ecg'), stay.admitted))}\n"
             yield HospitalNote(stay.hadm_id, "tracing", category, "Report", stay.admitted, text, has_time=False)
 
 
 def _reports(random: Random, subject: Subject, stay: Stay, stated: Sequence[str], words: int) -> Iterator[HospitalNote]:
     """One discharge report; or two, or one and an addendum, which then share the statements among them."""
-    chance = random.random()
-    shared = chance < SECOND_REPORT + ADDENDUM
+    drawn, second = random.random(), chance("second_report")
+    shared = drawn < second + chance("addendum")
     first, rest = (stated[:-2], stated[-2:]) if shared else (stated, [])
     reported = stay.discharged + timedelta(hours=random.randint(0, 30))
     yield _report(stay, reported, _summary(random, subject, stay, first, words))
-    if chance < SECOND_REPORT:
+    if drawn < second:
         yield _report(stay, reported + timedelta(days=1), _summary(random, subject, stay, rest, words))
     elif shared:
-        day = reported + timedelta(days=-1 if random.random() < ADDENDUM_BEFORE else random.randint(0, 5))
+        day = reported + timedelta(days=-1 if random.random() < chance("addendum_before") else random.randint(0, 5))
         begin, end = load("hospital")["blanks"]["addendum"]
-        lines = [begin, *rest, end]
-        yield _report(stay, day, f"Addendum:\n{prose(_filled(random, lines, stay.discharged))}\n", "addendum")
+        text = prose(_filled(random, [begin, *rest, end], stay.discharged))
+        yield _report(stay, day, f"Addendum:\n{text}\n", "addendum")
 
 
 def _report(stay: Stay, charted: datetime, text: str, kind: NoteKind = "report") -> HospitalNote:
@@ -158,13 +152,13 @@ def _care(random: Random, stay: Stay, stated: Sequence[str]) -> Iterator[Hospita
     for _ in range(min(int(days), MOST_CARE_NOTES - early)):
         text = _care_text(random, stay, [], opening=False)
         yield _care_note(random, stay, random.choice(AUTHORS), random.uniform(0, 24 * days), text)
-    if random.random() < ERROR:  # written into the chart of the wrong patient
+    if random.random() < chance("error"):  # written into the chart of the wrong patient
         text = _care_text(random, stay, statements(random, draw_prognosis(random).present), opening=True)
         yield replace(_care_note(random, stay, "Nursing", random.uniform(1, 10), text), is_error=True)
 
 
 def _care_note(random: Random, stay: Stay, category: str, hours: float, text: str) -> HospitalNote:
-    has_time = hours < 23 or random.random() >= NO_TIME
+    has_time = hours < 23 or random.random() >= chance("no_time")
     charted = stay.admitted + timedelta(minutes=int(hours * 60))
     description = "Report" if category == "Nursing/other" else f"{category.strip()} Progress Note"
     return HospitalNote(stay.hadm_id, "care", category, description, charted, text, has_time)
@@ -172,27 +166,13 @@ def _care_note(random: Random, stay: Stay, category: str, hours: float, text: st
 
 def _care_text(random: Random, stay: Stay, stated: Sequence[str], opening: bool) -> str:
     """A care note; its `opening` states why the patient came, how ill, and each diagnosis."""
-    body = [*stated, *_sampled(random, "nursing", 2, stay.discharged), random.choice(wordings("other"))]
+    nursing = _filled(random, random.sample(wordings("nursing"), 2), stay.discharged)
+    body = [*stated, *nursing, random.choice(wordings("other"))]
     random.shuffle(body)
     besides = ", ".join(each.name for each in stay.besides)
     severity = wordings("severity")[stay.severity]
     admitted = f"Admitted with {stay.problem.name}. {severity}\nKnown besides: {besides}.\n"
-    return f"{admitted if opening else ''}{_vitals(random)}\n{prose(body)}\n"
-
-
-def _of_no_stay(random: Random, last: Stay) -> HospitalNote:
-    """A note between stays, or one whose stay nobody wrote down."""
-    charted = last.admitted + timedelta(hours=random.randint(-900, 900))
-    text = prose(_sampled(random, "radiology", 3, charted)) + "\n"
-    return HospitalNote(None, "radiology", "Radiology", "CHEST (PA & LAT)", charted, text)
-
-
-def _of_newborn(random: Random, stay: Stay) -> Iterator[HospitalNote]:
-    lines = _sampled(random, "newborn", 4, stay.discharged)
-    yield _report(stay, stay.discharged, f"Newborn Care:\n{prose(lines)}\n")
-    for _ in range(2):
-        text = prose(_sampled(random, "newborn", 2, stay.discharged)) + "\n"
-        yield _care_note(random, stay, "Nursing/other", random.uniform(0, 24), text)
+    return f"{admitted if opening else ''}{_filled(random, ['{vitals}'], stay.discharged)[0]}\n{prose(body)}\n"
 
 
 def statements(random: Random, present: Sequence[bool]) -> list[str]:
@@ -203,12 +183,12 @@ def statements(random: Random, present: Sequence[bool]) -> list[str]:
     absent = [number for number, is_present in enumerate(present) if not is_present]
     random.shuffle(absent)
     denied = [
-        _condition(random, absent.pop()) if absent and random.random() < DENIED else next(harmless)
+        _condition(random, absent.pop()) if absent and random.random() < chance("denied") else next(harmless)
         for _ in range(DENIALS)
     ]
     random.shuffle(there)
     sentences = []
-    if random.random() < MIXED:
+    if random.random() < chance("mixed"):
         sentences.append(wordings("mixed").format(there.pop(), denied.pop()))
     sentences += [random.choice(wordings("asserted")).format(finding) for finding in there]
     sentences += [random.choice(wordings("negated")).format(finding) for finding in denied]
@@ -237,7 +217,7 @@ def _summary(random: Random, subject: Subject, stay: Stay, stated: Sequence[str]
         mixed = [*parts.get(name, ()), *lines]
         parts[name] = random.sample(mixed, len(mixed)) if name in parts else lines
     is_brief = words < ESSENTIAL_WORDS
-    sections = _sections(random, stay, parts, is_brief)
+    sections = list(_sections(random, stay, parts, is_brief))
     return "\n\n".join(sections if is_brief else [_head(random, subject, stay), *sections]) + "\n"
 
 
@@ -248,22 +228,18 @@ def _filling(random: Random, words: int) -> dict[str, list[str]]:
     count = max(round(random.gauss(wanted, SPREAD * wanted)), 0)
     lengths = Counter(random.choices(tuple(data["shares"]), tuple(data["shares"].values()), k=count))
     return {
-        name: list(islice(cycle(random.sample(data["filling"][name], len(data["filling"][name]))), length))
+        name: list(islice(cycle(random.sample(wordings(name), len(wordings(name)))), length))
         for name, length in lengths.items()
     }
 
 
 def _head(random: Random, subject: Subject, stay: Stay) -> str:
-    given = {
-        "admitted": date_mask(stay.admitted),
-        "discharged": date_mask(stay.discharged),
-        "sex": subject.sex,
-        "service": "SURGERY" if stay.kind == "planned" else "MEDICINE",
-    }
-    return fill(load("hospital")["blanks"]["head"], random, given)
+    service = "SURGERY" if stay.kind == "planned" else "MEDICINE"
+    dates = {"admitted": date_mask(stay.admitted), "discharged": date_mask(stay.discharged)}
+    return Draws(random, load("hospital")["blanks"], sex=subject.sex, service=service, **dates).fill("{head}")
 
 
-def _sections(random: Random, stay: Stay, parts: dict[str, list[str]], is_brief: bool) -> list[str]:
+def _sections(random: Random, stay: Stay, parts: dict[str, list[str]], is_brief: bool) -> Iterator[str]:
     """The sections in their order, each with its header, without empty ones."""
     problem = stay.problem
     home, away = (" ", "x") if stay.severity == 2 or stay.died else ("x", " ")
@@ -272,7 +248,7 @@ def _sections(random: Random, stay: Stay, parts: dict[str, list[str]], is_brief:
         "severity": [wordings("severity")[stay.severity]],
         "warning": [wordings("warning").format(_condition(random, random.randrange(len(wordings("conditions")))))],
         "relatives": statements_of_relatives(random),
-        "vitals": [_vitals(random)],
+        "vitals": _filled(random, ["{vitals}"], stay.discharged),
         "finding": [problem.finding],
         "treatment": [problem.treatment],
         "disposition": ["Expired" if stay.died else f"[{home}] Home  [{away}] Extended care"],
@@ -280,22 +256,20 @@ def _sections(random: Random, stay: Stay, parts: dict[str, list[str]], is_brief:
     }
     if stay.died:
         lines |= {"warning": [], "instructions": []}
-    written = []
     for section in load("hospital")["sections"]:
         text = LAYOUTS[section["layout"]]([line for name in section["parts"] for line in lines.get(name, ())])
         if text and (section.get("brief") or not is_brief):
-            written.append(f"{section['header']}:\n{text}")
-    return written
+            yield f"{section['header']}:\n{text}"
 
 
-def _sampled(random: Random, name: str, count: int, day: datetime) -> list[str]:
-    return _filled(random, random.sample(wordings(name), count), day)
+def _sampled(random: Random, name: str, count: int, day: datetime) -> str:
+    return prose(_filled(random, random.sample(wordings(name), count), day))
 
 
 def _filled(random: Random, templates: Iterable[str], day: datetime) -> list[str]:
     """`templates` with dates shortly before `day`, names and numbers in them, masked as in MIMIC-III."""
-    given = {"date": lambda: date_mask(day - timedelta(days=random.randrange(20)))}
-    return [fill(template, random, given, load("hospital")["blanks"]) for template in templates]
+    date = {"date": lambda: date_mask(day - timedelta(days=random.randrange(20)))}
+    return [*map(Draws(random, load("hospital")["blanks"] | date).fill, templates)]
 
 
 def date_mask(day: datetime) -> str:
@@ -318,12 +292,8 @@ def prose(sentences: Sequence[str]) -> str:
     return "\n".join((*lines, text[start:]))
 
 
-def numbered(items: Sequence[str]) -> str:
+def _numbered(items: Sequence[str]) -> str:
     return "\n".join(f"{number}. {item}" for number, item in enumerate(items, start=1))
 
 
-LAYOUTS: dict[str, Callable[[Sequence[str]], str]] = {"prose": prose, "numbered": numbered, "lines": "\n".join}
-
-
-def _vitals(random: Random) -> str:
-    return fill(load("hospital")["blanks"]["vitals"], random, {})
+LAYOUTS: dict[str, Callable[[Sequence[str]], str]] = {"prose": prose, "numbered": _numbered, "lines": "\n".join}

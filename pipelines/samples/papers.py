@@ -7,7 +7,6 @@ elsewhere. The names and numbers that answer a question occur elsewhere in its c
 sentence that the context lacks.
 """
 
-import gzip
 import json
 import re
 from collections import Counter, defaultdict
@@ -23,19 +22,16 @@ from domain.biomedical.documents import FormatName, write_documents
 from domain.biomedical.documents.document import Document, Entity, Passage, Span
 from domain.biomedical.documents.tokens import word_spans
 from pipelines.samples.settings import EntitySettings, PaperSettings, QuestionSettings
-from pipelines.samples.templates import capitalised, fill, load
+from pipelines.samples.templates import Draws, capitalised, load, write_lines
 
 PAPERS = "papers.jsonl.gz"
 LEFT_OUT = 0.2
 """Of the sections of a plain abstract, those that are left out."""
 
 TYPES = ("Disease", "Chemical", "Gene")
-FORMATS: dict[str, tuple[FormatName, ...]] = {
-    "train": ("jsonl", "conll"),
-    "dev": ("jsonl", "conll"),
-    "test": ("jsonl", "conll", "pubtator"),
-}
-SUFFIXES: dict[FormatName, str] = {"conll": "tsv"}
+PARTS = ("train", "dev", "test")
+FORMATS: dict[FormatName, str] = {"jsonl": "jsonl", "conll": "tsv", "pubtator": "pubtator"}
+"""Of files with entities, and their endings; PubTator has the test part alone."""
 WELL_KNOWN = 40
 """Names of each type that occur in abstracts of every part."""
 COINED = 0.6
@@ -66,10 +62,8 @@ def run_entities(settings: EntitySettings, context: StageContext) -> Metrics:
     parts = draw_documents(settings)
     _write_documents(context.output, parts)
     lookup = lookup_metrics(parts["train"], parts["test"])
-    return {
-        **{f"documents/{part}": len(documents) for part, documents in parts.items()},
-        **{f"lookup/{name}": value for name, value in lookup.items()},
-    }
+    counts: Metrics = {f"documents/{part}": len(documents) for part, documents in parts.items()}
+    return counts | {f"lookup/{name}": value for name, value in lookup.items()}
 
 
 def run_questions(settings: QuestionSettings, context: StageContext) -> Metrics:
@@ -80,11 +74,9 @@ def run_questions(settings: QuestionSettings, context: StageContext) -> Metrics:
 
 def write_papers(folder: Path, seed: int = 7, documents: int = 1_500) -> dict[str, int]:
     """Writes documents of an `id` and a `text`, a function of `seed` and their number alone; how many, by file name."""
-    folder.mkdir(parents=True, exist_ok=True)
     random = Random(seed)
-    lines = [json.dumps({"id": f"paper-{number}", "text": _paper(random)}) + "\n" for number in range(documents)]
-    # Without the time in its header, the same lines compress to the same bytes.
-    (folder / PAPERS).write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+    papers = [{"id": f"paper-{number}", "text": _paper(random)} for number in range(documents)]
+    write_lines(folder / PAPERS, map(json.dumps, papers))
     return {PAPERS: documents}
 
 
@@ -139,51 +131,39 @@ def coin(random: Random, type_: str) -> Name:
     """A name of `type_` in one of the forms that the data has: `talorin`, `KVR3`, `familial renal corlomitis` (FRC)."""
     data, endings = load("entities"), load("papers")
     options = data["fillings"] | {"drug_ending": endings["drug_endings"]}
-    given: dict[str, object] = {"symbol": partial(coin_symbol, random), "surname": partial(coin_surname, random)}
+    draws = Draws(random, options | {"symbol": partial(_symbol, random), "surname": partial(_surname, random)})
     if type_ == "Disease":
-        given["word"] = _coined(random, endings["disease_endings"])
-        given["organ"], given["organ2"] = random.sample(options["organ"], 2)
-    elif type_ == "Chemical":
-        given |= {"stem": _coined(random), "group": random.choice(options["group"])}
-        given["number"], given["number2"] = sorted(random.sample(range(1, 9), 2))
+        draws["word"] = _coined(random, endings["disease_endings"])
+        draws["organ"], draws["organ2"] = random.sample(options["organ"], 2)
     else:
-        given |= {"stem": _coined(random), "enzyme": random.choice(options["enzyme"])}
+        draws["stem"] = _coined(random)
+        same = "group" if type_ == "Chemical" else "enzyme"
+        draws[same] = random.choice(options[same])
+    if type_ == "Chemical":
+        draws["number"], draws["number2"] = sorted(random.sample(range(1, 9), 2))
     form = random.choice(data["forms"][type_])
-    full = fill(form.removesuffix(" ()"), random, given, options)
+    full = draws.fill(form.removesuffix(" ()"))
     return Name(full, type_, "".join(word[0] for word in full.split()).upper() if form.endswith(" ()") else None)
 
 
-def coin_symbol(random: Random) -> str:
+def _symbol(random: Random) -> str:
     """Capitals and perhaps a number, as genes, cell lines, trials and scores have them."""
     letters = "".join(random.choices("BDKPR", k=random.choice((2, 3, 3))))
     number: str = random.choice(["", *"123456789"])
     return letters + number
 
 
-def coin_surname(random: Random) -> str:
+def _surname(random: Random) -> str:
     return _coined(random, load("entities")["fillings"]["surname_ending"], syllables=1).capitalize()
 
 
-class Part(NamedTuple):
-    """A part of a sentence. type: of the entity that it is; None where it is none."""
+class Sentence(NamedTuple):
+    """A sentence, its entities, the template that it follows, and the text of each of the template's roles."""
 
     text: str
-    type: str | None = None
-
-
-class Sentence(NamedTuple):
-    """A template, and what is written for each of its segments: text and roles, by turns, as ROLE splits it."""
-
+    entities: list[Entity]
     template: str
-    segments: list[list[Part]]
-
-    @property
-    def parts(self) -> list[Part]:
-        return [part for segment in self.segments for part in segment]
-
-    @property
-    def text(self) -> str:
-        return "".join(part.text for part in self.parts)
+    roles: list[str]
 
 
 class Abstract(NamedTuple):
@@ -202,12 +182,8 @@ class Abstracts:
         self._written: set[str] = set()
         self._well_known = {type_: [self._coin(type_) for _ in range(WELL_KNOWN)] for type_ in TYPES}
 
-    def document(self, identifier: str) -> Document:
-        """The next abstract, its title first, in words and sentences."""
-        return _as_document(identifier, [sentence.parts for sentence in self.next().sentences])
-
     def next(self) -> Abstract:
-        """The next abstract, with the roles of its words."""
+        """The next abstract."""
         abstract = self._draw()
         while not self._written.isdisjoint(texts := {sentence.text for sentence in abstract.sentences}):
             abstract = self._draw()
@@ -216,13 +192,12 @@ class Abstracts:
 
     def _draw(self) -> Abstract:
         data, cast = load("entities"), self._cast()
-        writer = _Writer(cast, self._random)
         body = self._random.sample(tuple(data["sentences"]), self._random.randint(5, 9))
         title = self._random.choice(data["abstracts"]["titles"])
-        return Abstract(cast, [writer.sentence(template) for template in (title, *body)])
+        introduced: set[str] = set()
+        return Abstract(cast, [_sentence(each, cast, introduced, self._random) for each in (title, *body)])
 
     def _cast(self) -> dict[str, Name]:
-        """What an abstract is about, by role."""
         random, data = self._random, load("entities")
         entities = {f"{type_.lower()}{n}": self._name(type_) for type_ in TYPES for n in ("", "2")}
         signs = random.sample(data["signs"]["sign"], 2)
@@ -233,16 +208,15 @@ class Abstracts:
             "dose": str(random.choice((0.5, 2.5, 10, 80))),
             "weeks": str(random.randint(2, 52)),
             "percent": str(random.randint(20, 995) / 10),
-            "surname": coin_surname(random),
-            "acronym": coin_symbol(random),
-            "cell": coin_symbol(random),
+            "surname": _surname(random),
+            "acronym": _symbol(random),
+            "cell": _symbol(random),
         }
-        return {
-            **entities,
-            **{role: Name(word) for role, word in words.items()},
+        ambiguous = {
             "metal": Name(random.choice(data["ambiguous"]["metal"]), "Chemical"),
             "illness": Name(random.choice(data["ambiguous"]["illness"]), "Disease"),
         }
+        return entities | {role: Name(word) for role, word in words.items()} | ambiguous
 
     def _name(self, type_: str) -> Name:
         return self._coin(type_) if self._random.random() < COINED else self._random.choice(self._well_known[type_])
@@ -256,53 +230,53 @@ class Abstracts:
         return name
 
 
-class _Writer:
-    """The sentences of one abstract: a name is introduced with its abbreviation, and mostly replaced by it later."""
-
-    def __init__(self, cast: dict[str, Name], random: Random) -> None:
-        self._cast = cast
-        self._random = random
-        self._introduced: set[str] = set()
-
-    def sentence(self, template: str) -> Sentence:
-        segments = enumerate(ROLE.split(template))
-        return Sentence(template, [self._role(text) if n % 2 else [Part(text)] for n, text in segments])
-
-    def _role(self, role: str) -> list[Part]:
-        first, *others = self._named(role.lower())
-        return [first._replace(text=capitalised(first.text)) if role[0].isupper() else first, *others]
-
-    def _named(self, role: str) -> Iterator[Part]:
-        if role not in self._cast:  # two of a kind
-            kind = role.removesuffix("s")
-            yield from self._named(kind)
-            yield Part(self._random.choice((" and ", " or ", " as well as ")))
-            yield from self._named(f"{kind}2")
-            return
-        full, type_, short = self._cast[role]
-        if short is None:
-            yield Part(full, type_)
-        elif full not in self._introduced:
-            self._introduced.add(full)
-            yield from (Part(full, type_), Part(" ("), Part(short, type_), Part(")"))
-        else:
-            yield Part(short if self._random.random() < BY_ABBREVIATION else full, type_)
-
-
-def _as_document(identifier: str, sentences: list[list[Part]]) -> Document:
-    """The sentences with a space between them; the first one is the title."""
-    text, entities, spans = "", [], []
-    for sentence in sentences:
-        text += " " if text else ""
+def _sentence(template: str, cast: dict[str, Name], introduced: set[str], random: Random) -> Sentence:
+    """A sentence of an abstract. introduced: the names whose abbreviation is known by now."""
+    text, entities, roles = "", list[Entity](), list[str]()
+    for number, piece in enumerate(ROLE.split(template)):
         start = len(text)
-        for part in sentence:
-            if part.type is not None:
-                entities.append(Entity(len(text), len(text) + len(part.text), part.type))
-            text += part.text
-        spans.append((start, len(text)))
-    passages = (Passage(*spans[0], "title"), Passage(spans[1][0], len(text), "abstract"))
-    words = tuple(tuple((start + a, start + b) for a, b in word_spans(text[start:end])) for start, end in spans)
-    return Document(identifier, text, tuple(entities), passages, words)
+        if number % 2 == 0:
+            text += piece
+            continue
+        for part, type_ in _written(piece.lower(), cast, introduced, random):
+            if type_:
+                entities.append(Entity(len(text), len(text) + len(part), type_))
+            text += part
+        if piece[0].isupper():
+            text = text[:start] + capitalised(text[start:])
+        roles.append(text[start:])
+    return Sentence(text, entities, template, roles)
+
+
+def _written(
+    role: str, cast: dict[str, Name], introduced: set[str], random: Random
+) -> Iterator[tuple[str, str | None]]:
+    """The texts of a role, each with the type of entity that it is: a name comes with its abbreviation at first."""
+    if role not in cast:  # two of a kind
+        kind = role.removesuffix("s")
+        yield from _written(kind, cast, introduced, random)
+        yield random.choice((" and ", " or ", " as well as ")), None
+        yield from _written(f"{kind}2", cast, introduced, random)
+        return
+    full, type_, short = cast[role]
+    if short is None or full in introduced:
+        yield short if short and random.random() < BY_ABBREVIATION else full, type_
+        return
+    introduced.add(full)
+    yield from ((full, type_), (" (", None), (short, type_), (")", None))
+
+
+def as_document(identifier: str, abstract: Abstract) -> Document:
+    """The sentences of an abstract with a space between them, and their words; the first one is the title."""
+    text, entities, words = "", list[Entity](), list[tuple[Span, ...]]()
+    for sentence in abstract.sentences:
+        start = len(text) + 1 if text else 0
+        entities += [Entity(start + each.start, start + each.end, each.type) for each in sentence.entities]
+        words.append(tuple((start + a, start + b) for a, b in word_spans(sentence.text)))
+        text = f"{text} {sentence.text}".lstrip()
+    end = len(abstract.sentences[0].text)
+    passages = (Passage(0, end, "title"), Passage(end + 1, len(text), "abstract"))
+    return Document(identifier, text, tuple(entities), passages, tuple(words))
 
 
 def write_entities(folder: Path, settings: EntitySettings) -> dict[str, int]:
@@ -313,8 +287,10 @@ def write_entities(folder: Path, settings: EntitySettings) -> dict[str, int]:
 def draw_documents(settings: EntitySettings) -> dict[str, list[Document]]:
     """The documents of train, dev and test: they share no sentence, and half of a test's names are in no other part."""
     abstracts = Abstracts(settings.seed)
-    sizes = {part: getattr(settings, part) for part in FORMATS}
-    return {part: [abstracts.document(f"{part}-{number}") for number in range(size)] for part, size in sizes.items()}
+    return {
+        part: [as_document(f"{part}-{number}", abstracts.next()) for number in range(getattr(settings, part))]
+        for part in PARTS
+    }
 
 
 def _write_documents(folder: Path, parts: dict[str, list[Document]]) -> dict[str, int]:
@@ -323,10 +299,11 @@ def _write_documents(folder: Path, parts: dict[str, list[Document]]) -> dict[str
     for part, documents in parts.items():
         # Words that can be found again in the text would be most of a JSONL file.
         plain = [replace(document, sentences=()) for document in documents]
-        for name in FORMATS[part]:
-            file = f"entities.{part}.{SUFFIXES.get(name, name)}"
-            write_documents(folder / file, documents if name == "conll" else plain, name)
-            counts[file] = len(documents)
+        for name, suffix in FORMATS.items():
+            if name != "pubtator" or part == "test":
+                file = f"entities.{part}.{suffix}"
+                write_documents(folder / file, documents if name == "conll" else plain, name)
+                counts[file] = len(documents)
     return counts
 
 
@@ -363,12 +340,11 @@ def find_names(names: dict[tuple[str, ...], str], document: Document) -> Iterato
     for sentence in document.sentences:
         place = 0
         while place < len(sentence):
-            lengths = range(min(longest, len(sentence) - place), 0, -1)
-            tried = ((length, _lowered(document, sentence[place : place + length])) for length in lengths)
-            length, name = next(((length, name) for length, name in tried if name in names), (1, ()))
-            if name:
-                yield sentence[place][0], sentence[place + length - 1][1], names[name]
-            place += length
+            ends = range(min(place + longest, len(sentence)), place, -1)
+            end = next((end for end in ends if _lowered(document, sentence[place:end]) in names), None)
+            if end is not None:
+                yield sentence[place][0], sentence[end - 1][1], names[_lowered(document, sentence[place:end])]
+            place = end or place + 1
 
 
 def _lowered(document: Document, spans: Sequence[Span]) -> tuple[str, ...]:
@@ -376,25 +352,19 @@ def _lowered(document: Document, spans: Sequence[Span]) -> tuple[str, ...]:
 
 
 def write_questions(folder: Path, settings: QuestionSettings) -> dict[str, int]:
-    """Writes `questions.train.json` and its like in SQuAD 2.0's format, from `settings` alone; questions by file."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes `questions.train.json` and its like in SQuAD 2.0's format, from `settings` alone; questions by file.
+
+    Of equal sizes and seed, their abstracts are those of `write_entities`.
+    """
+    abstracts, random = Abstracts(settings.seed), Random(f"questions-{settings.seed}")
     counts: dict[str, int] = {}
-    for part, articles in draw_articles(settings).items():
-        file = f"questions.{part}.json"
-        lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in articles)
-        (folder / file).write_text(f'{{"version": "v2.0", "data": [\n{lines}\n]}}\n', encoding="utf-8")
+    for part in PARTS:
+        file, size = f"questions.{part}.json", getattr(settings, part)
+        articles = [article(f"{part}-{number}", abstracts.next(), random) for number in range(size)]
+        listed = ",\n".join(json.dumps(each, ensure_ascii=False) for each in articles)
+        write_lines(folder / file, ['{"version": "v2.0", "data": [', listed, "]}"])
         counts[file] = sum(len(paragraph["qas"]) for each in articles for paragraph in each["paragraphs"])
     return counts
-
-
-def draw_articles(settings: QuestionSettings) -> dict[str, list[Json]]:
-    """The articles of each part; of equal sizes and seed their abstracts are those of `samples.entities`."""
-    abstracts, random = Abstracts(settings.seed), Random(f"questions-{settings.seed}")
-    sizes = {part: getattr(settings, part) for part in FORMATS}
-    return {
-        part: [article(f"{part}-{number}", abstracts.next(), random) for number in range(size)]
-        for part, size in sizes.items()
-    }
 
 
 def article(identifier: str, abstract: Abstract, random: Random) -> Json:
@@ -429,7 +399,7 @@ def _answered(sentences: Sequence[Sentence], cast: dict[str, Name], random: Rand
                 (start + first, text) for part in parts for first, text in answer_spans(sentence, part)
             )
             golds = [{"text": text, "answer_start": first} for first, text in answers]
-            yield {"question": _worded(question, cast), "answers": golds, "is_impossible": False}
+            yield _question(question, cast, golds)
         start += len(sentence.text) + 1
 
 
@@ -438,11 +408,12 @@ def _impossible(sentences: Sequence[Sentence], cast: dict[str, Name], random: Ra
     present = {sentence.template for sentence in sentences}
     absent = [questions for template, questions in questions_of().items() if template not in present]
     question, *_ = random.choice(random.choice(absent))
-    return {"question": _worded(question, cast), "answers": [], "is_impossible": True}
+    return _question(question, cast, [])
 
 
-def _worded(question: str, cast: dict[str, Name]) -> str:
-    return question.format(**{role: name.full for role, name in cast.items()})
+def _question(question: str, cast: dict[str, Name], golds: list[Json]) -> Json:
+    worded = question.format(**{role: name.full for role, name in cast.items()})
+    return {"question": worded, "answers": golds, "is_impossible": not golds}
 
 
 def answer_spans(sentence: Sentence, part: str) -> Iterator[tuple[int, str]]:
@@ -450,20 +421,10 @@ def answer_spans(sentence: Sentence, part: str) -> Iterator[tuple[int, str]]:
 
     Roles of `part` are in lower case.
     """
-    first = sentence.template.lower().index(part.lower())
-    start, end = (_place(sentence, offset) for offset in (first, first + len(part)))
-    text = sentence.text[start:end]
+    first, roles = sentence.template.lower().index(part.lower()), iter(sentence.roles)
+    before, inside = sentence.template[:first], sentence.template[first : first + len(part)]
+    start = len(ROLE.sub(lambda _: next(roles), before))
+    text = ROLE.sub(lambda _: next(roles), inside)
     if short := WITH_ABBREVIATION.fullmatch(text):
         yield start, short[1]
     yield start, text
-
-
-def _place(sentence: Sentence, offset: int) -> int:
-    """The offset in the sentence that corresponds to one in its template; a role has only a start and an end."""
-    in_template = in_text = 0
-    for number, (name, parts) in enumerate(zip(ROLE.split(sentence.template), sentence.segments, strict=True)):
-        width, length = len(name) + 2 * (number % 2), sum(len(part.text) for part in parts)  # a role has braces
-        if offset <= in_template + width:
-            return in_text + (length if offset == in_template + width else offset - in_template)
-        in_template, in_text = in_template + width, in_text + length
-    raise ValueError(f"expected an offset in a template of {in_template} characters, found {offset}")

@@ -24,6 +24,7 @@ SHARE = 0.35
 Kind = Literal["unplanned", "planned", "observation", "newborn", "donor"]
 
 FIRST_YEAR = 2105
+DAY_MINUTES = 24 * 60
 WINDOW = timedelta(days=30)
 MOST_STAYS = 20
 MOST_DIAGNOSES = 4
@@ -31,22 +32,14 @@ STAYS_OF_IDS = 64
 ID_PRIME = 2**31 - 1
 ID_STEP = 950_706_376
 """Stay n is number n · step modulo a prime: no two are the same, and a number does not reveal the order of stays."""
-
-NEWBORN = 0.08
-OVER_89 = 0.05
-FIRST_IS_PLANNED = 0.15
-PLANNED_BETWEEN = 0.10
-SEEN_LATER = 0.30
-"""Of patients who do not return in time, those who are seen again later."""
-OBSERVED = 0.10
-EXACTLY_THE_WINDOW = 0.02
-SAME_DAY = 0.05
-TRANSFERRED, OVERLAPPING = 0.04, 0.03
 DEATHS = (0.02, 0.05, 0.15)
 """In hospital, by how ill the patient came."""
-DONORS = 0.08
-DIES_SOON, DIES_LATER = 0.05, 0.10
-"""After the last stay: within the window, and some time after it."""
+
+
+def chance(name: str) -> float:
+    """A probability from `data/hospital.toml`."""
+    probability: float = load("hospital")["chances"][name]
+    return probability
 
 
 class Prognosis(NamedTuple):
@@ -66,10 +59,9 @@ def draw_prognosis(random: Random) -> Prognosis:
 
 def draw_given(random: Random, returns: bool) -> Prognosis:
     """A patient's conditions, given whether the patient returns: the risk is as true as it is for all."""
-    while True:
-        drawn = draw_prognosis(random)
-        if drawn.returns == returns:
-            return drawn
+    while (drawn := draw_prognosis(random)).returns != returns:
+        pass
+    return drawn
 
 
 def risk_of(present: tuple[bool, ...]) -> float:
@@ -81,7 +73,7 @@ def risk_of(present: tuple[bool, ...]) -> float:
 class Diagnosis(NamedTuple):
     """In words, and as ICD-9 and ICD-10 codes, which are text: some begin with zeros.
 
-    complaint, finding, treatment: of why a patient comes, what the patient, the examination and the report say.
+    complaint, finding, treatment: of why a patient comes, from the patient, the examination and the report.
     """
 
     name: str
@@ -93,15 +85,9 @@ class Diagnosis(NamedTuple):
 
 
 @cache
-def problems() -> tuple[Diagnosis, ...]:
-    """Why patients come."""
-    return tuple(Diagnosis(**row) for row in load("hospital")["problems"])
-
-
-@cache
-def other_diagnoses() -> tuple[Diagnosis, ...]:
-    """What patients have besides."""
-    return tuple(Diagnosis(**row) for row in load("hospital")["diagnoses"])
+def diagnoses(kind: Literal["problems", "diagnoses"]) -> tuple[Diagnosis, ...]:
+    """Why patients come (`problems`), or what they have besides."""
+    return tuple(Diagnosis(**row) for row in load("hospital")[kind])
 
 
 @dataclass(frozen=True)
@@ -127,7 +113,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class Subject:
-    """A patient with all stays, in the order of admission. `born` is the true day of birth, whatever a table says."""
+    """A patient with all stays, in the order of admission. `born` is the true day of birth, whatever a table has."""
 
     subject_id: int
     sex: str
@@ -143,29 +129,27 @@ class Subject:
 
 def draw_subject(seed: int, number: int) -> tuple[Subject, Random]:
     """Patient `number` of the hospital, and the generator for what is written of this one."""
-    random = Random(f"{seed} {number}")
-    start = datetime(FIRST_YEAR, 1, 1) + timedelta(minutes=random.randrange(80 * 365 * 24 * 60))
-    is_newborn = random.random() < NEWBORN
-    stays = (_newborn(random, number, start),) if is_newborn else tuple(_stays(random, number, start))
-    others = Random(f"{seed} {number} besides")
+    random, others = Random(f"{seed} {number}"), Random(f"{seed} {number} besides")
+    start = datetime(FIRST_YEAR, 1, 1) + _minutes(random.randrange(80 * 365 * DAY_MINUTES))
+    is_newborn = random.random() < chance("newborn")
     stays = tuple(
-        replace(stay, besides=tuple(others.sample(other_diagnoses(), others.randint(1, MOST_DIAGNOSES))))
-        for stay in stays
+        replace(stay, besides=tuple(others.sample(diagnoses("diagnoses"), others.randint(1, MOST_DIAGNOSES))))
+        for stay in [*(_newborn if is_newborn else _stays)(random, number, start)]
     )
-    years = random.uniform(90, 99) if random.random() < OVER_89 else random.uniform(19, 89)
+    years = random.uniform(90, 99) if random.random() < chance("over_89") else random.uniform(19, 89)
     born = stays[0].admitted if is_newborn else start - timedelta(days=years * 365.25)
     return Subject(10_000 + number, random.choice("FM"), born, _death(random, stays), stays), random
 
 
-def _newborn(random: Random, number: int, start: datetime) -> Stay:
-    discharged = start + timedelta(minutes=random.randint(1 * 1440, 9 * 1440))
-    return Stay(_hadm_id(number, 0), "newborn", start, discharged, random.choice(problems()), 0, None)
+def _newborn(random: Random, number: int, start: datetime) -> Iterator[Stay]:
+    discharged = start + _minutes(random.randint(DAY_MINUTES, 9 * DAY_MINUTES))
+    yield Stay(_hadm_id(number, 0), "newborn", start, discharged, random.choice(diagnoses("problems")), 0, None)
 
 
 def _stays(random: Random, number: int, start: datetime) -> Iterator[Stay]:
     """Stays until one is not followed by another; each return is the outcome of the prognosis before it."""
     ids = (_hadm_id(number, order) for order in range(STAYS_OF_IDS))
-    kind: Kind = "planned" if random.random() < FIRST_IS_PLANNED else _unplanned(random)
+    kind: Kind = "planned" if random.random() < chance("first_is_planned") else _unplanned(random)
     for order in range(MOST_STAYS):
         prognosis = draw_prognosis(random)
         stay = _stay(random, next(ids), kind, start, prognosis)
@@ -174,11 +158,11 @@ def _stays(random: Random, number: int, start: datetime) -> Iterator[Stay]:
             return
         yield from _parts(random, stay, ids)
         start = _next_start(random, stay.discharged, prognosis.returns)
-        if random.random() < PLANNED_BETWEEN:
+        if random.random() < chance("planned_between"):
             between = _between(random, next(ids), stay, start)
             yield between
             start = start if prognosis.returns else _next_start(random, between.discharged, False)
-        if not prognosis.returns and random.random() >= SEEN_LATER:
+        if not prognosis.returns and random.random() >= chance("seen_later"):
             return
         kind = "unplanned" if prognosis.returns else _unplanned(random)
 
@@ -189,25 +173,25 @@ def _hadm_id(number: int, order: int) -> int:
 
 def _unplanned(random: Random) -> Kind:
     """Of a stay that is no return: one for observation may then be counted or not."""
-    return "observation" if random.random() < OBSERVED else "unplanned"
+    return "observation" if random.random() < chance("observed") else "unplanned"
 
 
 def _stay(random: Random, hadm_id: int, kind: Kind, start: datetime, prognosis: Prognosis) -> Stay:
     severity = random.choices((0, 1, 2), (5, 3, 2))[0]
     days = min(random.lognormvariate(0.9 + 0.35 * severity, 0.6), 40)
-    end = start + timedelta(minutes=max(int(days * 1440), 600))
-    return Stay(hadm_id, kind, start, end, random.choice(problems()), severity, prognosis)
+    end = start + _minutes(max(int(days * DAY_MINUTES), 600))
+    return Stay(hadm_id, kind, start, end, random.choice(diagnoses("problems")), severity, prognosis)
 
 
 def _next_start(random: Random, discharged: datetime, returns: bool) -> datetime:
     if not returns:
-        return discharged + WINDOW + timedelta(minutes=1 + int(random.expovariate(1 / (120 * 1440))))
-    chance = random.random()
-    if chance < EXACTLY_THE_WINDOW:
+        return discharged + WINDOW + _minutes(1 + int(random.expovariate(1 / (120 * DAY_MINUTES))))
+    drawn, exactly = random.random(), chance("exactly_the_window")
+    if drawn < exactly:
         return discharged + WINDOW
-    if chance < EXACTLY_THE_WINDOW + SAME_DAY and discharged.hour < 20:
+    if drawn < exactly + chance("same_day") and discharged.hour < 20:
         return discharged.replace(hour=23, minute=random.randrange(60))
-    return discharged + timedelta(minutes=random.randint(1440, 30 * 1440 - 1))
+    return discharged + _minutes(random.randint(DAY_MINUTES, 30 * DAY_MINUTES - 1))
 
 
 def _between(random: Random, hadm_id: int, before: Stay, following: datetime) -> Stay:
@@ -224,45 +208,48 @@ def _between(random: Random, hadm_id: int, before: Stay, following: datetime) ->
 
 def _parts(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
     """`stay` as it is, or in two admissions that touch (a transfer), overlap, or lie one inside the other."""
-    chance = random.random()
-    if stay.kind != "unplanned" or chance >= TRANSFERRED + OVERLAPPING:
+    drawn = random.random()
+    if stay.kind != "unplanned" or drawn >= chance("transferred") + chance("overlapping"):
         yield stay
         return
     length = stay.discharged - stay.admitted
     middle = _whole_minutes(stay.admitted + length * random.uniform(0.3, 0.7))
-    if chance < TRANSFERRED:
-        yield replace(stay, discharged=middle, transferred=True)
-        yield replace(stay, hadm_id=next(ids), admitted=middle)
-    elif random.random() < 0.7:
-        yield replace(stay, discharged=_whole_minutes(middle + length * 0.1))
-        yield replace(stay, hadm_id=next(ids), admitted=middle)
+    second = replace(stay, hadm_id=next(ids), admitted=middle)
+    if drawn < chance("transferred"):
+        yield from (replace(stay, discharged=middle, transferred=True), second)
+        return
+    end = _whole_minutes(middle + length * 0.1)
+    if random.random() < 0.7:
+        yield from (replace(stay, discharged=end), second)
     else:
-        yield stay
-        yield replace(stay, hadm_id=next(ids), admitted=middle, discharged=_whole_minutes(middle + length * 0.1))
+        yield from (stay, replace(second, discharged=end))
 
 
 def _last(random: Random, stay: Stay, ids: Iterator[int]) -> Iterator[Stay]:
     """A stay that ends in death, sometimes with the account of an organ donor after it."""
     dead = replace(stay, died=True, prognosis=None)
     yield dead
-    if random.random() < DONORS:
-        admitted = dead.discharged + timedelta(minutes=random.randint(0, 60))
+    if random.random() < chance("donors"):
+        admitted = dead.discharged + _minutes(random.randint(0, 60))
         # Accounts are opened when all is over: about half of them end before they begin.
-        discharged = admitted + timedelta(minutes=random.randint(-600, 600))
+        discharged = admitted + _minutes(random.randint(-600, 600))
         yield replace(dead, hadm_id=next(ids), kind="donor", admitted=admitted, discharged=discharged)
 
 
 def _death(random: Random, stays: tuple[Stay, ...]) -> datetime | None:
     """When the patient dies, if the tables record it; a death at home is the end of no stay."""
-    chance = random.random()
-    last = stays[-1]
-    if last.died:
+    drawn, end = random.random(), max(stay.discharged for stay in stays)
+    if stays[-1].died:
         return next(stay.discharged for stay in stays if stay.died)
-    if chance < DIES_SOON:
-        return max(stay.discharged for stay in stays) + timedelta(days=random.uniform(1, 29))
-    if chance < DIES_SOON + DIES_LATER:
-        return max(stay.discharged for stay in stays) + timedelta(days=random.uniform(31, 2000))
+    if drawn < chance("dies_soon"):
+        return end + timedelta(days=random.uniform(1, 29))
+    if drawn < chance("dies_soon") + chance("dies_later"):
+        return end + timedelta(days=random.uniform(31, 2000))
     return None
+
+
+def _minutes(count: int) -> timedelta:
+    return timedelta(minutes=count)
 
 
 def _whole_minutes(moment: datetime) -> datetime:

@@ -1,17 +1,15 @@
 """Made-up sentences in the official file formats of every data set of the SBERT paper."""
 
-import csv
-import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from bertrelay.stage import Metrics, StageContext
 from pipelines.samples.meanings import Meaning, kinds, render, verbs
 from pipelines.samples.sentences import Meanings, draw_labelled, draw_scored, draw_triplets
 from pipelines.samples.settings import SbertPaperSettings
+from pipelines.samples.templates import write_lines
 from teachers.evaluation.settings import ARGUMENT_COLUMNS, FOLDED, SPLIT, TOPICS, TRIPLET, YEARS
 
 FOLDER = "sbert-paper"
@@ -22,9 +20,8 @@ PARAPHRASE = 3.0
 RELATEDNESS = {"entailment": 4.5, "neutral": 3.5, "contradiction": 2.5}
 WORD_DIM = 50
 
-Rows = Iterable[Sequence[object]]
-File = tuple[str, Rows, str]
-"""Name, rows and what separates their cells."""
+File = tuple[str, list[str]]
+"""Name and lines."""
 
 CLASSES: dict[str, Callable[[Meaning], bool]] = {
     "MR": lambda meaning: not meaning.main.negated,
@@ -43,138 +40,130 @@ def run(settings: SbertPaperSettings, context: StageContext) -> Metrics:
 
 
 def write_sbert_paper(folder: Path, settings: SbertPaperSettings) -> dict[str, int]:
-    """Writes all files below `folder`, a function of `settings` alone; rows by file."""
+    """Writes all files below `folder`, a function of `settings` alone; lines by file."""
     source, counts = Meanings(settings.seed), dict[str, int]()
-    for groups in ((_years, _similarity, _classification, _arguments), (_sections, _inference)):
-        files = [file for group in groups for file in group(source, settings)]
-        # Rows that a generator yields are drawn only now.
-        counts |= {name: _write(folder / name, rows, separator) for name, rows, separator in files}
-    return counts | {"glove.txt": _write_word_vectors(folder, settings.seed)}
+    for files in (_years, _benchmark, _classes, _sick, _paraphrases, _arguments, _sections, _inference):
+        for name, lines in files(source, settings):
+            write_lines(folder / name, lines)
+            counts[name] = len(lines)
+    vectors = _word_vectors([folder / name for name in counts], settings.seed)
+    write_lines(folder / "glove.txt", vectors)
+    return counts | {"glove.txt": len(vectors)}
 
 
 def _years(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
     """For each subset of a year a file of sentences and a file of gold scores, line by line."""
     for year, subsets in YEARS.items():
+        prefix = "STS2016" if year == "STS16" else "STS"
+        unscored = UNSCORED if year in ("STS15", "STS16") else None
         for subset in subsets:
-            pairs = _scored(source, settings.sts)
-            sparse = year in ("STS15", "STS16")
-            golds = ["" if sparse and line % UNSCORED == 0 else score for line, (*_, score) in enumerate(pairs)]
-            prefix = "STS2016" if year == "STS16" else "STS"
-            yield f"STS/{year}-en-test/{prefix}.input.{subset}.txt", [pair[:2] for pair in pairs], "\t"
-            yield f"STS/{year}-en-test/{prefix}.gs.{subset}.txt", [(gold,) for gold in golds], "\t"
+            pairs = _scored(source, settings.sts, unscored)
+            yield f"STS/{year}-en-test/{prefix}.input.{subset}.txt", [_row(*pair) for *pair, _ in pairs]
+            yield f"STS/{year}-en-test/{prefix}.gs.{subset}.txt", [gold for *_, gold in pairs]
 
 
-def _similarity(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
-    """The STS benchmark and SICK, with their parts."""
-    sizes = {"test": settings.sts, "dev": settings.sts, "train": settings.train}
-    for part, size in sizes.items():
+def _benchmark(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
+    for part, size in {"test": settings.sts, "dev": settings.sts, "train": settings.train}.items():
         pairs = enumerate(_scored(source, size))
-        rows = [("main", "sample", "2026", f"{n:04}", score, *pair) for n, (*pair, score) in pairs]
-        yield f"STS/STSBenchmark/sts-{part}.csv", rows, "\t"
-    for part, like in (("test_annotated", "test"), ("trial", "dev"), ("train", "train")):
-        yield f"SICK/SICK_{part}.txt", _sick(source, sizes[like]), "\t"
+        rows = [_row("main", "sample", "2026", f"{number:04}", gold, *pair) for number, (*pair, gold) in pairs]
+        yield f"STS/STSBenchmark/sts-{part}.csv", rows
 
 
-def _sick(source: Meanings, count: int) -> Rows:
-    yield "pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"
-    for number, (first, second, label) in enumerate(draw_labelled(source, count), 1):
-        yield number, render(first, "en"), render(second, "en"), RELATEDNESS[label], label.upper()
-
-
-def _classification(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
+def _classes(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
     for name, files in FOLDED.items():
-        for file, rows in zip(files.values(), _by_class(source, name, settings.classes), strict=True):
-            yield f"{name}/{file}", rows, "\t"
+        yield from zip([f"{name}/{file}" for file in files.values()], _by_class(source, name, settings), strict=True)
     for part in ("train", "dev", "test"):
-        classes = zip("10", _by_class(source, "SST", settings.classes), strict=True)
-        yield f"SST/binary/sentiment-{part}", [(*row, label) for label, rows in classes for row in rows], "\t"
+        classes = zip("10", _by_class(source, "SST", settings), strict=True)
+        yield f"SST/binary/sentiment-{part}", [_row(line, label) for label, lines in classes for line in lines]
     for file in SPLIT["TREC"]:
-        yield f"TREC/{file}", [_question(source.new()) for _ in range(3 * settings.classes)], " "
-    for file in SPLIT["MRPC"]:
-        yield f"MRPC/{file}", _paraphrases(source, 2 * settings.classes), "\t"
+        yield f"TREC/{file}", [_question(source.new()) for _ in range(3 * settings.classes)]
 
 
-def _by_class(source: Meanings, name: str, count: int) -> tuple[list[tuple[str]], list[tuple[str]]]:
-    """`count` sentences of each class of the classification `name`, the one that its condition holds for first."""
-    found: dict[bool, list[tuple[str]]] = {True: [], False: []}
-    while min(map(len, found.values())) < count:
+def _by_class(source: Meanings, name: str, settings: SbertPaperSettings) -> list[list[str]]:
+    """Sentences of both classes of the classification `name`, first of the one that its condition is true for."""
+    found: dict[bool, list[str]] = {True: [], False: []}
+    while min(map(len, found.values())) < settings.classes:
         meaning = source.new()
-        found[CLASSES[name](meaning)].append((render(meaning, "en"),))
-    return found[True][:count], found[False][:count]
+        found[CLASSES[name](meaning)].append(render(meaning, "en"))
+    return [lines[: settings.classes] for lines in found.values()]
 
 
-def _question(meaning: Meaning) -> tuple[str, str]:
+def _question(meaning: Meaning) -> str:
     """A class that the verb decides, and a sentence."""
-    return QUESTIONS[list(verbs()).index(meaning.main.verb) % len(QUESTIONS)], render(meaning, "en")
+    return f"{QUESTIONS[list(verbs()).index(meaning.main.verb) % len(QUESTIONS)]} {render(meaning, 'en')}"
 
 
-def _paraphrases(source: Meanings, count: int) -> Rows:
-    yield "Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"
-    for number, (first, second, score) in enumerate(_scored(source, count)):
-        yield int(score >= PARAPHRASE), 2 * number, 2 * number + 1, first, second
+def _sick(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
+    for part, size in {"test_annotated": settings.sts, "trial": settings.sts, "train": settings.train}.items():
+        rows = [_row("pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment")]
+        for number, (*pair, label) in enumerate(draw_labelled(source, size), 1):
+            rows.append(_row(number, *map(_english, pair), RELATEDNESS[label], label.upper()))
+        yield f"SICK/SICK_{part}.txt", rows
+
+
+def _paraphrases(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
+    for file in SPLIT["MRPC"]:
+        rows = [_row("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")]
+        for number, (*pair, score) in enumerate(_scored(source, 2 * settings.classes)):
+            rows.append(_row(int(float(score) >= PARAPHRASE), 2 * number, 2 * number + 1, *pair))
+        yield f"MRPC/{file}", rows
 
 
 def _arguments(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
-    for file in TOPICS.values():
-        yield f"AFS/{file}", _facets(source, settings.sts), ","
-
-
-def _facets(source: Meanings, count: int) -> Rows:
     named = {place: name for name, place in ARGUMENT_COLUMNS.items()}
     places = range(max(named) + 1)
-    yield [named.get(place, f"column_{place}") for place in places]
-    for number, (first, second, score) in enumerate(_scored(source, count)):
-        gold = "" if number % UNSCORED == 0 else str(score)
-        values = dict(zip(ARGUMENT_COLUMNS, (gold, first, second), strict=True))
-        yield [values.get(named.get(place, ""), "") for place in places]
+    for file in TOPICS.values():
+        rows = [_csv(named.get(place, f"column_{place}") for place in places)]
+        for first, second, gold in _scored(source, settings.sts, UNSCORED):
+            values = dict(zip(named, (gold, first, second), strict=True))
+            rows.append(_csv(values.get(place, "") for place in places))
+        yield f"AFS/{file}", rows
 
 
 def _sections(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
-    for part, count in {"test": settings.sts, "validation": settings.sts, "train": settings.train}.items():
-        rows = [[render(meaning, "en") for meaning in triplet] for triplet in draw_triplets(source, count)]
-        yield f"wikipedia-sections/{part}.csv", [TRIPLET, *rows], ","
+    for part, size in {"test": settings.sts, "validation": settings.sts, "train": settings.train}.items():
+        triplets = draw_triplets(source, size)
+        yield f"wikipedia-sections/{part}.csv", [_csv(TRIPLET), *(_csv(map(_english, each)) for each in triplets)]
 
 
 def _inference(source: Meanings, settings: SbertPaperSettings) -> Iterator[File]:
     """SNLI and MultiNLI, whose two dev parts are of the genres of the training part and of others."""
-    for corpus, part in (
-        ("snli", "dev"),
-        ("snli", "train"),
-        ("multinli", "dev_matched"),
-        ("multinli", "dev_mismatched"),
-        ("multinli", "train"),
-    ):
+    parts = {"snli": ("dev", "train"), "multinli": ("dev_matched", "dev_mismatched", "train")}
+    for corpus, part in ((corpus, part) for corpus, listed in parts.items() for part in listed):
         genre = {"genre": "sample"} if corpus == "multinli" else {}
-        items = draw_labelled(source, settings.train if part == "train" else settings.sts)
-        rows = [(json.dumps({"gold_label": label, **genre, **_sentences(*pair)}),) for *pair, label in items]
-        yield f"{corpus}_1.0/{corpus}_1.0_{part}.jsonl", rows, "\n"
+        rows = [
+            {"gold_label": label, **genre, "sentence1": _english(first), "sentence2": _english(second)}
+            for first, second, label in draw_labelled(source, settings.train if part == "train" else settings.sts)
+        ]
+        yield f"{corpus}_1.0/{corpus}_1.0_{part}.jsonl", [json.dumps(row) for row in rows]
 
 
-def _sentences(first: Any, second: Any) -> dict[str, str]:
-    return {"sentence1": render(first, "en"), "sentence2": render(second, "en")}
+def _scored(source: Meanings, count: int, unscored: int | None = None) -> list[tuple[str, str, str]]:
+    """Pairs with a score; every so many has none."""
+    return [
+        (_english(first), _english(second), "" if unscored and number % unscored == 0 else str(score))
+        for number, (first, second, score) in enumerate(draw_scored(source, count))
+    ]
 
 
-def _scored(source: Meanings, count: int) -> list[tuple[str, str, float]]:
-    return [(render(first, "en"), render(second, "en"), score) for first, second, score in draw_scored(source, count)]
+def _english(meaning: Meaning) -> str:
+    return render(meaning, "en")
 
 
-def _write_word_vectors(folder: Path, seed: int) -> int:
-    """A random vector for each word of all sentences, so that words have nothing in common; how many."""
-    texts = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "glove.txt")
+def _row(*cells: object) -> str:
+    return "\t".join(map(str, cells))
+
+
+def _csv(cells: Iterable[str]) -> str:
+    return ",".join(f'"{cell}"' if "," in cell else cell for cell in cells)
+
+
+def _word_vectors(texts: Iterable[Path], seed: int) -> list[str]:
+    """A random vector for each word of all sentences, so that words have nothing in common."""
     words = {word.strip('.,"') for path in texts for word in path.read_text(encoding="utf-8").lower().split()}
     random = Random(seed)
-    rows = [[word, *(f"{random.gauss(0, 1):.4f}" for _ in range(WORD_DIM))] for word in sorted(words) if word.isalpha()]
-    return _write(folder / "glove.txt", rows, " ")
-
-
-def _write(path: Path, rows: Rows, separator: str) -> int:
-    """Writes the rows, with quoting where the separator is a comma; how many."""
-    listed = [[str(value) for value in row] for row in rows]
-    text = io.StringIO()
-    if separator == ",":
-        csv.writer(text, lineterminator="\n").writerows(listed)
-    else:
-        text.writelines(separator.join(row) + "\n" for row in listed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.getvalue().encode())
-    return len(listed)
+    return [
+        " ".join([word, *(f"{random.gauss(0, 1):.4f}" for _ in range(WORD_DIM))])
+        for word in sorted(words)
+        if word.isalpha()
+    ]

@@ -3,14 +3,11 @@
 Tests are drawn first, development parts next, and training avoids the sentences of both, in every language.
 """
 
-import gzip
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from bertrelay.data.tables import write_tsv
 from bertrelay.stage import Metrics, StageContext
 from pipelines.samples.meanings import (
     LANGUAGES,
@@ -32,6 +29,7 @@ from pipelines.samples.meanings import (
     world,
 )
 from pipelines.samples.settings import SampleSettings
+from pipelines.samples.templates import write_lines
 
 PAIR = ("sentence1", "sentence2")
 COLUMNS = {
@@ -55,64 +53,54 @@ PLAIN_FILES = {"english.txt": "en", "german.txt": "de", "korean.txt": "ko"}
 PLAIN_SENTENCES, QUERIES = 200, 20
 
 Items = Sequence[tuple[Meaning | str | float, ...]]
-Row = tuple[str, ...]
 
 
 def run(settings: SampleSettings, context: StageContext) -> Metrics:
     """The stage `samples.write`: writes the sample files; the rows of each part, as `sentences/nli.train`."""
-    if not context.process_group.is_main:
-        return {}
-    counts = write_samples(context.output, settings)
+    counts = write_samples(context.output, settings) if context.process_group.is_main else {}
     return {f"sentences/{name.removesuffix('.gz').removesuffix('.tsv')}": n for name, n in counts.items()}
 
 
 def write_samples(folder: Path, settings: SampleSettings) -> dict[str, int]:
     """Writes all sample files into `folder`, a function of `settings` alone; rows by file name."""
-    folder.mkdir(parents=True, exist_ok=True)
     source = Meanings(settings.seed)
-    parts: dict[str, Items] = {
-        "parallel.test": source.hold_out(draw_single(source, settings.parallel_test)),
-        "sts.test": source.hold_out(draw_scored(source, settings.sts // 6)),
-        "nli.dev": source.hold_out(draw_labelled(source, settings.nli // 12)),
-        "sts.dev": source.hold_out(draw_scored(source, settings.sts // 12)),
-        "triplets.dev": source.hold_out(draw_triplets(source, settings.triplets // 10)),
-        "nli.train": draw_labelled(source, settings.nli),
-        "sts.train": draw_scored(source, settings.sts),
-        "triplets.train": draw_triplets(source, settings.triplets),
-        "parallel.train": draw_single(source, settings.parallel_train),
+    tests = source.hold_out(draw_single(source, settings.parallel_test))
+    scored = source.hold_out(draw_scored(source, settings.sts // 6))
+    files: dict[str, Items] = {
+        "parallel.test.tsv": tests,
+        "sts.test.tsv": scored,
+        "nli.dev.tsv": source.hold_out(draw_labelled(source, settings.nli // 12)),
+        "sts.dev.tsv": source.hold_out(draw_scored(source, settings.sts // 12)),
+        "triplets.dev.tsv": source.hold_out(draw_triplets(source, settings.triplets // 10)),
+        "nli.train.tsv": draw_labelled(source, settings.nli),
+        "sts.train.tsv": draw_scored(source, settings.sts),
+        "triplets.train.tsv": draw_triplets(source, settings.triplets),
+        "parallel.train.tsv.gz": draw_single(source, settings.parallel_train),
+        "sts.multilingual.test.tsv": scored,
     }
-    counts = {}
-    for name, items in parts.items():
-        kind, file = name.partition(".")[0], f"{name}.tsv.gz" if name == "parallel.train" else f"{name}.tsv"
-        languages = LANGUAGES if kind == "parallel" else LANGUAGES[:1]
-        counts[file] = _write(folder / file, COLUMNS[kind], items, languages)
-    file = "sts.multilingual.test.tsv"
-    return counts | {file: _write(folder / file, MULTILINGUAL, parts["sts.test"], LANGUAGES)}
+    for file, items in files.items():
+        kind = file.partition(".")[0]
+        is_multilingual = "multilingual" in file
+        languages = LANGUAGES if kind == "parallel" or is_multilingual else LANGUAGES[:1]
+        rows = [MULTILINGUAL if is_multilingual else COLUMNS[kind], *(_row(item, languages) for item in items)]
+        write_lines(folder / file, map("\t".join, rows))
+    return {file: len(items) for file, items in files.items()}
 
 
-def _write(path: Path, columns: Row, items: Items, languages: Row) -> int:
-    rows = [[text for part in item for text in _cells(part, languages)] for item in items]
-    content = "".join("\t".join(row) + "\n" for row in (columns, *rows)).encode()
-    # Without the time in its header, the same rows compress to the same bytes.
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
-    return len(items)
-
-
-def _cells(part: Meaning | str | float, languages: Row) -> Iterable[str]:
-    return (render(part, language) for language in languages) if isinstance(part, Meaning) else (str(part),)
+def _row(item: tuple[Meaning | str | float, ...], languages: Sequence[str]) -> list[str]:
+    parts = ([render(part, each) for each in languages] if isinstance(part, Meaning) else [str(part)] for part in item)
+    return [cell for cells in parts for cell in cells]
 
 
 def write_plain_files(folder: Path, seed: int, sentences: int = PLAIN_SENTENCES) -> dict[str, int]:
     """Writes sentences line by line in three languages, queries, and the lines that are translations; rows by name."""
-    folder.mkdir(parents=True, exist_ok=True)
     meanings = [meaning for (meaning,) in draw_single(Meanings(seed), sentences)]
     lines = {name: [render(meaning, language) for meaning in meanings] for name, language in PLAIN_FILES.items()}
     lines["questions.txt"] = lines["english.txt"][:QUERIES]
-    for name, each in lines.items():
-        (folder / name).write_text("".join(f"{sentence}\n" for sentence in each), encoding="utf-8")
-    numbers = range(1, sentences + 1)
-    write_tsv(folder / "pairs.tsv", ("source_line", "target_line"), zip(numbers, numbers, strict=True))
-    return {name: len(each) for name, each in lines.items()} | {"pairs.tsv": sentences}
+    pairs = [f"{number}\t{number}" for number in range(1, sentences + 1)]
+    for name, listed in (lines | {"pairs.tsv": ["source_line\ttarget_line", *pairs]}).items():
+        write_lines(folder / name, listed)
+    return {name: len(listed) for name, listed in lines.items()} | {"pairs.tsv": sentences}
 
 
 class Meanings:
@@ -156,20 +144,10 @@ def draw_labelled(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, 
     drawn: list[tuple[Meaning, Meaning, str]] = []
     while len(drawn) < count:
         premise, label = source.new(), LABELS[len(drawn) % len(LABELS)]
-        hypothesis = _hypothesis(premise, label, source.random)
+        hypothesis = HYPOTHESES[label](premise, source.random)
         if hypothesis is not None and source.allows(hypothesis):
             drawn.append((premise, hypothesis, label))
     return drawn
-
-
-def _hypothesis(premise: Meaning, label: str, random: Random) -> Meaning | None:
-    match label:
-        case "entailment":
-            return _entailed(premise, random)
-        case "contradiction":
-            return _contradicting(premise, random)
-        case _:
-            return _neutral(premise, random)
 
 
 def _neutral(premise: Meaning, random: Random) -> Meaning | None:
@@ -193,6 +171,11 @@ def _contradicting(premise: Meaning, random: Random) -> Meaning | None:
     """The opposite, an exchange of roles, or a denial; what is denied already can only be asserted."""
     edit = negated if premise.main.negated else random.choice((negated, swapped, opposed))
     return pick(random, edit(premise) or negated(premise), unlike=premise)
+
+
+HYPOTHESES: dict[str, Callable[[Meaning, Random], Meaning | None]] = dict(
+    zip(LABELS, (_entailed, _neutral, _contradicting), strict=True)
+)
 
 
 def draw_scored(source: Meanings, count: int) -> list[tuple[Meaning, Meaning, float]]:
@@ -224,15 +207,15 @@ def _edited(meaning: Meaning, edits: int, random: Random) -> Meaning:
     for _ in range(edits):
         edited = None
         while edited is None:
-            edited = pick(random, _any_edit(meaning, random), unlike=meaning)
+            if random.random() < 0.5:
+                candidates = random.choice((shortened, generalised, negated, swapped, opposed))(meaning)
+            else:
+                candidates = random.choice((permuted, extended, other_verb, other_noun, other_circumstance))(
+                    meaning, random
+                )
+            edited = pick(random, candidates, unlike=meaning)
         meaning = edited
     return meaning
-
-
-def _any_edit(meaning: Meaning, random: Random) -> list[Meaning]:
-    if random.random() < 0.5:
-        return random.choice((shortened, generalised, negated, swapped, opposed))(meaning)
-    return random.choice((permuted, extended, other_verb, other_noun, other_circumstance))(meaning, random)
 
 
 def pick(random: Random, candidates: Iterable[Meaning], unlike: Meaning) -> Meaning | None:
@@ -243,22 +226,19 @@ def pick(random: Random, candidates: Iterable[Meaning], unlike: Meaning) -> Mean
 
 
 def _in_main(meaning: Meaning, **changes: Any) -> Meaning:
-    return replace(meaning, main=replace(meaning.main, **changes))
+    return meaning._replace(main=meaning.main.but(**changes))
 
 
 def _in_role(meaning: Meaning, role: str, **changes: Any) -> Meaning:
-    main = meaning.main
-    return replace(meaning, main=main.with_roles({role: replace(main.roles[role], **changes)}))
+    return _in_main(meaning, **{role: meaning.main.roles[role]._replace(**changes)})
 
 
 def shortened(meaning: Meaning) -> list[Meaning]:
     """What follows by leaving something out. Under "not" only the subject may lose a detail: who it is stays known."""
-    main = meaning.main
     clauses = [Meaning(clause) for clause in meaning.clauses if meaning.second is not None]
-    plainer = [_in_role(meaning, role, adjective=None) for role in _known_roles(main)]
-    if main.negated:
-        return clauses + plainer
-    return [*clauses, *plainer, _in_main(meaning, place=None), _in_main(meaning, time=None)]
+    plainer = [_in_role(meaning, role, adjective=None) for role in _known_roles(meaning.main)]
+    bare = [] if meaning.main.negated else [_in_main(meaning, place=None), _in_main(meaning, time=None)]
+    return clauses + plainer + bare
 
 
 def generalised(meaning: Meaning) -> list[Meaning]:
@@ -275,7 +255,7 @@ def _known_roles(clause: Clause) -> list[str]:
 
 def negated(meaning: Meaning) -> list[Meaning]:
     """The main clause denied, or asserted where it was denied, alone."""
-    return [Meaning(replace(meaning.main, negated=not meaning.main.negated))]
+    return [Meaning(meaning.main.but(negated=not meaning.main.negated))]
 
 
 def swapped(meaning: Meaning) -> list[Meaning]:
@@ -284,20 +264,18 @@ def swapped(meaning: Meaning) -> list[Meaning]:
     other = "recipient" if "recipient" in roles else "object"
     if other not in roles or not is_living(roles[other].noun):
         return []
-    exchanged = {"subject": roles[other], other: roles["subject"]}
-    return [replace(meaning, main=meaning.main.with_roles(exchanged))]
+    return [_in_main(meaning, **{"subject": roles[other], other: roles["subject"]})]
 
 
 def opposed(meaning: Meaning) -> list[Meaning]:
     """The opposite adjective, state or verb."""
     main, opposites = meaning.main, _opposites()
     adjectives = {role: phrase.adjective for role, phrase in main.roles.items()}
-    candidates = [_in_role(meaning, role, adjective=opposites[a]) for role, a in adjectives.items() if a in opposites]
-    if main.state in opposites:
-        candidates.append(_in_main(meaning, state=opposites[main.state]))
-    if main.verb in opposites:
-        candidates.append(_in_main(meaning, verb=opposites[main.verb]))
-    return candidates
+    return [_in_role(meaning, role, adjective=opposites[a]) for role, a in adjectives.items() if a in opposites] + [
+        _in_main(meaning, **{name: opposites[value]})
+        for name, value in (("state", main.state), ("verb", main.verb))
+        if value in opposites
+    ]
 
 
 def _opposites() -> dict[str, str]:
@@ -314,18 +292,17 @@ def permuted(meaning: Meaning, random: Random) -> list[Meaning]:
     one, other = (meaning.clauses[number].roles[role] for number, role in (first, second))
     exchanges = (
         (other, one),
-        (replace(one, adjective=other.adjective), replace(other, adjective=one.adjective)),
-        (replace(other, adjective=one.adjective), replace(one, adjective=other.adjective)),
+        (one._replace(adjective=other.adjective), other._replace(adjective=one.adjective)),
+        (other._replace(adjective=one.adjective), one._replace(adjective=other.adjective)),
     )
     return [_with_phrases(meaning, {first: left, second: right}) for left, right in exchanges]
 
 
 def _with_phrases(meaning: Meaning, phrases: dict[tuple[int, str], Phrase]) -> Meaning:
     """`meaning` with other phrases, by the number of their clause and their role."""
-    clauses = [
-        clause.with_roles({role: phrase for (of, role), phrase in phrases.items() if of == number})
-        for number, clause in enumerate(meaning.clauses)
-    ]
+    clauses = meaning.clauses
+    for (number, role), phrase in phrases.items():
+        clauses[number] = clauses[number].but(**{role: phrase})
     return Meaning(clauses[0], meaning.link, *clauses[1:])
 
 
@@ -353,25 +330,21 @@ def other_verb(meaning: Meaning, random: Random) -> list[Meaning]:
 
 def other_noun(meaning: Meaning, random: Random) -> list[Meaning]:
     """Another takes a role."""
-    allowed = verbs()[meaning.main.verb]._asdict()
+    allowed = verbs()[meaning.main.verb].nouns
     return [_in_role(meaning, role, noun=draw_phrase(random, allowed[role], 0.0).noun) for role in meaning.main.roles]
 
 
 def other_circumstance(meaning: Meaning, random: Random) -> list[Meaning]:
     """Another time, place, tense or number, or another second clause."""
-    return list(_other_circumstances(meaning, random))
-
-
-def _other_circumstances(meaning: Meaning, random: Random) -> Iterator[Meaning]:
     main = meaning.main
     tense = draw_tense(random, main.verb)
-    for role in main.roles:
-        yield _in_role(meaning, role, determiner=random.choice(world("determiners")), several=False)
-    yield _in_main(meaning, tense=tense)
-    yield _in_main(meaning, tense=tense, time=draw_time(random, tense, 1.0))
+    edited = [
+        _in_role(meaning, role, determiner=random.choice(world("determiners")), several=False) for role in main.roles
+    ]
+    edited.append(_in_main(meaning, tense=tense))
+    edited.append(_in_main(meaning, tense=tense, time=draw_time(random, tense, 1.0)))
     if main.place is not None:
-        yield _in_main(meaning, place=draw_place(random, main.place.relation, 1.0))
+        edited.append(_in_main(meaning, place=draw_place(random, main.place.relation, 1.0)))
     if main.time is not None:
-        yield _in_main(meaning, time=draw_time(random, main.tense, 1.0))
-    if meaning.second is not None:
-        yield with_second(main, random)
+        edited.append(_in_main(meaning, time=draw_time(random, main.tense, 1.0)))
+    return edited if meaning.second is None else [*edited, with_second(main, random)]

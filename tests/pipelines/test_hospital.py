@@ -25,14 +25,14 @@ from pipelines.samples.notes import statements, statements_of_relatives, wording
 from pipelines.samples.patients import (
     SHARE,
     WEIGHTS,
+    diagnoses,
     draw_given,
     draw_prognosis,
     draw_subject,
-    other_diagnoses,
-    problems,
     risk_of,
 )
 from pipelines.samples.settings import HospitalSettings
+from pipelines.samples.templates import load
 
 SUBJECTS = 1500
 DAY = timedelta(days=1)
@@ -270,7 +270,7 @@ def test_the_first_notes_state_how_ill_a_patient_came_and_each_coded_diagnosis(t
     for note in third.tables["noteevents"]:
         if note["TEXT"].startswith("Admitted with") and not note["ISERROR"]:
             stated[note["HADM_ID"]] += note["TEXT"]
-    names = {each.icd9: each.name for each in (*problems(), *other_diagnoses())}
+    names = {each.icd9: each.name for each in (*diagnoses("problems"), *diagnoses("diagnoses"))}
     for hadm_id, text in stated.items():
         assert {code for code, name in names.items() if name in text.partition("Vitals")[0]} == codes[hadm_id]
     stays = {str(stay.hadm_id): stay for n in range(SUBJECTS) for stay in draw_subject(7, n)[0].stays}
@@ -352,7 +352,7 @@ def test_late_notes_change_nothing_else(tmp_path, monkeypatch):
         settings = HospitalSettings(subjects=60, version=version)
         write_hospital(tmp_path / version / "with", settings)
         with monkeypatch.context() as without:
-            without.setattr("pipelines.samples.notes.LATE", 0)
+            without.setitem(load("hospital")["chances"], "late", 0)
             write_hospital(tmp_path / version / "without", settings)
         for path in (tmp_path / version / "with").rglob("*.gz"):
             found = rows(path)

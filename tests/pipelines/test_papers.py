@@ -18,10 +18,10 @@ from pipelines.registry import REGISTRY
 from pipelines.samples.papers import (
     WELL_KNOWN,
     Abstracts,
-    Part,
     Sentence,
     answer_spans,
     article,
+    as_document,
     draw_documents,
     find_names,
     lookup_metrics,
@@ -55,7 +55,7 @@ def test_every_paper_has_a_text_of_its_own_and_keeps_to_its_gene(tmp_path):
 @pytest.fixture(scope="module")
 def documents():
     abstracts = Abstracts(7)
-    return [abstracts.document(f"abstract-{number}") for number in range(200)]
+    return [as_document(f"abstract-{number}", abstracts.next()) for number in range(200)]
 
 
 def mentions(documents):
@@ -236,10 +236,8 @@ def test_every_part_that_answers_stands_in_its_template():
 
 
 def test_an_answer_is_marked_by_hand_as_it_is_by_the_template():
-    names = [[Part("P76", "Gene")], [Part("renal corlo fibrosis"), Part(" ("), Part("RCF"), Part(")")]]
-    pieces = [[Part("")], names[0], [Part(" causes ")], names[1], [Part(" in "), Part("12"), Part(" %.")]]
-    sentence = Sentence("{Gene} causes {disease} in 12 %.", pieces)
-    assert sentence.text == "P76 causes renal corlo fibrosis (RCF) in 12 %."
+    text = "P76 causes renal corlo fibrosis (RCF) in 12 %."
+    sentence = Sentence(text, [], "{Gene} causes {disease} in 12 %.", ["P76", "renal corlo fibrosis (RCF)"])
     assert list(answer_spans(sentence, "{gene}")) == [(0, "P76")]
     assert list(answer_spans(sentence, "{disease}")) == [
         (11, "renal corlo fibrosis"),

@@ -21,12 +21,11 @@ from pipelines.samples.meanings import (
     kinds,
     render,
     similarity,
-    translations,
     verbs,
 )
 from pipelines.samples.sentences import Meanings, run, write_plain_files, write_samples
 from pipelines.samples.settings import SampleSettings
-from pipelines.samples.templates import Rules, load
+from pipelines.samples.templates import Rules, Scope, load
 
 SMALL = SampleSettings(parallel_train=1200, parallel_test=150, nli=600, sts=600, triplets=300)
 
@@ -107,6 +106,10 @@ def sentences(path: Path) -> set[str]:
     return {text for row in rows(path) for name, text in row.items() if name not in ("label", "score")}
 
 
+def translations(meaning: Meaning) -> list[str]:
+    return [render(meaning, language) for language in LANGUAGES]
+
+
 def sentence(language: str, *clause: object, **details: object) -> str:
     return render(Meaning(Clause(*clause, **details)), language)
 
@@ -114,7 +117,7 @@ def sentence(language: str, *clause: object, **details: object) -> str:
 @pytest.mark.parametrize(("meaning", "expected"), list(zip(MEANINGS, BY_HAND[1:], strict=True)))
 def test_sentences_are_those_written_by_hand(meaning: Meaning, expected: list[str]) -> None:
     assert list(LANGUAGES) == BY_HAND[0]
-    assert list(translations(meaning)) == expected
+    assert translations(meaning) == expected
     assert is_sensible(meaning)
 
 
@@ -228,7 +231,7 @@ def test_every_concept_has_its_words(language: str) -> None:
 
 def test_an_unknown_name_in_a_rule_is_named() -> None:
     with pytest.raises(KeyError, match="expected a feature, a rule or a word, found 'nothing'"):
-        Rules("en").value("nothing", {})
+        Scope(Rules("en"), {})["nothing"]
 
 
 def test_every_meaning_has_sentences_of_its_own_in_every_language() -> None:
