@@ -238,9 +238,9 @@ def terms(
 
 def _described(metrics: Metrics, folder: Path) -> str:
     """How many terms there are, and how good their vectors are where that is known."""
-    from pipelines.report.tables import cell_of, figures
+    from pipelines.report.tables import cell_of, metric_values
 
     first = f"{metrics['terms/count']:,.0f} terms of {metrics['terms/dim']:,.0f} dimensions in {folder}"
-    known = {name: figure for name, figure in figures(metrics).items() if figure.interval}
+    known = {name: figure for name, figure in metric_values(metrics).items() if figure.interval}
     rows = [f"{cell_of('', name, 'domain.terms').row}: {figure} ({figure.interval})" for name, figure in known.items()]
     return "\n".join([first, *rows])

@@ -268,9 +268,9 @@ def _shrunk(settings: ShrinkSettings, output: Path) -> "Metrics":
 
 def _lines(metrics: "Metrics", output: Path) -> Iterator[str]:
     """The metrics before and after in two columns, and how far vectors moved."""
-    from pipelines.report.tables import figures
+    from pipelines.report.tables import metric_values
 
-    found = figures(metrics)
+    found = metric_values(metrics)
     befores = [name for name in found if "before" in name.split("/")]
     rows = [["", *SIDES], *([_bare(name), *(str(found[_of(name, side)]) for side in SIDES)] for name in befores)]
     width = max(len(name) for name, *_ in rows)

@@ -1,10 +1,10 @@
-"""`metrics.jsonl` of a training to curves: the loss, the learning rate, and the scores on dev data."""
+"""Line charts as SVG for a page, and the curves of a training from its `metrics.jsonl`."""
 
 import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,23 +13,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NOT_DRAWN = {"step", "epoch", "grad_norm", "tokens_per_second", "padding_share", "memory_mb", "seconds"}
-TITLES = {"loss": "Loss", "lr": "Learning rate"}
+TITLES = {"loss": "Loss", "lr": "Learning rate", "dev": "Dev scores"}
 LINES_WITH_NAMES = 10
 MOST_POINTS = 400
 POINTS_WITH_MARKS = 30
+MOST_UPRIGHT = 6
+"""More names than these would run into one another below a chart."""
 SIZE_INCHES = (3.5, 2.3)
 # Dark and light enough to be seen on a white page and on a dark one.
 COLOURS = ("#3b7dc4", "#cf6a2c", "#3f9a66", "#a45fbd", "#b0892a", "#c8517b", "#2a9aa8", "#8a8a8a", "#7a6fd0", "#7f9a2f")
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
-"""Told from one another by eyes that colours look alike to."""
+"""For the colour-blind and for paper, as the marks are."""
+MARKS = "os^D"
 INK = "#010203"  # a colour that nothing else has, and that becomes the page's own
 
-Points = list[tuple[float, float]]
+Lines = Mapping[str, Sequence[Sequence[float]]]
+"""Name to points: (x, y), or (x, y, low, high) with the interval of y."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One picture: a title, and an SVG element."""
+    """One chart: a title, and an SVG element."""
 
     title: str
     svg: str
@@ -37,81 +41,101 @@ class Curve:
 
 def training_curves(log: Path) -> list[Curve]:
     """The curves of the `metrics.jsonl` at `log`, the loss first; none where there is no log."""
-    panels: dict[str, dict[str, Points]] = {}
-    for step, figures in _lines(log):
-        for name, value in figures.items():
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for step, metrics in _logged(log):
+        for name, value in metrics.items():
             panel, _, line = name.partition("/")
             panels.setdefault(panel, {}).setdefault(line, []).append((step, value))
-    names = [name for name in TITLES if name in panels] + [name for name in panels if name not in TITLES]
-    return [Curve(_title(name), _draw(_title(name), panels[name])) for name in names]
+    first = [name for name in ("loss", "lr") if name in panels]
+    titles = {name: TITLES.get(name, f"Dev: {name.replace('_', ' ')}") for name in [*first, *panels]}
+    return [draw(title, panels[name], "step", title.removeprefix("Dev: ").lower()) for name, title in titles.items()]
 
 
-def _lines(log: Path) -> Iterator[tuple[float, dict[str, float]]]:
-    """(step, figures to be drawn) of each line; a last line that a kill cut short is left out."""
+def _logged(log: Path) -> Iterator[tuple[float, dict[str, float]]]:
+    """(step, metrics to be drawn) of each line; a last line that a kill cut short is left out."""
     for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else []:
         try:
-            figures = json.loads(line)
+            metrics = json.loads(line)
         except ValueError:
             continue
-        yield figures["step"], {name: value for name, value in figures.items() if _is_drawn(name, value)}
+        yield metrics["step"], {name: value for name, value in metrics.items() if _is_drawn(name, value)}
 
 
 def _is_drawn(name: str, value: object) -> bool:
-    is_figure = isinstance(value, int | float) and math.isfinite(value)
-    return is_figure and name not in NOT_DRAWN and not name.endswith(("_low", "_high"))
+    is_finite = isinstance(value, int | float) and math.isfinite(value)
+    return is_finite and name not in NOT_DRAWN and not name.endswith(("_low", "_high"))
 
 
-def _title(panel: str) -> str:
-    return TITLES.get(panel, "Dev scores" if panel == "dev" else f"Dev: {panel.replace('_', ' ')}")
+def draw(title: str, lines: Lines, across: str, up: str, **layout: Any) -> Curve:
+    """A chart of lines with names, and bars where points have an interval. Its text stays text, in the page's font.
 
-
-def _draw(title: str, lines: Mapping[str, Points]) -> str:
-    return picture(lambda axes: _plot(axes, title, lines))
-
-
-def picture(plot: Callable[["Axes"], None]) -> str:
-    """What `plot` draws, as SVG. The text stays text, in the page's font and colour."""
+    looks: the number of each line's colour, dashes and mark. reference: what chance, or perfect calibration, gives at
+    0 and at 1. limits: of both axes. ticks: names of the points at 0, 1, 2, …, which no line joins.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
+    coloured = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
-        "svg.hashsalt": "bertrelay",  # the same figures give the same file
+        "svg.hashsalt": "bertrelay",  # the same points give the same file
         "text.parse_math": False,  # a dollar in a name is a dollar
         "font.size": 9,
-        **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+        **dict.fromkeys(coloured, INK),
     }
     with matplotlib.rc_context(style):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        plot(figure.add_subplot())
+        axes = figure.add_subplot()
+        axes.set(xlabel=across, ylabel=up)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_alpha(0.4)
+        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
+        axes.ticklabel_format(axis="y", scilimits=(-3, 5), useMathText=False)
+        _plot(axes, lines, **layout)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return _for_a_page(buffer.getvalue())
+    return Curve(title, _for_a_page(buffer.getvalue()))
 
 
-def _plot(axes: "Axes", title: str, lines: Mapping[str, Points]) -> None:
-    for number, (name, points) in enumerate(lines.items()):
-        steps, values = zip(*_thinned(points), strict=True)
-        marker = "o" if len(points) <= POINTS_WITH_MARKS else ""
-        colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        looks = {"color": colour, "linestyle": dashes, "marker": marker, "markersize": 3, "linewidth": 1.4}
-        axes.plot(steps, values, label=name or None, **looks)
-    plain(axes)
-    axes.set_xlabel("step")
-    axes.set_ylabel(title.removeprefix("Dev: ").lower())
-    axes.ticklabel_format(axis="y", scilimits=(-3, 5), useMathText=False)
+def _plot(
+    axes: "Axes",
+    lines: Lines,
+    looks: Sequence[int] | None = None,
+    reference: tuple[float, float] | None = None,
+    limits: tuple[float, float] | None = None,
+    ticks: Sequence[str] = (),
+) -> None:
+    if reference:
+        end = 1.0 if limits else max((each for points in lines.values() for p in points for each in p[:2]), default=1.0)
+        first, last = reference
+        axes.plot([0, end], [first, first + (last - first) * end], color=INK, alpha=0.35, linewidth=0.8)
+    for number, (name, points) in zip(looks or range(len(lines)), lines.items(), strict=True):
+        colour = COLOURS[number % len(COLOURS)]
+        xs, ys = zip(*(point[:2] for point in _thinned(points)), strict=True) if points else ((), ())
+        axes.plot(
+            xs,
+            ys,
+            color=colour,
+            linestyle="none" if ticks else DASHES[number % len(DASHES)],
+            marker=(MARKS[number % len(MARKS)] if ticks else "o") if len(points) <= POINTS_WITH_MARKS else "",
+            markersize=3,
+            linewidth=1.4,
+            label=name or None,
+        )
+        for x, _, low, high in (point for point in points if len(point) == 4):
+            axes.vlines(x, low, high, color=colour, linewidth=1.2)
+    if ticks:
+        slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(ticks) > MOST_UPRIGHT else {}
+        axes.set_xticks(range(len(ticks)), ticks, **slant)
+    if limits:
+        axes.set_ylim(*limits)
+        if not ticks:
+            axes.set_xlim(*limits)
     if any(lines) and len(lines) <= LINES_WITH_NAMES:
-        axes.legend(frameon=False, fontsize=7.5, ncols=2 if len(lines) > 4 else 1)
+        axes.legend(frameon=False, fontsize=7, ncols=2 if len(lines) > 4 else 1)
 
 
-def plain(axes: "Axes") -> None:
-    """Two axes and faint lines across, no box."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_alpha(0.4)
-    axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.7)
-
-
-def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+def _thinned(points: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
     """At most `MOST_POINTS` of them, the last one always among them."""
     stride = math.ceil(len(points) / MOST_POINTS)
     return points[::-1][::stride][::-1]

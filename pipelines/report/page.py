@@ -1,6 +1,5 @@
 """`report.html`: a run on one page that needs no network and no scripts: scores, curves, pictures, settings."""
 
-import csv
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,17 +9,13 @@ from typing import Any
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_text
 from bertrelay.stage import Metrics
-from pipelines.report.charts import Curve, training_curves
-from pipelines.report.examples import answer_pictures, entity_pictures
-from pipelines.report.outcomes import flow_table, readmission_pictures
-from pipelines.report.tables import score_tables, with_published
+from pipelines.report.findings import SUBJECTS
+from pipelines.report.tables import score_tables
 from pipelines.run_store import DONE, METRICS, latest_name
 from pipelines.runner import without_text
 
 REPORT = "report.html"
 TEMPLATE = "report.html.jinja"
-LOG = "metrics.jsonl"
-SIMILARITY = "similarity.json"
 
 
 @dataclass(frozen=True)
@@ -44,14 +39,9 @@ class FinishedStage:
     def finished(self) -> datetime:
         return datetime.fromisoformat(self.done["finished"]).astimezone(UTC)
 
-    @property
-    def curves(self) -> list[Curve]:
-        """Pictures of the training, where the stage is one."""
-        return training_curves(self.folder / LOG)
-
 
 def write_report(run_folder: Path, withheld: Collection[str] = ()) -> Path:
-    """Writes `report.html` of a run, from what its stages' folders hold, and returns where it stands.
+    """Writes `report.html` of a run from the folders of its stages, and returns its path.
 
     withheld: the stages of which the report quotes no text.
     Raises RequestError when no stage of the run is finished.
@@ -86,6 +76,8 @@ def _seeds(stage_folder: Path) -> list[str]:
 def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[str]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from domain.biomedical.page import style
+
     environment = Environment(
         loader=PackageLoader("pipelines.report", ""),
         autoescape=True,
@@ -94,43 +86,23 @@ def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[st
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "day": day}
-    quoted = [stage for stage in stages if stage.name not in withheld]
-    entities = [(stage, found) for stage in stages if (found := entity_pictures(stage.folder, stage in quoted))]
-    answers = [(stage, scored) for stage in stages if (scored := answer_pictures(stage.folder, stage in quoted))]
+    found = {
+        parts_of.__name__: [
+            (stage, parts) for stage in stages if (parts := [*parts_of(stage.folder, stage.name not in withheld)])
+        ]
+        for parts_of in SUBJECTS
+    }
     return environment.get_template(TEMPLATE).render(
         recipe=run_folder.resolve().name,
         stages=stages,
         seconds=sum(stage.done["seconds"] for stage in stages),
         finished=max(stage.finished for stage in stages),
-        tables=with_published(score_tables(_summary(run_folder), {stage.name: stage.kind for stage in stages})),
-        curves=[(stage, drawn) for stage in stages if (drawn := stage.curves)],
+        tables=score_tables(_summary(run_folder), {stage.name: stage.kind for stage in stages}),
         without_text=without_text(withheld),
-        heatmaps=[(stage, picture) for stage in quoted if (picture := _heatmap(stage.folder))],
-        readmissions=[(stage, shown) for stage in stages if (shown := readmission_pictures(stage.folder))],
-        terms=[(stage, drawn_terms) for stage in quoted if (drawn_terms := terms_picture(stage.folder))],
-        flows=[(stage, rows) for stage in stages if (rows := flow_table(stage.folder))],
-        entities=entities,
-        answers=answers,
-        mark_style=_mark_style() if entities or answers else "",
+        found=found,
+        mark_style=style(),
         libraries=_libraries(stages),
     )
-
-
-def _mark_style() -> str:
-    from domain.biomedical.page import style
-
-    return style()
-
-
-def _heatmap(folder: Path) -> str | None:
-    """The picture of the similarity matrix that the stage wrote, if it did."""
-    from bertrelay.plots import as_svg, heatmap
-
-    found = read_json(folder / SIMILARITY)
-    if found is None:
-        return None
-    title = found.get("title", "Cosine similarity")
-    return as_svg(heatmap(found["matrix"], found["rows"], found["labels"], title))
 
 
 def _libraries(stages: list[FinishedStage]) -> dict[str, list[str]]:
@@ -156,28 +128,3 @@ def duration(seconds: float) -> str:
 def day(moment: datetime) -> str:
     """`21 November 2025, 07:41 UTC`."""
     return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
-
-
-PICTURE, NEIGHBOURS = "tsne.svg", "neighbours.csv"
-SHOWN = 12
-
-
-@dataclass(frozen=True)
-class TermsPicture:
-    """An SVG element, and terms from the whole list with their neighbours as `name (0.93)`."""
-
-    svg: str
-    neighbours: list[tuple[str, list[str]]]
-
-
-def terms_picture(folder: Path) -> TermsPicture | None:
-    """What is to be shown of the stage in `folder`, if it drew terms."""
-    picture, table = folder / PICTURE, folder / NEIGHBOURS
-    if not (picture.is_file() and table.is_file()):
-        return None
-    found: dict[str, list[str]] = {}
-    with table.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            found.setdefault(row["term"], []).append(f"{row['neighbour']} ({float(row['cosine']):.2f})")
-    stride = -(-len(found) // SHOWN)
-    return TermsPicture(picture.read_text(encoding="utf-8"), list(found.items())[::stride])

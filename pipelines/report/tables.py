@@ -1,25 +1,25 @@
 """Metrics as tables, in the cells that the stages' packages declare: for the report and for the terminal."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bertrelay.metrics import Cell, Family, declared
 from bertrelay.stage import Metrics
 from pipelines.registry import REGISTRY
 
 DEV = Family("Dev data", "What the best weights were chosen by.", place=90)
-OTHER = Family("Other figures", place=91)
+OTHER = Family("Other metrics", place=91)
 PUBLISHED = "published"
 METRICS_SHOWN = 4
-NOT_MAIN = ("_low", "_high", "_deviation")
 BEFORE = "before/"
 ENDINGS = ("low", "high", "deviation")
+NOT_MAIN = tuple(f"_{ending}" for ending in ENDINGS)
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure, and what is known of its precision: a 95 % interval, or the deviation over seeds."""
+class MetricValue:
+    """A metric, and what is known of its precision: a 95 % interval, or the deviation over seeds."""
 
     value: float | None
     low: float | None = None
@@ -43,27 +43,42 @@ class Figure:
             return ""
         return f"{shown(self.low)} – {shown(self.high)}"
 
+    @classmethod
+    def of(cls, metrics: Mapping[str, Any], name: str) -> "MetricValue":
+        """The metric `name` with its `_low`, `_high` and `_deviation`."""
+        return cls(metrics.get(name), *(metrics.get(f"{name}_{ending}") for ending in ENDINGS))
 
-MISSING = Figure(None)
+
+@dataclass(frozen=True)
+class Listing:
+    """A table under a caption. texts: how many of its first columns are text and no numbers."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence["str | MetricValue"]]
+    texts: int = 1
+
+
+MISSING = MetricValue(None)
 Column = tuple[str, str]
 """The group of a column and the column itself; either may be empty."""
 
 
 @dataclass
 class ScoreTable:
-    """Figures by row and column. What was not measured is in none of them."""
+    """MetricValues by row and column. What was not measured is in none of them."""
 
     family: Family
     caption: str
     columns: list[Column] = field(default_factory=list)
-    rows: dict[str, dict[Column, Figure]] = field(default_factory=dict)
+    rows: dict[str, dict[Column, MetricValue]] = field(default_factory=dict)
 
-    def put(self, row: str, column: Column, figure: Figure) -> None:
-        """Sets a figure, behind the columns of its own group."""
+    def put(self, row: str, column: Column, value: MetricValue) -> None:
+        """Sets a value, behind the columns of its own group."""
         if column not in self.columns:
             order = list(dict.fromkeys(group for group, _ in [*self.columns, column]))
             self.columns = sorted([*self.columns, column], key=lambda each: order.index(each[0]))
-        self.rows.setdefault(row, {})[column] = figure
+        self.rows.setdefault(row, {})[column] = value
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -71,28 +86,40 @@ class ScoreTable:
         names = [group for group, _ in self.columns]
         return [(name, names.count(name)) for name in dict.fromkeys(names)]
 
-    def cells(self, row: str) -> list[Figure]:
-        """The row's figures, one for each column."""
+    def cells(self, row: str) -> list[MetricValue]:
+        """The row's values, one for each column."""
         return [self.rows[row].get(column, MISSING) for column in self.columns]
+
+    def add_means(self) -> None:
+        """Adds a row of the means of columns in which no row is without a value."""
+        rows = list(self.rows.values())
+        for column in self.columns:
+            values = [row[column].value for row in rows if column in row]
+            known = [value for value in values if value is not None]
+            if len(known) == len(rows):
+                self.put("mean", column, MetricValue(sum(known) / len(known)))
 
 
 NO_KINDS: Mapping[str, str] = {}
 
 
 def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = NO_KINDS) -> list[ScoreTable]:
-    """The metrics of `stages` (name to metrics) as tables, families in their order.
+    """The metrics of `stages` (name to metrics) as tables, families in their order, published metrics beside ours.
 
     kinds: stage to kind, which declares the metrics.
     """
     tables: dict[tuple[str, str], ScoreTable] = {}
     for stage, metrics in stages.items():
-        for name, figure in figures(metrics).items():
+        for name, value in metric_values(metrics).items():
             family, caption, row, group, column = cell_of(stage, name, kinds.get(stage))
             table = tables.setdefault((family.title, caption), ScoreTable(family, caption))
-            table.put(row, (group, column), figure)
+            table.put(row, (group, column), value)
     for table in tables.values():
-        if table.family.with_means:
-            _add_means(table)
+        if table.family.with_means and len(table.rows) > 1:
+            table.add_means()
+        for (row, column), published in table.family.published.get(table.caption, {}).items():
+            if row in table.rows:
+                table.put(row, (PUBLISHED, column), MetricValue(published))
     return sorted(tables.values(), key=lambda table: table.family.place)
 
 
@@ -106,12 +133,10 @@ def cell_of(stage: str, name: str, kind: str | None = None) -> Cell:
     return next(cells, Cell(family, "", name.removeprefix("dev/"), stage, ""))
 
 
-def figures(metrics: Metrics) -> dict[str, Figure]:
-    """Each figure with its `_low`, `_high` and `_deviation`."""
+def metric_values(metrics: Metrics) -> dict[str, MetricValue]:
+    """Each metric with its `_low`, `_high` and `_deviation`."""
     return {
-        name: Figure(value, *(metrics.get(f"{name}_{ending}") for ending in ENDINGS))
-        for name, value in metrics.items()
-        if not any(base in metrics for base in _bases(name))
+        name: MetricValue.of(metrics, name) for name in metrics if not any(base in metrics for base in _bases(name))
     }
 
 
@@ -123,19 +148,8 @@ def _bases(name: str) -> Iterator[str]:
         yield from _bases(base)
 
 
-def _add_means(table: ScoreTable) -> None:
-    if len(table.rows) < 2:
-        return
-    rows = list(table.rows.values())
-    for column in table.columns:
-        values = [row[column].value for row in rows if column in row]
-        known = [value for value in values if value is not None]
-        if len(known) == len(rows):
-            table.put("mean", column, Figure(sum(known) / len(known)))
-
-
 def shown(value: float | None, decimals: int = 3) -> str:
-    """A figure for people, with `decimals` or so many digits where it is tiny; a dash for what was not measured."""
+    """A number for people, with `decimals` or so many digits where it is tiny; a dash for what was not measured."""
     if value is None:
         return "–"
     if isinstance(value, int) or abs(value) >= 1000:
@@ -147,16 +161,6 @@ def shown(value: float | None, decimals: int = 3) -> str:
     return text.replace("-", "−")
 
 
-def with_published(tables: Iterable[ScoreTable]) -> list[ScoreTable]:
-    """The tables, and in those that have the row of a published metric, that metric in a column of its own."""
-    found = deepcopy(list(tables))
-    for table in found:
-        for (row, column), value in table.family.published.get(table.caption, {}).items():
-            if row in table.rows:
-                table.put(row, (PUBLISHED, column), Figure(value))
-    return found
-
-
 def score_lines(
     stages: Mapping[str, Metrics], kinds: Mapping[str, str] = NO_KINDS, intervals: bool = False
 ) -> Iterator[str]:
@@ -164,24 +168,22 @@ def score_lines(
 
     intervals: whether 95 % intervals are shown, also of families that leave them out.
     """
-    tables = [table for table in with_published(score_tables(stages, kinds)) if table.family.in_terminal]
+    tables = [table for table in score_tables(stages, kinds) if table.family.in_terminal]
     for table in tables:
         yield from ("", " · ".join(filter(None, [table.family.title, table.caption])))
         head = [["", *column] for column in zip(*table.columns, strict=True)]
         wide = intervals or table.family.with_intervals
-        yield from _in_columns(
-            [*head, *([row, *(_cell(each, wide) for each in table.cells(row))] for row in table.rows)]
+        cells = (
+            [f"{each} ({each.interval})" if wide and each.interval else str(each) for each in table.cells(row)]
+            for row in table.rows
         )
+        yield from _in_columns([*head, *([row, *each] for row, each in zip(table.rows, cells, strict=True))])
     if tables:
         yield ""
 
 
-def _cell(figure: Figure, interval: bool) -> str:
-    return f"{figure} ({figure.interval})" if interval and figure.interval else str(figure)
-
-
 def _in_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [_width(column) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *rest in rows:
         cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
         yield "  ".join([f"  {first:{widths[0]}}", *cells]).rstrip()
@@ -199,7 +201,3 @@ def main_metrics(metrics: Metrics) -> str:
 def _figure(value: float) -> str:
     """Counts as they are, all else to four digits."""
     return f"{value:,.0f}" if value == round(value, 0) or value >= 10_000 else f"{value:.4g}"
-
-
-def _width(labels: Iterable[str]) -> int:
-    return max((len(label) for label in labels), default=0)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
 from pipelines.cli.app import app
-from pipelines.report.tables import score_lines, score_tables, with_published
+from pipelines.report.tables import score_lines, score_tables
 from pipelines.samples.sbert_paper import write_sbert_paper
 from pipelines.samples.settings import SbertPaperSettings
 from teachers.baselines.encoders import tfidf, vectors_for
@@ -181,17 +181,15 @@ def test_a_set_asked_for_by_name_must_be_there_and_others_need_not(data, tmp_pat
 
 
 def test_published_figures_stand_only_where_their_row_is():
-    tables = with_published(
-        score_tables(
-            {
-                "a": {
-                    "ablation/pooling/mean/NLI": 0.5,
-                    "ablation/concatenation/u, v/NLI": 0.4,
-                    "senteval/MR/accuracy": 0.7,
-                    "sts/stsb/spearman_cosine": 0.8,
-                }
+    tables = score_tables(
+        {
+            "a": {
+                "ablation/pooling/mean/NLI": 0.5,
+                "ablation/concatenation/u, v/NLI": 0.4,
+                "senteval/MR/accuracy": 0.7,
+                "sts/stsb/spearman_cosine": 0.8,
             }
-        )
+        }
     )
     found = {(table.family.title, table.caption): list(table.columns) for table in tables}
     assert found == {

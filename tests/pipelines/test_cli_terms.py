@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertrelay.errors import RequestError
-from pipelines.report.page import terms_picture, write_report
+from pipelines.report.findings import terms
+from pipelines.report.page import write_report
 from pipelines.samples.hospital import term_groups, term_ratings, write_terms
 
 TERMS = ["a dog", "ein hund", "barks", "bellt", "dog barks", "hund bellt", "개가 짖는다"]
@@ -93,11 +94,10 @@ def test_the_report_shows_the_picture_some_neighbours_and_the_figures(call, mode
     folder = tmp_path / "run" / "terms" / "latest"
     folder.parent.mkdir(parents=True)
     call("terms", model, listed, folder, "-k", 1)
-    found = terms_picture(folder)
-    assert found.svg.startswith("<svg")
-    assert [term for term, _ in found.neighbours] == TERMS
-    assert all(len(neighbours) == 1 and neighbours[0].split(" (")[0] in TERMS for _, neighbours in found.neighbours)
-    assert terms_picture(tmp_path) is None
+    drawing, listing = terms(folder)
+    assert [term for term, _ in listing.rows] == TERMS
+    assert all(neighbours.split(" (")[0] in TERMS and "," not in neighbours for _, neighbours in listing.rows)
+    assert list(terms(tmp_path)) == []
     done = {"parts": {"uses": "domain.terms"}, "finished": "2025-01-01T00:00:00+00:00", "seconds": 1.0}
     (folder / "done.json").write_text(json.dumps(done))
     figures = json.loads((folder / "metrics.json").read_text())
@@ -105,8 +105,8 @@ def test_the_report_shows_the_picture_some_neighbours_and_the_figures(call, mode
     page = write_report(tmp_path / "run").read_text()
     assert "<h2>Medical terms</h2>" in page
     assert "<h2>Medical terms, drawn</h2>" in page
-    assert found.svg in page
-    assert "Other figures" not in page
+    assert drawing in page
+    assert "Other metrics" not in page
 
 
 def test_the_hospitals_terms_are_distinct_and_rated_by_the_rule(tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 
-from pipelines.report.tables import Figure, figures, main_metrics, score_tables, shown
+from pipelines.report.tables import MetricValue, main_metrics, metric_values, score_tables, shown
 
 
 def table_of(tables, family, caption=""):
@@ -73,18 +73,18 @@ def test_a_stages_line_tells_what_the_training_reached():
 
 def test_what_is_of_no_known_family_is_shown_all_the_same():
     tables = score_tables({"e": {"words": 2.5, "translation_accuracy/de-fr": 0.5, "sts": 0.1, "dev/accuracy": 1}})
-    assert list(table_of(tables, "Other figures").rows) == ["words", "translation_accuracy/de-fr", "sts"]
+    assert list(table_of(tables, "Other metrics").rows) == ["words", "translation_accuracy/de-fr", "sts"]
     assert list(table_of(tables, "Dev data").rows) == ["accuracy"]
 
 
 def test_intervals_and_deviations_belong_to_their_figure():
-    found = figures({"f1": 0.5, "f1_low": 0.4, "f1_high": 0.6, "gap_low": 0.1})
-    assert found == {"f1": Figure(0.5, 0.4, 0.6), "gap_low": Figure(0.1)}
+    found = metric_values({"f1": 0.5, "f1_low": 0.4, "f1_high": 0.6, "gap_low": 0.1})
+    assert found == {"f1": MetricValue(0.5, 0.4, 0.6), "gap_low": MetricValue(0.1)}
     assert found["f1"].interval == "0.400 – 0.600"
 
 
 def test_counts_are_whole_numbers_and_scores_are_not():
-    found = figures(
+    found = metric_values(
         {"best_step": 851.0, "train_steps": 2.0, "accuracy": 1.0, "loss": 2.0, "loss_low": 1.5, "nan": None}
     )
     assert [str(figure) for figure in found.values()] == ["851", "2", "1.000", "2.000", "–"]
@@ -92,7 +92,7 @@ def test_counts_are_whole_numbers_and_scores_are_not():
 
 def test_over_seeds_the_deviation_stands_in_place_of_an_interval():
     metrics = {"f1": 0.5, "f1_deviation": 0.0213, "f1_low": 0.4, "f1_low_deviation": 0.01, "f1_high": 0.6}
-    found = figures(metrics)
+    found = metric_values(metrics)
     assert list(found) == ["f1"]
     assert (str(found["f1"]), found["f1"].interval) == ("0.5000 ± 0.0213", "")
 

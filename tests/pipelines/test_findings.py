@@ -1,0 +1,234 @@
+"""What the folders of stages show in a report: entities, answers, clinical outcomes, exclusions."""
+
+import json
+import re
+
+import pytest
+
+from pipelines.report import findings
+from pipelines.report.charts import COLOURS, Curve
+from pipelines.report.tables import Listing
+
+ENTITIES = {
+    "confusions": {
+        "types": [{"kind": "wrong_span", "gold": "Disease", "predicted": "Disease", "count": 3}],
+        "mentions": [{"kind": "spurious", "gold": None, "predicted": "a <b>", "count": 2}],
+    },
+    "examples": {
+        "wrong": [
+            {
+                "tokens": ["no", "acute", "<gout>", "seen"],
+                "gold": [[1, 3, "Disease"]],
+                "predicted": [[2, 3, "Disease", 0.75], [3, 4, "Chemical", 0.5]],
+            }
+        ],
+        "right": [{"tokens": ["flu"], "gold": [[0, 1, "Disease"]], "predicted": [[0, 1, "Disease", 0.9]]}],
+    },
+}
+
+
+def written(folder, **files):
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def of_type(parts, kind):
+    return [part for part in parts if isinstance(part, kind)]
+
+
+def marks(part):
+    return re.findall(r'<mark class="(\S+).*?>(.*?)</mark>', str(part))
+
+
+def test_entities_are_marked_in_their_sentences_and_confusions_listed(tmp_path):
+    parts = list(findings.entities(written(tmp_path, **ENTITIES)))
+    types, mentions = of_type(parts, Listing)
+    assert types.rows == [["wrong border", "Disease", "Disease", "3"]]
+    assert mentions.rows == [["spurious", "–", "a <b>", "2"]]
+    *_, wrong, _, right = parts
+    assert [text for _, text in marks(wrong)] == ["acute &lt;gout&gt;", "&lt;gout&gt;", "seen"]
+    assert 'class="hue-1 border"' in wrong
+    assert [text for _, text in marks(right)] == ["flu"]
+
+
+def interval(name, value, low, high):
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+SCORES = interval("exact_match", 0.25, 0.1, 0.9) | interval("f1", 0.5, 0.2, 0.95)
+SLICES = {
+    "answer_words": [
+        {"name": "1 word", "questions": 1200, **SCORES, "exact_match": 0.5, "f1": 0.6},
+        {"name": "2–3 words", "questions": 8, **SCORES},
+    ],
+    "position": [{"name": "0–20 %", "questions": 1208, **SCORES}],
+}
+TEXT = "No <b>gout</b> was seen in mice, but gout in rats."
+
+
+def answered(answer, *spans, golds=("rats",), probability=0.75):
+    listed = [{"start": start, "end": end, "kind": kind} for start, end, kind in spans]
+    passages = [{"text": TEXT, "start": 0, "marks": listed}]
+    return {"question": "Who <i>?", "answer": answer, "golds": golds, "probability": probability, "passages": passages}
+
+
+ANSWERED = {
+    "wrong": [
+        answered("mice", (27, 31, "answer"), (45, 49, "gold")),
+        answered("", (45, 49, "gold"), (37, 49, "gold")),
+    ],
+    "right": [
+        answered("rats", (45, 49, "answer"), (45, 49, "gold")),
+        answered("", golds=("",), probability=0.999),
+    ],
+}
+
+
+def test_answers_have_scores_by_slice_and_are_marked_in_their_texts(tmp_path):
+    _, curves, length, place, *examples = findings.answers(written(tmp_path, slices=SLICES, examples=ANSWERED))
+    assert [curve.title for curve in curves] == [length.caption, place.caption]
+    assert [list(map(str, row)) for row in length.rows] == [
+        ["1 word", "1,200", "0.500", "0.600"],
+        ["2–3 words", "8", "0.250", "0.500"],
+    ]
+    assert place.rows[0][-1].interval == "0.200 – 0.950"
+    _, both, none, _, right, impossible = examples
+    assert marks(both) == [("wrong", "mice"), ("gold", "rats")]
+    assert "answered: mice, 75 %; right: rats" in both and "Who &lt;i&gt;?" in both
+    assert marks(none) == [("gold", "gout in rats")]  # of two golds in one place the longer one
+    assert marks(right) == [("right", "rats")]
+    assert marks(impossible) == [] and "no answer given, &gt; 99 %" in impossible
+
+
+@pytest.mark.parametrize(("count", "slanted"), [(6, False), (7, True)])
+def test_names_of_many_slices_are_slanted_so_that_none_overlaps_another(tmp_path, count, slanted):
+    longest = [{**SLICES["position"][0], "name": f"{2**n} words"} for n in range(1, count + 1)]
+    written(tmp_path, slices={**SLICES, "answer_words": longest}, examples=ANSWERED)
+    drawn = of_type(findings.answers(tmp_path), list)[0][0].svg
+    assert ("rotate(-30" in re.search(rf"<text[^>]*>{2**count}</text>", drawn)[0]) == slanted
+
+
+def test_without_text_nothing_of_a_document_is_shown(tmp_path):
+    written(tmp_path, slices=SLICES, similarity={"rows": ["a"], "labels": ["b"], "matrix": [[1.0]]}, **ENTITIES)
+    assert "gout" not in "".join(map(str, findings.entities(tmp_path, with_text=False)))
+    assert "gout" not in "".join(map(str, findings.answers(tmp_path, with_text=False)))
+    assert list(findings.similarity(tmp_path, with_text=False)) == []
+
+
+READING = [{"share": share, "auroc": 0.5 + share / 4, "died": 0.4, "others": 0.2} for share in (0.5, 1.0)]
+POINTS = [[0.1, 0.2, 50], [0.6, 0.5, 50]]
+CURVES = {
+    "roc": {"model": [[0, 0], [0.2, 0.7], [1, 1]], "tfidf": [[0, 0], [0.4, 0.5], [1, 1]]},
+    "precision_recall": {"model": [[0.1, 0.9], [1, 0.3]], "tfidf": [[0.2, 0.6], [1, 0.3]]},
+    "calibration": {"model": POINTS, "model, calibrated": POINTS, "tfidf": POINTS, "tfidf, calibrated": POINTS},
+    "while_reading": READING,
+    "read_in_parts": 1234,
+    "prevalence": 0.3,
+    "outcome": "died",
+}
+GROUP = {**interval("auroc", 0.8, 0.7, 0.9), "auprc": 0.5, "prevalence": 0.3, "mean_calibrated": 0.31}
+CALIBRATED = (
+    GROUP
+    | interval("observed_expected", 0.97, 0.9, 1.1)
+    | {
+        "observed_expected_uncalibrated": 0.12,
+        "calibration_error": 0.02,
+        "calibration_slope": None,
+    }
+)
+
+
+def group(figures):
+    return {"characteristic": "sex", "group": "F", "admissions": 1200, "figures": figures, "suppressed": 0}
+
+
+FEW = {"characteristic": "sex", "group": None, "admissions": None, "figures": None, "suppressed": 2}
+
+
+def outcome_curves(folder, **changes):
+    return of_type(findings.outcomes(written(folder, curves=CURVES | changes)), list)[0]
+
+
+def test_curves_of_outcomes_have_names_axes_and_one_colour_for_a_model(tmp_path):
+    found = outcome_curves(tmp_path)
+    read = [f"{what} as more of the note is read (1,234 admissions of several chunks)" for what in ("AUROC", "P")]
+    assert [curve.title for curve in found] == ["ROC", "Precision and recall", "Calibration", *read]
+    roc, precision, calibration, _, reading = [curve.svg for curve in found]
+    assert all(each in roc for each in (">false positive rate<", ">recall<", ">model<", ">TF-IDF<"))
+    assert ">precision<" in precision and ">share died<" in calibration and ">not died<" in reading
+    assert all(each in calibration for each in (">model<", ">model, calibrated<", ">TF-IDF, calibrated<"))
+    assert ">TF-IDF<" not in calibration and COLOURS[findings.ORDER.index("tfidf")] in calibration
+
+
+@pytest.mark.parametrize(
+    ("given", "count"), [(None, 3), ([each | {"auroc": None, "others": None} for each in READING], 5)]
+)
+def test_reading_is_drawn_where_it_was_measured(tmp_path, given, count):
+    assert len(outcome_curves(tmp_path, while_reading=given)) == count
+
+
+@pytest.mark.parametrize(("ends", "bars"), [([], 0), ([None, None], 0), ([0.1, 0.35], 2)])
+def test_points_of_the_calibration_have_bars_where_they_have_intervals(tmp_path, ends, bars):
+    drawn = {"model": [[*point, *ends] for point in POINTS]}
+    assert outcome_curves(tmp_path, calibration=drawn)[2].svg.count("stroke-width: 1.2") == bars
+
+
+def test_groups_of_patients_and_their_calibration_are_listed_and_small_ones_counted(tmp_path):
+    groups, calibration = findings.outcomes(written(tmp_path, slices={"slices": [group(CALIBRATED), FEW]}))
+    first, second = groups.rows
+    assert list(map(str, first)) == ["sex", "F", "1,200", "0.800", "0.500", "0.300", "0.310"]
+    assert first[3].interval == "0.700 – 0.900" and groups.columns[-1] == "mean calibrated probability"
+    assert second == ["sex", "2 small groups, not shown"]
+    (row,) = calibration.rows
+    named = dict(zip(calibration.columns, row, strict=True))
+    assert str(named["observed/expected before it"]) == "0.120" and str(named["calibration slope"]) == "–"
+    assert (str(named["observed/expected"]), named["observed/expected"].interval) == ("0.970", "0.900 – 1.100")
+
+
+def test_labels_have_a_mean_probability_and_no_table_of_calibration(tmp_path):
+    figures = {"auroc": 0.8, "auprc": 0.5, "prevalence": 0.3, "mean_probability": 0.31}
+    (groups,) = findings.outcomes(written(tmp_path, slices={"slices": [group(figures)]}))
+    assert groups.columns[-1] == "mean probability" and str(groups.rows[0][-1]) == "0.310"
+
+
+def test_classes_have_a_table_of_what_was_taken_for_what(tmp_path):
+    confusion = {"labels": ["under_3_days", "over_7_days"], "rows": [[1200, 15], None]}
+    found, *_ = findings.outcomes(written(tmp_path, confusion=confusion, slices={"slices": [group(GROUP)]}))
+    assert found.columns == ["", "under 3 days", "over 7 days"]
+    assert found.rows == [["under 3 days", "1,200", "15"], ["over 7 days", "–", "–"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (
+            {"threshold": 0.4125, "alarms": 1204, "right": 1020},
+            "from P = 0.412 on. On the validation split 1,020 of 1,204",
+        ),
+        (
+            {"threshold": None, "alarms": None},
+            "no threshold reaches a precision of 0.8 with 95 % confidence, on at least 20",
+        ),
+    ],
+)
+def test_the_counts_behind_the_alarm_threshold_are_shown_or_that_there_is_none(tmp_path, given, shown):
+    alarms = {"precision": 0.8, "minimum": 20, **given}
+    (text,) = of_type(findings.outcomes(written(tmp_path, curves=CURVES | {"alarms": alarms})), findings.Markup)
+    assert shown in text
+
+
+def test_a_flow_table_has_its_counts_with_thousands_apart(tmp_path):
+    (tmp_path / "flow.csv").write_text('step,admissions,subjects\n"train, readmitted",12345,900\nrows read,7,\n')
+    (found,) = findings.flow(tmp_path)
+    assert found.columns == ["step", "admissions", "subjects"]
+    assert found.rows == [["train, readmitted", "12,345", "900"], ["rows read", "7", ""]]
+
+
+def test_a_stage_shows_what_it_wrote_and_nothing_else(tmp_path):
+    assert not any(list(subject(tmp_path)) for subject in findings.SUBJECTS)
+    written(tmp_path, slices={"slices": [group(GROUP)]}, examples=ANSWERED)
+    assert [subject.__name__ for subject in findings.SUBJECTS if list(subject(tmp_path))] == ["outcomes"]
+    written(tmp_path, slices=SLICES)
+    assert [subject.__name__ for subject in findings.SUBJECTS if list(subject(tmp_path))] == ["answers"]
+    assert all(isinstance(curve, Curve) for curve in of_type(findings.answers(tmp_path), list)[0])
