@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from itertools import product
 from math import sqrt
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import Claim, finish, parser_of, start, timed
+from benchmarks.harness import Claim, main, timed
 from bertrelay.evaluation.similarity import METRICS
 
 RECIPE, STAGE = "clinic", "readmission"
@@ -69,11 +70,7 @@ def seed_claims(aurocs: list[float]) -> list[Claim]:
     ]
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "clinic", data=False)
-    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="run the recipe alone, once for each seed")
-    parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="with --seeds (default: those of torch)")
-    options = start(parser)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     threads = options.threads or [torch.get_num_threads()]
     if options.seeds:
         runs = []
@@ -81,12 +78,18 @@ def main() -> None:
             runs.append(run_recipe(count, f"seed={seed}"))
             shown = (f"{name} {runs[-1][name]:.4f}" for name in ("auroc", "auroc/tfidf", "best_auroc", "dev/auroc"))
             print(f"seed {seed}, {count} threads: {', '.join(shown)}", flush=True)
-        finish(options, seed_claims([found["auroc"] for found in runs]), runs=runs)
+        return seed_claims([found["auroc"] for found in runs]), {"runs": runs}
     found, seconds = timed(run_recipe, threads[0])
     for name in [f"{metric}{reader}" for reader in ("", "/tfidf", "/note_length") for metric in ("auroc", "auprc")]:
         print(f"{name:18} {found[name]:.4f} ({found[f'{name}_low']:.4f}–{found[f'{name}_high']:.4f})")
-    finish(options, claims(found, seconds), metrics=found, seconds=seconds)
+    return claims(found, seconds), {"metrics": found, "seconds": seconds}
 
 
 if __name__ == "__main__":
-    main()
+    numbers = {"type": int, "nargs": "+", "metavar": "N"}
+    main(
+        measure,
+        __doc__,
+        seeds={**numbers, "help": "run the recipe alone, once for each seed"},
+        threads={**numbers, "help": "with --seeds (default: those of torch)"},
+    )

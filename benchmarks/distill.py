@@ -21,7 +21,6 @@ import math
 import random
 import statistics
 import tempfile
-import time
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.harness import Answer, Claim, Contender, Spread, Work, at_least, finish, in_turns, parser_of, start
+from benchmarks.harness import Claim, Contender, Spread, Work, at_least, in_turns, main, timed
 from benchmarks.machine import MINILM
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
@@ -44,7 +43,7 @@ from students.parallel.corpus import CorpusPlan, build_corpus
 from students.settings import AlignedFiles, DistillSettings, Filters, TeacherCopy
 from students.targets import fill_targets
 
-VOCABULARY, LEARNING_RATE = 4_000, 5e-4
+VOCABULARY, LEARNING_RATE, LANGUAGES = 4_000, 5e-4, ["de", "fr", "cs"]
 PAIRS_TRIED, TRIED_ON = (32, 48, 64, 128), 384
 OF_DEFAULT, OF_BEST, FP32_OF_DEFAULT = 6.0, 3.0, 2.5
 EVERY_PAIR = Filters(max_length_ratio=1000, max_characters=100_000, drop_copies=False, drop_duplicates=False)
@@ -85,9 +84,6 @@ class Result:
         return Spread.of_ratios(self.seconds, other.seconds)
 
 
-# BertRelay as a contender
-
-
 def settings_of(rows: Path, **training: Any) -> DistillSettings:
     """Every row is trained on and none held out."""
     source = AlignedFiles(english=InputFile(rows / "en.txt"), other=InputFile(rows / "other.txt"), language="xx")
@@ -112,9 +108,8 @@ def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate
         )
         student = SentenceEncoder.load(begin).to(device)
         with tempfile.TemporaryDirectory() as name:
-            began = time.perf_counter()
-            distill(student, known, settings, StageContext(Path(name, "output"), Path(name, "cache")))
-            seconds = time.perf_counter() - began
+            context = StageContext(Path(name, "output"), Path(name, "cache"))
+            _, seconds = timed(distill, student, known, settings, context)
         if keep:
             student.save(Path(scratch, keep))
         return {"seconds": seconds}
@@ -137,9 +132,6 @@ def distill(
     dev = dev_data(corpus, teacher, targets, settings.precision)
     tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.cache / "tokens")
     train(DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output)
-
-
-# What all share
 
 
 def multi30k(options: Namespace, part: str) -> dict[str, list[str]]:
@@ -184,35 +176,25 @@ def translation_accuracy(student: SentenceEncoder, test: dict[str, list[str]]) -
     return statistics.mean(found)
 
 
-def measure(options: Namespace) -> dict[str, Result]:
+def compete(options: Namespace) -> dict[str, Result]:
     known = {name: entry for name, entry in {**PEERS, **OURS}.items() if name in options.contenders}
     shared = {"scratch": str(options.scratch), "teacher": str(ModelSource.parse(MINILM))}
-    contenders, pairs = {}, {}
+    shared["learning_rate"] = options.learning_rate
+    works, pairs = {}, {}
     for name, (_, sizes) in known.items():
         function = f"benchmarks.{'distill' if name in OURS else 'distill_peer'}:prepare"
-        contender = Contender(
-            function, options.device, options.threads, **shared, learning_rate=options.learning_rate, variant=name
+        contender = Contender(function, options.device, options.threads, **shared, variant=name)
+        pairs[name] = contender.fastest(sizes, rows="few", seed=0)
+        works[name] = lambda number, name=name, ask=contender.ask: ask(
+            rows="rows", seed=options.seed + number, batch_size=pairs[name], keep=f"{name}-{number}"
         )
-        contenders[name], pairs[name] = contender, contender.fastest(sizes, rows="few", seed=0)
-
-    def turn(name: str, number: int) -> Answer:
-        seed = options.seed + number
-        return contenders[name].ask(rows="rows", seed=seed, batch_size=pairs[name], keep=f"{name}-{number}")
-
-    works = {name: lambda number, name=name: turn(name, number) for name in contenders}
     answers = in_turns(works, options.rounds)
-    for contender in contenders.values():
-        contender.end()
-    test = multi30k(options, "test_2016_flickr")
-    results = {}
+    test, results = multi30k(options, "test_2016_flickr"), {}
     for name, (title, _) in known.items():
-        saved = [options.scratch / f"{name}-{number}" for number in range(options.rounds)]
-        accuracies = [translation_accuracy(SentenceEncoder.load(folder), test) for folder in saved]
+        saved = [SentenceEncoder.load(options.scratch / f"{name}-{number}") for number in range(options.rounds)]
+        accuracies = [translation_accuracy(student, test) for student in saved]
         results[name] = Result(title, pairs[name], [answer["seconds"] for answer in answers[name]], accuracies)
     return results
-
-
-# The report
 
 
 def as_accurate(peer: Result, ours: Sequence[Result]) -> Result | None:
@@ -245,33 +227,33 @@ def ratios(peer: Result, results: dict[str, Result]) -> str:
     return (f"{peer.slower_than(ours)}, {ours.pairs}" if ours else "none as accurate") + fp32
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "distill", device=True)
-    names, languages = [*PEERS, *OURS], ["de", "fr", "cs"]
-    parser.add_argument("--rows", type=int, default=3_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--languages", nargs="+", choices=languages, default=languages)
-    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
-    parser.add_argument("--seed", type=int, default=0, help="of the rows, and of the first round's training")
-    parser.add_argument("--contenders", nargs="+", choices=names, default=names)
-    options = start(parser, "parallel/multi30k")
-    with tempfile.TemporaryDirectory() as scratch:
-        options.scratch = Path(scratch)
-        write_rows(options)
-        save_start(options)
-        begin = SentenceEncoder.load(options.scratch / "start")
-        at_start = translation_accuracy(begin, multi30k(options, "test_2016_flickr"))
-        results = measure(options)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+    write_rows(options)
+    save_start(options)
+    begin = SentenceEncoder.load(options.scratch / "start")
+    at_start = translation_accuracy(begin, multi30k(options, "test_2016_flickr"))
+    results = compete(options)
     print(f"{options.rows:,} pairs; translation accuracy of the start: {at_start:.4f}")
     print(f"{'':25} {'pairs':>5} {'seconds':>22} {'accuracy':>24}   ours is × as fast, pairs; fp32 ×")
     for name, result in results.items():
         pace = f"{Spread.of(result.seconds)!s:>22}"
         beside = ratios(result, results) if name in PEERS else ""
         print(f"{result.title:25} {result.pairs:>5} {pace} {Spread.of(result.accuracies).shown(4):>24}   {beside}")
-    judged = claims(results) if options.device == "cpu" and len(results) == len(names) else []
+    judged = claims(results) if options.device == "cpu" and len(results) == len(PEERS | OURS) else []
     found = {name: vars(result) for name, result in results.items()}
-    finish(options, judged, accuracy_at_start=at_start, contenders=found)
+    return judged, {"accuracy_at_start": at_start, "contenders": found}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        "parallel/multi30k",
+        device=True,
+        rows=3_000,
+        rounds=3,
+        languages={"default": LANGUAGES, "choices": LANGUAGES},
+        learning_rate=LEARNING_RATE,
+        seed={"default": 0, "help": "of the rows, and of the first round's training"},
+        contenders={"default": [*PEERS, *OURS], "choices": [*PEERS, *OURS]},
+    )

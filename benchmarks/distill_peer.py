@@ -1,7 +1,6 @@
 """sentence-transformers as a contender of `distill`, after its example make_multilingual.py."""
 
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +52,16 @@ def prepare(device: str, threads: int, scratch: str, teacher: str, learning_rate
                 report_to="none",
                 disable_tqdm=True,
             )
-            began = time.perf_counter()
-            vectors = known.encode(english, batch_size=teacher_batch, show_progress_bar=False)
-            pairs = Dataset.from_dict({"english": english, "non_english": other, "label": vectors})
-            loss = MSELoss(model=student)
-            trainer = SentenceTransformerTrainer(model=student, args=arguments, train_dataset=pairs, loss=loss)
-            trainer.remove_callback(PrinterCallback)
-            trainer.train()
-            seconds = time.perf_counter() - began
+
+            def train() -> None:
+                vectors = known.encode(english, batch_size=teacher_batch, show_progress_bar=False)
+                pairs = Dataset.from_dict({"english": english, "non_english": other, "label": vectors})
+                loss = MSELoss(model=student)
+                trainer = SentenceTransformerTrainer(model=student, args=arguments, train_dataset=pairs, loss=loss)
+                trainer.remove_callback(PrinterCallback)
+                trainer.train()
+
+            _, seconds = timed(train)
         if keep:
             student.save_pretrained(str(Path(scratch, keep)), create_model_card=False)
         return {"seconds": seconds}

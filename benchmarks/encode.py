@@ -15,7 +15,6 @@ floating-point operations a second, over the best of ten 4096³ bf16 products in
 """
 
 import json
-import tempfile
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig
 
-from benchmarks.harness import Claim, Contender, Spread, Work, at_least, finish, in_turns, parser_of, start, timed
+from benchmarks.harness import Claim, Contender, Spread, Work, at_least, in_turns, main, timed
 from benchmarks.machine import MINILM, STSB, environment, matrix_rate, sentences_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.hardware import resolve_precision
@@ -90,48 +89,28 @@ def operations(lengths: NDArray[np.int64], network: PreTrainedConfig) -> float:
     return float(network.num_hidden_layers * (products + attention).sum())
 
 
-def measure(options: Namespace, scratch: str) -> tuple[dict[str, Result], list[float]]:
+def compete(options: Namespace) -> tuple[dict[str, Result], list[float]]:
     """The result of each contender, and the matrix rate in each round."""
-    shared = {"model": str(ModelSource.parse(MINILM)), "scratch": scratch}
+    shared = {"model": str(ModelSource.parse(MINILM)), "scratch": str(options.scratch)}
     contenders, sizes, firsts = {}, {}, {}
     for name in [DEFAULT, *OURS, *options.peers]:
-        variant, is_onnx = VARIANTS.get(name, name), name in ("onnx", "o3", "int8")
+        is_onnx = name in ("onnx", "o3", "int8")
         python = {"python": environment(options.environments, "onnx")} if is_onnx else {}
-        module = "encode" if name in OURS else "encode_peer"
-        contender = Contender(
-            f"benchmarks.{module}:prepare", options.device, options.threads, **python, **shared, variant=variant
-        )
+        function = f"benchmarks.{'encode' if name in OURS else 'encode_peer'}:prepare"
+        variant = VARIANTS.get(name, name)
+        contender = Contender(function, options.device, options.threads, **python, **shared, variant=variant)
         is_tuned = name in options.peers
         sizes[name] = contender.fastest(BATCH_SIZES[options.device], count=TRIED_ON) if is_tuned else 32
         answer = contender.ask(batch_size=sizes[name], keep=f"{name}.npy")
-        firsts[name] = (answer["versions"], np.load(Path(scratch, f"{name}.npy")))
+        firsts[name] = (answer["versions"], np.load(options.scratch / f"{name}.npy"))
         contenders[name] = contender
     works = {name: lambda _, name=name: contenders[name].ask(batch_size=sizes[name]) for name in contenders}
     answers = in_turns({"rate": lambda _: {"rate": matrix_rate(options.device)}, **works}, options.rounds)
-    for contender in contenders.values():
-        contender.end()
-    titles = {**PEERS, **OURS}
     results = {
-        name: Result(titles[name], sizes[name], *firsts[name], [answer["seconds"] for answer in answers[name]])
+        name: Result((PEERS | OURS)[name], sizes[name], *firsts[name], [each["seconds"] for each in answers[name]])
         for name in contenders
     }
     return results, [answer["rate"] for answer in answers["rate"]]
-
-
-def figures(result: Result, results: dict[str, Result], sentences: int, tokens: int) -> dict[str, Any]:
-    seconds, cosines = Spread.of(result.seconds).median, result.cosines(results[DEFAULT])
-    return {
-        "title": result.title,
-        "versions": result.versions,
-        "batch_size": result.batch_size,
-        "seconds": result.seconds,
-        "sentences_per_second": sentences / seconds,
-        "tokens_per_second": tokens / seconds,
-        "cosine_min": float(cosines.min()),
-        "cosine_mean": float(cosines.mean()),
-        "ours_faster": result.slower_than(results["auto"])._asdict(),
-        "ours_fp32_faster": result.slower_than(results["fp32"])._asdict(),
-    }
 
 
 def claims(results: dict[str, Result], share: Spread) -> list[Claim]:
@@ -148,14 +127,7 @@ def claims(results: dict[str, Result], share: Spread) -> list[Claim]:
     ]
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "encode", device=True)
-    parser.add_argument("--sentences", type=int, default=8_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of sentences")
-    parser.add_argument("--peers", nargs="*", choices=list(PEERS)[1:], help="beside the default (default: all)")
-    parser.add_argument("--environments", type=Path, default=Path(".peers"), metavar="DIR")
-    options = start(parser, *STSB)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     if options.peers is None:
         options.peers = list(PEERS)[1:] if options.device == "cpu" else ON_GPU
     sentences = sentences_of(options.data, STSB, options.sentences, options.seed)
@@ -163,22 +135,35 @@ def main() -> None:
     lengths = np.array([len(ids) for ids in encoder.tokenize(sentences)])
     work, tokens = operations(lengths, encoder.backbone.config), int(lengths.sum())
     print(f"{len(sentences):,} sentences of {tokens / len(sentences):.1f} tokens; auto is {resolve_precision('auto')}")
-    with tempfile.TemporaryDirectory() as scratch:
-        Path(scratch, "sentences.json").write_text(json.dumps(sentences), encoding="utf-8")
-        results, rates = measure(options, scratch)
-    share = Spread.of_ratios([work / seconds for seconds in results["auto"].seconds], rates)
-    found = {name: figures(result, results, len(sentences), tokens) for name, result in results.items()}
+    (options.scratch / "sentences.json").write_text(json.dumps(sentences), encoding="utf-8")
+    results, rates = compete(options)
+    found = {}
     print("\n".join(dict.fromkeys(result.versions for result in results.values() if result.versions)))
     print(f"{'':24} {'batch':>5} {'sentences/s':>11} {'tokens/s':>9} {'cosine':>9} {'mean':>9}   ours ×, in fp32 ×")
-    for name, each in found.items():
-        size = "" if name in OURS else each["batch_size"]
-        pace = f"{each['sentences_per_second']:>11,.0f} {each['tokens_per_second']:>9,.0f}"
-        ratios = f"{results[name].slower_than(results['auto'])}, {results[name].slower_than(results['fp32'])}"
-        print(f"{each['title']:24} {size:>5} {pace} {each['cosine_min']:>9.6f} {each['cosine_mean']:>9.6f}   {ratios}")
+    for name, result in results.items():
+        seconds, cosines = Spread.of(result.seconds).median, result.cosines(results[DEFAULT])
+        faster, fp32_faster = (result.slower_than(results[ours]) for ours in OURS)
+        rate, low, mean = len(sentences) / seconds, float(cosines.min()), float(cosines.mean())
+        pace = f"{'' if name in OURS else result.batch_size:>5} {rate:>11,.0f} {tokens / seconds:>9,.0f}"
+        print(f"{result.title:24} {pace} {low:>9.6f} {mean:>9.6f}   {faster}, {fp32_faster}")
+        found[name] = {key: value for key, value in vars(result).items() if key != "vectors"}
+        found[name] |= {"sentences_per_second": rate, "tokens_per_second": tokens / seconds, "cosine_min": low}
+        found[name] |= {"cosine_mean": mean, "ours_faster": faster, "ours_fp32_faster": fp32_faster}
+    share = Spread.of_ratios([work / seconds for seconds in results["auto"].seconds], rates)
     print(f"bf16 matrix rate {Spread.of(rate / 1e12 for rate in rates)} TFLOP/s; the network reaches {share} of it")
     judged = claims(results, share) if options.device == "cpu" else []
-    finish(options, judged, contenders=found, tokens=tokens, operations=work, matrix_rate=rates)
+    return judged, {"contenders": found, "tokens": tokens, "operations": work, "matrix_rate": rates}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        *STSB,
+        device=True,
+        sentences=8_000,
+        rounds=5,
+        seed={"default": 0, "help": "of the choice of sentences"},
+        peers={"nargs": "*", "choices": list(PEERS)[1:], "help": "beside the default (default: all)"},
+        environments={"default": Path(".peers"), "metavar": "DIR"},
+    )

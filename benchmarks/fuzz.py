@@ -25,8 +25,8 @@ import re
 import resource
 import shutil
 import signal
-import tempfile
 import traceback
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.harness import Claim, finish, parser_of, start
+from benchmarks.harness import Claim, main
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import BertRelayError, Stopped
 from bertrelay.fingerprint import Digests
@@ -354,34 +354,36 @@ def verdicts(numbers: list[int], results: Path, seed: int, scratch: Path) -> Ite
         worker.kill()
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "fuzz", data=False)
-    parser.add_argument("--cases", type=int, default=2_400)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="the number of one case")
-    parser.add_argument("--folder", type=Path, help="where the recipe is run; a temporary folder when left out")
-    options = start(parser)
-    with tempfile.TemporaryDirectory() as temporary:
-        runs = (options.folder or Path(temporary)).resolve() / "runs"
-        with redirect_stderr(StringIO()):
-            run(read_recipe(str(RECIPE), REGISTRY), RunOptions(runs=runs))
-        numbers = [options.only] if options.only is not None else list(range(options.cases))
-        shares = [numbers[first :: options.workers] for first in range(options.workers)]
-        with ThreadPoolExecutor(options.workers) as pool:
-            scratch = [Path(temporary, str(place)) for place in range(options.workers)]
-            judged = pool.map(
-                lambda share, own: list(verdicts(share, runs / "fuzz", options.seed, own)), shares, scratch
-            )
-            found = dict(sorted(pair for share in judged for pair in share))
-    for number, verdict in found.items():
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+    runs = (options.folder or options.scratch).resolve() / "runs"
+    with redirect_stderr(StringIO()):
+        run(read_recipe(str(RECIPE), REGISTRY), RunOptions(runs=runs))
+    numbers = [options.only] if options.only is not None else list(range(options.cases))
+    found = dict[int, Verdict]()
+
+    def judge(place: int) -> None:
+        own = options.scratch / str(place)
+        found.update(verdicts(numbers[place :: options.workers], runs / "fuzz", options.seed, own))
+
+    with ThreadPoolExecutor(options.workers) as pool:
+        list(pool.map(judge, range(options.workers)))
+    for number, verdict in sorted(found.items()):
         if verdict.kind in BAD or options.only is not None:
             print(f"case {number}: {verdict.kind}: {verdict.message}")
     counts = Counter(verdict.kind for verdict in found.values())
     print(f"cases {len(found):,}", *(f"{word} {counts[kind]:,}" for kind, word in COUNTED.items()), sep=", ")
-    claims = [Claim(f"no {word}", f"{counts[kind]:,}", not counts[kind]) for kind, word in BAD.items()]
-    finish(options, claims, counts=counts)
+    return [Claim(f"no {word}", f"{counts[kind]:,}", not counts[kind]) for kind, word in BAD.items()], {
+        "counts": counts
+    }
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        cases=2_400,
+        workers=2,
+        seed=0,
+        only={"type": int, "help": "the number of one case"},
+        folder={"type": Path, "help": "where the recipe is run; a temporary folder when left out"},
+    )

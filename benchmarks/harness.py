@@ -124,7 +124,7 @@ def timed(function: Callable[..., T], *arguments: Any) -> tuple[T, float]:
     return result, time.perf_counter() - began
 
 
-# Figures and claims
+# Metrics and claims
 
 
 class Spread(NamedTuple):
@@ -163,66 +163,74 @@ def at_least(times: float, what: str, found: Spread) -> Claim:
     return Claim(f"at least {times} × {what}", str(found), found.median >= times)
 
 
-def judge(claims: Sequence[Claim]) -> bool:
-    """Prints each claim with what was measured; whether all hold."""
-    for claim in claims:
-        print(f"{claim.text}: {claim.found}, {'yes' if claim.holds else 'no'}")
-    return all(claim.holds for claim in claims)
-
-
 # The command line
 
 
-def parser_of(doc: str | None, name: str, *, data: bool = True, device: bool = False) -> ArgumentParser:
-    """With `--json`, and on request `--data`, `--device` and `--threads`."""
-    parser = ArgumentParser(prog=f"python -m benchmarks.{name}", description=(doc or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="save machine, options, figures and claims there")
-    if data:
-        parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help=f"the real data (default {DATA})")
-    if device:
-        cores = len(os.sched_getaffinity(0))
-        parser.add_argument("--device", choices=["cpu", "cuda"], help="(default: cuda where there is one)")
-        parser.add_argument("--threads", type=int, default=cores, help="of each contender (default: as many as cores)")
-    return parser
+def main(
+    measure: Callable[[Namespace], tuple[Sequence[Claim], dict[str, Any]]],
+    doc: str | None,
+    *needed: str,
+    device: bool = False,
+    arguments: Sequence[str] | None = None,
+    **options: Any,
+) -> NoReturn:
+    """A script: parses, prints the machine, gets claims and metrics from `measure`, exits with 0 if all claims hold.
 
-
-def start(parser: ArgumentParser, *names: str, arguments: Sequence[str] | None = None) -> Namespace:
-    """Parses, exits when a file of `names` is missing below --data, sets the threads and prints the machine."""
-    options = parser.parse_args(arguments)
-    missing = [name for name in names if not (options.data / name).exists()]
-    if missing:
-        parser.error(
-            f"expected {', '.join(missing)} below {options.data.absolute()}, found none; give the folder of the real "
-            "data with --data DIR (docs/benchmarks.md lists what it holds)"
-        )
+    needed: files below --data. device: whether there are --device and --threads. options: name to default, or to a
+    dictionary of what argparse takes besides. `measure` gets them, and `scratch`, a folder that is removed at the end.
+    """
+    given = _parsed(doc, needed, device, options, arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
 
     from benchmarks.machine import machine
 
-    if "threads" in options and isinstance(options.threads, int):
-        torch.set_num_threads(options.threads)
-    if "device" in options:
-        options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device:
+        torch.set_num_threads(given.threads)
+        given.device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
     _quiet()
     print(machine(), flush=True)
-    return options
+    options = dict(vars(given))
+    with tempfile.TemporaryDirectory() as scratch:
+        given.scratch = Path(scratch)
+        claims, metrics = measure(given)
+    for claim in claims:
+        print(f"{claim.text}: {claim.found}, {'yes' if claim.holds else 'no'}")
+    if path := options.pop("json"):
+        content = {"machine": machine(), "options": options, **metrics, "claims": [claim._asdict() for claim in claims]}
+        path.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+    sys.exit(0 if all(claim.holds for claim in claims) else 1)
 
 
-def finish(options: Namespace, claims: Sequence[Claim], **figures: Any) -> NoReturn:
-    """Prints the claims, saves all of it where asked, and exits with 0 when every claim holds."""
-    from benchmarks.machine import machine
-
-    holds = judge(claims)
-    if options.json:
-        content = {
-            "machine": machine(),
-            "options": {name: value for name, value in vars(options).items() if name != "json"},
-            **figures,
-            "claims": [claim._asdict() for claim in claims],
-        }
-        options.json.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
-    sys.exit(0 if holds else 1)
+def _parsed(
+    doc: str | None, needed: Sequence[str], device: bool, options: dict[str, Any], arguments: Sequence[str] | None
+) -> Namespace:
+    name = Path(sys.argv[0]).stem
+    parser = ArgumentParser(prog=f"python -m benchmarks.{name}", description=(doc or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save machine, options, metrics and claims there")
+    if needed:
+        parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help=f"the real data (default {DATA})")
+    if device:
+        cores = len(os.sched_getaffinity(0))
+        parser.add_argument("--device", choices=["cpu", "cuda"], help="(default: cuda where there is one)")
+        parser.add_argument("--threads", type=int, default=cores, help="of each contender (default: as many as cores)")
+    for name, given in options.items():
+        known = given if isinstance(given, dict) else {"default": given}
+        default = known.get("default")
+        if default and isinstance(default, list):
+            known = {"nargs": "+", "type": type(default[0]), **known}
+        elif default is False:
+            known = {"action": "store_true", **known}
+        elif not isinstance(default, list | None):
+            known = {"type": type(default), **known}
+        parser.add_argument(f"--{name.replace('_', '-')}", **known)
+    found = parser.parse_args(arguments)
+    if missing := [name for name in needed if not (found.data / name).exists()]:
+        parser.error(
+            f"expected {', '.join(missing)} below {found.data.absolute()}, found none; give the folder of the real "
+            "data with --data DIR (docs/benchmarks.md lists what it contains)"
+        )
+    return found
 
 
 if __name__ == "__main__":

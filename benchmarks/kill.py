@@ -17,13 +17,13 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.harness import Claim, finish, parser_of, start
+from benchmarks.harness import Claim, main
 
 RECIPE, STAGE = Path(__file__).with_suffix(".toml"), "training"
 SHARE_BETWEEN_KILLS = 0.3  # of the time that a whole training takes, at most
@@ -128,22 +128,21 @@ def kill_and_compare(root: Path, processes: int, times: int, seed: int) -> Tally
     return Tally(trainings, exact, steps, while_writing)
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "kill", data=False)
-    parser.add_argument("--times", type=int, default=20, help="kills for each number of processes")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    options = start(parser)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     claims, tallies = [], {}
-    with tempfile.TemporaryDirectory() as root:
-        for processes in (1, 2):
-            tally = kill_and_compare(Path(root), processes, options.times, options.seed)
-            tallies[processes] = tally._asdict()
-            found = f"{tally.exact} of {tally.trainings} trainings, {len(tally.steps)} kills, {tally.while_writing} "
-            print(f"{processes}: killed after steps {', '.join(map(str, tally.steps))}", flush=True)
-            text = f"{processes} process{'es' * (processes > 1)}: weights exact"
-            claims.append(Claim(text, f"{found}in the writing of a checkpoint", tally.exact == tally.trainings))
-    finish(options, claims, tallies=tallies)
+    for processes in (1, 2):
+        tallies[processes] = tally = kill_and_compare(options.scratch, processes, options.times, options.seed)
+        found = f"{tally.exact} of {tally.trainings} trainings, {len(tally.steps)} kills, {tally.while_writing} "
+        print(f"{processes}: killed after steps {', '.join(map(str, tally.steps))}", flush=True)
+        text = f"{processes} process{'es' * (processes > 1)}: weights exact"
+        claims.append(Claim(text, f"{found}in the writing of a checkpoint", tally.exact == tally.trainings))
+    return claims, {"tallies": {processes: tally._asdict() for processes, tally in tallies.items()}}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        times={"default": 20, "help": "kills for each number of processes"},
+        seed={"default": 0, "help": "of the moments"},
+    )

@@ -7,14 +7,15 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.harness import timed
+from benchmarks.harness import in_fresh_process, timed
 from bertrelay.data.records import read
 from bertrelay.data.tables import Table
 from bertrelay.hardware import computes_in_bf16
@@ -106,6 +107,31 @@ def memory_samples(process: int | str = "self") -> Iterator[list[float]]:
     finally:
         ended.set()
         watcher.join()
+
+
+class Memory(NamedTuple):
+    """Private memory in MB before and at most, and the seconds and the result of the work."""
+
+    ready: float
+    peak: float
+    seconds: float
+    result: Any = None
+
+    @property
+    def beyond(self) -> float:
+        return self.peak - self.ready
+
+
+def memory_of(prepare: Callable[..., Callable[[], Any]], *arguments: Any) -> Memory:
+    """The memory of what `prepare` returns, called in a fresh process."""
+    return in_fresh_process(_sampled, prepare, arguments)
+
+
+def _sampled(prepare: Callable[..., Callable[[], Any]], arguments: Sequence[Any]) -> Memory:
+    work = prepare(*arguments)
+    with memory_samples() as samples:
+        result, seconds = timed(work)
+    return Memory(samples[0], max(samples), seconds, result)
 
 
 def sentences_of(data: Path, sources: dict[str, dict[str, object]], count: int, seed: int) -> list[str]:

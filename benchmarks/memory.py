@@ -12,18 +12,18 @@ fills the caches of compiled kernels and of the allocator (some 40 MB, whatever 
 the work is done. Documents are prepared in shards of 65,536 sentences. A distillation is the whole stage, one epoch.
 """
 
-import tempfile
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import BertConfig, BertModel
 
-from benchmarks.harness import Claim, finish, in_fresh_process, parser_of, start, timed
-from benchmarks.machine import memory_samples, private_memory_mb
+from benchmarks.harness import Claim, main
+from benchmarks.machine import Memory, memory_of, private_memory_mb
 from bertrelay.data.tables import Table
 from bertrelay.encode_files import encode_file
 from bertrelay.encoder import SentenceEncoder
@@ -44,15 +44,6 @@ DISTILLING, DISTILLING_GROWS_BY, GROWS_BY = "distil a student", 300, 50
 WORDS, SYLLABLES = 3_000, [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 MEDIAN_WORDS, DEVIATION, MOST_WORDS, DRAWN_AT_ONCE = 11, 0.5, 80, 10_000
 FILTERS, DOCUMENT_SENTENCES = Filters(max_length_ratio=100), 12
-
-
-class Memory(NamedTuple):
-    """Private memory of one process in MB, and the seconds of its work."""
-
-    loaded: float
-    ready: float
-    peak: float
-    seconds: float
 
 
 def sentences(count: int, seed: int) -> Iterator[str]:
@@ -119,48 +110,45 @@ WORKS: dict[str, Callable[[SentenceEncoder, Path], None]] = {
 }
 
 
-def work(name: str, folder: Path, warm_up: int) -> Memory:
-    """In a fresh process."""
+def prepare(name: str, folder: Path, warm_up: int) -> Callable[[], float]:
+    """A work after the warm-up; it returns the memory in MB with libraries and model alone."""
     encoder = SentenceEncoder.load(folder.parent / "model")
     loaded = private_memory_mb() or 0.0
     drawn = sentences(warm_up, seed=3)
     for _ in encode_blocks(encoder, iter(lambda: list(islice(drawn, BLOCK_SENTENCES)), [])):
         pass
-    with memory_samples() as samples:
-        _, seconds = timed(WORKS[name], encoder, folder)
-    return Memory(loaded, samples[0], max(samples), seconds)
+
+    def work() -> float:
+        WORKS[name](encoder, folder)
+        return loaded
+
+    return work
 
 
-def claims(growth: dict[str, float]) -> list[Claim]:
-    """growth: MB of each work's peak, from the first size to the last."""
-    most = {name: DISTILLING_GROWS_BY if name == DISTILLING else GROWS_BY for name in growth}
-    return [
-        Claim(f"{name}: {most[name]} MB more at most", f"{mb:+.0f} MB", mb <= most[name]) for name, mb in growth.items()
-    ]
-
-
-def main() -> None:
-    parser = parser_of(__doc__, "memory", data=False)
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="SENTENCES")
-    parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS), metavar="WORK")
-    parser.add_argument("--warm-up", type=int, default=WARM_UP, metavar="SENTENCES")
-    options = start(parser)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     print(f"{'work':18} {'sentences':>10} {'loaded MB':>10} {'ready MB':>9} {'peak MB':>8} {'seconds':>8}", flush=True)
     measured: dict[str, list[Memory]] = {name: [] for name in options.works}
-    with tempfile.TemporaryDirectory() as scratch:
-        save_stand_in(Path(scratch, "model"))
-        for size in options.sizes:
-            folder = Path(scratch, str(size))
-            folder.mkdir()
-            write_inputs(folder, size)
-            for name in options.works:
-                now = in_fresh_process(work, name, folder, options.warm_up)
-                measured[name].append(now)
-                memory = f"{now.loaded:>10.0f} {now.ready:>9.0f} {now.peak:>8.0f}"
-                print(f"{name:18} {size:>10,} {memory} {now.seconds:>8.1f}", flush=True)
-    growth = {name: found[-1].peak - found[0].peak for name, found in measured.items()}
-    finish(options, claims(growth), memory={name: [now._asdict() for now in measured[name]] for name in measured})
+    save_stand_in(options.scratch / "model")
+    for size in options.sizes:
+        folder = options.scratch / str(size)
+        folder.mkdir()
+        write_inputs(folder, size)
+        for name in options.works:
+            measured[name].append(now := memory_of(prepare, name, folder, options.warm_up))
+            memory = f"{now.result:>10.0f} {now.ready:>9.0f} {now.peak:>8.0f}"
+            print(f"{name:18} {size:>10,} {memory} {now.seconds:>8.1f}", flush=True)
+    claims = []
+    for name, found in measured.items():
+        most, growth = DISTILLING_GROWS_BY if name == DISTILLING else GROWS_BY, found[-1].peak - found[0].peak
+        claims.append(Claim(f"{name}: {most} MB more at most", f"{growth:+.0f} MB", growth <= most))
+    return claims, {"memory": {name: [now._asdict() for now in found] for name, found in measured.items()}}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        sizes={"default": SIZES, "metavar": "SENTENCES"},
+        works={"default": list(WORKS), "choices": WORKS, "metavar": "WORK"},
+        warm_up={"default": WARM_UP, "metavar": "SENTENCES"},
+    )

@@ -11,14 +11,14 @@ own: all cosines, all margins, all pairs sorted, best first, one to one. F1 is t
 data.
 """
 
-import tempfile
+from argparse import Namespace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import Claim, finish, parser_of, start, timed
+from benchmarks.harness import Claim, main, timed
 from benchmarks.machine import MINILM
 from bertrelay.data.vectors import open_vectors
 from bertrelay.encoder import SentenceEncoder
@@ -107,20 +107,21 @@ def compare(language: str, hidden: Hidden, encoder: SentenceEncoder, folder: Pat
     ]
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "mining")
-    parser.add_argument("--model", default=MINILM, help=f"a multilingual student (default {MINILM}, which is English)")
-    parser.add_argument("--languages", nargs="+", default=["deu", "fra"], metavar="XXX", help="of Tatoeba's files")
-    parser.add_argument("--seed", type=int, default=0, help="of what is hidden where")
-    options = start(parser, str(TATOEBA))
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     encoder = SentenceEncoder.load(options.model)
     claims: list[Claim] = []
     for language in options.languages:
-        with tempfile.TemporaryDirectory() as folder:
-            hidden = hide(options.data / TATOEBA, language, options.seed)
-            claims += compare(language, hidden, encoder, Path(folder))
-    finish(options, claims)
+        (folder := options.scratch / language).mkdir()
+        claims += compare(language, hide(options.data / TATOEBA, language, options.seed), encoder, folder)
+    return claims, {}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        str(TATOEBA),
+        model={"default": MINILM, "help": f"a multilingual student (default {MINILM}, which is English)"},
+        languages={"default": ["deu", "fra"], "metavar": "XXX", "help": "of Tatoeba's files"},
+        seed={"default": 0, "help": "of what is hidden where"},
+    )

@@ -12,18 +12,16 @@ One scorer counts every gold entity of the test file, tags decoded to legal ones
 """
 
 import sys
-import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Answer, Claim, at_least, finish, parser_of, start
+from benchmarks.harness import Answer, Claim, at_least, main
 from benchmarks.machine import MINILM
-from benchmarks.trainer import BF16, DEFAULT, OURS, add_options, behind, faster, train_in_turns, train_with_trainer
+from benchmarks.trainer import BF16, DEFAULT, OURS, behind, faster, options_of, train_in_turns, train_with_trainer
 from bertrelay.stage import StageContext
 from domain.biomedical.ner import evaluate
 from domain.biomedical.ner.decoding import LabelSet
@@ -37,44 +35,34 @@ BELOW, TIMES_DEFAULT, TIMES_BF16 = 0.015, 3, 2
 IGNORED = -100
 
 
-@dataclass(frozen=True)
-class Bench:
-    """What every training of one run of this script shares."""
-
-    options: Namespace
-    scratch: Path
-    train: Path
-    test: Path
-
-    def settings(self, seed: int) -> NerSettings:
-        given = {name: getattr(self.options, name) for name in ("epochs", "batch_items", "learning_rate")}
-        given |= {"base": MINILM, "train": [{"path": str(self.train)}], "seed": seed}
-        return NerSettings.model_validate(given)
+def settings_of(options: Namespace, seed: int) -> NerSettings:
+    given = {name: getattr(options, name) for name in ("epochs", "batch_items", "learning_rate")}
+    return NerSettings.model_validate({**given, "base": MINILM, "train": [{"path": str(options.train)}], "seed": seed})
 
 
-def train_ours(bench: Bench, seed: int) -> Answer:
-    folder = bench.scratch / f"ours-{seed}"
+def train_ours(options: Namespace, seed: int) -> Answer:
+    folder = options.scratch / f"ours-{seed}"
     folder.mkdir()
-    metrics = run(bench.settings(seed), StageContext(folder, bench.scratch / "cache"))
-    return {"seconds": metrics["train_seconds"], **scored(bench, folder / "model")}
+    metrics = run(settings_of(options, seed), StageContext(folder, options.scratch / "cache"))
+    return {"seconds": metrics["train_seconds"], **scored(options, folder / "model")}
 
 
-def train_peer(bench: Bench, bf16: bool, seed: int) -> Answer:
+def train_peer(options: Namespace, bf16: bool, seed: int) -> Answer:
     """Trains with Trainer from the very weights that ours starts from."""
     from datasets import Dataset
     from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-    settings = bench.settings(seed)
-    examples = read_examples([EntitySource.model_validate({"path": str(bench.train)})])
+    settings = settings_of(options, seed)
+    examples = read_examples([EntitySource.model_validate({"path": str(options.train)})])
     model = start_model(settings, LabelSet.of_types(types_in(examples)))
-    folder = bench.scratch / f"peer-{'bf16' if bf16 else 'fp32'}-{seed}"
+    folder = options.scratch / f"peer-{'bf16' if bf16 else 'fp32'}-{seed}"
     save_model(model, folder / "model")
     network = AutoModelForTokenClassification.from_pretrained(folder / "model")
     dataset, collator = Dataset.from_list(rows(model, examples)), DataCollatorForTokenClassification(model.tokenizer)
-    groups = bench.options.peer_groups
+    groups = options.peer_groups
     seconds = train_with_trainer(network, settings, folder, dataset, collator, bf16=bf16, groups=groups)
     network.save_pretrained(folder / "model")  # beside what else the folder needs
-    return {"seconds": seconds, **scored(bench, folder / "model")}
+    return {"seconds": seconds, **scored(options, folder / "model")}
 
 
 def rows(model: EntityModel, examples: Sequence[Example]) -> list[dict[str, Any]]:
@@ -91,9 +79,9 @@ def rows(model: EntityModel, examples: Sequence[Example]) -> list[dict[str, Any]
     return made
 
 
-def scored(bench: Bench, folder: Path) -> Answer:
-    settings = NerEvaluateSettings.model_validate({"model": str(folder), "test": [{"path": str(bench.test)}]})
-    found = evaluate.run(settings, StageContext(folder, bench.scratch / "cache"))
+def scored(options: Namespace, folder: Path) -> Answer:
+    settings = NerEvaluateSettings.model_validate({"model": str(folder), "test": [{"path": str(options.test)}]})
+    found = evaluate.run(settings, StageContext(folder, options.scratch / "cache"))
     if found["f1"] is None:
         sys.exit("f1: expected entities in the test file or predicted, there are none; raise --sentences")
     return {name: found[name] for name in ("f1", "precision", "recall")}
@@ -117,26 +105,27 @@ def shortened(file: Path, sentences: int | None, scratch: Path) -> Path:
     return scratch / file.name
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "ner")
-    names = [OURS, DEFAULT, BF16]
-    add_options(parser, names, names)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-items", type=int, default=32, metavar="N", help="sentences in a batch (default 32)")
-    parser.add_argument("--learning-rate", type=float, default=3e-4, metavar="RATE")
-    parser.add_argument("--sentences", type=int, metavar="N", help="only the first N of each file, to try it out")
-    options = start(parser, TRAIN, TEST)
-    with tempfile.TemporaryDirectory() as scratch:
-        files = [shortened(options.data / file, options.sentences, Path(scratch)) for file in (TRAIN, TEST)]
-        bench = Bench(options, Path(scratch), *files)
-        works = {
-            OURS: partial(train_ours, bench),
-            DEFAULT: partial(train_peer, bench, False),
-            BF16: partial(train_peer, bench, True),
-        }
-        answers = train_in_turns(works, options, ["f1"])
-    finish(options, claims(answers) if len(answers) == len(names) else [], trainings=answers)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+    files = (options.data / TRAIN, options.data / TEST)
+    options.train, options.test = (shortened(file, options.sentences, options.scratch) for file in files)
+    works = {
+        OURS: partial(train_ours, options),
+        DEFAULT: partial(train_peer, options, False),
+        BF16: partial(train_peer, options, True),
+    }
+    answers = train_in_turns(works, options, ["f1"])
+    return claims(answers) if len(answers) == len(works) else [], {"trainings": answers}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        TRAIN,
+        TEST,
+        **options_of([OURS, DEFAULT, BF16]),
+        epochs=3,
+        batch_items={"default": 32, "metavar": "N", "help": "sentences in a batch (default 32)"},
+        learning_rate={"default": 3e-4, "metavar": "RATE"},
+        sentences={"type": int, "metavar": "N", "help": "only the first N of each file, to try it out"},
+    )

@@ -15,13 +15,13 @@ with batches of 32 as the sentences come, and sorted by length; tokenizing inclu
 import random
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from benchmarks.harness import Answer, Claim, Spread, finish, in_turns, parser_of, start, timed
+from benchmarks.harness import Answer, Claim, Spread, in_turns, main, timed
 from benchmarks.machine import MINILM, MULTI30K, SICK, STSB, sentences_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors
@@ -56,7 +56,7 @@ def encode_and_compare(encoder: SentenceEncoder, sentences: list[str]) -> Answer
     return {"encoding": encoding, "seconds": encoding + comparing, "pair": pair[:2]}
 
 
-def measure(options: Namespace, sentences: list[str], encoder: SentenceEncoder) -> dict[str, list[Answer]]:
+def compete(options: Namespace, sentences: list[str], encoder: SentenceEncoder) -> dict[str, list[Answer]]:
     """The answers of each work by round, after an unmeasured one."""
     cross, chance = start_cross_encoder(MINILM).to(options.device).eval(), random.Random(options.seed)
     pairs = [tuple(chance.sample(sentences, 2)) for _ in range(options.cross_pairs)]
@@ -91,16 +91,10 @@ def closest_pair(vectors: Vectors, dtype: type[np.floating] = np.float32) -> Clo
     return max(found, key=lambda pair: pair.cosine)
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "pairs", device=True)
-    parser.add_argument("--sentences", type=int, default=10_000)
-    parser.add_argument("--cross-pairs", type=int, default=512, help="pairs that the cross-encoder reads")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of sentences")
-    options = start(parser, *SOURCES)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     sentences = sentences_of(options.data, SOURCES, options.sentences, options.seed)
     encoder = SentenceEncoder.load(MINILM).to(options.device).eval()
-    answers = measure(options, sentences, encoder)
+    answers = compete(options, sentences, encoder)
     count, all_pairs = len(sentences), len(sentences) * (len(sentences) - 1) // 2
     hours = Spread.of(each["seconds"] / options.cross_pairs * all_pairs / 3600 for each in answers[CROSS])
     whole = Spread.of(each["seconds"] for each in answers[PAIR])
@@ -115,9 +109,18 @@ def main() -> None:
     closest, ours = (closest_pair(rows, np.float64) for rows in (vectors, vectors[list(pair)]))
     as_close = closest.cosine - ours.cosine < SAME_COSINE  # several pairs may be equal, as those that differ in case
     text, found = f"as close as the closest in float64, {closest.cosine:.7f}", f"rows {pair}, {ours.cosine:.7f}"
-    claims = [Claim(f"under {UNDER_SECONDS} s", f"{whole} s", whole.median < UNDER_SECONDS)]
-    finish(options, [*claims, Claim(text, found, as_close)], answers=answers, cross_hours=hours._asdict())
+    claim = Claim(f"under {UNDER_SECONDS} s", f"{whole} s", whole.median < UNDER_SECONDS)
+    return [claim, Claim(text, found, as_close)], {"answers": answers, "cross_hours": hours}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        *SOURCES,
+        device=True,
+        sentences=10_000,
+        cross_pairs={"default": 512, "help": "pairs that the cross-encoder reads"},
+        rounds=3,
+        seed={"default": 0, "help": "of the choice of sentences"},
+    )

@@ -13,13 +13,13 @@ with a space: versions 3 and 5 cut those off, 6 leaves them to the tokenizer as 
 """
 
 import json
-import tempfile
+from argparse import Namespace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
-from benchmarks.harness import Claim, Contender, finish, parser_of, start
+from benchmarks.harness import Claim, Contender, main
 from benchmarks.machine import MINILM, environment
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import StsTable
@@ -74,26 +74,25 @@ def stsb_spearman(encoder: SentenceEncoder, data: Path, scratch: Path) -> float:
     return cast(float, metrics["sts/stsb/spearman_cosine"])
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "peers")
-    parser.add_argument("--model", action="append", default=[], metavar="DIR", help="a folder written by BertRelay")
-    parser.add_argument("--environments", type=Path, default=Path(".peers"), metavar="DIR")
-    parser.add_argument("--versions", nargs="+", default=PEERS, choices=PEERS)
-    options = start(parser, STSB)
-    minilm = SentenceEncoder.load(MINILM)
-    with tempfile.TemporaryDirectory() as name:
-        scratch = Path(name)
-        (scratch / "sentences.json").write_text(json.dumps(SENTENCES), encoding="utf-8")
-        minilm.save(scratch / "saved")
-        models = {model: str(Path(model).resolve()) for model in options.model}
-        models |= {"all-MiniLM-L6-v2": str(ModelSource.parse(MINILM)), "saved by BertRelay": str(scratch / "saved")}
-        pythons = [environment(options.environments, version) for version in options.versions]
-        claims = [compare(title, model, python, scratch) for title, model in models.items() for python in pythons]
-        spearman = stsb_spearman(minilm, options.data, scratch)
-    holds = abs(spearman - SPEARMAN) <= TOLERANCE
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+    minilm, scratch = SentenceEncoder.load(MINILM), options.scratch
+    (scratch / "sentences.json").write_text(json.dumps(SENTENCES), encoding="utf-8")
+    minilm.save(scratch / "saved")
+    models = {model: str(Path(model).resolve()) for model in options.model}
+    models |= {"all-MiniLM-L6-v2": str(ModelSource.parse(MINILM)), "saved by BertRelay": str(scratch / "saved")}
+    pythons = [environment(options.environments, version) for version in options.versions]
+    claims = [compare(title, model, python, scratch) for title, model in models.items() for python in pythons]
+    spearman = stsb_spearman(minilm, options.data, scratch)
     text = f"all-MiniLM-L6-v2, Spearman on the STSb English test set {SPEARMAN} ± {TOLERANCE}"
-    finish(options, [*claims, Claim(text, f"{spearman:.4f}", holds)])
+    return [*claims, Claim(text, f"{spearman:.4f}", abs(spearman - SPEARMAN) <= TOLERANCE)], {}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        STSB,
+        model={"action": "append", "default": [], "metavar": "DIR", "help": "a folder written by BertRelay"},
+        environments={"default": Path(".peers"), "metavar": "DIR"},
+        versions={"default": PEERS, "choices": PEERS},
+    )

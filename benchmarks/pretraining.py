@@ -13,17 +13,15 @@ that of the training steps. `ours-nsp` trains next sentences as well, and is in 
 """
 
 import gzip
-import tempfile
 from argparse import Namespace
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.harness import Answer, Claim, Spread, at_least, finish, parser_of, start
+from benchmarks.harness import Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
-from benchmarks.trainer import OURS, add_options, behind, train_in_turns, train_with_trainer
+from benchmarks.trainer import OURS, behind, options_of, train_in_turns, train_with_trainer
 from bertrelay.fingerprint import Digests
 from bertrelay.stage import StageContext
 from domain.pretraining.corpus import Corpus, build_corpus
@@ -46,86 +44,78 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Bench:
-    """What every training of one run of this script shares."""
-
-    options: Namespace
-    scratch: Path
-    documents: list[Path]
-
-    def settings(self, seed: int, base: str | Path, objectives: list[Objective]) -> PretrainSettings:
-        documents = [{"path": str(path)} for path in self.documents]
-        given = {"base": str(base), "documents": documents, "objectives": objectives, "seed": seed}
-        return PretrainSettings.model_validate({**SETTINGS, **given, "epochs": self.options.epochs})
-
-    @property
-    def cache(self) -> Path:
-        return self.scratch / "cache"
-
-    def start(self, seed: int) -> Path:
-        """The folder that every training of this seed starts from: all-MiniLM-L6-v2 with fresh heads."""
-        folder = self.scratch / f"start-{seed}"
-        if not folder.is_dir():
-            save_network(*start_network(self.settings(seed, MINILM, ["mlm", "nsp"]), self.cache), folder)
-        return folder
-
-    def corpus(self, settings: PretrainSettings) -> tuple[Corpus, Any]:
-        _, tokenizer = start_network(settings, self.cache)
-        digests = Digests(None)
-        return build_corpus(settings.documents, tokenizer, self.cache, digests, settings.held_out_share), tokenizer
-
-    def epochs(self, settings: PretrainSettings) -> list[Items]:
-        corpus, _ = self.corpus(settings)
-        text = Text(corpus, ~corpus.held_out)
-        return [draw_items(text, settings, settings.seed, epoch) for epoch in range(settings.epochs)]
+def settings_of(options: Namespace, seed: int, base: str | Path, objectives: list[Objective]) -> PretrainSettings:
+    documents = [{"path": str(path)} for path in options.files]
+    given = {"base": str(base), "documents": documents, "objectives": objectives, "seed": seed}
+    return PretrainSettings.model_validate({**SETTINGS, **given, "epochs": options.epochs})
 
 
-def train_ours(bench: Bench, objectives: list[Objective], seed: int) -> Answer:
-    settings = bench.settings(seed, bench.start(seed), objectives)
-    folder = bench.scratch / f"ours-{'-'.join(objectives)}-{seed}"
+def start_of(options: Namespace, seed: int) -> Path:
+    """The folder that every training of this seed starts from: all-MiniLM-L6-v2 with fresh heads."""
+    folder: Path = options.scratch / f"start-{seed}"
+    if not folder.is_dir():
+        settings = settings_of(options, seed, MINILM, ["mlm", "nsp"])
+        save_network(*start_network(settings, options.scratch / "cache"), folder)
+    return folder
+
+
+def corpus_of(options: Namespace, settings: PretrainSettings) -> tuple[Corpus, Any]:
+    cache = options.scratch / "cache"
+    _, tokenizer = start_network(settings, cache)
+    return build_corpus(settings.documents, tokenizer, cache, Digests(None), settings.held_out_share), tokenizer
+
+
+def epochs_of(options: Namespace, settings: PretrainSettings) -> list[Items]:
+    corpus, _ = corpus_of(options, settings)
+    text = Text(corpus, ~corpus.held_out)
+    return [draw_items(text, settings, settings.seed, epoch) for epoch in range(settings.epochs)]
+
+
+def train_ours(options: Namespace, objectives: list[Objective], seed: int) -> Answer:
+    settings = settings_of(options, seed, start_of(options, seed), objectives)
+    folder = options.scratch / f"ours-{'-'.join(objectives)}-{seed}"
     folder.mkdir()
-    metrics = run(settings, StageContext(folder, bench.cache))
-    tokens = sum(int(items.lengths.sum()) for items in bench.epochs(settings))
-    return scored(bench, folder / "model", cast(float, metrics["train_seconds"]), tokens)
+    metrics = run(settings, StageContext(folder, options.scratch / "cache"))
+    tokens = sum(int(items.lengths.sum()) for items in epochs_of(options, settings))
+    return scored(options, folder / "model", cast(float, metrics["train_seconds"]), tokens)
 
 
-def train_peer(bench: Bench, seed: int) -> Answer:
+def train_peer(options: Namespace, seed: int) -> Answer:
     """Trains the same sequences with Trainer and its collator."""
     from datasets import Dataset
     from transformers import BertForMaskedLM, DataCollatorForLanguageModeling
 
-    settings = bench.settings(seed, bench.start(seed), ["mlm"])
-    corpus, tokenizer = bench.corpus(settings)
-    items, sequences = bench.epochs(settings)[0], Sequences(corpus, tokenizer, settings)
+    settings = settings_of(options, seed, start_of(options, seed), ["mlm"])
+    corpus, tokenizer = corpus_of(options, settings)
+    items, sequences = epochs_of(options, settings)[0], Sequences(corpus, tokenizer, settings)
     rows = [sequences.ids(begin, count).tolist() for begin, count in zip(items.starts, items.tokens, strict=True)]
-    model = BertForMaskedLM.from_pretrained(bench.start(seed))
+    model = BertForMaskedLM.from_pretrained(start_of(options, seed))
     collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=settings.masking.share)
-    dataset, folder = Dataset.from_dict({"input_ids": rows}), bench.scratch / f"peer-{seed}" / "model"
-    groups = bench.options.peer_groups
-    seconds = train_with_trainer(model, settings, folder.parent, dataset, collator, bf16=True, groups=groups)
+    dataset, folder = Dataset.from_dict({"input_ids": rows}), options.scratch / f"peer-{seed}" / "model"
+    peer = {"bf16": True, "groups": options.peer_groups}
+    seconds = train_with_trainer(model, settings, folder.parent, dataset, collator, **peer)
     save_network(model, tokenizer, folder)
-    return scored(bench, folder, seconds, sum(map(len, rows)) * settings.epochs)
+    return scored(options, folder, seconds, sum(map(len, rows)) * settings.epochs)
 
 
-def scored(bench: Bench, model: Path, seconds: float, tokens: int) -> Answer:
+def scored(options: Namespace, model: Path, seconds: float, tokens: int) -> Answer:
     """MLM on the held-out sequences."""
-    settings = bench.settings(0, model, ["mlm"])
-    network, _ = start_network(settings, bench.cache)
-    corpus, tokenizer = bench.corpus(settings)
+    settings = settings_of(options, 0, model, ["mlm"])
+    network, _ = start_network(settings, options.scratch / "cache")
+    corpus, tokenizer = corpus_of(options, settings)
     items = draw_items(Text(corpus, corpus.held_out), settings, SEED, 0)
     metrics = HeldOut(items, Sequences(corpus, tokenizer, settings), settings).metrics(Pretraining(network, ["mlm"]))
     return {**metrics, "seconds": seconds, "tokens_per_second": tokens / seconds}
 
 
-def documents_of(options: Namespace, scratch: Path) -> list[Path]:
+def documents_of(options: Namespace) -> list[Path]:
     """The files, or their first documents."""
     if options.documents is None:
         return [(options.data / name).resolve() for name in TEXTS]
     shorter = []
     for name in TEXTS:
         with gzip.open(options.data / name, "rt", encoding="utf-8") as lines:
-            shorter.append(scratch / Path(name).with_suffix("").name)
+            shorter.append(options.scratch / Path(name).with_suffix("").name)
             shorter[-1].write_text("".join(islice(lines, options.documents)), encoding="utf-8")
     return shorter
 
@@ -139,23 +129,23 @@ def claims(answers: dict[str, list[Answer]]) -> list[Claim]:
     ]
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "pretraining")
-    names = [OURS, PEER, WITH_NSP]
-    add_options(parser, names, names)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--documents", type=int, metavar="N", help="only the first N of each file, to try it out")
-    options = start(parser, *TEXTS)
-    with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(options, Path(scratch), documents_of(options, Path(scratch)))
-        works = {
-            OURS: partial(train_ours, bench, ["mlm"]),
-            PEER: partial(train_peer, bench),
-            WITH_NSP: partial(train_ours, bench, ["mlm", "nsp"]),
-        }
-        answers = train_in_turns(works, options, ["mlm_loss", "tokens_per_second"])
-    finish(options, claims(answers) if {OURS, PEER} <= answers.keys() else [], trainings=answers)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+    options.files = documents_of(options)
+    works = {
+        OURS: partial(train_ours, options, ["mlm"]),
+        PEER: partial(train_peer, options),
+        WITH_NSP: partial(train_ours, options, ["mlm", "nsp"]),
+    }
+    answers = train_in_turns(works, options, ["mlm_loss", "tokens_per_second"])
+    return claims(answers) if {OURS, PEER} <= answers.keys() else [], {"trainings": answers}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        *TEXTS,
+        **options_of([OURS, PEER, WITH_NSP]),
+        epochs=1,
+        documents={"type": int, "metavar": "N", "help": "only the first N of each file, to try it out"},
+    )

@@ -14,18 +14,16 @@ right answers in a window it can use the first alone. It pads each batch to its 
 (--peer-groups: of like lengths, as ours). One decoder and one scorer.
 """
 
-import tempfile
 from argparse import Namespace
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from benchmarks.harness import Answer, Claim, Spread, at_least, finish, parser_of, start
+from benchmarks.harness import Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
-from benchmarks.trainer import BF16, DEFAULT, OURS, add_options, behind, faster, train_in_turns, train_with_trainer
+from benchmarks.trainer import BF16, DEFAULT, OURS, behind, faster, options_of, train_in_turns, train_with_trainer
 from bertrelay.data.records import Rejects
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate
@@ -43,33 +41,22 @@ XQUAD, COVID = "qa/xquad.en.json.gz", "qa/covidqa-200423.json.gz"
 BELOW, TIMES_DEFAULT, TIMES_FIRST_SENTENCE = 0.015, 2, 2
 
 
-@dataclass(frozen=True)
-class Bench:
-    """What every training of one run of this script shares: the settings of both trainings, and the test file."""
-
-    options: Namespace
-    scratch: Path
-    trainings: list[QaSettings]
-    test: Path
-
-
-def train(bench: Bench, name: str, seed: int) -> Answer:
+def train(options: Namespace, name: str, seed: int) -> Answer:
     """Both trainings, each from the weights of the one before."""
     seconds = list[float]()
-    base = str(bench.trainings[0].base)
-    for number, training in enumerate(bench.trainings, 1):
+    base = str(options.trainings[0].base)
+    for number, training in enumerate(options.trainings, 1):
         settings = training.model_copy(update={"base": base, "seed": seed})
-        folder = bench.scratch / f"{name}-{seed}-{number}"
+        folder = options.scratch / f"{name}-{seed}-{number}"
         folder.mkdir()
         if name == OURS:
-            metrics = run(settings, StageContext(folder, bench.scratch / "cache"))
+            metrics = run(settings, StageContext(folder, options.scratch / "cache"))
             seconds.append(cast(float, metrics["train_seconds"]))
         else:
-            groups = bench.options.peer_groups
-            seconds.append(train_peer(settings, folder, bf16=name == BF16, groups=groups))
+            seconds.append(train_peer(settings, folder, bf16=name == BF16, groups=options.peer_groups))
         base = str(folder / "model")
-    settings = QaEvaluateSettings.model_validate({"model": base, "test": [{"path": str(bench.test)}]})
-    found = evaluate.run(settings, StageContext(Path(base), bench.scratch / "cache"))
+    settings = QaEvaluateSettings.model_validate({"model": base, "test": [{"path": str(options.test)}]})
+    found = evaluate.run(settings, StageContext(Path(base), options.scratch / "cache"))
     metrics = {metric: found[metric] for metric in ("questions", "f1", "exact_match", "first_sentence/f1")}
     return {"seconds": sum(seconds), "each": seconds, **metrics}
 
@@ -117,20 +104,20 @@ def claims(answers: dict[str, list[Answer]]) -> list[Claim]:
     ]
 
 
-def trainings_of(options: Namespace, scratch: Path) -> tuple[list[QaSettings], Path]:
+def trainings_of(options: Namespace) -> tuple[list[QaSettings], Path]:
     """The recipe's trainings on files split as it says, without dev data; and the test file."""
     recipe = read_recipe("covid-qa", REGISTRY, [f"vars.data={options.data.resolve()}"])
     settings = {step.name: step.settings for step in recipe.steps}
     trainings = list[QaSettings]()
     for split, stage in STAGES.items():
-        write_splits(cast(QuestionsSettings, settings[split]), scratch / split)
+        write_splits(cast(QuestionsSettings, settings[split]), options.scratch / split)
         if options.questions is not None:
-            shorten(scratch / split, options.questions)
+            shorten(options.scratch / split, options.questions)
         given = cast(QaSettings, settings[stage]).model_dump(exclude={"base", "train", "dev"}, exclude_unset=True)
-        given |= {"base": MINILM, "train": [{"path": str(scratch / split / "train.jsonl")}]}
+        given |= {"base": MINILM, "train": [{"path": str(options.scratch / split / "train.jsonl")}]}
         given |= {"epochs": options.epochs} if options.epochs else {}
         trainings.append(QaSettings.model_validate(given))
-    return trainings, scratch / split / "test.jsonl"
+    return trainings, options.scratch / split / "test.jsonl"
 
 
 def shorten(folder: Path, questions: int) -> None:
@@ -140,20 +127,22 @@ def shorten(folder: Path, questions: int) -> None:
         file.write_text("".join(file.read_text(encoding="utf-8").splitlines(keepends=True)[:questions]))
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "qa")
-    add_options(parser, [OURS, DEFAULT, BF16], [OURS, DEFAULT])
-    parser.add_argument("--epochs", type=int, metavar="N", help="of each training (default: the recipe's)")
-    parser.add_argument("--questions", type=int, metavar="N", help="only the first N of each split, to try it out")
-    options = start(parser, XQUAD, COVID)
-    with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(options, Path(scratch), *trainings_of(options, Path(scratch)))
-        works = {name: partial(train, bench, name) for name in (OURS, DEFAULT, BF16)}
-        answers = train_in_turns(works, options, ["f1", "exact_match"])
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+    options.trainings, options.test = trainings_of(options)
+    works = {name: partial(train, options, name) for name in (OURS, DEFAULT, BF16)}
+    answers = train_in_turns(works, options, ["f1", "exact_match"])
     first = next(iter(answers.values()))[0]
     print(f"the first sentence of each text: F1 {first['first_sentence/f1']:.4f}, {first['questions']:,.0f} questions")
-    finish(options, claims(answers) if {OURS, DEFAULT} <= answers.keys() else [], trainings=answers)
+    return claims(answers) if {OURS, DEFAULT} <= answers.keys() else [], {"trainings": answers}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        XQUAD,
+        COVID,
+        **options_of([OURS, DEFAULT, BF16], [OURS, DEFAULT]),
+        epochs={"type": int, "metavar": "N", "help": "of each training (default: the recipe's)"},
+        questions={"type": int, "metavar": "N", "help": "only the first N of each split, to try it out"},
+    )

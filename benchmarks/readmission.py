@@ -13,19 +13,19 @@ every 50 ms, while a file is scored; there the network is a stand-in of one laye
 """
 
 import csv
-import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertModel
 
-from benchmarks.harness import Claim, Spread, at_least, finish, in_fresh_process, in_turns, parser_of, start, timed
-from benchmarks.machine import MINILM, memory_samples
+from benchmarks.harness import Claim, Spread, at_least, in_turns, main, timed
+from benchmarks.machine import MINILM, Memory, memory_of
 from bertrelay.backbone import save_backbone
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.new_encoder import bert_config, train_wordpiece
@@ -79,26 +79,15 @@ def measure_speed(options: Namespace, texts: Sequence[str]) -> dict[str, list[fl
     return rates
 
 
-class Memory(NamedTuple):
-    """Private memory in MB before and at most."""
-
-    admissions: int
-    ready: float
-    peak: float
-    seconds: float
-
-
-def score_in_fresh_process(model: str, texts: Sequence[str], admissions: int, threads: int) -> Memory:
+def prepare_scoring(
+    model: str, texts: Sequence[str], admissions: int, threads: int, folder: Path
+) -> Callable[[], object]:
     torch.set_num_threads(threads)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        for name, count in (("warm", WARM_UP), ("many", admissions)):
-            with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file).writerows([("hadm_id", "text"), *islice(enumerate(cycle(texts)), count)])
-        score_file(model, folder / "warm.csv", folder / "warm.parquet")
-        with memory_samples() as samples:
-            _, seconds = timed(score_file, model, folder / "many.csv", folder / "many.parquet")
-        return Memory(admissions, samples[0], max(samples), seconds)
+    for name, count in (("warm", WARM_UP), ("many", admissions)):
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("hadm_id", "text"), *islice(enumerate(cycle(texts)), count)])
+    score_file(model, folder / "warm.csv", folder / f"warm-{admissions}.parquet")
+    return partial(score_file, model, folder / "many.csv", folder / f"many-{admissions}.parquet")
 
 
 def save_stand_in(folder: Path, texts: Sequence[str]) -> Path:
@@ -112,37 +101,46 @@ def save_stand_in(folder: Path, texts: Sequence[str]) -> Path:
     return folder / "model"
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "readmission", data=False, device=True)
-    parser.add_argument("--model", type=Path, metavar="DIR", help="a folder that domain.readmission wrote")
-    parser.add_argument("--notes", type=int, default=100, help="so many admissions for the speed")
-    parser.add_argument("--words", type=int, nargs="+", default=WORDS, help="of a discharge summary, on average")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--admissions", type=int, nargs="+", default=[1_000, 10_000], help="for the memory")
-    options = start(parser)
-    claims, speeds, measured = list[Claim](), {}, list[Memory]()
-    with tempfile.TemporaryDirectory() as scratch:
-        if options.model is None:
-            options.model = Path(scratch, "minilm")
-            save_model(start_model(MINILM, OutcomeModelSettings()), options.model)
-        for words in options.words:
-            texts = hospital_notes(Path(scratch, f"hospital-{words}"), words, options.notes)
-            speeds[words] = measure_speed(options, texts)
-            ratio = Spread.of_ratios(speeds[words]["BertRelay"], speeds[words]["usual"])
-            claims.append(at_least(FASTER, f"the usual chunks/s, notes of {words:,} words", ratio))
-        stand_in = save_stand_in(Path(scratch, "stand-in"), texts)
-        print(f"{'admissions':>10} {'ready MB':>9} {'peak MB':>8} {'beyond MB':>10} {'admissions/s':>13}")
-        for admissions in options.admissions:
-            now = in_fresh_process(score_in_fresh_process, str(stand_in), texts, admissions, options.threads)
-            memory = f"{now.ready:>9.0f} {now.peak:>8.0f} {now.peak - now.ready:>10.1f}"
-            print(f"{now.admissions:>10,} {memory} {now.admissions / now.seconds:>13,.0f}", flush=True)
-            measured.append(now)
-    first, *_, last = [*measured, measured[-1]]
-    growth = (last.peak - last.ready) - (first.peak - first.ready)
-    text = f"from {first.admissions:,} to {last.admissions:,} admissions memory grows by at most {SLACK_MB} MB"
+def measure_memory(options: Namespace, texts: Sequence[str]) -> list[Memory]:
+    stand_in = str(save_stand_in(options.scratch / "stand-in", texts))
+    measured = []
+    print(f"{'admissions':>10} {'ready MB':>9} {'peak MB':>8} {'beyond MB':>10} {'admissions/s':>13}")
+    for admissions in options.admissions:
+        given = (stand_in, texts, admissions, options.threads, options.scratch)
+        measured.append(now := memory_of(prepare_scoring, *given))
+        memory = f"{now.ready:>9.0f} {now.peak:>8.0f} {now.beyond:>10.1f}"
+        print(f"{admissions:>10,} {memory} {admissions / now.seconds:>13,.0f}", flush=True)
+    return measured
+
+
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+    claims, speeds = list[Claim](), {}
+    if options.model is None:
+        options.model = options.scratch / "minilm"
+        save_model(start_model(MINILM, OutcomeModelSettings()), options.model)
+    for words in options.words:
+        texts = hospital_notes(options.scratch / f"hospital-{words}", words, options.notes)
+        speeds[words] = measure_speed(options, texts)
+        ratio = Spread.of_ratios(speeds[words]["BertRelay"], speeds[words]["usual"])
+        claims.append(at_least(FASTER, f"the usual chunks/s, notes of {words:,} words", ratio))
+    measured = measure_memory(options, texts)
+    growth = measured[-1].beyond - measured[0].beyond
+    text = (
+        f"from {options.admissions[0]:,} to {options.admissions[-1]:,} admissions memory grows by at most {SLACK_MB} MB"
+    )
     claims.append(Claim(text, f"{growth:+.1f} MB", growth <= SLACK_MB))
-    finish(options, claims, chunks_per_second=speeds, memory=[each._asdict() for each in measured])
+    memory = [{"admissions": n, **each._asdict()} for n, each in zip(options.admissions, measured, strict=True)]
+    return claims, {"chunks_per_second": speeds, "memory": memory}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        device=True,
+        model={"type": Path, "metavar": "DIR", "help": "a folder that domain.readmission wrote"},
+        notes={"default": 100, "help": "so many admissions for the speed"},
+        words={"default": WORDS, "help": "of a discharge summary, on average"},
+        rounds=3,
+        admissions={"default": [1_000, 10_000], "help": "for the memory"},
+    )

@@ -12,15 +12,14 @@ scorer in fp32. A time is one training, from loading the start to the saved mode
 """
 
 import json
-import tempfile
 import time
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.harness import Answer, Claim, finish, parser_of, start
-from benchmarks.trainer import OURS, add_options, arguments_of, behind, faster, train_in_turns
+from benchmarks.harness import Answer, Claim, main
+from benchmarks.trainer import OURS, arguments_of, behind, faster, options_of, train_in_turns
 from bertrelay.data.records import Rejects, read
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
@@ -111,25 +110,26 @@ def scored(options: Namespace, model: Path, seconds: float) -> Answer:
     return {METRIC: metrics["sts/stsb/spearman_cosine"], "seconds": seconds}
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "sbert")
-    parser.add_argument("--nli", action="store_true", help="SICK's NLI labels first")
-    parser.add_argument("--steps", type=int, help="only so many steps, to try the script out")
-    add_options(parser, [OURS, PEER], [OURS, PEER])
-    options = start(parser, "sts/stsb", "sts/sick")
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     options.stages = ["nli", "nli-stsb"] if options.nli else ["stsb"]
-    with tempfile.TemporaryDirectory() as scratch:
-        options.scratch = Path(scratch)
-        works = {OURS: partial(train_ours, options), PEER: partial(train_peer, options)}
-        answers = train_in_turns(works, options, [METRIC])
+    works = {OURS: partial(train_ours, options), PEER: partial(train_peer, options)}
+    answers = train_in_turns(works, options, [METRIC])
     claims = []
-    if len(answers) == 2:
+    if len(answers) == len(works):
         print(f"× as fast as the peer: {faster(answers[PEER], answers[OURS])}")
         below = behind(answers[PEER], answers[OURS], METRIC)
         text = f"mean Spearman at most {NOT_WORSE_THAN} below the peer's"
         claims = [Claim(text, f"{below:+.4f} below", below <= NOT_WORSE_THAN)]
-    finish(options, claims, trainings=answers)
+    return claims, {"trainings": answers}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        "sts/stsb",
+        "sts/sick",
+        nli={"default": False, "help": "SICK's NLI labels first"},
+        steps={"type": int, "help": "only so many steps, to try the script out"},
+        **options_of([OURS, PEER]),
+    )

@@ -8,12 +8,12 @@ The vectors are all-MiniLM-L6-v2's, of distinct English sentences of Multi30K an
 such sentences' vectors, one in a call; both kinds take turns. A time is a query's, without its encoding.
 """
 
-import tempfile
-from pathlib import Path
+from argparse import Namespace
+from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Answer, Claim, Spread, finish, in_turns, parser_of, start, timed
+from benchmarks.harness import Answer, Claim, Spread, in_turns, main, timed
 from benchmarks.machine import MINILM, MULTI30K, STSB, sentences_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, unit
@@ -30,23 +30,16 @@ def ask(index: SearchIndex, queries: Vectors, *, exact: bool) -> Answer:
     return {"milliseconds": 1e3 * seconds / len(queries), "rows": np.stack(rows).tolist()}
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "searching")
-    parser.add_argument("--sentences", type=int, default=38_000)
-    parser.add_argument("--queries", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    options = start(parser, *SOURCES)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     drawn = sentences_of(options.data, SOURCES, options.sentences + options.queries, options.seed)
     encoder = SentenceEncoder.load(MINILM)
-    with tempfile.TemporaryDirectory() as scratch:
-        corpus, folder = Path(scratch, "corpus.txt"), Path(scratch, "index")
-        corpus.write_text("\n".join(drawn[options.queries :]) + "\n", encoding="utf-8")
-        build_index(encoder, corpus, folder, kind="exact")  # encodes
-        index, linking = timed(lambda: build_index(encoder, corpus, folder, kind="hnsw"))
-        queries = unit(encoder.encode(drawn[: options.queries]))
-        works = {name: lambda _, name=name: ask(index, queries, exact=name == "exact") for name in ("exact", "graph")}
-        answers = in_turns(works, options.rounds)
+    corpus, folder = options.scratch / "corpus.txt", options.scratch / "index"
+    corpus.write_text("\n".join(drawn[options.queries :]) + "\n", encoding="utf-8")
+    build_index(encoder, corpus, folder, kind="exact")  # encodes
+    index, linking = timed(lambda: build_index(encoder, corpus, folder, kind="hnsw"))
+    queries = unit(encoder.encode(drawn[: options.queries]))
+    works = {name: lambda _, name=name: ask(index, queries, exact=name == "exact") for name in ("exact", "graph")}
+    answers = in_turns(works, options.rounds)
     spreads = {name: Spread.of(each["milliseconds"] for each in found) for name, found in answers.items()}
     for name, spread in spreads.items():
         print(f"{name}: {spread} ms a query")
@@ -54,8 +47,8 @@ def main() -> None:
     exact, graph = (answers[name][0]["rows"] for name in ("exact", "graph"))
     found = float(np.mean([len(set(a) & set(b)) / K for a, b in zip(exact, graph, strict=True)]))
     claim = Claim(f"at least {FOUND} of the nearest {K} found by the graph", f"{found:.4f}", found >= FOUND)
-    finish(options, [claim], milliseconds={name: each._asdict() for name, each in spreads.items()}, built=linking)
+    return [claim], {"milliseconds": spreads, "built": linking}
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__, *SOURCES, sentences=38_000, queries=500, rounds=5, seed=0)

@@ -12,10 +12,9 @@ normalisation. Starts: `plain` (no projection, or a random one where sizes diffe
 length), `fitted`.
 """
 
-import tempfile
 from argparse import Namespace
 from copy import deepcopy
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from benchmarks.distill import (
     translation_accuracy,
     write_rows,
 )
-from benchmarks.harness import Claim, finish, parser_of, start, timed
+from benchmarks.harness import Claim, main, timed
 from benchmarks.machine import MINILM
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.new_encoder import train_unigram
@@ -41,7 +40,7 @@ from students.settings import TeacherCopy
 from students.targets import fill_targets
 
 SMALL_DIM, FOLD, MAX_TOKENS, SAMPLE = 256, 10.0, 128, 2_000
-STARTS = ("plain", "scaled", "fitted")
+STARTS, TEACHERS = ("plain", "scaled", "fitted"), ["raw", "tenfold", "small"]
 
 
 def identity(dim: int, factor: float = 1.0) -> Projection:
@@ -94,22 +93,20 @@ def compare(options: Namespace, name: str, teacher: SentenceEncoder) -> Claim:
     return Claim(f"{name}: fitted is best", f"{best}, {found[best]:.3f}", best == "fitted")
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "start")
-    names = ["raw", "tenfold", "small"]
-    parser.add_argument("--teachers", nargs="+", default=names, choices=names)
-    parser.add_argument("--rows", type=int, default=3_000)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=1)
-    options = start(parser, "parallel/multi30k")
-    with tempfile.TemporaryDirectory() as scratch:
-        options.scratch, options.languages = Path(scratch), ["fr"]
-        write_rows(options)
-        options.test, known = multi30k(options, "test_2016_flickr"), teachers()
-        claims = [compare(options, name, known[name]) for name in options.teachers]
-    del options.test
-    finish(options, claims)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
+    options.languages = ["fr"]
+    write_rows(options)
+    options.test, known = multi30k(options, "test_2016_flickr"), teachers()
+    return [compare(options, name, known[name]) for name in options.teachers], {}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        "parallel/multi30k",
+        teachers={"default": TEACHERS, "choices": TEACHERS},
+        rows=3_000,
+        epochs=2,
+        seed=1,
+    )

@@ -6,11 +6,11 @@ STS 2013, is to four digits that of scipy on sentence-transformers' vectors of t
     python -m benchmarks.sts --data DIR
 """
 
-import tempfile
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from typing import Any
 
-from benchmarks.harness import Claim, finish, parser_of, start
+from benchmarks.harness import Claim, main
 from benchmarks.machine import MINILM
 from bertrelay.data.records import Rejects
 from bertrelay.settings import ModelSource
@@ -47,22 +47,21 @@ def claims(ours: Metrics, theirs: Mapping[str, float]) -> Iterator[Claim]:
         yield Claim(f"{name} to {DIGITS} digits: {expected:.6f}", shown, holds)
 
 
-def main() -> None:
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     from sentence_transformers import SentenceTransformer
 
-    options = start(parser_of(__doc__, "sts"), *(f"sts/{name}" for name in ("stsb", "sick", "semeval2013")))
     folder = ModelSource.parse(MINILM).folder
     assert folder is not None
-    with tempfile.TemporaryDirectory() as scratch, Rejects(None) as rejects:
-        context = StageContext(Path(scratch), Path(scratch))
+    with Rejects(None) as rejects:
+        context = StageContext(options.scratch, options.scratch)
         sets = read_sets(OfficialFiles(options.data / "sts"), SETS, context, rejects)
     known = {name: each for name, each in sets.items() if each is not None}
     peer = SentenceTransformer(str(folder), device="cpu")
     theirs = by_scipy(known, lambda sentences: peer.encode(list(sentences), show_progress_bar=False))
     ours = set_metrics(known, encoder_at(folder, "fp32"), intervals=False)
     complete = Claim("sets found", ", ".join(known), len(known) == len(SETS))
-    finish(options, [*claims(ours, theirs), complete], ours=ours, theirs=theirs)
+    return [*claims(ours, theirs), complete], {"ours": ours, "theirs": theirs}
 
 
 if __name__ == "__main__":
-    main()
+    main(measure, __doc__, *(f"sts/{name}" for name in ("stsb", "sick", "semeval2013")))

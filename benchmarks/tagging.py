@@ -12,29 +12,16 @@ tagged.
 """
 
 import json
-import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from benchmarks.harness import (
-    Claim,
-    Contender,
-    Spread,
-    Work,
-    at_least,
-    finish,
-    in_fresh_process,
-    in_turns,
-    parser_of,
-    start,
-    timed,
-)
-from benchmarks.machine import memory_samples
+from benchmarks.harness import Claim, Contender, Spread, Work, at_least, in_turns, main, timed
+from benchmarks.machine import Memory, memory_of
 from domain.biomedical import EntityTagger
 from domain.biomedical.documents import read_documents
 from domain.biomedical.documents.document import Document
@@ -74,16 +61,17 @@ def prepare(device: str, threads: int, model: str, scratch: str, variant: str) -
     return work
 
 
-def measure_speed(options: Namespace, texts: Sequence[str], scratch: str) -> dict[str, list[float]]:
+def measure_speed(options: Namespace, texts: Sequence[str]) -> dict[str, list[float]]:
     """The words/s of each round, of each contender."""
-    Path(scratch, "texts.json").write_text(json.dumps(texts), encoding="utf-8")
-    shared, sizes = {"model": str(options.model), "scratch": scratch}, {}
+    (options.scratch / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+    shared = {"model": str(options.model), "scratch": str(options.scratch)}
     contenders = {
         name: Contender("benchmarks.tagging:prepare", options.device, options.threads, **shared, variant=variant)
         for name, variant in {**OURS, **PEERS}.items()
     }
-    for name, contender in contenders.items():
-        sizes[name] = contender.fastest(BATCH_SIZES if name in PEERS else [1], count=TRIED_ON)
+    sizes = {
+        name: each.fastest(BATCH_SIZES if name in PEERS else [1], count=TRIED_ON) for name, each in contenders.items()
+    }
     works = {name: lambda _, name=name: contenders[name].ask(batch_size=sizes[name]) for name in contenders}
     answers = in_turns(works, options.rounds)
     words, rates = sum(len(text.split()) for text in texts), {}
@@ -93,20 +81,6 @@ def measure_speed(options: Namespace, texts: Sequence[str], scratch: str) -> dic
         found = f"{Spread.of(rates[name]).shown(0)} words/s  {answers[name][0]['entities']:,} entities"
         print(f"{name:16} batch {sizes[name] if name in PEERS else '':>3}  {found}", flush=True)
     return rates
-
-
-class Memory(NamedTuple):
-    """Words of all documents, and private memory in MB with them and at most."""
-
-    words: int
-    documents: int
-    ready: float
-    peak: float
-    entities: int
-
-    @property
-    def beyond(self) -> float:
-        return self.peak - self.ready
 
 
 def long_documents(texts: Sequence[str], words: int, documents: int) -> list[str]:
@@ -121,32 +95,29 @@ def long_documents(texts: Sequence[str], words: int, documents: int) -> list[str
     return found
 
 
-def tag_and_measure(model: str, texts: Sequence[str], given: Sequence[str], threads: int) -> Memory:
-    """In a fresh process."""
+def prepare_tagging(model: str, texts: Sequence[str], given: Sequence[str], threads: int) -> Callable[[], int]:
     torch.set_num_threads(threads)
     tagger = EntityTagger.load(model)
     tagger(["\n\n".join(texts)] * WARM_UPS)
-    with memory_samples() as samples:
-        documents = tagger.tag_documents(Document("long", text) for text in given)
-        entities = sum(len(each.entities) for each in documents)
-    return Memory(sum(len(text.split()) for text in given), len(given), samples[0], max(samples), entities)
+    return lambda: sum(len(each.entities) for each in tagger.tag_documents(Document("long", text) for text in given))
 
 
 def measure_memory(options: Namespace, texts: Sequence[str]) -> list[Memory]:
+    """Of one document, of ten, and of the ten as one."""
     measured = []
     short = long_documents(texts, options.words, TIMES)
     for given in (short[:1], short, ["\n\n".join(short)]):
-        now = in_fresh_process(tag_and_measure, str(options.model), texts, given, options.threads)
-        print(f"{now.words:,} words in {now.documents}: {now.entities:,} entities, ready {now.ready:.0f} MB, ", end="")
+        measured.append(now := memory_of(prepare_tagging, str(options.model), texts, given, options.threads))
+        words = sum(len(text.split()) for text in given)
+        print(f"{words:,} words in {len(given)}: {now.result:,} entities, ready {now.ready:.0f} MB, ", end="")
         print(f"peak {now.peak:.0f} MB, {now.beyond:.1f} MB beyond", flush=True)
-        measured.append(now)
     return measured
 
 
 def claims(rates: dict[str, list[float]], measured: Sequence[Memory]) -> list[Claim]:
     *_, short, long = measured
     growth = long.beyond - short.beyond
-    memory = f"{long.words:,} words in one document take at most {SLACK_MB} MB more than in {short.documents}"
+    memory = f"the words of {TIMES} documents in one take at most {SLACK_MB} MB more"
     return [
         at_least(FASTER, "as many words/s as the pipeline", Spread.of_ratios(rates[AUTO], rates[DEFAULT])),
         Claim(memory, f"{growth:+.1f} MB", growth <= SLACK_MB),
@@ -154,19 +125,20 @@ def claims(rates: dict[str, list[float]], measured: Sequence[Memory]) -> list[Cl
     ]
 
 
-def main() -> None:
-    parser = parser_of(__doc__, "tagging", device=True)
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="a folder that domain.ner wrote")
-    parser.add_argument("--texts", type=int, default=1_000, help="so many abstracts")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--words", type=int, default=100_000, help=f"of a document; the long one has {TIMES} times")
-    options = start(parser, ABSTRACTS)
+def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
     texts = [document.text for document in read_documents(options.data / ABSTRACTS)][: options.texts]
-    with tempfile.TemporaryDirectory() as scratch:
-        rates = measure_speed(options, texts, scratch)
-    measured = measure_memory(options, texts)
-    finish(options, claims(rates, measured), rates=rates, documents=[each._asdict() for each in measured])
+    rates, measured = measure_speed(options, texts), measure_memory(options, texts)
+    return claims(rates, measured), {"rates": rates, "documents": [each._asdict() for each in measured]}
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        measure,
+        __doc__,
+        ABSTRACTS,
+        device=True,
+        model={"type": Path, "required": True, "metavar": "DIR", "help": "a folder that domain.ner wrote"},
+        texts={"default": 1_000, "help": "so many abstracts"},
+        rounds=3,
+        words={"default": 100_000, "help": f"of a document; the long one has {TIMES} times"},
+    )

@@ -1,6 +1,6 @@
 """Trainings of several seeds in turns beside a peer's trainer, each in a process of its own."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,11 +54,14 @@ def arguments_of(settings: TrainingSettings) -> dict[str, Any]:
     }
 
 
-def add_options(parser: ArgumentParser, names: Sequence[str], default: Sequence[str]) -> None:
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    shown = f"(default {' '.join(default)})"
-    parser.add_argument("--contenders", nargs="+", choices=names, default=list(default), help=shown)
-    parser.add_argument("--peer-groups", action="store_true", help="the peer's batches are of like lengths, too")
+def options_of(names: Sequence[str], default: Sequence[str] | None = None) -> dict[str, Any]:
+    """The options that every training beside a peer has, for `harness.main`."""
+    chosen = list(default or names)
+    return {
+        "seeds": [1, 2, 3],
+        "contenders": {"default": chosen, "choices": names, "help": f"(default {' '.join(chosen)})"},
+        "peer_groups": {"default": False, "help": "the peer's batches are of like lengths, too"},
+    }
 
 
 def train_in_turns(works: Mapping[str, Train], options: Namespace, metrics: Sequence[str]) -> dict[str, list[Answer]]:

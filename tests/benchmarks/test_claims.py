@@ -98,8 +98,8 @@ def test_one_bad_seed_fails_whatever_the_mean():
 )
 def test_memory_of_a_long_document_may_grow_by_the_slack_alone(growth, beyond, held):
     rates = {tagging.DEFAULT: [1.0], tagging.AUTO: [4.0]}
-    ten = tagging.Memory(1_000_000, 10, 500.0, 500.0 + beyond - growth, 0)
-    one = tagging.Memory(1_000_000, 1, 500.0, 500.0 + beyond, 0)
+    ten = tagging.Memory(500.0, 500.0 + beyond - growth, 1.0)
+    one = tagging.Memory(500.0, 500.0 + beyond, 1.0)
     assert [claim.holds for claim in tagging.claims(rates, [ten, ten, one])] == held
 
 

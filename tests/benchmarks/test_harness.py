@@ -1,13 +1,15 @@
+import runpy
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import transformers
 
 from benchmarks import harness
-from benchmarks.harness import Claim, Contender, Spread, at_least, finish, in_turns, judge, parser_of, start
-from benchmarks.machine import machine, memory_samples
+from benchmarks.harness import Claim, Contender, Spread, at_least, in_turns, main
+from benchmarks.machine import machine, memory_of
 
 
 def test_a_contender_prepares_once_and_then_works_on_request(tmp_path, monkeypatch):
@@ -39,23 +41,41 @@ def test_every_other_round_runs_backwards(monkeypatch):
     assert turns == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
 
 
-def test_one_claim_that_does_not_hold_fails_the_run_and_all_is_saved(tmp_path):
-    met, missed = at_least(2.0, "as fast", Spread(2.0, 1.0, 3.0)), at_least(2.1, "as fast", Spread(2.0, 1.0, 3.0))
-    assert judge([met])
-    assert not judge([met, missed, Claim("so", "it is", True)])
-    options = parser_of("Doc.", "x", data=False).parse_args(["--json", str(tmp_path / "found.json")])
+def test_a_script_parses_measures_and_saves_all_and_one_claim_that_does_not_hold_fails_it(tmp_path, capsys):
+    def measure(options):
+        assert options.scratch.is_dir() and options.rounds == 2 and options.seeds == [4, 5] and not options.quick
+        found = Spread(2.0, 1.0, 3.0)
+        return [at_least(2.0, "as fast", found), at_least(2.1, "as fast", found)], {"seconds": [1.0]}
+
+    given = ["--json", str(tmp_path / "found.json"), "--seeds", "4", "5"]
     with pytest.raises(SystemExit) as ended:
-        finish(options, [met, missed], seconds=[1.0])
+        main(measure, "Doc.", arguments=given, rounds=2, seeds=[1], quick=False)
     assert ended.value.code == 1
     saved = harness.json.loads((tmp_path / "found.json").read_text())
     assert [claim["holds"] for claim in saved["claims"]] == [True, False]
-    assert saved["seconds"] == [1.0] and saved["machine"] == machine()
+    assert saved["seconds"] == [1.0] and saved["machine"] == machine() and saved["options"]["rounds"] == 2
+    assert "at least 2.1 × as fast: 2.00 (1.00–3.00), no" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(lambda _: ([Claim("so", "it is", True)], {}), "Doc.", arguments=[])
+    assert ended.value.code == 0
 
 
 def test_missing_data_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        start(parser_of("Doc.", "x"), "sts/none.csv", arguments=["--data", str(tmp_path)])
+        main(lambda _: ([], {}), "Doc.", "sts/none.csv", arguments=["--data", str(tmp_path)])
     assert f"expected sts/none.csv below {tmp_path}" in capsys.readouterr().err
+
+
+SCRIPTS = {path.stem for path in Path(harness.__file__).parent.glob("*.py") if "main(\n" in path.read_text()}
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS - {"harness"}))
+def test_every_script_lists_its_options(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    assert ended.value.code == 0
+    assert f"python -m benchmarks.{name}" in capsys.readouterr().out
 
 
 def test_the_machine_names_the_versions():
@@ -64,8 +84,15 @@ def test_the_machine_names_the_versions():
     assert all(f"{name} {version}" in machine() for name, version in libraries.items())
 
 
-def test_private_memory_sees_what_a_tensor_takes():
-    with memory_samples() as samples:
-        held = torch.ones(25_000_000)  # 100 MB
+def fill() -> Callable[[], int]:
+    def work() -> int:
+        taken = b"x" * 100_000_000
         harness.time.sleep(0.3)
-    assert 90 < max(samples) - samples[0] < 250, held.shape
+        return len(taken)
+
+    return work
+
+
+def test_private_memory_sees_what_work_takes():
+    found = memory_of(fill)
+    assert found.result == 100_000_000 and 90 < found.beyond < 250
