@@ -220,16 +220,16 @@ def _answer(each: Mapping[str, Any], is_right: bool) -> Markup:
 
 def _marks(listed: Sequence[Mapping[str, Any]], is_right: bool) -> list[Any]:
     """The answer, and the right ones that are elsewhere or longer or shorter."""
-    from domain.biomedical.page import Mark
+    from domain.biomedical.page import Highlight
 
     spans = {
         kind: [(each["start"], each["end"]) for each in listed if each["kind"] == kind] for kind in ("answer", "gold")
     }
     style = ("right hue-2", "✓") if is_right else ("wrong hue-6", "✗")
-    found = [Mark(start, end, *style, "answered") for start, end in spans["answer"]]
+    found = [Highlight(start, end, *style, "answered") for start, end in spans["answer"]]
     if is_right and found:
         return found
-    return [*found, *(Mark(start, end, "gold hue-0", "gold", "right") for start, end in _joined(spans["gold"]))]
+    return [*found, *(Highlight(start, end, "gold hue-0", "gold", "right") for start, end in _joined(spans["gold"]))]
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
