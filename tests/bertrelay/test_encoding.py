@@ -68,17 +68,6 @@ def test_equal_sentences_are_computed_once_even_blocks_apart(make_encoder: MakeE
     np.testing.assert_array_equal(found, np.concatenate([found[:61], found[60::-1]]))
 
 
-def test_batches_keep_to_their_tokens_and_hold_little_padding(make_encoder: MakeEncoder) -> None:
-    encoder = make_encoder()
-    watched = Watched(encoder)
-    texts = [f"{'dog ' * (place % 11)} {place}" for place in range(1000)]
-    encoder.encode(texts, precision="fp32", batch_tokens=300)
-    computed = sum(rows * tokens for rows, tokens in watched.shapes)
-    real = sum(map(len, encoder.tokenize(texts)))
-    assert all(rows * tokens <= 300 for rows, tokens in watched.shapes)
-    assert real <= computed < 1.1 * real
-
-
 def test_batches_have_few_shapes_however_many_sentences_are_left_over(make_encoder: MakeEncoder) -> None:
     encoder = make_encoder()
     watched = Watched(encoder)

@@ -8,7 +8,7 @@ import pytest
 
 from bertrelay import fingerprint as prints
 from bertrelay.errors import RequestError
-from bertrelay.fingerprint import Digests, content_parts, fingerprint, parts_of
+from bertrelay.fingerprint import Digests, fingerprint, parts_of
 from bertrelay.settings import RUN_ONLY, WHEN_SET, DataSource, HubDataset, InputFile, ModelSource, Settings
 from bertrelay.stage import Stage
 
@@ -196,10 +196,3 @@ def test_a_renamed_folder_keeps_its_digests(tmp_path, reads):
     digests.moved(tmp_path / "old", tmp_path / "new")
     digests.of_file(tmp_path / "new/a")
     assert reads == ["a"]
-
-
-def test_a_source_that_is_sensitive_gives_the_same_result(tmp_path):
-    (tmp_path / "a.tsv").write_text("a")
-    plain, marked = (Inner(path=str(tmp_path / "a.tsv"), sensitive=sensitive) for sensitive in (False, True))
-    assert parts(train=(plain,)) == parts(train=(marked,))
-    assert content_parts(plain, Inner.model_fields, Digests()) == content_parts(marked, Inner.model_fields, Digests())

@@ -17,15 +17,6 @@ def test_batches_hold_their_longest_row_and_stay_within_the_budget() -> None:
         assert width < longest * 1.13 or width - longest < 2
 
 
-def test_few_shapes_occur() -> None:
-    shapes = {batch_shape(longest, 1000, 2048, 512) for longest in range(16, 512)}
-    assert len(shapes) < 90
-
-
-def test_a_row_longer_than_the_budget_goes_alone() -> None:
-    assert batch_shape(300, rows=5, batch_tokens=100, max_tokens=512)[1] == 1
-
-
 def test_every_row_is_in_one_batch_and_the_longest_come_first() -> None:
     lengths = np.random.default_rng(0).integers(1, 100, 500)
     batches = list(sorted_batches(lengths, batch_tokens=512, max_tokens=128))

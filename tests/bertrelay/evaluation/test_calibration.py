@@ -89,13 +89,6 @@ def test_slope_and_intercept_are_scikit_learns_and_give_back_the_distortion():
     assert (slope, intercept) == pytest.approx((0.5, -0.5), abs=0.1)
 
 
-def test_shifting_log_odds_before_the_fit_changes_no_fitted_probability():
-    given, outcomes = drawn(2_000)
-    before, shifted = expit(2 * given + 1), expit(2 * given - 1.7)  # as a correction for sampling by the label would
-    fitted, after_shift = fit_recalibration(before, outcomes), fit_recalibration(shifted, outcomes)
-    assert calibrated(shifted, *after_shift) == pytest.approx(calibrated(before, *fitted), abs=1e-4)
-
-
 def test_what_is_calibrated_stays_as_it_is_and_what_is_only_shifted_keeps_its_slope():
     unchanged, unchanged_slopes = 0, 0
     for seed in range(40):

@@ -99,14 +99,6 @@ def test_learning_rates_by_hand(total, given, expected):
     assert [learning_rate(step, total, settings(**given)) for step in range(total)] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
-@pytest.mark.parametrize("warmup", [0, 0.1, 1])
-@pytest.mark.parametrize("total", [1, 2, 17])
-def test_the_learning_rate_of_a_step_is_never_zero_and_never_above_the_setting(schedule, warmup, total):
-    given = settings(schedule=schedule, warmup=warmup)
-    assert all(0 < learning_rate(step, total, given) <= 8 + 1e-12 for step in range(total))
-
-
 @pytest.mark.parametrize("sizes", [(90, 90, 90), (40, 49, 58)])
 def test_the_schedule_is_the_epochs_plans_one_after_the_other(sizes):
     """In any order of steps, as after resuming; each epoch may have items of its own."""
@@ -122,8 +114,3 @@ def test_the_schedule_is_the_epochs_plans_one_after_the_other(sizes):
     for step in np.random.default_rng(0).permutation(len(expected)):
         epoch, items = schedule.batch(int(step))
         assert (epoch, items.tolist()) == expected[step]
-
-
-def test_the_ends_of_epochs_are_known():
-    schedule = BatchSchedule(LENGTHS[:90], settings(epochs=2))  # 90 items by 4: 23 steps each
-    assert [step for step in range(47) if schedule.ends_epoch(step)] == [23, 46]

@@ -1,8 +1,6 @@
 """The training loop: exact in its resuming, and in its gradients for any number of processes and micro-batches."""
 
 import copy
-import itertools
-import json
 import random
 import signal
 from multiprocessing.connection import wait
@@ -12,12 +10,12 @@ import pytest
 import small_training
 import torch
 from safetensors.torch import load_file
-from small_training import SETTINGS, Fault, TwoHeads, TwoLosses, logged, planned, result, run, stderr_of
+from small_training import SETTINGS, Fault, TwoLosses, logged, planned, result, run, stderr_of
 from torch import nn
 
 from bertrelay.errors import RequestError
-from bertrelay.training.batches import BatchSchedule, learning_rate, rank_batch
-from bertrelay.training.loop import build_optimizer, train
+from bertrelay.training.batches import BatchSchedule, learning_rate
+from bertrelay.training.loop import train
 from bertrelay.training.settings import TrainingSettings
 
 DROPOUT = {"task": {"dropout": 0.2}}
@@ -229,19 +227,6 @@ def test_gradients_do_not_depend_on_processes_nor_on_micro_batches(tmp_path, pro
         assert all(torch.equal(gradients[1][name], value) for name, value in gradients[0].items())
 
 
-def test_two_processes_train_on_the_batches_of_one(never_stopped):
-    seen = [result(never_stopped(2), rank)["collated"] for rank in (0, 1)]
-    task = TwoLosses()
-    for rank in (0, 1):
-        shares = [rank_batch(batch, rank, 2).tolist() for batch in planned(task)]
-        expected = sorted(itertools.chain.from_iterable(shares))
-        # The first one lays out DDP's buckets. A process left without items goes through one of the batch's.
-        assert seen[rank][0] == [0]
-        assert sorted(itertools.chain.from_iterable(seen[rank][1:])) == expected
-    one = sorted(itertools.chain.from_iterable(result(never_stopped(1))["collated"]))
-    assert sorted(itertools.chain.from_iterable(seen[0][1:] + seen[1][1:])) == one
-
-
 def test_dropout_differs_by_step_process_and_micro_batch_and_comes_again(never_stopped, tmp_path):
     seeds = [result(never_stopped(2), rank)["seeds"] for rank in (0, 1)]
     for own in seeds:
@@ -317,16 +302,6 @@ def test_a_full_disk_is_an_error_and_the_checkpoints_before_it_are_good(tmp_path
 
 
 # Updates and logs
-
-
-def test_decay_is_for_matrices_and_frozen_parameters_are_left_out():
-    model = TwoHeads()
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    groups = build_optimizer(model, settings(weight_decay=0.3)).param_groups
-    assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
-    decayed, plain = ([names[id(parameter)] for parameter in group["params"]] for group in groups)
-    assert sorted(decayed) == ["embedding.weight", "is_next.weight", "mix.weight"]
-    assert sorted(plain) == ["is_next.bias", "mix.bias", "norm.bias", "norm.weight", "words.bias"]
 
 
 def test_a_step_is_the_one_adamw_takes_with_the_clipped_gradient(tmp_path):
@@ -405,14 +380,3 @@ def test_a_tracker_gets_what_the_log_has(tmp_path):
     events = EventAccumulator(str(file)).Reload()
     tracked = {event.step: event.value for event in events.Scalars("loss/mlm")}
     assert tracked == pytest.approx({line["step"]: line["loss/mlm"] for line in logged(tmp_path) if "lr" in line})
-
-
-def test_a_checkpoint_holds_plain_numbers_and_no_generator(never_stopped):
-    (newest, _) = sorted(never_stopped(1).glob("checkpoint-*"), reverse=True)
-    state = json.loads((newest / "checkpoint.json").read_text())["state"]
-    assert set(state) == {
-        "step", "best_step", "best_metrics", "evaluations_since_best", "seconds", "precision", "total_steps",
-    }  # fmt: skip
-    assert sorted(path.name for path in newest.iterdir()) == [
-        "best.safetensors", "checkpoint.json", "model.safetensors", "optimizer.safetensors",
-    ]  # fmt: skip
