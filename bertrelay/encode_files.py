@@ -23,7 +23,7 @@ from bertrelay.data.vectors import (
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, on_main, wait_for_all
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoder_settings import EncodeSettings
-from bertrelay.encoding import BLOCK_SENTENCES, EncodeOptions, check_finite, encode_blocks
+from bertrelay.encoding import BLOCK_SENTENCES, EncodingOptions, check_finite, encode_blocks
 from bertrelay.files import check_output, read_json, refuse_symlink, write_json
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
@@ -85,7 +85,7 @@ def encode_file(
             scanned.sentences,
             output,
             fingerprint({"model": encoder_digest(encoder), "source": scanned.digest}),
-            EncodeOptions(prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens),
+            EncodingOptions(prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens),
             process_group,
             texts=block_reader(table, cache, rejects is not None),
         )
@@ -137,7 +137,7 @@ def fill_vectors(
     and WorkError for a vector that is not finite.
     """
     check_shared(path.parent, process_group)
-    options = EncodeOptions(prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens)
+    options = EncodingOptions(prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens)
     with locked_output(path, process_group, wait=True):
         filled = _fill(
             encoder,
@@ -167,7 +167,7 @@ def _fill(
     rows: int,
     output: Path,
     key: str,
-    options: EncodeOptions,
+    options: EncodingOptions,
     process_group: ProcessGroup,
     description: str = "encoding",
     place: Callable[[int], str] = lambda row: f"sentence {row + 1:,}",

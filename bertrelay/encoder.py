@@ -4,9 +4,9 @@ Its methods and keywords are those of sentence-transformers, and so is its folde
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from bertrelay.hardware import as_device
 from bertrelay.layout import Dense, Layout, Prompts, in_folder_order, read_layout, write_layout
 from bertrelay.pooling import Pooling, Projection, load_projection
 from bertrelay.tokenizer import load_tokenizer, pad_id_of, save_tokenizer, truncating
-
-if TYPE_CHECKING:
-    from bertrelay.evaluation.similarity import Metric
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
@@ -260,15 +257,16 @@ class SentenceEncoder(nn.Module):
         """Similarity (n, m) by `similarity_fn_name` of all `embeddings1` (n, dim) with all `embeddings2` (m, dim)."""
         from bertrelay.evaluation.similarity import matrix
 
-        metric = cast("Metric", self.similarity_fn_name)
-        return torch.from_numpy(matrix(_rows(embeddings1), _rows(embeddings2), metric))
+        return self._compared(matrix, embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
         """Similarity (n,) of row i of `embeddings1` (n, dim) with row i of `embeddings2` (n, dim)."""
         from bertrelay.evaluation.similarity import pairwise
 
-        metric = cast("Metric", self.similarity_fn_name)
-        return torch.from_numpy(pairwise(_rows(embeddings1), _rows(embeddings2), metric))
+        return self._compared(pairwise, embeddings1, embeddings2)
+
+    def _compared(self, similarity: Callable[..., NDArray[np.float32]], *embeddings: ArrayLike | Tensor) -> Tensor:
+        return torch.from_numpy(similarity(*map(_rows, embeddings), self.similarity_fn_name))
 
 
 def as_encoder(model: SentenceEncoder | str | Path, cache: Path | None = None) -> SentenceEncoder:

@@ -38,7 +38,7 @@ class Digests:
         self.memory = memory
         self.verify = verify
         self._known: dict[str, list[Any]] = (read_json(memory) or {}) if memory else {}
-        self._fresh: dict[str, str] = {}
+        self._read: set[str] = set()
 
     def of_file(self, path: Path) -> str:
         """The sha256 of the file's content, in hex. Raises RequestError for what is no file that can be read."""
@@ -50,9 +50,10 @@ class Digests:
             ) from error
 
     def _of_file(self, path: Path) -> str:
-        stamp = _stamp(path)
-        name = str(path)
-        if self._fresh.get(name) == json.dumps(stamp) or (not self.verify and self._remembered(name, stamp)):
+        name, stamp = str(path), _stamp(path)
+        entry = self._known.get(name)
+        is_known = isinstance(entry, list) and entry[:-1] == stamp and isinstance(entry[-1], str)
+        if is_known and (name in self._read or not self.verify):
             return str(self._known[name][-1])
         started = time.time_ns()
         with path.open("rb") as file:
@@ -60,7 +61,7 @@ class Digests:
         # Changed again within the clock's grain, a file could keep its stamp: such a fresh one is not remembered.
         if started - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS:
             self._known[name] = [*stamp, digest]
-            self._fresh[name] = json.dumps(stamp)
+            self._read.add(name)
         return digest
 
     def of_folder(self, folder: Path) -> str:
@@ -86,10 +87,6 @@ class Digests:
             return
         self.memory.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.memory, {name: entry for name, entry in self._known.items() if Path(name).exists()}, True)
-
-    def _remembered(self, name: str, stamp: list[int]) -> bool:
-        entry = self._known.get(name)
-        return isinstance(entry, list) and entry[:-1] == stamp and isinstance(entry[-1], str)
 
 
 def _stamp(path: Path) -> list[int]:

@@ -119,35 +119,26 @@ def write_picture(path: Path, drawing: Drawing) -> None:
     Warns when no font of this machine has a script of the labels. Raises RequestError or WorkError when the file
     cannot be written.
     """
-    with atomic_write(path) as building:
-        missing = write_drawing(drawing, building, path.suffix)
-    if missing:
-        log(
-            f"{path}: no font of this machine has {', '.join(missing)}; such letters are boxes in the picture. "
-            "Install one (the Noto fonts have every script), or write .svg, which uses the reader's fonts"
-        )
-
-
-def write_drawing(drawing: Drawing, path: Path, kind: str) -> list[str]:
-    """Writes the drawing to `path` as `.png`, `.svg` or `.pdf`.
-
-    Returns the scripts of labels, by name, that no font of this machine has; an SVG needs none.
-    """
-    if kind == ".svg":
-        path.write_text(as_svg(drawing), encoding="utf-8")
-        return []
     from matplotlib.figure import Figure
 
-    inches = ((drawing.width + 2 * MARGIN) / PIXELS_PER_INCH, (drawing.height + 2 * MARGIN) / PIXELS_PER_INCH)
-    figure = Figure(figsize=inches, dpi=PIXELS_PER_INCH * PNG_SCALE, facecolor="white")
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-MARGIN, drawing.width + MARGIN), ylim=(drawing.height + MARGIN, -MARGIN))
-    axes.set_axis_off()
-    for shape in drawing.shapes:
-        _draw(axes, shape)
-    with missing_scripts() as missing:
-        figure.savefig(path, format=kind.removeprefix("."))
-    return sorted(missing)
+    with atomic_write(path) as building:
+        if path.suffix == ".svg":
+            building.write_text(as_svg(drawing), encoding="utf-8")
+            return
+        inches = ((drawing.width + 2 * MARGIN) / PIXELS_PER_INCH, (drawing.height + 2 * MARGIN) / PIXELS_PER_INCH)
+        figure = Figure(figsize=inches, dpi=PIXELS_PER_INCH * PNG_SCALE, facecolor="white")
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(-MARGIN, drawing.width + MARGIN), ylim=(drawing.height + MARGIN, -MARGIN))
+        axes.set_axis_off()
+        for shape in drawing.shapes:
+            _draw(axes, shape)
+        with missing_scripts() as missing:
+            figure.savefig(building, format=path.suffix.removeprefix("."))
+    if missing:
+        log(
+            f"{path}: no font of this machine has {', '.join(sorted(missing))}; such letters are boxes in the picture. "
+            "Install one (the Noto fonts have every script), or write .svg, which uses the reader's fonts"
+        )
 
 
 def as_svg(drawing: Drawing) -> str:

@@ -42,15 +42,10 @@ class Fault(NamedTuple):
 
 def line_rows(table: Table, columns: Sequence[str | int]) -> Iterator[Row]:
     """Each line is a row with one value, blank ones too."""
-    if len(columns) != 1:
+    if len(columns) != 1 or (table.columns and table.columns[0] != 0):
         raise RequestError(
-            f"{table.name} is read as plain lines, one value each; expected one column, found {len(columns)}. "
-            "Give its `format` (csv, tsv, jsonl or parquet)."
-        )
-    if table.columns and table.columns[0] != 0:
-        raise RequestError(
-            f"{table.name} is read as plain lines, whose one column is 0; found {table.columns[0]!r}. Leave the column "
-            "out, or give its `format` (csv, tsv, jsonl or parquet)."
+            f"{table.name} is read as plain lines, whose one column is 0; found {', '.join(map(repr, columns))}. Leave "
+            "the column out, or give its `format` (csv, tsv, jsonl or parquet)."
         )
     for line in _lines(table.name):
         yield _row(table, line.number, line.fault or (line.text,))

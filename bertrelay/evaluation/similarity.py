@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bertrelay.data.sentences import each_pair, texts_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import Metric as Metric
-from bertrelay.encoding import BLOCK_SENTENCES, EncodeOptions, check_finite, encode, encode_blocks
+from bertrelay.encoding import BLOCK_SENTENCES, EncodingOptions, check_finite, encode, encode_blocks
 from bertrelay.errors import RequestError, check_choice
 from bertrelay.progress import Bar
 
@@ -123,7 +123,7 @@ def compare_pairs(
     metric: Metric = "cosine",
     *,
     bar: Bar | None = None,
-    **options: Unpack[EncodeOptions],
+    **options: Unpack[EncodingOptions],
 ) -> Iterator[Compared]:
     """The similarity of the two sentences of each pair, in blocks; `pairs` may be endless, and is read ahead.
 
@@ -154,7 +154,7 @@ def compare_all(
     metric: Metric = "cosine",
     *,
     progress: bool = False,
-    **options: Unpack[EncodeOptions],
+    **options: Unpack[EncodingOptions],
 ) -> Iterator[Compared]:
     """The similarity of all sentences of `first` with all of `second`, or of `first` itself, some rows at a time.
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from bertrelay import cpu_kernels, encoding, inference
+from bertrelay import cpu_kernels, encoding
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16
@@ -151,10 +151,10 @@ def test_bf16_stays_close_to_fp32(sentences: list[str]) -> None:
 def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(
     make_encoder: MakeEncoder, many: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, calls, pack = make_encoder(), [], inference.pack
+    encoder, calls, pack = make_encoder(), [], encoding.pack
     blocks = [many[start : start + BLOCK] for start in range(0, len(many), BLOCK)]
     anew = [next(encoding.encode_blocks(encoder, [block], precision="bf16", batch_tokens=8)) for block in blocks]
-    monkeypatch.setattr(inference, "pack", lambda network: calls.append(network) or pack(network))
+    monkeypatch.setattr(encoding, "pack", lambda network: calls.append(network) or pack(network))
     for block, vectors in zip(
         anew, encoding.encode_blocks(encoder, blocks, precision="bf16", batch_tokens=8), strict=True
     ):

@@ -22,8 +22,8 @@ from bertrelay.plots import (
     script,
     text_columns,
     width_of,
-    write_drawing,
     write_heatmap,
+    write_picture,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -143,7 +143,7 @@ def test_a_picture_is_written_complete_or_not_at_all(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(plots, "write_drawing", full)
+    monkeypatch.setattr(plots, "_draw", full)
     with pytest.raises(WorkError, match=r"could not write .*m\.png: No space left on device"):
         write_heatmap(tmp_path / "m.png", [[0.0]], ["a"], ["b"])
     assert [path.name for path in tmp_path.iterdir()] == ["m.png"]
@@ -166,7 +166,7 @@ def pixels(tmp_path):
     from PIL import Image
 
     def of(*shapes, width=100, height=60):
-        assert write_drawing(Drawing("", width, height, shapes), tmp_path / "p.png", ".png") == []
+        write_picture(tmp_path / "p.png", Drawing("", width, height, shapes))
         with Image.open(tmp_path / "p.png") as picture:
             picture = picture.convert("L").resize((int(width + 2 * MARGIN), int(height + 2 * MARGIN)))
             margin = int(MARGIN)

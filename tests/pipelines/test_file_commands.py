@@ -266,7 +266,7 @@ WRONG = {
         "pairs.csv out.csv --column sentence1": "expected two columns, .* found 1 named",
         "pairs.csv out.csv --column sentence1 --column text": "no column 'text'",
         "none.csv out.csv": r"there is no file .*none\.csv",
-        "english.txt out.csv": r"read as plain lines, one value each.*found 2.*`format`",
+        "english.txt out.csv": r"read as plain lines, whose one column is 0; found .*`format`",
         "numbers.jsonl out.csv": r"numbers\.jsonl, line 1: expected text, found int; name two columns of text",
     },
     "ner tag tagger": {

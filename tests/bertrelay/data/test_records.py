@@ -202,7 +202,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 def test_plain_lines_have_one_column_and_no_other_is_passed_over(tmp_path: Path) -> None:
     source = table(tmp_path / "a.txt", "one\n")
     assert values(source.model_copy(update={"columns": [0]}), 0) == values(source, 0)
-    assert "expected one column, found 2" in refusal(source, "a", "b")
+    assert "whose one column is 0; found 'a', 'b'" in refusal(source, "a", "b")
     for column in ("text", 1):
         found = refusal(source.model_copy(update={"columns": [column]}), 0)
         assert f"plain lines, whose one column is 0; found {column!r}" in found
