@@ -1,9 +1,7 @@
 """Admissions of MIMIC-III and MIMIC-IV in one form, joined into stays, and the unplanned admission after each stay."""
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,8 +13,6 @@ from domain.clinical.settings import CohortSettings, Discharge
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FLOW_COLUMNS = ("step", "admissions", "subjects")
 
 
 @dataclass
@@ -40,23 +36,15 @@ class Flow:
 
     def write(self, path: Path) -> None:
         """Writes the table as CSV."""
-        text = StringIO()
-        rows: Iterable[Iterable[object]] = [FLOW_COLUMNS, *self.steps]
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        write_text(path, text.getvalue())
+        import pandas as pd
+
+        write_text(path, pd.DataFrame(self.steps, columns=["step", "admissions", "subjects"]).to_csv(index=False))
 
 
 OLDEST, AFTER_OLDEST = 89, 91
 ADMISSION_COLUMNS = (
-    "subject_id",
-    "hadm_id",
-    "admittime",
-    "dischtime",
-    "deathtime",
-    "admission_type",
-    "discharge_location",
-    "insurance",
-    "hospital_expire_flag",
+    *("subject_id", "hadm_id", "admittime", "dischtime", "deathtime"),
+    *("admission_type", "discharge_location", "insurance", "hospital_expire_flag"),
 )
 PATIENT_COLUMNS: dict[Version, tuple[str, ...]] = {
     "III": ("subject_id", "gender", "dob", "dod"),
@@ -81,21 +69,18 @@ def read_admissions(tables: Mapping[str, Path], rejects: Rejects, flow: Flow) ->
             f"{unlisted:,} of {len(found):,} admissions are of subjects that {tables['patients'].name} does not list, "
             "and so without an age: see that both tables are whole and of one release"
         )
-    found["age"] = _capped(_age(found))
+    found["age"] = _age(found)
     return found.sort_values(ORDER, ignore_index=True)
 
 
 def _admissions(file: Path, rejects: Rejects, flow: Flow) -> "pd.DataFrame":
     race = "race" if "race" in columns_of(file) else "ethnicity"
-    found = read_table(file, (*ADMISSION_COLUMNS, race), rejects).rename(
-        columns={"admittime": "admitted_at", "dischtime": "discharged_at", race: "race"}
-    )
+    found = read_table(file, (*ADMISSION_COLUMNS, race), rejects)
     flow.count("rows of the table of admissions that can be read", found)
-    for column in ("subject_id", "hadm_id"):
-        found = _without(found, found[column] == "", f"without {column}", file, rejects)
-    for column, name in (("admitted_at", "admittime"), ("discharged_at", "dischtime")):
-        found = _without(found, found[column].isna(), f"without {name}", file, rejects)
+    for column in ("subject_id", "hadm_id", "admittime", "dischtime"):
+        found = _without(found, found[column].isna() | (found[column] == ""), f"without {column}", file, rejects)
     found = _without(found, found.duplicated("hadm_id"), "a hadm_id that an earlier row has", file, rejects)
+    found = found.rename(columns={"admittime": "admitted_at", "dischtime": "discharged_at", race: "race"})
     flow.count("with ids, times and a hadm_id of their own", found)
     for column in ("admission_type", "discharge_location"):
         found[column] = found[column].str.strip().str.upper()
@@ -122,7 +107,10 @@ def _without(
 
 
 def _age(found: "pd.DataFrame") -> "pd.Series[float]":
-    """Years at admission, as the table of patients has it; null where it is unknown."""
+    """Years at admission, as the table of patients has it; null where it is unknown.
+
+    Over 89 becomes 91, as MIMIC-IV has it; MIMIC-III sets such a birth 300 years before the first admission.
+    """
     import pandas as pd
 
     admitted = found["admitted_at"].dt
@@ -132,15 +120,8 @@ def _age(found: "pd.DataFrame") -> "pd.Series[float]":
         before_birthday = (admitted.month < born.month) | ((admitted.month == born.month) & (admitted.day < born.day))
         age = admitted.year - born.year - before_birthday.astype(int)
     else:
-        anchor_age, anchor_year = (
-            pd.to_numeric(found[name], errors="coerce") for name in ("anchor_age", "anchor_year")
-        )
-        age = anchor_age + admitted.year - anchor_year
-    return age
-
-
-def _capped(age: "pd.Series[float]") -> "pd.Series[float]":
-    """Over 89 becomes 91, as MIMIC-IV has it; MIMIC-III sets such a birth 300 years before the first admission."""
+        anchors = found[["anchor_age", "anchor_year"]].apply(pd.to_numeric, errors="coerce")
+        age = anchors["anchor_age"] + admitted.year - anchors["anchor_year"]
     return age.where(age >= 0).mask(age > OLDEST, AFTER_OLDEST)
 
 
@@ -161,14 +142,6 @@ def count_discharges(stays: "pd.DataFrame", window_days: float, flow: Flow) -> N
         flow.count(f"of these, {name}", stays[stays["discharge_location"].isin(locations)])
     dead = flow.count(f"of these, died within {window_days:g} days", stays[died_within(stays, window_days)])
     flow.count(f"of these, died within {window_days:g} days and not readmitted", dead[~dead["readmitted"]])
-
-
-def without_discharges(stays: "pd.DataFrame", excluded: Sequence[Discharge], flow: Flow) -> "pd.DataFrame":
-    """The stays without those that ended as `excluded` names."""
-    for discharge in excluded:
-        name, locations = DISCHARGES[discharge]
-        stays = flow.keep(f"not {name}", stays, ~stays["discharge_location"].isin(locations))
-    return stays
 
 
 def died_within(stays: "pd.DataFrame", window_days: float) -> "pd.Series[bool]":
@@ -213,8 +186,25 @@ def default_stays(admissions: "pd.DataFrame", settings: CohortSettings, version:
         stays = flow.keep("not under observation alone", stays, ~stays["observation_alone"])
     stays = with_return(stays, _planned_types(stays, settings.planned_types, version))
     stays["readmitted"] = stays["gap_days"] <= settings.window_days
-    stays = _usable(stays, settings, flow)
+    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
+    stays = flow.keep("not discharged before the admission", stays, stays["discharged_at"] >= stays["admitted_at"])
+    if settings.minimum_age:
+        old_enough = stays["age"] >= settings.minimum_age
+        stays = flow.keep(f"at least {settings.minimum_age} years old", stays, old_enough)
     return FoundStays(stays, _index_stays(stays, settings, flow), members)
+
+
+def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
+    """Those of the stays that a readmission can follow."""
+    stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
+    count_discharges(stays, settings.window_days, flow)
+    for discharge in settings.excluded_discharges:
+        name, locations = DISCHARGES[discharge]
+        stays = flow.keep(f"not {name}", stays, ~stays["discharge_location"].isin(locations))
+    if settings.deaths_in_window == "excluded":
+        kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
+        stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, kept)
+    return stays
 
 
 def _planned_types(stays: "pd.DataFrame", wanted: Sequence[str] | None, version: Version) -> Sequence[str]:
@@ -284,27 +274,6 @@ def _joined(numbered: "pd.DataFrame") -> "pd.DataFrame":
     )
     joined = joined.sort_values(ORDER, ignore_index=True)
     return joined.assign(next_stay_at=next_begins(joined))
-
-
-def _usable(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
-    """The stays that outcomes are defined for."""
-    stays = flow.keep("not newborn", stays, stays["admission_type"] != NEWBORN)
-    stays = flow.keep("not discharged before the admission", stays, stays["discharged_at"] >= stays["admitted_at"])
-    if settings.minimum_age:
-        old_enough = stays["age"] >= settings.minimum_age
-        stays = flow.keep(f"at least {settings.minimum_age} years old", stays, old_enough)
-    return stays
-
-
-def _index_stays(stays: "pd.DataFrame", settings: CohortSettings, flow: Flow) -> "pd.DataFrame":
-    """Those of the stays that a readmission can follow."""
-    stays = flow.keep("discharged alive", stays, ~stays["died_in_hospital"])
-    count_discharges(stays, settings.window_days, flow)
-    stays = without_discharges(stays, settings.excluded_discharges, flow)
-    if settings.deaths_in_window == "excluded":
-        kept = ~died_within(stays, settings.window_days) | stays["readmitted"]
-        stays = flow.keep(f"alive or back within {settings.window_days:g} days", stays, kept)
-    return stays
 
 
 HUANG_PLANNED = ("ELECTIVE",)

@@ -9,11 +9,11 @@ more share one of 16 bands of 4 values in 9,998 cases of 10,000.
 import hashlib
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from bertrelay.files import write_json
 from bertrelay.privacy import sensitive_data
 from bertrelay.progress import Bar, log, progress
 from bertrelay.stage import Metrics, StageContext
-from domain.clinical.ids import canonical_ids
+from domain.clinical.ids import canonical_id
+from domain.clinical.mimic import IDS
 from domain.clinical.settings import NEAR, AuditSettings
 from domain.draws import mixed
 from domain.findings import EXAMPLES, Finding
@@ -39,36 +40,24 @@ PARTNERS = 8  # a template may make thousands of texts alike, and one of another
 Shingles = NDArray[np.uint64]
 
 
-class AlikePair(NamedTuple):
-    """Two texts of different splits by their places, and the share of shingles that they have in common."""
-
-    first: int
-    second: int
-    likeness: float
-
-
 class Shingler:
     """Texts to hashes of their shingles; it remembers the hashes of words."""
 
     def __init__(self) -> None:
-        self._words = _WordHashes()
+        self._words = dict[str, int]()
 
     def __call__(self, text: str) -> Shingles:
         """The distinct shingles, sorted: of five words in lower case each, or all words where there are fewer."""
         found = text.lower().split()
-        words = np.fromiter(map(self._words.__getitem__, found), np.uint64, len(found))
+        for word in found:
+            if word not in self._words:  # Python's own hash changes with every run
+                self._words[word] = zlib.crc32(word.encode()) << 32 | zlib.adler32(word.encode())
+        words = np.array([self._words[word] for word in found], np.uint64)
         length = min(WORDS_OF_SHINGLE, len(words))
         hashes = np.zeros(len(words) - length + 1 if found else 0, np.uint64)
         for place in range(length):
             hashes = mixed(hashes + words[place : place + len(hashes)])
         return np.unique(hashes)
-
-
-class _WordHashes(dict[str, int]):
-    def __missing__(self, word: str) -> int:
-        data = word.encode()
-        value = self[word] = zlib.crc32(data) << 32 | zlib.adler32(data)  # Python's own hash changes with every run
-        return value
 
 
 def band_keys(shingles: Shingles) -> Shingles:
@@ -88,44 +77,26 @@ def likeness(first: Shingles, second: Shingles) -> float:
     return shared / (len(first) + len(second) - shared)
 
 
-def near_pairs(
-    keys: Shingles, splits: Sequence[str], shingles_of: Callable[[Iterable[int]], dict[int, Shingles]], least: float
-) -> list[AlikePair]:
-    """The pairs of different splits that are alike by `least` or more, up to eight for each text.
+def candidate_pairs(keys: Shingles, splits: Sequence[str]) -> list[tuple[int, int]]:
+    """The pairs of texts of different splits, by their places, that share a band, up to eight for each text.
 
     keys: (texts, bands), of `band_keys`.
-    shingles_of: the shingles of the texts at these places, which are read once more for the comparison.
     """
-    pairs = sorted(_candidates(keys, splits))
-    shingles = shingles_of(sorted({place for pair in pairs for place in pair}))
-    compared = (AlikePair(first, second, likeness(shingles[first], shingles[second])) for first, second in pairs)
-    return [pair for pair in compared if pair.likeness >= least]
-
-
-def _candidates(keys: Shingles, splits: Sequence[str]) -> set[tuple[int, int]]:
     partners: dict[int, set[int]] = defaultdict(set)
     for band in keys.T:
-        for places in _equal(band):
-            for split in dict.fromkeys(splits[place] for place in places):
+        for _, group in groupby(np.argsort(band, kind="stable").tolist(), key=band.__getitem__):
+            places = list(group)
+            for split in dict.fromkeys(splits[place] for place in places) if len(places) > 1 else ():
                 others = [place for place in places if splits[place] != split][:PARTNERS]
                 for place in (place for place in places if splits[place] == split):
                     partners[place].update(others[: PARTNERS - len(partners[place])])
-    return {(min(place, other), max(place, other)) for place, found in partners.items() for other in found}
+    return sorted({(min(place, other), max(place, other)) for place, found in partners.items() for other in found})
 
 
-def _equal(band: Shingles) -> Iterator[list[int]]:
-    """The places of equal values, where there are several."""
-    order = np.argsort(band, kind="stable").tolist()
-    for _, group in groupby(order, key=band.__getitem__):
-        places = list(group)
-        if len(places) > 1:
-            yield places
-
-
-IDS = ("subject_id", "hadm_id")
 COLUMNS = (*IDS, "text")
 FEWEST_WORDS = 20
 ROWS_OF_BATCH = 512
+SHARED = {"subject_id": "subjects", "hadm_id": "admissions", "digest": "texts"}
 HINT = "Give cohort.parquet, notes.parquet or files like them."
 
 
@@ -165,8 +136,7 @@ def look_for_leaks(files: Sequence[Path], near: float = NEAR) -> list[Finding]:
     with progress("audit", sum(_count(file) for file in files), "rows") as bar:
         rows = pd.concat([_of_batch(batch, shingler) for file in files for batch in _batches(file, bar)])
     rows = rows.reset_index(drop=True)
-    names = {"subject_id": "subjects", "hadm_id": "admissions", "digest": "texts"}
-    findings = [_shared(name, rows, column) for column, name in names.items() if column in rows]
+    findings = [_shared(name, rows, column) for column, name in SHARED.items() if column in rows]
     return [*findings, *([_near(files, near, shingler, rows)] if "digest" in rows else [])]
 
 
@@ -176,12 +146,13 @@ def _of_batch(batch: "pd.DataFrame", shingler: Shingler) -> "pd.DataFrame":
 
     if "text" not in batch:
         return batch
-    words = [(text or "").lower().split() for text in batch["text"]]
-    is_long = [len(each) >= FEWEST_WORDS for each in words]
-    digests = [hashlib.blake2b(" ".join(each).encode(), digest_size=16).digest() for each in words]
-    keys = [band_keys(shingler(text)) if long else None for text, long in zip(batch["text"], is_long, strict=True)]
-    digest = [each if long else "" for each, long in zip(digests, is_long, strict=True)]
-    return batch.drop(columns="text").assign(digest=digest, keys=pd.Series(keys, batch.index, dtype=object))
+    keys, digests = [], []
+    for text in batch["text"]:
+        words = (text or "").lower().split()
+        is_long = len(words) >= FEWEST_WORDS
+        keys.append(band_keys(shingler(text)) if is_long else None)
+        digests.append(hashlib.blake2b(" ".join(words).encode(), digest_size=16).digest() if is_long else "")
+    return batch.drop(columns="text").assign(digest=digests, keys=pd.Series(keys, batch.index, dtype=object))
 
 
 def _batches(file: Path, bar: Bar) -> "Iterator[pd.DataFrame]":
@@ -192,12 +163,10 @@ def _batches(file: Path, bar: Bar) -> "Iterator[pd.DataFrame]":
         names = [name for name in COLUMNS if name in table.schema_arrow.names]
         done = 0
         for batch in table.iter_batches(ROWS_OF_BATCH, columns=["split", *names]):
-            columns = {name: canonical_ids(batch[name]).to_pylist() for name in IDS if name in names}
-            if "text" in names:
-                columns["text"] = batch["text"].to_pylist()
-            columns["split"] = [str(split) for split in batch["split"].to_pylist()]
-            columns |= {"file": [str(file)] * batch.num_rows, "row": [*range(done + 1, done + 1 + batch.num_rows)]}
-            yield pd.DataFrame(columns, dtype=object)
+            columns = {name: batch[name].to_pylist() for name in ("split", *names)}
+            columns |= {name: [canonical_id(each) for each in columns[name]] for name in IDS if name in names}
+            columns |= {"split": [*map(str, columns["split"])], "file": [str(file)] * batch.num_rows}
+            yield pd.DataFrame(columns | {"row": [*range(done + 1, done + 1 + batch.num_rows)]}, dtype=object)
             done += batch.num_rows
             bar.advance(batch.num_rows)
 
@@ -249,21 +218,20 @@ def _places(rows: "pd.DataFrame") -> list[str]:
 def _near(files: Sequence[Path], least: float, shingler: Shingler, rows: "pd.DataFrame") -> Finding:
     """Texts that have a near-duplicate in another split; equal ones are in another finding."""
     long = rows[rows["keys"].notna()].reset_index(drop=True)
-
-    def shingles_of(places: Iterable[int]) -> dict[int, Shingles]:
-        wanted = {(long["file"][place], long["row"][place]): place for place in places}
-        batches = (batch for file in files for batch in _batches(file, Bar()) if "text" in batch) if wanted else ()
-        rows = (row for batch in batches for row in zip(batch["file"], batch["row"], batch["text"], strict=True))
-        return {wanted[file, row]: shingler(text) for file, row, text in rows if (file, row) in wanted}
-
-    keys = np.array(long["keys"].tolist(), np.uint64).reshape(-1, BANDS)
-    pairs = near_pairs(keys, long["split"].tolist(), shingles_of, least)
-    alike = [pair for pair in pairs if long["digest"][pair.first] != long["digest"][pair.second]]
-    texts = {place for pair in alike for place in pair[:2]}
+    candidates = candidate_pairs(np.array(long["keys"].tolist(), np.uint64).reshape(-1, BANDS), long["split"].tolist())
+    wanted = {(long["file"][place], long["row"][place]): place for pair in candidates for place in pair}
+    shingles = dict[int, Shingles]()
+    for batch in (batch for file in files for batch in _batches(file, Bar()) if "text" in batch) if wanted else ():
+        for file, row, text in zip(batch["file"], batch["row"], batch["text"], strict=True):
+            if (file, row) in wanted:
+                shingles[wanted[file, row]] = shingler(text)
+    pairs = [pair for pair in candidates if likeness(shingles[pair[0]], shingles[pair[1]]) >= least]
+    alike = [pair for pair in pairs if long["digest"][pair[0]] != long["digest"][pair[1]]]
+    texts = {place for pair in alike for place in pair}
     short = int((rows["digest"] == "").sum())
     note = f" ({short:,} texts of fewer than {FEWEST_WORDS} words were not compared)" if short else ""
     if not alike:
         return Finding("near_duplicates", "good", f"no near-duplicate texts in two splits{note}", {"count": 0})
-    examples = [_places(long.loc[list(pair[:2])]) for pair in alike[:EXAMPLES]]
+    examples = [_places(long.loc[list(pair)]) for pair in alike[:EXAMPLES]]
     summary = f"texts with a near-duplicate in another split: {len(texts):,}, such as {' and '.join(examples[0])}{note}"
     return Finding("near_duplicates", "warn", summary, {"count": len(texts)}, examples)

@@ -1,11 +1,12 @@
 """Baselines for an outcome model: the length of the note alone, and TF-IDF."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -13,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from bertrelay.progress import log, progress
 from domain.clinical.labelled_notes import LabelledNotes
-from domain.clinical.metrics import Flags, Floats, auroc_of
+from domain.clinical.metrics import Floats, auroc_of
 
 PENALTIES = (0.1, 1.0, 10.0)
 """Inverse strengths; the one with the highest validation AUROC is taken, label by label."""
@@ -26,12 +27,14 @@ ITERATIONS = 1_000
 class Baseline:
     """A baseline and its probabilities, (stays, labels).
 
-    permuted: its AUROC on test when it is fitted to permuted labels of train, (permutations,).
+    classifiers: of each label. permuted: its AUROC on test when it is fitted to permuted labels of train,
+        (permutations,).
     """
 
     name: str
     validation: Floats
     test: Floats
+    classifiers: Sequence[Any] = ()
     permuted: Floats = field(default_factory=lambda: np.zeros(0))
 
 
@@ -43,59 +46,46 @@ def baselines(notes: LabelledNotes, permutations: int = 0, seed: int = 0) -> Ite
     """
     splits = [notes.is_in(name) for name in ("train", "validation", "test")]
     lengths = np.log1p(notes.table["characters"].to_numpy(np.float64))[:, None]  # (stays, 1)
-    of_splits = [lengths[split] for split in splits]
-    by_length = _fitted(notes, [make_pipeline(StandardScaler(), LogisticRegression())], of_splits)
-    yield Baseline("note_length", *_held_out(notes, by_length, of_splits))
+    by_length = make_pipeline(StandardScaler(), LogisticRegression())
+    yield _fitted("note_length", notes, [by_length], [lengths[split] for split in splits])
     words = TfidfVectorizer(min_df=FEWEST_NOTES, max_features=MOST_WORDS, sublinear_tf=True, dtype=np.float32)
     try:
         words.fit(notes.texts(splits[0]))
     except ValueError:
         log(f"no word is in {FEWEST_NOTES} notes of train: there is no TF-IDF baseline")
         return
-    of_splits = [words.transform(notes.texts(split)) for split in splits]
-    by_words = _fitted(notes, [LogisticRegression(C=c, max_iter=ITERATIONS) for c in PENALTIES], of_splits)
-    is_binary = notes.outcome.kind == "binary"
-    permuted = _permuted_aurocs(notes, by_words[0], of_splits, permutations if is_binary else 0, seed)
-    yield Baseline("tfidf", *_held_out(notes, by_words, of_splits), permuted)
+    features = [words.transform(notes.texts(split)) for split in splits]
+    found = _fitted("tfidf", notes, [LogisticRegression(C=c, max_iter=ITERATIONS) for c in PENALTIES], features)
+    yield replace(found, permuted=_permuted_aurocs(notes, found.classifiers[0], features, permutations, seed))
 
 
-def _fitted(notes: LabelledNotes, classifiers: Sequence[Any], features: Sequence[Any]) -> list[Any]:
-    """The best of `classifiers` for each label, by validation AUROC; the share of a label that is true of all or none.
+def _fitted(name: str, notes: LabelledNotes, candidates: Sequence[Any], features: Sequence[Any]) -> Baseline:
+    """The best of `candidates` for each label, by validation AUROC.
 
-    features: of train and validation, and more, each (stays, features).
+    features: of train, validation and test, each (stays, features).
     """
-    found = []
+    train, validation, test = features
+    classifiers = []
     with progress("fitting baselines", len(notes.names), "labels") as bar:
         for label in range(len(notes.names)):
-            outcomes = [notes.labels[notes.is_in(split), label] for split in ("train", "validation")]
-            found.append(_best(classifiers, features, outcomes))
+            outcomes, held_out = (notes.labels[notes.is_in(split), label] for split in ("train", "validation"))
+            if outcomes.all() or not outcomes.any():
+                fitted = [DummyClassifier(strategy="prior").fit(train, outcomes)]
+            else:
+                fitted = [clone(each).fit(train, outcomes) for each in candidates]
+            scores = [auroc_of(_probability(each, validation), held_out) or 0.0 for each in fitted]
+            classifiers.append(fitted[int(np.argmax(scores))])
             bar.advance()
+    of_splits = [np.stack([_probability(each, of) for each in classifiers], axis=1) for of in (validation, test)]
+    if notes.outcome.kind == "multi-class":
+        of_splits = [found / found.sum(1, keepdims=True) for found in of_splits]
+    return Baseline(name, of_splits[0], of_splits[1], classifiers)
+
+
+def _probability(classifier: Any, features: Any) -> Floats:
+    """That a label is true, (stays,)."""
+    found: Floats = classifier.predict_proba(features) @ classifier.classes_.astype(np.float64)
     return found
-
-
-def _best(classifiers: Sequence[Any], features: Sequence[Any], outcomes: Sequence[Flags]) -> Any:
-    train, validation, *_ = features
-    train_outcomes, held_out = outcomes
-    if train_outcomes.all() or not train_outcomes.any():  # of one class
-        return float(train_outcomes.all())
-    fitted = [clone(each).fit(train, train_outcomes) for each in classifiers]
-    scores = [auroc_of(each.predict_proba(validation)[:, 1], held_out) or 0.0 for each in fitted]
-    return fitted[int(np.argmax(scores))]
-
-
-def _held_out(notes: LabelledNotes, fitted: Sequence[Any], features: Sequence[Any]) -> tuple[Floats, Floats]:
-    _, validation, test = features
-    return _probabilities(notes, fitted, validation), _probabilities(notes, fitted, test)
-
-
-def _probabilities(notes: LabelledNotes, fitted: Sequence[Any], features: Any) -> Floats:
-    """The probabilities of the classifiers of the labels, (stays, labels)."""
-    of_labels = [
-        np.full(features.shape[0], each) if isinstance(each, float) else each.predict_proba(features)[:, 1]
-        for each in fitted
-    ]
-    found: Floats = np.stack(of_labels, axis=1)
-    return found / found.sum(1, keepdims=True) if notes.outcome.kind == "multi-class" else found
 
 
 def _permuted_aurocs(

@@ -80,17 +80,23 @@ class Chunker:
         while block := list(islice(stream, TEXTS_AT_ONCE)):
             encodings = self._rules.encode_batch([self._space + text for text in block], add_special_tokens=False)
             for text, encoding in zip(block, encodings, strict=True):
-                yield self._limited([*self._chunks(text, encoding)])
+                chunks = list(self._chunks(text, encoding))
+                kept = chunks[: self.settings.max_chunks]
+                lost = chunks[len(kept) :]
+                yield Chunks(kept, len(lost), lost[-1].end - kept[-1].end if lost else 0)
 
     def _chunks(self, text: str, encoding: Encoding) -> Iterator[Chunk]:
         if not encoding.ids or not text.strip():
             return
         ids = np.array(encoding.ids, np.int32)  # (tokens,)
-        starts, can_begin = _token_starts(encoding, len(self._space))
+        offsets = np.array(encoding.offsets, np.int64) - len(self._space)  # (tokens, 2)
+        starts, ends = np.maximum.accumulate(np.maximum(offsets, 0)).T
+        can_begin = starts >= np.concatenate([[0], ends[:-1]])  # where all tokens before have ended
         borders = np.concatenate([[0], starts[1:], [len(text)]])  # what precedes the first token belongs to it
         sentences = np.searchsorted(starts, [start for start, _ in sentence_spans(text)])
         for first, end in token_spans(sentences, can_begin, self.longest, self.settings.overlap):
-            yield Chunk(int(borders[first]), int(borders[end]), self._with_specials(ids[first:end]))
+            with_specials = np.concatenate([self._before, ids[first:end], self._after])
+            yield Chunk(int(borders[first]), int(borders[end]), with_specials)
 
     def words(self, chunk: str) -> tuple[Integers, Integers, Integers]:
         """A chunk's ids, (tokens,), special ones included; the word of each, -1 of those; its characters, (tokens, 2).
@@ -102,15 +108,6 @@ class Chunker:
         words = [-1 if word is None else word for word in encoding.word_ids]
         spans = np.maximum(np.array(encoding.offsets, np.int64).reshape(-1, 2) - len(self._space), 0)
         return np.array(encoding.ids, np.int64), np.array(words, np.int64), spans
-
-    def _with_specials(self, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        return np.concatenate([self._before, ids, self._after])
-
-    def _limited(self, chunks: list[Chunk]) -> Chunks:
-        kept = chunks[: self.settings.max_chunks]
-        if len(kept) == len(chunks):
-            return Chunks(kept)
-        return Chunks(kept, len(chunks) - len(kept), chunks[-1].end - kept[-1].end)
 
 
 def token_spans(
@@ -150,13 +147,6 @@ def _first_repeated(sentences: Integers, can_begin: NDArray[np.bool_], earliest:
         return int(sentence[0])
     places = np.flatnonzero(can_begin[earliest:end])
     return earliest + int(places[0]) if len(places) else end
-
-
-def _token_starts(encoding: Encoding, shift: int) -> tuple[Integers, NDArray[np.bool_]]:
-    """The character that each token begins with, never falling, and whether it begins where all others have ended."""
-    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) - shift  # (tokens, 2)
-    starts, ends = np.maximum.accumulate(np.maximum(offsets, 0)).T
-    return starts, starts >= np.concatenate([[0], ends[:-1]])
 
 
 def _special_ids(rules: Tokenizer) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -6,8 +6,8 @@ check box stays, and so do the lines that their writer ended.
 """
 
 import re
-from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from domain.sentences import line_ends
@@ -57,48 +57,23 @@ KINDS_BEFORE_IV = [(token, re.compile(rule + r"\s{0,3}$", re.IGNORECASE)) for to
 REACH = 40  # characters before a mark that are read
 
 
-def with_tokens(text: str) -> str:
-    """`text` with a typed token for each mark of either MIMIC; other brackets and other rows of `_` stay."""
-    text = MARK_OF_III.sub(lambda found: _token_of_iii(found[1]), text)
-    return MARK_OF_IV.sub(lambda found: _token_of_iv(text, found), text)
-
-
-def _token_of_iii(words: str) -> str:
+def _token_of_iii(found: re.Match[str]) -> str:
     """The token for what a mark of MIMIC-III names."""
+    words = found[1]
     if any(each.isdigit() for each in words) and FULL_DATE.fullmatch(words):
         return DATE
     return next((token for token, kind in KINDS_OF_III if kind.search(words)), REMOVED)
 
 
-def _token_of_iv(text: str, found: re.Match[str]) -> str:
+def _token_of_iv(found: re.Match[str]) -> str:
     """The token for a mark of MIMIC-IV by the words after it, else by those before it."""
-    before = text[max(0, found.start() - REACH) : found.start()]
+    text, before = found.string, found.string[max(0, found.start() - REACH) : found.start()]
     after = (token for token, kind in KINDS_AFTER_IV if kind.match(text, found.end()))
     earlier = (token for token, kind in KINDS_BEFORE_IV if kind.search(before))
     return next(after, None) or next(earlier, REMOVED)
 
 
-KNOWN = """
-    action | addendum | admission date | admission diagnosis | admission medications | allergies | assessment |
-    assessment and plan | assessment/plan | assessment & plan | attending | birth history | brief hospital course |
-    chief complaint | code status | comparison | comments | condition at discharge | condition on discharge | consults |
-    course in the emergency department | data | date of birth | diagnosis | diagnoses | diet | discharge condition |
-    discharge date | discharge diagnosis | discharge diagnoses | discharge disposition | discharge exam |
-    discharge instructions | discharge labs | discharge medications | discharge physical exam | discharge plan |
-    disposition | events | exam | examination | facility | family history | final diagnosis | final report | findings |
-    follow up | follow-up | followup instructions | follow-up instructions | follow up plans | history |
-    history of present illness | history of the present illness | hospital course | hospital course by problem |
-    hospital course by system | hpi | imaging | impression | indication | indications | interim history |
-    interpretation | lab results | laboratory data | labs | major surgical or invasive procedure | medication changes |
-    medications | medications at home | medications on admission | medications on discharge | medications on transfer |
-    microbiology | neurological exam | objective | other past medical history | past medical history |
-    past surgical history | pathology | pertinent results | physical exam | physical exam on admission |
-    physical exam on discharge | physical examination | plan | pmh | present illness | procedures | psh |
-    radiology | reason for admission | reason for this examination | reason for visit | response | review of systems |
-    secondary diagnoses | secondary diagnosis | service | sex | social history | studies | subjective | summary |
-    technique | transitional issues | underlying medical condition | vital signs | wet read
-"""
-NAMES = frozenset(name.strip() for name in KNOWN.split("|"))
+NAMES = frozenset(Path(__file__).with_name("section_names.txt").read_text(encoding="utf-8").splitlines())
 """Headers that are recognised wherever a line begins with them, followed by a colon or alone."""
 
 HEADER = re.compile(
@@ -126,21 +101,10 @@ class Section(NamedTuple):
 
 def find_sections(text: str) -> list[Section]:
     """The sections of one note, in order; what stands before its first header is in none."""
-    headers = list(_headers(text))
+    found = [header for header in HEADER.finditer(text) if _is_header(header, text)]
+    headers = [(header.start("name"), _plain(header["name"])) for header in found]
     starts = [*(start for start, _ in headers), len(text)]
     return [Section(start, end, name) for (start, name), end in zip(headers, starts[1:], strict=True)]
-
-
-def begins_with_header(line: str) -> bool:
-    """Whether a section begins with this line."""
-    found = HEADER.match(line)
-    return found is not None and _is_header(found, line)
-
-
-def _headers(text: str) -> Iterator[tuple[int, str]]:
-    for found in HEADER.finditer(text):
-        if _is_header(found, text):
-            yield found.start("name"), _plain(found["name"])
 
 
 def _is_header(found: re.Match[str], text: str) -> bool:
@@ -175,7 +139,8 @@ def clean(text: str) -> str:
     lines = (" ".join(line.split()) for line in text.split("\n"))
     text = "\n".join("" if RULE.fullmatch(line) else line for line in lines)
     # Joined before marks are replaced: as they are, lines have the width that a program wrapped them at.
-    return EMPTY_LINES.sub("\n\n", with_tokens(_joined(text))).strip()
+    text = MARK_OF_IV.sub(_token_of_iv, MARK_OF_III.sub(_token_of_iii, _joined(text)))
+    return EMPTY_LINES.sub("\n\n", text).strip()
 
 
 def _joined(text: str) -> str:
@@ -189,7 +154,8 @@ def _joined(text: str) -> str:
 
 
 def _keeps_its_line(line: str) -> bool:
-    return TIMED.match(line) is not None or begins_with_header(line)
+    header = HEADER.match(line)
+    return TIMED.match(line) is not None or (header is not None and _is_header(header, line))
 
 
 BETWEEN = "\n\n"

@@ -5,6 +5,7 @@ well, for other outcomes, under the same splits; `members.parquet`, the admissio
 `characteristics.parquet`, demographics and diagnoses of the stays; `flow.csv`, the counts of every step.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,18 +31,14 @@ def write_parquet(path: Path, table: "pd.DataFrame | pa.Table") -> None:
 
     if not isinstance(table, pa.Table):
         table = pa.Table.from_pandas(table, preserve_index=False)
-    fields = [pa.field(field.name, _plain(field.type)) for field in table.schema]
+    schema = table.schema
+    for number, field in enumerate(schema):  # strings as every reader knows them, times in Parquet's largest unit
+        if pa.types.is_large_string(field.type):
+            schema = schema.set(number, field.with_type(pa.string()))
+        if pa.types.is_timestamp(field.type):
+            schema = schema.set(number, field.with_type(pa.timestamp("ms")))
     with atomic_write(path) as building:
-        pq.write_table(table.cast(pa.schema(fields)), building)
-
-
-def _plain(kind: "pa.DataType") -> "pa.DataType":
-    """Strings as every reader knows them, and times in the largest unit that Parquet has."""
-    import pyarrow as pa
-
-    if pa.types.is_large_string(kind) or pa.types.is_string(kind):
-        return pa.string()
-    return pa.timestamp("ms") if pa.types.is_timestamp(kind) else kind
+        pq.write_table(table.cast(schema.remove_metadata()), building)
 
 
 SPLITS = ("train", "validation", "test")
@@ -66,14 +63,8 @@ def balanced(cohort: "pd.DataFrame", key: str) -> "pd.DataFrame":
 
 CHARACTERISTICS = "characteristics.parquet"
 CHARACTERISTIC_COLUMNS = [
-    "hadm_id",
-    "sex",
-    "age",
-    "insurance",
-    "race",
-    "admission_type",
-    "died_in_hospital",
-    "length_of_stay_days",
+    *("hadm_id", "sex", "age", "insurance", "race"),
+    *("admission_type", "died_in_hospital", "length_of_stay_days"),
 ]
 
 
@@ -88,89 +79,52 @@ def write_characteristics(
     import pyarrow as pa
 
     known = pa.Table.from_pandas(stays[CHARACTERISTIC_COLUMNS], preserve_index=False)
+    kind = pa.list_(pa.struct([("code", pa.string()), ("version", pa.int8())]))
     if diagnoses is None:
         log("there is no table diagnoses_icd: characteristics come without diagnoses")
-        codes = pa.nulls(len(stays), _list_type())
+        codes = pa.nulls(len(stays), kind)
     else:
-        codes = _by_stay(_read(diagnoses, members, rejects), stays["hadm_id"])
+        found = _diagnoses(diagnoses, members, stays["hadm_id"].tolist(), rejects)
+        ends = found["place"].value_counts().reindex(range(len(stays)), fill_value=0).cumsum()
+        offsets = pa.array([0, *ends], pa.int32())
+        structs = pa.Table.from_pandas(found[["code", "version"]], preserve_index=False).to_struct_array()
+        codes = pa.ListArray.from_arrays(offsets, structs.combine_chunks()).cast(kind)
     write_parquet(folder / CHARACTERISTICS, known.append_column("diagnoses", codes))
 
 
-def _list_type() -> "pa.DataType":
-    import pyarrow as pa
-
-    return pa.list_(pa.struct([("code", pa.string()), ("version", pa.int8())]))
-
-
-def _read(file: Path, members: "pd.DataFrame", rejects: Rejects) -> "pd.DataFrame":
-    """The codes of the stays, each code of a stay once: by admission, and there by `seq_num`."""
+def _diagnoses(file: Path, members: "pd.DataFrame", hadm_ids: Sequence[str], rejects: Rejects) -> "pd.DataFrame":
+    """The codes of the stays, each code of a stay once: by its `place` among them, by admission, and by `seq_num`."""
     import pandas as pd
 
     columns = ["icd_code", "icd_version"] if "icd_version" in columns_of(file) else ["icd9_code"]
-    stays = members.assign(admission=range(len(members))).set_index("hadm_id")
+    places = {hadm_id: place for place, hadm_id in enumerate(hadm_ids)}
+    admissions = members.assign(admission=range(len(members)), place=members[STAY].map(places)).set_index("hadm_id")
     blocks = read_blocks(file, ["hadm_id", "seq_num", *columns], rejects)
-    found = pd.concat(
-        [_codes(block.rows.to_pandas(), file, rejects).join(stays, "hadm_id", "inner") for block in blocks]
-    )
-    found = found.sort_values(["admission", "seq_num"], kind="stable")
-    return found.drop_duplicates([STAY, "code", "version"])
+    found = pd.concat([_codes(block, file, rejects).join(admissions, "hadm_id", "inner") for block in blocks])
+    found = found.sort_values(["place", "admission", "seq_num"], kind="stable")
+    return found.drop_duplicates(["place", "code", "version"])
 
 
 def _codes(rows: "pd.DataFrame", file: Path, rejects: Rejects) -> "pd.DataFrame":
     """Rows with `code` and `version`. Codes are text: `0389` is not `389`. MIMIC-III has ICD-9 alone, by its name."""
     import pandas as pd
 
-    code = rows["icd_code" if "icd_code" in rows else "icd9_code"].str.strip()
-    version = pd.to_numeric(rows["icd_version"], errors="coerce") if "icd_version" in rows else 9
-    rows = rows.assign(code=code, version=version, seq_num=pd.to_numeric(rows["seq_num"], errors="coerce"))
+    rows = rows.rename(columns={"icd9_code": "code", "icd_code": "code", "icd_version": "version"})
+    rows = rows.assign(
+        code=rows["code"].str.strip(),
+        version=pd.to_numeric(rows["version"], errors="coerce") if "version" in rows else 9,
+        seq_num=pd.to_numeric(rows["seq_num"], errors="coerce"),
+    )
     wrong = (rows["code"] == "") | rows["version"].isna()
     for row in rows.loc[wrong, ROW].tolist():
         rejects.add(str(file), row, "without a code or its version")
     return rows.loc[~wrong, ["hadm_id", "seq_num", "code", "version"]]
 
 
-def _by_stay(codes: "pd.DataFrame", hadm_ids: "pd.Series[str]") -> "pa.Array":
-    """The codes as a list for each of `hadm_ids`, empty where there is none."""
-    import numpy as np
-    import pyarrow as pa
-
-    place = codes[STAY].map({hadm_id: place for place, hadm_id in enumerate(hadm_ids)}).to_numpy(np.int64)
-    order = np.argsort(place, kind="stable")
-    counts = np.bincount(place, minlength=len(hadm_ids))
-    structs = pa.StructArray.from_arrays(
-        [
-            pa.array(codes["code"].to_numpy()[order], pa.string()),
-            pa.array(codes["version"].to_numpy()[order].astype(np.int8)),
-        ],
-        ["code", "version"],
-    )
-    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, structs)
-
-
 COHORT, STAYS, MEMBERS, FLOW = "cohort.parquet", "stays.parquet", "members.parquet", "flow.csv"
-COLUMNS = [
-    "subject_id",
-    "hadm_id",
-    "admitted_at",
-    "discharged_at",
-    "next_stay_at",
-    "next_admission_at",
-    "gap_days",
-    "readmitted",
-    "split",
-]
-STAY_COLUMNS = [
-    "subject_id",
-    "hadm_id",
-    "admitted_at",
-    "discharged_at",
-    "next_stay_at",
-    "died_at",
-    "died_in_hospital",
-    "length_of_stay_days",
-    "split",
-]
+OF_EVERY_STAY = ("subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at")
+COLUMNS = [*OF_EVERY_STAY, "next_admission_at", "gap_days", "readmitted", "split"]
+STAY_COLUMNS = [*OF_EVERY_STAY, "died_at", "died_in_hospital", "length_of_stay_days", "split"]
 
 
 def write_cohort(settings: CohortSettings, folder: Path) -> Metrics:

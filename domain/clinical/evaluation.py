@@ -6,7 +6,7 @@ identifiable, and a name of a table's own may be anything. Where those left out 
 are left out too, for else a subtraction from the whole would reveal them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,10 @@ class Predicted:
             return lambda _: {}
         return calibration_metrics(self.outcomes, self.probability, self.calibrated)
 
-    def recall_and_precision(self, threshold: float, weights: Floats) -> list[Floats]:
+    def recall_and_precision(self, threshold: float | None, weights: Floats) -> list[Floats]:
+        """Of the alarms at a threshold; nan without one."""
+        if threshold is None:
+            return [np.full(weights.shape[:-1], np.nan)] * 2
         raised = self.probability >= threshold
         hits = weights @ (raised & self.outcomes).astype(np.float64)
         return [ratio(hits, weights @ of.astype(np.float64)) for of in (self.outcomes, raised)]
@@ -91,12 +94,10 @@ def binary_metrics(predicted: Predicted, threshold: float | None, seed: int = 0)
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
         ranked = {"auroc": auroc(*counts), "auprc": average_precision(*counts), "rp80_optimistic": best_recall(*counts)}
-        at_threshold = [] if threshold is None else predicted.recall_and_precision(threshold, weights)
-        alarms = dict(zip(("rp80", "rp80_precision"), at_threshold, strict=False))
+        alarms = dict(zip(("rp80", "rp80_precision"), predicted.recall_and_precision(threshold, weights), strict=True))
         return {**ranked, **alarms, **calibration(weights), "prevalence": ratio(weights @ outcomes, weights.sum(-1))}
 
-    missing: Metrics = {"rp80": None, "rp80_precision": None} if threshold is None else {}
-    return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed) | missing
+    return with_intervals(of, predicted.subjects, distances=CALIBRATION_ERRORS, seed=seed)
 
 
 def metric_differences(model: Predicted, baseline: Predicted, seed: int = 0) -> Metrics:
@@ -115,14 +116,12 @@ def metric_differences(model: Predicted, baseline: Predicted, seed: int = 0) -> 
 
 def alarm_metrics(predicted: Predicted, threshold: float | None, seed: int = 0) -> Metrics:
     """How many test admissions reach the alarm threshold, their precision, and the recall; None without a threshold."""
-    names = "alarm_recall", "alarm_precision"
-    if threshold is None:
-        return {"alarms": None, **dict.fromkeys(names)}
 
     def of(weights: Floats) -> dict[str, Floats]:
-        return dict(zip(names, predicted.recall_and_precision(threshold, weights), strict=True))
+        found = predicted.recall_and_precision(threshold, weights)
+        return dict(zip(("alarm_recall", "alarm_precision"), found, strict=True))
 
-    raised = int((predicted.probability >= threshold).sum())
+    raised = None if threshold is None else int((predicted.probability >= threshold).sum())
     return {"alarms": raised} | with_intervals(of, predicted.subjects, seed=seed)
 
 
@@ -140,12 +139,10 @@ def permutation_metrics(auroc: float, permuted: Floats) -> Metrics:
     }
 
 
-def best_metrics(predicted: Predicted, true_risk: Floats, seed: int = 0) -> Metrics:
+def best_metrics(subjects: NDArray[Any], outcomes: Flags, true_risk: Floats, seed: int = 0) -> Metrics:
     """The AUROC of the true risks of the same admissions, which no model can be expected to pass."""
-    ranking = Ranking(true_risk, predicted.outcomes)
-    return with_intervals(
-        lambda weights: {"best_auroc": auroc(*ranking.counts(weights))}, predicted.subjects, seed=seed
-    )
+    ranking = Ranking(true_risk, outcomes)
+    return with_intervals(lambda weights: {"best_auroc": auroc(*ranking.counts(weights))}, subjects, seed=seed)
 
 
 def curves(models: Mapping[str, Predicted]) -> dict[str, Any]:
@@ -229,19 +226,6 @@ class PredictedLabels:
     probabilities: Floats
     kind: Kind
 
-    @property
-    def has_auroc(self) -> Flags:
-        """Which labels are true of some admissions and not of others, (labels,)."""
-        counts = self.labels.sum(axis=0)
-        found: Flags = (counts > 0) & (counts < len(self.labels))
-        return found
-
-    @property
-    def likeliest(self) -> NDArray[np.int64]:
-        """The label that is predicted of each admission, (admissions,)."""
-        found: NDArray[np.int64] = np.argmax(self.probabilities, axis=1)
-        return found
-
 
 def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
     """The metrics of test admissions.
@@ -250,13 +234,15 @@ def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
     a resample those that are so there. Of labels that exclude each other `accuracy` of the likeliest; of others
     `auroc_micro`, of all pairs of admission and label together.
     """
-    known = np.flatnonzero(predicted.has_auroc)
+    known = np.flatnonzero(predicted.labels.any(axis=0) & ~predicted.labels.all(axis=0))
     rankings = [Ranking(predicted.probabilities[:, label], predicted.labels[:, label]) for label in known]
     pooled = Ranking(predicted.probabilities.ravel(), predicted.labels.ravel())
-    is_right = predicted.likeliest == predicted.labels.argmax(1)
+    is_right = predicted.probabilities.argmax(1) == predicted.labels.argmax(1)
 
     def of(weights: Floats) -> dict[str, Floats]:
-        metrics = {"auroc_macro": _mean([auroc(*ranking.counts(weights)) for ranking in rankings], weights)}
+        of_labels = [auroc(*ranking.counts(weights)) for ranking in rankings]  # nan where not defined in a resample
+        values = np.stack([*of_labels, np.full(weights.shape[:-1], np.nan)])
+        metrics = {"auroc_macro": ratio(np.nansum(values, axis=0), (~np.isnan(values)).sum(axis=0))}
         if predicted.kind == "multi-class":
             return metrics | {"accuracy": ratio(weights @ is_right.astype(np.float64), weights.sum(-1))}
         return metrics | {"auroc_micro": np.apply_along_axis(micro, -1, weights)}
@@ -265,16 +251,9 @@ def label_metrics(predicted: PredictedLabels, seed: int = 0) -> Metrics:
         """Of one resample, (admissions,): all at once would be labels times as large as the others."""
         return auroc(*pooled.counts(np.repeat(weights, predicted.labels.shape[1])))
 
-    counts = {"labels": len(predicted.has_auroc), "labels_left_out": int((~predicted.has_auroc).sum())}
+    size = predicted.labels.shape[1]
+    counts = {"labels": size, "labels_left_out": size - len(known)}
     return with_intervals(of, predicted.subjects, seed=seed) | counts
-
-
-def _mean(metrics: list[Floats], weights: Floats) -> Floats:
-    """The mean of those that are defined, resample by resample."""
-    if not metrics:
-        return np.full(weights.shape[:-1], np.nan)
-    stacked = np.stack(metrics)
-    return ratio(np.nansum(stacked, axis=0), (~np.isnan(stacked)).sum(axis=0))
 
 
 def confusion(predicted: PredictedLabels) -> list[list[int] | None]:
@@ -285,7 +264,7 @@ def confusion(predicted: PredictedLabels) -> list[list[int] | None]:
     """
     size = predicted.labels.shape[1]
     table = np.zeros((size, size), np.int64)
-    np.add.at(table, (predicted.labels.argmax(1), predicted.likeliest), 1)
+    np.add.at(table, (predicted.labels.argmax(1), predicted.probabilities.argmax(1)), 1)
     rows: list[list[int]] = table.tolist()
     hidden = [row for row in rows if any(0 < count < FEWEST for count in row)]
     if len(hidden) == 1 and size > 1:
@@ -300,8 +279,10 @@ def slices(groups: "pd.DataFrame", predicted: Predicted, seed: int = 0) -> list[
     """The metrics of each group of each characteristic, a column of `groups`, (admissions, characteristics)."""
     found: list[Slice] = []
     for characteristic, column in groups.items():
-        members = {str(name): predicted.of((column == name).to_numpy()) for name in _names(column)}
-        found += _slices(str(characteristic), members, lambda each: len(each.outcomes), seed)
+        names = column.astype("category").cat.remove_unused_categories().cat.categories  # bands keep their order
+        members = {str(name): predicted.of((column == name).to_numpy()) for name in names}
+        sizes = {name: len(each.outcomes) for name, each in members.items()}
+        found += _slices(str(characteristic), members, sizes, seed)
     return found
 
 
@@ -309,36 +290,22 @@ def label_slices(task: str, names: Sequence[str], predicted: PredictedLabels, se
     """The metrics of each of several labels, whose groups are the admissions that have it."""
     columns = zip(names, predicted.labels.T, predicted.probabilities.T, strict=True)
     members = {name: Predicted(predicted.subjects, outcomes, of_label) for name, outcomes, of_label in columns}
-    return _slices(task, members, lambda each: int(each.outcomes.sum()), seed)
+    return _slices(task, members, {name: int(each.outcomes.sum()) for name, each in members.items()}, seed)
 
 
-def _slices(
-    characteristic: str, members: Mapping[str, Predicted], size: Callable[[Predicted], int], seed: int
-) -> list[Slice]:
-    """Those that are large enough, and how many are not; size: what `admissions` says of a group."""
-    shown = _large_enough({name: _of_each_kind(each.outcomes) for name, each in members.items()})
-    rows = [(name, size(members[name]), _slice_metrics(members[name], seed), 0) for name in shown]
-    small = len(members) - len(shown)
+def _slices(characteristic: str, members: Mapping[str, Predicted], sizes: Mapping[str, int], seed: int) -> list[Slice]:
+    """The groups that are large enough, of so many `admissions`, and how many groups are not."""
+    counts = {name: np.array([each.outcomes.sum(), (~each.outcomes).sum()]) for name, each in members.items()}
+    shown = _large_enough(counts)
+    rows: list[tuple[Any, ...]] = [(name, sizes[name], _slice_metrics(members[name], seed), 0) for name in shown]
+    if small := len(members) - len(shown):
+        rows.append((None, None, None, small))
     keys = ("characteristic", "group", "admissions", "figures", "suppressed")
-    return [
-        dict(zip(keys, (characteristic, *row), strict=True))
-        for row in [*rows, *([(None, None, None, small)] if small else [])]
-    ]
-
-
-def _of_each_kind(outcomes: Flags) -> NDArray[np.int64]:
-    """How many there are with the outcome, and how many without, (2,)."""
-    return np.array([outcomes.sum(), (~outcomes).sum()], np.int64)
-
-
-def _names(column: "pd.Series[Any]") -> list[Any]:
-    """The groups of a column, bands in their order and others by name."""
-    there = column.unique()
-    return [name for name in column.cat.categories if name in there] if column.dtype == "category" else sorted(there)
+    return [dict(zip(keys, (characteristic, *row), strict=True)) for row in rows]
 
 
 def _large_enough(counts: Mapping[str, NDArray[np.int64]]) -> list[str]:
-    """The groups that may be published, of all by how many of each kind they have, (2,)."""
+    """The groups that may be published; counts: how many have the outcome and how many not, (2,), of each."""
     small, hidden = list[str](), np.zeros(2, np.int64)
     for name in sorted(counts, key=lambda name: int(counts[name].min())):
         if counts[name].min() >= FEWEST and (not small or hidden.min() >= FEWEST):
@@ -350,12 +317,12 @@ def _large_enough(counts: Mapping[str, NDArray[np.int64]]) -> list[str]:
 
 def _slice_metrics(predicted: Predicted, seed: int) -> Metrics:
     ranking, calibration = Ranking(predicted.probability, predicted.outcomes), predicted.calibration()
-    outcomes, calibrated = predicted.outcomes.astype(np.float64), predicted.calibrated
+    calibrated = predicted.calibrated
     mean = {"mean_probability": predicted.probability} if calibrated is None else {"mean_calibrated": calibrated}
+    columns = {"prevalence": predicted.outcomes.astype(np.float64), **mean}
 
     def of(weights: Floats) -> dict[str, Floats]:
         counts = ranking.counts(weights)
-        columns = {"prevalence": outcomes, **mean}
         means = {name: ratio(weights @ values, weights.sum(-1)) for name, values in columns.items()}
         return {"auroc": auroc(*counts), "auprc": average_precision(*counts), **means, **calibration(weights)}
 

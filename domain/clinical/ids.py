@@ -3,13 +3,10 @@
 from collections.abc import Iterable
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, SupportsInt, cast
+from typing import SupportsInt, cast
 
 from bertrelay.data.readers import is_unicode
 from bertrelay.progress import log
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NOTHING = {"NoneType", "NAType", "NaTType"}
 """Types of missing values; those of pandas by their names, so that pandas need not be imported."""
@@ -48,17 +45,6 @@ def _named(kind: type) -> str:
     if issubclass(kind, str):
         return "text"
     return "whole numbers" if issubclass(kind, Integral) else "numbers with a point"
-
-
-def canonical_ids(column: "pa.Array | pa.ChunkedArray") -> "pa.Array | pa.ChunkedArray":
-    """A column of text or numbers as `canonical_id` has it; what is missing is empty text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_floating(column.type):  # as text a large one would have an exponent
-        column = pc.if_else(pc.is_nan(column), None, column).cast(pa.int64())
-    text = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
-    return pc.replace_substring_regex(text, r"^(\d+)\.0+$", r"\1")
 
 
 def given_note(identifier: object, text: object) -> tuple[str, str]:

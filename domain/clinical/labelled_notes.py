@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from bertrelay.files import read_json
 from bertrelay.progress import log
 from domain.clinical.admissions import Flow
 from domain.clinical.cohort import CHARACTERISTICS, COHORT, SPLITS, STAYS
-from domain.clinical.ids import canonical_ids
+from domain.clinical.ids import canonical_id
+from domain.clinical.mimic import IDS
 from domain.clinical.notes import ABOUT_FILE, NOTES_FILE
 from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, READMISSION, Input, PatientOutcome, in_words
 from domain.clinical.settings import GROUPS
@@ -43,26 +44,6 @@ def group_of(code: str, version: int) -> str | None:
     return f"ICD-{version} {next(filter(None, found.groups()))}" if found else None
 
 
-def groups_of_stay(codes: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The groups of a stay's codes, each {code, version}, as `characteristics.parquet` has them."""
-    return {group for each in codes if (group := group_of(each["code"], each["version"]))}
-
-
-def commonest(stays: Iterable[set[str]], count: int, fewest: int = FEWEST_STAYS) -> tuple[str, ...]:
-    """The `count` groups that most stays have, the commonest first; of equally common ones the first by name.
-
-    fewest: stays that a group must have. Fewer cannot be trained on, and a model's folder would name them.
-    """
-    counts = Counter(group for groups in stays for group in groups)
-    known = [group for group in counts if counts[group] >= fewest]
-    return tuple(sorted(known, key=lambda group: (-counts[group], group))[:count])
-
-
-def indicators(stays: Sequence[set[str]], groups: Sequence[str]) -> NDArray[np.bool_]:
-    """Whether each stay has each of `groups`, (stays, groups)."""
-    return np.array([[group in of_stay for group in groups] for of_stay in stays], bool).reshape(-1, len(groups))
-
-
 SHORT_DAYS, LONG_DAYS = 3, 7
 Labels = tuple[tuple[str, ...], NDArray[np.bool_]]
 """The names of labels, and whether each is true of each stay, (stays, labels)."""
@@ -71,18 +52,18 @@ Labels = tuple[tuple[str, ...], NDArray[np.bool_]]
 def labels_of(outcome: PatientOutcome, stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
     """The labels of `stays`, a row each; of diagnoses the `groups` commonest of train, from the folder `cohort`."""
     if outcome is LENGTH_OF_STAY:
-        return outcome.labels, by_length(stays["length_of_stay_days"].to_numpy(np.float64))
+        days = stays["length_of_stay_days"].to_numpy(np.float64)
+        bands = [days < SHORT_DAYS, (days >= SHORT_DAYS) & (days <= LONG_DAYS), days > LONG_DAYS]
+        return outcome.labels, np.stack(bands, axis=1)
     if outcome is DIAGNOSES:
         return _diagnoses(stays, cohort, groups)
     return outcome.labels, stays[list(outcome.labels)].to_numpy(np.bool_)
 
 
-def by_length(days: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Under 3 days, 3 to 7, over 7: (stays, 3)."""
-    return np.stack([days < SHORT_DAYS, (days >= SHORT_DAYS) & (days <= LONG_DAYS), days > LONG_DAYS], axis=1)
-
-
 def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
+    """The commonest groups of train, of equally common ones the first by name. Groups of fewer than `FEWEST_STAYS`
+    cannot be trained on, and a model's folder would name them.
+    """
     file = cohort / CHARACTERISTICS
     if not file.is_file():
         raise RequestError(f"cohort: expected the folder that domain.cohort wrote, found no {file.name} in {cohort}")
@@ -92,17 +73,21 @@ def _diagnoses(stays: pd.DataFrame, cohort: Path, groups: int) -> Labels:
             f"cohort: expected diagnoses in {file}, found none. Put the table DIAGNOSES_ICD beside the others and make "
             "the cohort again."
         )
-    of_stays = [groups_of_stay(each) for each in codes.reindex(stays["hadm_id"])]
+    found = codes.reindex(stays["hadm_id"]).tolist()
+    of_stays = [{group for each in of_stay if (group := group_of(each["code"], each["version"]))} for of_stay in found]
     uncoded = sum(not each for each in of_stays)
     if uncoded:
         log(f"diagnoses: {uncoded:,} of {len(of_stays):,} stays have no code of ICD-9 or ICD-10, and so no diagnosis")
-    is_train = (stays["split"] == "train").tolist()
-    names = commonest((each for each, wanted in zip(of_stays, is_train, strict=True) if wanted), groups)
-    if not names:
+    counts = Counter(
+        group for groups, split in zip(of_stays, stays["split"], strict=True) if split == "train" for group in groups
+    )
+    known = sorted((group for group in counts if counts[group] >= FEWEST_STAYS), key=lambda each: (-counts[each], each))
+    if not known:
         raise RequestError(
             f"cohort: expected groups of ICD-9 or ICD-10 in {file}, found none that ten stays of train have."
         )
-    return names, indicators(of_stays, names)
+    names = tuple(known[:groups])
+    return names, np.array([[group in of_stay for group in names] for of_stay in of_stays], bool)
 
 
 ROWS_AT_ONCE = 256
@@ -178,9 +163,12 @@ def read_labelled_notes(
     file = _there(notes / NOTES_FILE, "notes", "domain.notes")
     if outcome.early_only:
         _check_early(outcome, notes)
-    flow = Flow()
-    table = _matched(file, _stays(cohort, outcome, flow), cohort)
-    flow.count("with notes", table)
+        name, columns, step = STAYS, ["died_in_hospital", "length_of_stay_days"], "of all stays"
+    else:
+        name, columns, step = COHORT, list(outcome.labels), "of the cohort"
+    flow, of_cohort = Flow(), _there(cohort / name, "cohort", "domain.cohort")
+    stays = flow.count(step, _read(of_cohort, ["hadm_id", "subject_id", "split", *columns]))
+    table = flow.count("with notes", _matched(file, stays, cohort))
     names, labels = labels_of(outcome, table, cohort, groups)
     for split in SPLITS:
         is_in = (table["split"] == split).to_numpy()
@@ -198,35 +186,27 @@ def about(notes: Path) -> dict[str, Any]:
 
 def _check_early(outcome: PatientOutcome, notes: Path) -> None:
     found = about(notes)
-    named = found.get("input", f"none named in {ABOUT_FILE}")
-    if named != "early":
+    remedy = 'Set input = "early" and stays = "all" in their stage, domain.notes.'
+    if found.get("input") != "early":
+        named = found.get("input", f"none named in {ABOUT_FILE}")
         raise RequestError(
             f"notes: {outcome.name} is predicted from early notes alone, as a discharge summary leaks it; expected "
-            f'them in {notes}, found notes of input {named}. Set input = "early" and stays = "all" in their stage, '
-            "domain.notes."
+            f"them in {notes}, found notes of input {named}. {remedy}"
         )
     if found.get("stays") != "all":
         raise RequestError(
             f"notes: {outcome.name} is predicted for all stays, those that end in death among them; expected their "
-            f'notes in {notes}, found those of stays that a readmission can follow. Set stays = "all" in their stage, '
-            "domain.notes."
+            f"notes in {notes}, found those of stays that a readmission can follow. {remedy}"
         )
-
-
-def _stays(cohort: Path, outcome: PatientOutcome, flow: Flow) -> pd.DataFrame:
-    """Ids, split, and what the labels are made of."""
-    ids = ["hadm_id", "subject_id", "split"]
-    if not outcome.early_only:
-        file = _there(cohort / COHORT, "cohort", "domain.cohort")
-        return flow.count("of the cohort", _read(file, [*ids, *outcome.labels]))
-    file = _there(cohort / STAYS, "cohort", "domain.cohort")
-    return flow.count("of all stays", _read(file, [*ids, "died_in_hospital", "length_of_stay_days"]))
 
 
 def _matched(file: Path, stays: pd.DataFrame, cohort: Path) -> pd.DataFrame:
     """The stays that `file` has notes of, in its order."""
-    known = _read(file, ["hadm_id", "split"]).assign(characters=_lengths(file))
-    table = known.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
+    known = _read(file, ["hadm_id", "split"])
+    batches = pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=["text"])
+    lengths = [length for batch in batches for length in pc.utf8_length(batch["text"]).to_pylist()]
+    table = known.assign(characters=np.array(lengths, np.int64))
+    table = table.merge(stays, "left", "hadm_id", suffixes=("_of_notes", ""))
     unmatched = int((table["split"] != table["split_of_notes"]).sum())  # a missing split differs from any
     if unmatched:
         raise RequestError(
@@ -254,18 +234,8 @@ def _read(file: Path, columns: list[str]) -> pd.DataFrame:
     missing = [name for name in columns if name not in table.column_names]
     if missing:
         raise RequestError(f"{file}: expected columns {', '.join(columns)}, found none named {', '.join(missing)}")
-    for name in ("hadm_id", "subject_id"):
-        if name in columns:
-            table = table.set_column(columns.index(name), name, canonical_ids(table[name]))
     frame: pd.DataFrame = table.to_pandas()
-    return frame
-
-
-def _lengths(file: Path) -> NDArray[Any]:
-    """The characters of each text."""
-    batches = pq.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=["text"])
-    parts = [pc.utf8_length(batch["text"]).to_numpy(zero_copy_only=False) for batch in batches]
-    return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
+    return frame.assign(**{name: frame[name].map(canonical_id) for name in IDS if name in columns})
 
 
 def _check_both(outcome: PatientOutcome, split: str, names: tuple[str, ...], labels: NDArray[np.bool_]) -> None:

@@ -53,14 +53,14 @@ def auroc(hits: Floats, misses: Floats) -> Floats:
     """The share of pairs in which who is positive has the higher probability, ties counting half; nan of one class."""
     steps = np.diff(misses, axis=-1, prepend=0.0)
     before = hits - np.diff(hits, axis=-1, prepend=0.0) / 2
-    return ratio((steps * before).sum(-1), _all_of(hits) * _all_of(misses))
+    return ratio((steps * before).sum(-1), hits[..., -1:].sum(-1) * misses[..., -1:].sum(-1))
 
 
 def average_precision(hits: Floats, misses: Floats) -> Floats:
     """The mean of the precisions at which each positive is found, without interpolation; nan without positives."""
     steps = np.diff(hits, axis=-1, prepend=0.0)
     precisions = np.nan_to_num(ratio(hits, hits + misses))
-    return ratio((steps * precisions).sum(-1), _all_of(hits))
+    return ratio((steps * precisions).sum(-1), hits[..., -1:].sum(-1))
 
 
 def best_recall(hits: Floats, misses: Floats) -> Floats:
@@ -71,7 +71,7 @@ def best_recall(hits: Floats, misses: Floats) -> Floats:
     """
     reaching = np.where(precise_enough(hits, misses), hits, 0.0)
     found = reaching.max(-1, initial=0.0)
-    return np.where(found > 0, ratio(found, _all_of(hits)), np.nan)
+    return np.where(found > 0, ratio(found, hits[..., -1:].sum(-1)), np.nan)
 
 
 def threshold_at_precision(probabilities: Floats, outcomes: Flags) -> float | None:
@@ -84,13 +84,12 @@ def threshold_at_precision(probabilities: Floats, outcomes: Flags) -> float | No
 class AlarmThreshold(NamedTuple):
     """The probability from which on an alarm is raised, and what that rests on.
 
-    alarms, right: how many reach it, and how many of them are positive. bound: a lower 95 % bound of their precision.
+    alarms, right: how many reach it, and how many of them are positive.
     """
 
     threshold: float
     alarms: int
     right: int
-    bound: float
 
 
 def alarm_threshold(
@@ -102,19 +101,13 @@ def alarm_threshold(
     """
     ranking = Ranking(probabilities, outcomes)
     hits, misses = ranking.counts(np.ones(len(probabilities)))
-    bounds = precision_bound(hits, misses)
+    # The one-sided lower bound by Clopper & Pearson (1934), alarms taken as independent.
+    bounds = np.where(hits > 0, betaincinv(np.maximum(hits, 1), misses + 1, 1 - CONFIDENCE), 0.0)
     reaching = np.flatnonzero((hits + misses >= minimum_alarms) & (bounds >= precision))
     if not len(reaching):
         return None
     last = reaching[-1]
-    return AlarmThreshold(
-        float(ranking.thresholds[last]), int(hits[last] + misses[last]), int(hits[last]), float(bounds[last])
-    )
-
-
-def precision_bound(hits: Floats, misses: Floats) -> Floats:
-    """The one-sided lower 95 % bound of a precision by Clopper & Pearson (1934), alarms taken as independent."""
-    return np.where(hits > 0, betaincinv(np.maximum(hits, 1), misses + 1, 1 - CONFIDENCE), 0.0)
+    return AlarmThreshold(float(ranking.thresholds[last]), int(hits[last] + misses[last]), int(hits[last]))
 
 
 def precise_enough(hits: Floats, misses: Floats) -> Flags:
@@ -140,11 +133,6 @@ def mean_of_known(
     values = [metric(*each) for each in zip(probabilities.T, labels.T, strict=True)]
     found = [value for value in values if value is not None]
     return float(np.mean(found)) if found else None
-
-
-def _all_of(counts: Floats) -> Floats:
-    """What the last step has counted; 0 without steps."""
-    return counts[..., -1] if counts.shape[-1] else np.zeros(counts.shape[:-1])
 
 
 # Calibration

@@ -5,30 +5,29 @@ neither its text nor an id of it is ever logged.
 """
 
 import csv
-import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from bertrelay.data.readers import open_input
-from bertrelay.data.records import Rejects, TakesRejects
+from bertrelay.data.readers import open_input, refuse_damaged
+from bertrelay.data.records import Rejects, TakesRejects, rows
+from bertrelay.data.tables import Record, Table
 from bertrelay.errors import RequestError
 from bertrelay.settings import InputFile
-from domain.clinical.ids import canonical_ids
+from domain.clinical.ids import canonical_id
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 Version = Literal["III", "IV"]
 
-SUFFIXES = (".csv", ".csv.gz")
+FILE_NAME = re.compile(r"(.+)\.csv(\.gz)?")
 DEEPEST = 4  # folders: `physionet.org/files/mimiciv/3.1/hosp`; below may lie millions of files of other modules
 
 
@@ -58,16 +57,17 @@ def find_tables(folder: Path, wanted: TableSet) -> dict[str, Path]:
     Raises RequestError when a needed one is missing or one is there twice.
     """
     found: dict[str, list[Path]] = {}
-    for path in _files(folder):
-        name = _table_name(path)
-        if name in wanted.names:
-            found.setdefault(name, []).append(path)
-    for name, paths in found.items():
+    for path in (path for depth in range(DEEPEST + 1) for path in folder.glob("*/" * depth + "*")):
+        name = FILE_NAME.fullmatch(path.name.lower())
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if name is not None and name[1] in wanted.names and not is_hidden:
+            found.setdefault(name[1], []).append(path)
+    for table, paths in found.items():
         if len(paths) > 1:
             listed = " and ".join(str(path.relative_to(folder)) for path in sorted(paths))
             raise RequestError(
-                f"expected one table {name} in {folder}, found {len(paths)}: {listed}. "
-                f'Keep one of them there, or name the files, as in {{ {name} = "FILE", … }}'
+                f"expected one table {table} in {folder}, found {len(paths)}: {listed}. "
+                f'Keep one of them there, or name the files, as in {{ {table} = "FILE", … }}'
             )
     check_names(found, wanted, f"{folder} and up to {DEEPEST} folders below")
     return {name: found[name][0] for name in wanted.names if name in found}
@@ -92,25 +92,11 @@ def check_names(found: Iterable[str], wanted: TableSet, place: str) -> None:
         raise RequestError(f"expected tables named {', '.join(wanted.names)}, found {', '.join(sorted(unknown))}")
 
 
-def _files(folder: Path) -> Iterable[Path]:
-    for root, folders, names in os.walk(folder, followlinks=True):
-        deep = len(Path(root).relative_to(folder).parts)
-        folders[:] = [] if deep == DEEPEST else sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(root, name) for name in names)
-
-
-def _table_name(path: Path) -> str:
-    """The table a file holds, in lower case; empty when it is none."""
-    name = path.name.lower()
-    suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
-    return name.removesuffix(suffix) if suffix else ""
-
-
 def _located(wanted: TableSet, value: Any) -> Any:
     """The tables of a recipe, resolved where possible: the folder becomes its files.
 
     So a fingerprint covers the tables that a stage reads, and not the 33 GB beside them. The output of
-    another stage, and a folder that is not there, stay what they are: `tables_of` and the plan look after them.
+    another stage, and a folder that is not there, stay what they are, for `tables_of` and the plan.
     """
     try:
         if isinstance(value, dict):
@@ -151,114 +137,87 @@ NUMBERS = ("hospital_expire_flag", "iserror", "icd_version", "seq_num", "anchor_
 """Which may have been through floats as well, and are given as text in the same form."""
 TIMES = ("admittime", "dischtime", "deathtime", "charttime", "storetime")
 DAYS = ("chartdate", "dob", "dod")
-TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$"
-TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
-MIDNIGHT = " 00:00:00"
-
-
-def parsed(name: str, raw: "pa.Array") -> "tuple[pa.Array, str]":
-    """A column as what it is by its name, null where that fails; and what to call the failure."""
-    import pyarrow.compute as pc
-
-    text = _decoded(raw)
-    if name in TIMES:
-        return _times(text), f"{name} is no time YYYY-MM-DD HH:MM:SS"
-    if name in DAYS:
-        is_day = pc.equal(pc.utf8_length(text), 10)
-        midnights = pc.if_else(is_day, pc.binary_join_element_wise(text, MIDNIGHT, ""), text)
-        return pc.floor_temporal(_times(midnights), unit="day"), f"{name} is no date YYYY-MM-DD"
-    if name in IDS + NUMBERS:
-        text = pc.if_else(pc.is_null(text), text, canonical_ids(text))
-    return text, f"{name} is not valid UTF-8"
-
-
-def _times(text: "pa.Array") -> "pa.Array":
-    """Timestamps to the second; null for what is not written exactly so. strptime alone takes 30 February for March."""
-    import pyarrow.compute as pc
-
-    written = pc.if_else(pc.match_substring_regex(text, TIME), text, None)
-    times = pc.strptime(written, TIME_FORMAT, "s", error_is_null=True)
-    day = pc.utf8_slice_codeunits(written, 8, 10).cast("int64")
-    return pc.if_else(pc.equal(pc.day(times), day), times, None)
-
-
-def _decoded(raw: "pa.Array") -> "pa.Array":
-    """Text of bytes; null where they are not UTF-8."""
-    import pyarrow as pa
-
-    try:
-        return raw.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_text(value) for value in raw.to_pylist()], pa.string())
-
-
-def _text(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-BLOCK_BYTES = 4 << 20  # the longest note is far shorter, and blocks of 16 MB are read at half the speed
+TIME_FORMAT, TIME_LENGTH = "%Y-%m-%d %H:%M:%S", 19
+DAY_LENGTH, MIDNIGHT = 10, " 00:00:00"
+BLOCK_ROWS = 2048
 ROW = "row"
 """The column with the number of a row: the header is row 1, and a text over several lines is one row."""
-
-GZIP = b"\x1f\x8b"
-
-
-@dataclass(frozen=True)
-class TableBlock:
-    """Some thousand rows of a table; block n of a file holds the same rows whenever it is read.
-
-    number: from 0.
-    rows: the requested columns, in lower case, and `row`. Ids and text are strings, empty where missing; times and
-        days are timestamps to the second, null where missing.
-    bytes_read: of the file so far, packed as it lies there, for showing progress.
-    """
-
-    number: int
-    rows: "pa.Table"
-    bytes_read: int
 
 
 def read_table(file: Path, columns: Sequence[str], rejects: Rejects) -> "pd.DataFrame":
     """All rows of a table that fits into memory, as `read_blocks` gives them; counted as used while they come in."""
-    import pyarrow as pa
+    import pandas as pd
 
     blocks = []
     for block in read_blocks(file, columns, rejects):
-        rejects.used(block.rows.num_rows)
-        blocks.append(block.rows)
-    found: pd.DataFrame = pa.concat_tables(blocks).to_pandas()
-    return found
+        rejects.used(len(block))
+        blocks.append(block)
+    return pd.concat(blocks, ignore_index=True)
 
 
 def read_blocks(
     file: Path, columns: Sequence[str], rejects: TakesRejects, first_block: int = 0
-) -> Iterator[TableBlock]:
-    """Streams the blocks of a table from `first_block` on; those before it are skipped.
+) -> "Iterator[pd.DataFrame]":
+    """Streams a table in blocks of `BLOCK_ROWS` rows from block `first_block` on; those before it are skipped.
 
-    columns: by their names in lower case.
+    columns: by their names in lower case; a block has these and `row`. Ids and text are strings, empty where missing;
+        times and days are timestamps to the second, null where missing.
     rejects: counts and lists the rows that cannot be used; the caller counts the used ones.
     Raises RequestError for what concerns the whole file: missing, damaged, without a column, without rows.
     """
-    names = _names_in(file, columns)
-    reading = _Reading(file)
-    for number, (batch, rows) in enumerate(reading.batches(list(names.values()))):
-        wrong = reading.take_wrong_rows()
-        if number >= first_block:
-            _reject(wrong, file, rejects)
-            yield TableBlock(
-                number, _usable(batch.rename_columns(list(names)), rows, file, rejects), reading.bytes_read
+    import pandas as pd
+
+    names = columns_of(file)
+    for column in columns:
+        if names.count(column) != 1:
+            raise RequestError(
+                f"{file}: expected one column {column} (in any case), found {names.count(column) or 'none'} among "
+                f"{len(names)} columns. Give the table as MIMIC has it."
             )
-    _reject(reading.take_wrong_rows(), file, rejects)
-    if reading.last_row == 1:
-        raise RequestError(f"{file} holds no rows that can be read. Check that it is complete, or fetch it again.")
+    table = Table(path=InputFile(file), format="csv", columns=[names.index(column) for column in columns])
+    stream = islice(enumerate(rows(table, []), 2), first_block * BLOCK_ROWS, None)
+    while block := list(islice(stream, BLOCK_ROWS)):
+        found = []
+        for number, row in block:
+            if isinstance(row, Record):
+                found.append((number, *row.values))
+            else:
+                rejects.add(row.file, number, row.reason)
+        yield _parsed(pd.DataFrame(found, columns=[ROW, *columns]), file, rejects)
+
+
+def _parsed(block: "pd.DataFrame", file: Path, rejects: TakesRejects) -> "pd.DataFrame":
+    """The block with each column as what it is by its name, without the rows where that fails."""
+    is_wrong = block[ROW].isna()
+    for name in block.columns.drop(ROW):
+        text, reason = block[name].astype(str), ""
+        if name in TIMES:
+            block[name], reason = _times(text), f"{name} is no time YYYY-MM-DD HH:MM:SS"
+        elif name in DAYS:
+            with_time = text.where(text.str.len() != DAY_LENGTH, text + MIDNIGHT)
+            block[name], reason = _times(with_time).dt.floor("D"), f"{name} is no date YYYY-MM-DD"
+        elif name in IDS + NUMBERS:
+            block[name] = text.map(canonical_id).astype(str)
+        wrong = block[name].isna() & (text != "") & ~is_wrong
+        for row in block.loc[wrong, ROW].tolist():
+            rejects.add(str(file), row, reason)
+        is_wrong |= wrong
+    return block[~is_wrong]
+
+
+def _times(text: "pd.Series[str]") -> "pd.Series[pd.Timestamp]":
+    """Timestamps to the second; null for what is not written exactly so."""
+    import pandas as pd
+
+    exact = text.where(text.str.len() == TIME_LENGTH)
+    return pd.to_datetime(exact, format=TIME_FORMAT, errors="coerce").astype("datetime64[s]")
 
 
 def columns_of(file: Path) -> list[str]:
-    """The names of a table's columns in lower case. Raises RequestError where there is no header."""
-    return [name.strip().lower() for name in _header(file)]
+    """The names of a table's columns in lower case; none of an empty file."""
+    with open_input(str(file)) as stream, refuse_damaged(str(file)):
+        header = stream.readline().decode("utf-8-sig", errors="replace")
+    return [name.strip().lower() for name in next(csv.reader([header]), [])]
 
 
 def version_of(patients: Path) -> Version:
@@ -271,149 +230,4 @@ def version_of(patients: Path) -> Version:
     raise RequestError(
         f"{patients}: expected a column dob (MIMIC-III) or anchor_age (MIMIC-IV), found {len(columns)} others. "
         "Give MIMIC's own table of patients."
-    )
-
-
-def _header(file: Path) -> list[str]:
-    with open_input(str(file)) as stream:
-        try:
-            first = stream.readline().decode("utf-8-sig")
-        except (EOFError, OSError, UnicodeDecodeError) as error:
-            raise _damaged(file, 0, type(error).__name__) from None
-    names = next(csv.reader([first]), [])
-    if not names:
-        raise RequestError(f"{file} is empty: expected a table of MIMIC. Fetch it again.")
-    return names
-
-
-def _names_in(file: Path, columns: Sequence[str]) -> dict[str, str]:
-    """The requested columns, by their names in lower case, to their names in the file."""
-    header = _header(file)
-    found: dict[str, str] = {}
-    for column in columns:
-        same = [name for name in header if name.strip().lower() == column]
-        if len(same) != 1:
-            raise RequestError(
-                f"{file}: expected one column {column} (in any case), found {len(same) or 'none'} among "
-                f"{len(header)} columns. Give the table as MIMIC has it."
-            )
-        found[column] = same[0]
-    return found
-
-
-class _Reading:
-    """One pass over a CSV file: batches of undecoded fields, the numbers of their rows, and how much was read.
-
-    last_row: of what was given so far.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.bytes_read = 0
-        self.last_row = 1
-        self._wrong_rows: list[int] = []  # those with another number of fields than the header
-        self._wrong_taken = 0
-
-    def batches(self, names: Sequence[str]) -> "Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]":
-        """Batches with the columns `names` as bytes, in this order, and the numbers of their rows."""
-        import pyarrow as pa
-
-        try:
-            with pa.OSFile(str(self.file)) as raw:
-                packed = raw.read(2) == GZIP
-                raw.seek(0)
-                stream = _QuoteCounter(pa.CompressedInputStream(raw, "gzip") if packed else raw)
-                for batch in self._open(pa.PythonFile(stream, mode="r"), names):
-                    self.bytes_read = raw.tell()
-                    yield batch, self._numbers(batch.num_rows)
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(self.file, self.last_row, type(error).__name__) from None
-        if stream.quotes % 2:
-            raise _damaged(self.file, self.last_row, "a quote is left open")
-
-    def _open(self, stream: "pa.PythonFile", names: Sequence[str]) -> "pa.csv.CSVStreamingReader":
-        import pyarrow as pa
-        from pyarrow import csv as arrow_csv
-
-        return arrow_csv.open_csv(
-            stream,
-            arrow_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),  # with threads there are no row numbers
-            arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=self._note),
-            arrow_csv.ConvertOptions(include_columns=list(names), column_types=dict.fromkeys(names, pa.binary())),
-        )
-
-    def _note(self, row: Any) -> str:
-        self._wrong_rows.append(row.number)
-        return "skip"
-
-    def take_wrong_rows(self) -> list[int]:
-        """The rows of another width that were met since the last call."""
-        found = self._wrong_rows[self._wrong_taken :]
-        self._wrong_taken = len(self._wrong_rows)
-        return found
-
-    def _numbers(self, count: int) -> "NDArray[np.int64]":
-        """The numbers of the next `count` valid rows, without the invalid ones between them."""
-        import numpy as np
-
-        after = np.arange(self.last_row + 1, self.last_row + 1 + count + len(self._wrong_rows))
-        numbers = np.setdiff1d(after, self._wrong_rows)[:count]
-        self.last_row = int(numbers[-1]) if count else self.last_row
-        return numbers
-
-
-class _QuoteCounter:
-    """Reads through to a stream and counts its quotes: where their number is odd, one has swallowed what follows."""
-
-    closed = False
-
-    def __init__(self, stream: "pa.NativeFile") -> None:
-        self.stream = stream
-        self.quotes = 0
-
-    def read(self, size: int = -1) -> bytes:
-        found: bytes = self.stream.read(size)
-        self.quotes += found.count(b'"')
-        return found
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self.stream.close()
-
-
-def _reject(wrong: Sequence[int], file: Path, rejects: TakesRejects) -> None:
-    for row in wrong:
-        rejects.add(str(file), row, "another number of fields than the header")
-
-
-def _usable(batch: "pa.RecordBatch", rows: "NDArray[np.int64]", file: Path, rejects: TakesRejects) -> "pa.Table":
-    """The batch with its values parsed and `row` beside them, without the rows that hold what cannot be."""
-    import numpy as np
-    import pyarrow as pa
-
-    sound = np.ones(batch.num_rows, bool)
-    columns: dict[str, pa.Array] = {ROW: pa.array(rows)}
-    for name, raw in zip(batch.schema.names, batch.columns, strict=True):
-        columns[name], reason = parsed(name, raw)
-        wrong = sound & _lost(raw, columns[name])
-        for row in rows[wrong].tolist():
-            rejects.add(str(file), row, reason)
-        sound &= ~wrong
-    return pa.table(columns).filter(pa.array(sound))
-
-
-def _lost(raw: "pa.Array", parsed: "pa.Array") -> "NDArray[np.bool_]":
-    """Where a value could not be parsed."""
-    import pyarrow.compute as pc
-
-    there = pc.greater(pc.binary_length(raw), 0)
-    lost: NDArray[np.bool_] = pc.and_(pc.is_null(parsed), there).to_numpy(zero_copy_only=False)
-    return lost
-
-
-def _damaged(file: Path, row: int, how: str) -> RequestError:
-    return RequestError(
-        f"{file} is cut off or damaged somewhere after row {row:,} ({how}). Fetch it again, or pack it again."
     )

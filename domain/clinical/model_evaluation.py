@@ -1,13 +1,12 @@
 """Evaluates a trained model: c, recalibration and alarm threshold from validation, metrics on test, files beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from bertrelay.evaluation.calibration import calibrated, fit_recalibration
 from bertrelay.files import write_json
@@ -32,7 +31,7 @@ from domain.clinical.evaluation import (
     slices,
     while_reading,
 )
-from domain.clinical.metrics import Floats, alarm_threshold, auroc_of, mean_of_known, threshold_at_precision
+from domain.clinical.metrics import Flags, Floats, alarm_threshold, auroc_of, mean_of_known, threshold_at_precision
 from domain.clinical.outcomes import (
     CONFUSION,
     CURVES,
@@ -56,94 +55,74 @@ def evaluate_model(
 
     risks: the true ones, of all stays of `task.notes`, where they are known.
     """
-    scored = score_held_out(task, settings)
-    save_model(replace(task.outcome_model, settings=scored.how), output / "model")
-    write_parquet(output / SCORES, pd.concat([scored.scores("validation"), scored.scores("test")]))
-    task.notes.flow.write(output / FLOW)
-    if scored.how.outcome.kind == "binary":
-        found = _evaluate_binary(scored, settings, output, risks)
+    notes, splits = task.notes, [(name, task.of_split(name)) for name in ("validation", "test")]
+    with progress("reading chunks", sum(len(split.chunks) for _, split in splits), "chunks") as bar:
+        validation, test = (
+            ScoredSplit(name, split, notes.table[notes.is_in(name)], task.probabilities(split, bar))
+            for name, split in splits
+        )
+    how = _fitted(task.outcome_model.settings, settings, validation)
+    save_model(replace(task.outcome_model, settings=how), output / "model")
+    write_parquet(output / SCORES, pd.concat([validation.scores(how), test.scores(how)]))
+    notes.flow.write(output / FLOW)
+    is_binary = how.outcome.kind == "binary"
+    others = list(baselines(notes, settings.permutations if is_binary else 0, settings.seed))
+    if is_binary:
+        found = _evaluate_binary(validation, test, how, others, settings, output)
+        if risks is not None:
+            subjects = test.table["subject_id"].to_numpy()
+            found |= best_metrics(subjects, test.split.labels[:, 0], risks[notes.is_in("test")])
     else:
-        found = _evaluate_labels(scored, output)
-    return found | scored.counts()
+        found = _evaluate_labels(test, how, others, output)
+    counts = {f"admissions/{name}": int(notes.is_in(name).sum()) for name in SPLITS}
+    found |= {**counts, "chunks": len(task.tokens), "lost_chunks": task.tokens.lost_chunks, "c": how.c}
+    if not is_binary:
+        return found
+    found |= {"recalibration_slope": how.slope, "recalibration_intercept": how.intercept, "threshold": how.threshold}
+    return found | {"threshold_alarms": how.alarms, "threshold_alarms_right": how.alarms_right}
 
 
 @dataclass(frozen=True)
-class HeldOutScores:
-    """The validation and test admissions, their chunks read once.
+class ScoredSplit:
+    """The admissions of validation or test, with the probabilities of their chunks, (chunks, labels).
 
-    how: the model's settings with what validation decided.
-    validation_probabilities, test_probabilities: P of the admissions of each, (admissions, labels).
-    test_chunk_probabilities: those of the test admissions' chunks, (chunks, labels).
+    table: of the notes, a row for each admission.
     """
 
-    task: "OutcomeTask"
-    how: OutcomeModelSettings
-    validation: "Split"
-    test: "Split"
-    validation_probabilities: Floats
-    test_probabilities: Floats
-    test_chunk_probabilities: Floats
+    name: str
+    split: "Split"
+    table: pd.DataFrame
+    of_chunks: Floats
 
-    def column(self, name: str, split: str = "test") -> NDArray[Any]:
-        """A column of the notes' table, of the admissions of a split."""
-        notes = self.task.notes
-        return notes.table.loc[notes.is_in(split), name].to_numpy()
+    def probabilities(self, how: OutcomeModelSettings) -> Floats:
+        """Of each label, (admissions, labels)."""
+        return aggregate_labels(self.of_chunks, self.split.admissions, len(self.split.labels), how)
 
-    def scores(self, name: str) -> pd.DataFrame:
-        """The probabilities of a split beside the outcomes of its admissions."""
-        how = self.how
-        validation, test = (self.validation, self.validation_probabilities), (self.test, self.test_probabilities)
-        split, found = test if name == "test" else validation
-        columns: dict[str, Any] = {"hadm_id": self.column("hadm_id", name)}
+    def scores(self, how: OutcomeModelSettings) -> pd.DataFrame:
+        """The probabilities beside the outcomes."""
+        found = self.probabilities(how)
+        columns: dict[str, Any] = {"hadm_id": self.table["hadm_id"].to_numpy()}
         if how.outcome.kind == "binary":
             columns |= {"probability": found[:, 0], "calibrated": calibrated(found[:, 0], how.slope, how.intercept)}
         else:
-            columns |= {probability_column(label): found[:, place] for place, label in enumerate(how.labels)}
-        columns["n_chunks"] = np.bincount(split.admissions, minlength=split.count).astype(np.int32)
-        columns["unknown_share"] = self.column("unknown_share", name)
-        columns |= {label: split.labels[:, place] for place, label in enumerate(how.labels)}
-        return pd.DataFrame(columns | {"split": name})
-
-    def counts(self) -> Metrics:
-        """How many admissions and chunks there are, and what validation decided."""
-        notes, tokens, how = self.task.notes, self.task.tokens, self.how
-        splits = {f"admissions/{name}": int(notes.is_in(name).sum()) for name in SPLITS}
-        decided: Metrics = {"c": how.c}
-        if how.outcome.kind == "binary":
-            decided |= {"recalibration_slope": how.slope, "recalibration_intercept": how.intercept}
-            decided |= {"threshold": how.threshold}
-            decided |= {"threshold_alarms": how.alarms, "threshold_alarms_right": how.alarms_right}
-        return {**splits, "chunks": len(tokens), "lost_chunks": tokens.lost_chunks, **decided}
-
-    def baselines(self, permutations: int = 0, seed: int = 0) -> Iterator[Baseline]:
-        """Each baseline, with the null test of so many permutations where the task is binary."""
-        return baselines(self.task.notes, permutations, seed)
+            columns |= dict(zip(map(probability_column, how.labels), found.T, strict=True))
+        columns["n_chunks"] = np.bincount(self.split.admissions, minlength=len(self.split.labels)).astype(np.int32)
+        columns["unknown_share"] = self.table["unknown_share"].to_numpy()
+        return pd.DataFrame(columns | dict(zip(how.labels, self.split.labels.T, strict=True)) | {"split": self.name})
 
 
-def score_held_out(task: "OutcomeTask", settings: LearningSettings) -> HeldOutScores:
-    """Reads the chunks of both splits once, and fits c, recalibration and threshold on validation."""
-    validation, test = task.of_split("validation"), task.of_split("test")
-    with progress("reading chunks", len(validation.chunks) + len(test.chunks), "chunks") as bar:
-        of_validation, of_test = (task.probabilities(each, bar) for each in (validation, test))
-    how = _fitted(task.outcome_model.settings, settings, validation, of_validation)
-    validation_probabilities = aggregate_labels(of_validation, validation.admissions, validation.count, how)
-    test_probabilities = aggregate_labels(of_test, test.admissions, test.count, how)
-    return HeldOutScores(task, how, validation, test, validation_probabilities, test_probabilities, of_test)
-
-
-def _fitted(
-    how: OutcomeModelSettings, settings: LearningSettings, split: "Split", of_chunks: Floats
-) -> OutcomeModelSettings:
+def _fitted(how: OutcomeModelSettings, settings: LearningSettings, validation: ScoredSplit) -> OutcomeModelSettings:
     """c, and of a binary task recalibration and threshold, all from validation."""
+    labels = validation.split.labels
 
-    def found(c: float) -> Floats:
-        return aggregate_labels(of_chunks, split.admissions, split.count, how.model_copy(update={"c": c}))
+    def with_c(c: float) -> OutcomeModelSettings:
+        return how.model_copy(update={"c": c})
 
     if settings.c == "chosen":
-        how = how.model_copy(update={"c": choose_c(lambda c: mean_of_known(auroc_of, found(c), split.labels))})
+        how = with_c(choose_c(lambda c: mean_of_known(auroc_of, validation.probabilities(with_c(c)), labels)))
     if how.outcome.kind != "binary":
         return how
-    probability, outcomes = found(how.c)[:, 0], split.labels[:, 0]
+    probability, outcomes = validation.probabilities(how)[:, 0], labels[:, 0]
     alarms = alarm_threshold(probability, outcomes, settings.alarm_precision, settings.minimum_alarms)
     decided: dict[str, Any] = {"alarm_precision": settings.alarm_precision}
     if alarms is not None:
@@ -161,72 +140,64 @@ def of_baseline(name: str, found: Metrics) -> Metrics:
     return {metric: value for metric, value in named.items() if not metric.startswith(("prevalence", "labels"))}
 
 
-# A binary task
-
-
-def _evaluate_binary(scored: HeldOutScores, settings: LearningSettings, output: Path, risks: Floats | None) -> Metrics:
-    how, test = scored.how, scored.test
-    outcomes, probability = test.labels[:, 0], scored.test_probabilities[:, 0]
-    recalibrated = calibrated(probability, how.slope, how.intercept)
-    model = Predicted(scored.column("subject_id"), outcomes, probability, recalibrated)
-    others, metrics = _evaluate_baselines(scored, model, settings)
-    reading = while_reading(scored.test_chunk_probabilities[:, 0], test.admissions, outcomes, how)
+def _evaluate_binary(
+    validation: ScoredSplit,
+    test: ScoredSplit,
+    how: OutcomeModelSettings,
+    others: Sequence[Baseline],
+    settings: LearningSettings,
+    output: Path,
+) -> Metrics:
+    outcomes, probability = test.split.labels[:, 0], test.probabilities(how)[:, 0]
+    model = Predicted(
+        test.table["subject_id"].to_numpy(), outcomes, probability, calibrated(probability, how.slope, how.intercept)
+    )
+    held_out = validation.split.labels[:, 0]
+    found = binary_metrics(model, threshold_at_precision(validation.probabilities(how)[:, 0], held_out))
+    found |= alarm_metrics(model, how.threshold)
+    predicted = {"model": model}
+    for baseline in others:
+        predicted[baseline.name], metrics = evaluate_baseline(baseline, held_out, model)
+        found |= of_baseline(baseline.name, metrics)
     wanted = {"precision": settings.alarm_precision, "minimum": settings.minimum_alarms}
     alarms = {"threshold": how.threshold, "alarms": how.alarms, "right": how.alarms_right}
     about = {"outcome": how.labels[0], "prevalence": float(outcomes.mean()), "alarms": wanted | alarms}
-    write_json(output / CURVES, about | curves({"model": model, **others}) | reading, compact=True)
-    _write_slices(scored, model, Path(settings.cohort), output)
-    best = {} if risks is None else best_metrics(model, risks[scored.task.notes.is_in("test")])
-    threshold = threshold_at_precision(scored.validation_probabilities[:, 0], scored.validation.labels[:, 0])
-    return binary_metrics(model, threshold) | alarm_metrics(model, how.threshold) | metrics | best
-
-
-def _evaluate_baselines(
-    scored: HeldOutScores, model: Predicted, settings: LearningSettings
-) -> tuple[dict[str, Predicted], Metrics]:
-    """The baselines on the test admissions, and their metrics, as `auroc/tfidf`.
-
-    Threshold and recalibration come from validation, as the model's do.
-    """
-    predicted, metrics = dict[str, Predicted](), Metrics()
-    for baseline in scored.baselines(settings.permutations, settings.seed):
-        validation = baseline.validation[:, 0], scored.validation.labels[:, 0]
-        probability = baseline.test[:, 0]
-        recalibrated = calibrated(probability, *fit_recalibration(*validation, baseline.name))
-        other = replace(model, probability=probability, calibrated=recalibrated)
-        found = binary_metrics(other, threshold_at_precision(*validation)) | metric_differences(model, other)
-        if len(baseline.permuted):
-            found |= permutation_metrics(found["auroc"] or 0.0, baseline.permuted)
-        predicted[baseline.name] = other
-        metrics |= of_baseline(baseline.name, found)
-    return predicted, metrics
-
-
-def _write_slices(scored: HeldOutScores, model: Predicted, cohort: Path, output: Path) -> None:
-    file = cohort / CHARACTERISTICS
-    if not file.is_file():
+    reading = while_reading(test.of_chunks[:, 0], test.split.admissions, outcomes, how)
+    write_json(output / CURVES, about | curves(predicted) | reading, compact=True)
+    file = Path(settings.cohort) / CHARACTERISTICS
+    if file.is_file():
+        known = pd.read_parquet(file).drop_duplicates("hadm_id").set_index("hadm_id").reindex(test.table["hadm_id"])
+        groups = groups_of(known, test.table["characters"].tolist())
+        write_json(output / SLICES, {"slices": slices(groups, model)})
+    else:
         log(f"there is no {CHARACTERISTICS} in the cohort: no metrics by groups of patients")
-        return
-    known_of = pd.read_parquet(file).drop_duplicates("hadm_id").set_index("hadm_id")
-    groups = groups_of(known_of.reindex(scored.column("hadm_id")), scored.column("characters").tolist())
-    write_json(output / SLICES, {"slices": slices(groups, model)})
+    return found
 
 
-# A task of several labels
+def evaluate_baseline(baseline: Baseline, held_out: Flags, model: Predicted) -> tuple[Predicted, Metrics]:
+    """A baseline on the test admissions of `model`, and its metrics.
+
+    held_out: the outcomes of validation, from which threshold and recalibration come, as the model's do.
+    """
+    validation, test = baseline.validation[:, 0], baseline.test[:, 0]
+    recalibrated = calibrated(test, *fit_recalibration(validation, held_out, baseline.name))
+    other = replace(model, probability=test, calibrated=recalibrated)
+    found = binary_metrics(other, threshold_at_precision(validation, held_out)) | metric_differences(model, other)
+    if len(baseline.permuted):
+        found |= permutation_metrics(found["auroc"] or 0.0, baseline.permuted)
+    return other, found
 
 
-def _evaluate_labels(scored: HeldOutScores, output: Path) -> Metrics:
-    how = scored.how
-    model = PredictedLabels(
-        scored.column("subject_id"), scored.test.labels, scored.test_probabilities, how.outcome.kind
-    )
+def _evaluate_labels(test: ScoredSplit, how: OutcomeModelSettings, others: Sequence[Baseline], output: Path) -> Metrics:
+    subjects = test.table["subject_id"].to_numpy()
+    model = PredictedLabels(subjects, test.split.labels, test.probabilities(how), how.outcome.kind)
     metrics = label_metrics(model)
     if metrics["labels_left_out"]:
         log(
             f"{how.task}: {metrics['labels_left_out']:.0f} of {len(how.labels)} labels are true of no test admission "
             "or of all of them; they have no AUROC and are left out of the macro mean"
         )
-    for baseline in scored.baselines():
+    for baseline in others:
         metrics |= of_baseline(baseline.name, label_metrics(replace(model, probabilities=baseline.test)))
     write_json(output / SLICES, {"slices": label_slices(how.task, how.labels, model)})
     if how.outcome.kind == "multi-class":

@@ -1,53 +1,54 @@
 """The stage `domain.notes`: the notes of each stay of a cohort, cleaned, in order, as one text with its sections.
 
-Tables of notes are streamed once, and the notes that are kept are written to the disk in blocks, each sorted by stay;
+Tables of notes are streamed once, and the notes that are kept go block by block into a database in the stage's folder;
 then texts are put together in shards of stays. So memory depends on neither the table nor the cohort, and a killed run
 resumes at the block or shard it was at.
 """
 
-import csv
+import json
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
-from io import StringIO
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
+import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bertrelay.data.records import RejectList, Rejects
+from bertrelay.data.shards import Shards, Span, cut_spans
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, read_json, write_json, write_text
-from bertrelay.progress import log, progress
+from bertrelay.files import atomic_write, write_error, write_json, write_text
+from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext, run_alone
 from domain.clinical.cleaning import BETWEEN, TOKENS, clean, find_sections
 from domain.clinical.cohort import COHORT, SPLITS, STAYS
-from domain.clinical.mimic import NOTES, TableBlock, note_version, read_blocks, tables_of
+from domain.clinical.mimic import NOTES, note_version, read_blocks, tables_of
 from domain.clinical.note_filter import (
     BY_DAY,
     COLUMNS,
     NO_TEXT,
     NOT_STORED,
-    NOTE_SCHEMA,
     OTHER,
-    REASONS,
     REPORT,
     UNKNOWN,
-    Integers,
-    NoteFilter,
     Stays,
+    choose_notes,
+    is_open,
     read_stays,
 )
 from domain.clinical.settings import NOT_IN_IV, NotesSettings
 
 NOTES_FILE, TOKENS_FILE, FLOW_FILE, ABOUT_FILE = "notes.parquet", "tokens.txt", "flow.csv", "notes.json"
-SHARD_BYTES = 16 << 20
+SHARD_CHARACTERS = 16 << 20
 """Of text that is put together at once."""
+BLOCKS_SHOWN = 50
+"""Between two lines of progress."""
 SECTION = pa.struct({"start": pa.int32(), "end": pa.int32(), "name": pa.string()})
 TEXT_SCHEMA = pa.schema(
     {
@@ -78,26 +79,32 @@ def run(settings: NotesSettings, context: StageContext) -> Metrics:
     tables = tables_of(settings.mimic, NOTES)
     if settings.input == "early" and note_version(tables) == "IV":
         raise RequestError(NOT_IN_IV)
-    file = STAYS if settings.stays == "all" else COHORT
-    stays = read_stays(Path(settings.cohort), tables.get("admissions"), file)
-    with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        keep = NoteFilter(stays, settings)
-        read = {table: tables[table] for table in _tables_to_read(settings, tables)}
-        blocks, counts = write_blocks(read, keep, context.work / "notes", rejects)
-    shards = write_shards(blocks, stays, context.work / "parts", counts)
+    stays = read_stays(Path(settings.cohort), tables.get("admissions"), STAYS if settings.stays == "all" else COHORT)
+    context.work.mkdir(parents=True, exist_ok=True)
+    counts = NoteCounts()
+    with note_store(context.work / "notes.sqlite") as store:
+        with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
+            for table in _tables_to_read(settings, tables):
+                store_notes(store, table, tables[table], stays, settings, counts, rejects)
+        written = _write_texts(store, stays.table, context)
+    blank = counts.kept - int(written["n_notes"].sum())
+    counts.kept, counts.dropped[NO_TEXT] = counts.kept - blank, counts.dropped[NO_TEXT] + blank
     _check_any(counts, settings)
-    written = _write_notes(shards, context.output / NOTES_FILE)
-    open_stays = int(keep.open.sum()) if settings.input == "early" else None
-    without = (stays.table.num_rows if open_stays is None else open_stays) - sum(written.values())
+    open_stays = int(is_open(stays.table, settings).sum()) if settings.input == "early" else None
+    without = (len(stays.table) if open_stays is None else open_stays) - len(written)
     if without:
         log(f"notes: {without:,} stays are left without text")
-    _write_flow(context.output / FLOW_FILE, counts, stays.table.num_rows, open_stays, written, without)
+    splits = {split: int((written["split"] == split).sum()) for split in SPLITS}
+    _write_flow(context.output / FLOW_FILE, counts, len(stays.table), open_stays, splits, without)
     write_text(context.output / TOKENS_FILE, "".join(token + "\n" for token in TOKENS))
     write_json(context.output / ABOUT_FILE, {"input": settings.input, "stays": settings.stays})
-    return _metrics(counts, written) | {"stays_without_text": without}
+    found: Metrics = {"rows": counts.rows, "notes": counts.kept, "stays": len(written)}
+    found |= {f"stays/{split}": count for split, count in splits.items()}
+    found |= {f"left_out/{reason}": count for reason, count in counts.reasons.items()}
+    return found | {"stays_without_text": without}
 
 
-def _tables_to_read(settings: NotesSettings, tables: dict[str, Path]) -> list[str]:
+def _tables_to_read(settings: NotesSettings, tables: Mapping[str, Path]) -> list[str]:
     """The tables whose rows are wanted; MIMIC-III has all notes in one."""
     if note_version(tables) == "III":
         return ["noteevents"]
@@ -106,169 +113,133 @@ def _tables_to_read(settings: NotesSettings, tables: dict[str, Path]) -> list[st
     return ["discharge", "radiology"] if settings.radiology else ["discharge"]
 
 
-# Blocks: the rows that are kept of each block of a table
+# Notes that are kept
 
 
 @dataclass
 class NoteCounts:
-    """Rows that were read, rows that were kept, and those that were dropped by reason."""
+    """Rows that were read, rows that were kept, and those that were dropped by reason, with facts on those kept."""
 
     rows: int = 0
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
-    def add(self, facts: Mapping[str, Any], rejects: Rejects) -> None:
+    def add(self, block: Mapping[str, Any], rejects: Rejects) -> None:
         """Counts a block."""
-        rejects.used(facts["rows"])
-        for reject in facts["rejects"]:
+        rejects.used(block["rows"])
+        for reject in block["rejects"]:
             rejects.add(*reject)
-        self.rows += facts["rows"] + len(facts["rejects"])
-        self.kept += facts["kept"]
-        self.dropped.update(facts["counts"])
+        self.rows += block["rows"] + len(block["rejects"])
+        self.kept += block["kept"]
+        self.dropped.update(block["counts"])
 
     @property
     def reasons(self) -> dict[str, int]:
         """Those that were met, in the order in which they are checked."""
-        return {reason: self.dropped[reason] for reason in REASONS if self.dropped[reason]}
+        return {why: count for why, count in self.dropped.items() if count and why not in (BY_DAY, NOT_STORED)}
 
     def summary(self) -> str:
         return ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.items()) or "none"
 
 
-def write_blocks(
-    tables: Mapping[str, Path], keep: NoteFilter, folder: Path, rejects: Rejects
-) -> tuple[list[Path], NoteCounts]:
-    """Writes what is kept of each block of the tables to `folder`, with its counts beside it.
+@contextmanager
+def note_store(path: Path) -> Iterator[sqlite3.Connection]:
+    """Notes by stay and the counts of the blocks that they are from, as far as an earlier run came. Whoever writes a
+    block does so in one transaction, so that a kill leaves it whole or not there.
 
-    Returns the files, in the order of the tables and their rows, and the counts of all.
+    Raises WorkError where the disk is full.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    files: list[Path] = []
-    counts = NoteCounts()
-    for table, source in tables.items():
-        done = _done_before(folder, table)
-        for file, facts in done:
-            counts.add(facts, rejects)
-            files.append(file)
-        read = done[-1][1]["bytes_read"] if done else 0
-        with progress(f"reading {table}", source.stat().st_size, "bytes", read) as bar:
-            found = RejectList()
-            for block in read_blocks(source, COLUMNS[table], found, len(done)):
-                file = folder / _block_name(table, block.number)
-                kept, dropped = keep(block.rows, table)
-                counts.add(_write_block(file, block, kept, dropped, found), rejects)
-                files.append(file)
-                found.listed.clear()
-                bar.advance(block.bytes_read - read, f"{counts.rows:,} rows, {counts.kept:,} kept")
-                read = block.bytes_read
-    return files, counts
+    store = sqlite3.connect(path)
+    try:
+        store.execute(
+            "CREATE TABLE IF NOT EXISTS notes (stay INT, hadm_id TEXT, kind INT, at TEXT, place INT, text TEXT)"
+        )
+        store.execute("CREATE TABLE IF NOT EXISTS blocks (source TEXT, number INT, facts TEXT)")
+        yield store
+    except sqlite3.OperationalError as error:
+        raise write_error(path, OSError(28, "the notes could not be sorted on the disk")) from error
+    finally:
+        store.close()
 
 
-def _done_before(folder: Path, table: str) -> list[tuple[Path, dict[str, Any]]]:
-    done: list[tuple[Path, dict[str, Any]]] = []
-    while (facts := read_json((file := folder / _block_name(table, len(done))).with_suffix(".json"))) is not None:
-        done.append((file, facts))
-    return done
+def store_notes(
+    store: sqlite3.Connection,
+    table: str,
+    file: Path,
+    stays: Stays,
+    settings: NotesSettings,
+    counts: NoteCounts,
+    rejects: Rejects,
+) -> None:
+    """Stores the notes of a table that are kept, and counts all of its rows."""
+    done = store.execute("SELECT facts FROM blocks WHERE source = ? ORDER BY number", [table]).fetchall()
+    for (facts,) in done:
+        counts.add(json.loads(facts), rejects)
+    found = RejectList()
+    for number, block in enumerate(read_blocks(file, COLUMNS[table], found, len(done)), len(done)):
+        kept, dropped = choose_notes(block, table, stays, settings)
+        about = {"rows": len(block), "kept": len(kept), "counts": dropped, "rejects": found.listed}
+        with store:
+            store.executemany("INSERT INTO notes VALUES (?, ?, ?, ?, ?, ?)", kept.itertuples(index=False, name=None))
+            store.execute("INSERT INTO blocks VALUES (?, ?, ?)", [table, number, json.dumps(about)])
+        counts.add(about, rejects)
+        found.listed.clear()
+        if (number + 1) % BLOCKS_SHOWN == 0:
+            log(f"reading {table}: {counts.rows:,} rows, {counts.kept:,} kept")
+    log(f"read {table}: {counts.rows:,} rows, {counts.kept:,} kept")
 
 
-def _write_block(
-    file: Path, block: TableBlock, kept: pa.Table, dropped: Counter[str], found: RejectList
-) -> dict[str, Any]:
-    with atomic_write(file) as building, pa.ipc.new_file(building, NOTE_SCHEMA) as writer:
-        writer.write_table(kept)
-    facts = {
-        "rows": block.rows.num_rows,
-        "kept": kept.num_rows,
-        "bytes_read": block.bytes_read,
-        "counts": dict(dropped),
-        "rejects": list(found.listed),
-    }
-    write_json(file.with_suffix(".json"), facts, compact=True)  # last: its presence means all is there
-    return facts
+def _write_texts(store: sqlite3.Connection, stays: pd.DataFrame, context: StageContext) -> pd.DataFrame:
+    """Writes the texts of all stays that have one; their splits and numbers of notes."""
+    store.execute("CREATE INDEX IF NOT EXISTS by_stay ON notes (stay)")
+    sizes = dict(store.execute("SELECT stay, SUM(LENGTH(text)) FROM notes GROUP BY stay"))
+    spans = cut_spans(((sizes.get(stay, 0), 1) for stay in stays["stay"]), SHARD_CHARACTERS)
+
+    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[pa.Table]:
+        for span in spans:
+            yield _texts_of(store, stays, span)
+            bar.advance(span.size)
+
+    shards = Shards(context.work / NOTES_FILE, spans, suffix=".parquet", write=_write_shard)
+    shards.begin({"stays": len(stays), "notes": sum(sizes.values())})
+    shards.fill(compute, "putting notes together", "stays")
+    with atomic_write(context.output / NOTES_FILE) as building, pq.ParquetWriter(building, TEXT_SCHEMA) as writer:
+        for shard in shards.complete():
+            writer.write_table(pq.read_table(shard))
+    return pd.read_parquet(context.output / NOTES_FILE, columns=["split", "n_notes"])
 
 
-def _open_block(file: Path) -> pa.Table:
-    """A block, mapped into memory."""
-    return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+def _write_shard(path: Path, texts: pa.Table) -> None:
+    pq.write_table(texts, path)
 
 
-def _block_name(table: str, block: int) -> str:
-    return f"{table}-{block:06}.arrow"
-
-
-# Shards: the texts of runs of stays
-
-
-def write_shards(blocks: Sequence[Path], stays: Stays, folder: Path, counts: NoteCounts) -> list[Path]:
-    """Writes the texts of runs of stays to a file each."""
-    folder.mkdir(parents=True, exist_ok=True)
-    borders = _borders(blocks, stays.table.num_rows)
-    files = [folder / f"{number:06}.parquet" for number in range(len(borders) - 1)]
-    done = sum(file.with_suffix(".json").exists() for file in files)
-    with progress("putting notes together", stays.table.num_rows, "stays", int(borders[done])) as bar:
-        for file, first, end in zip(files, borders[:-1], borders[1:], strict=True):
-            facts = read_json(file.with_suffix(".json"))
-            if facts is None:
-                facts = _write_shard(file, blocks, stays, int(first), int(end))
-                bar.advance(int(end - first))
-            counts.dropped[NO_TEXT] += facts["without_text"]
-            counts.kept -= facts["without_text"]
-    return files
-
-
-def _borders(blocks: Sequence[Path], stays: int) -> Integers:
-    """The first stay of each shard, and the number of stays; a shard has about `SHARD_BYTES` of text."""
-    bytes_of_stay = np.zeros(stays, np.int64)
-    for file in blocks:
-        block = _open_block(file)
-        np.add.at(bytes_of_stay, block["stay"].to_numpy(), pc.binary_length(block["text"]).to_numpy())
-    filled = np.cumsum(bytes_of_stay)
-    inner = np.searchsorted(filled, np.arange(SHARD_BYTES, filled[-1], SHARD_BYTES)) + 1
-    return np.unique(np.concatenate([[0], inner, [stays]]))
-
-
-def _write_shard(file: Path, blocks: Sequence[Path], stays: Stays, first: int, end: int) -> dict[str, int]:
-    rows = pa.concat_tables([_of_stays(_open_block(block), first, end) for block in blocks])
-    rows = rows.take(pc.sort_indices(rows, [("stay", "ascending")]))
-    texts = [(stay, len(notes), text_of(notes)) for stay, notes in _by_stay(rows)]
-    known = [(stay, text) for stay, _, text in texts if text["n_notes"]]
-    cohort = stays.table.take(pa.array([stay for stay, _ in known], pa.int32()))
-    columns = {name: cohort[name] for name in ("hadm_id", "subject_id", "split")}
-    columns |= {name: [text[name] for _, text in known] for name in ("text", "sections", "n_notes")}
-    with atomic_write(file) as building:
-        pq.write_table(pa.table(columns, schema=TEXT_SCHEMA), building)
-    facts = {"without_text": sum(count - text["n_notes"] for _, count, text in texts)}
-    write_json(file.with_suffix(".json"), facts, compact=True)  # last: its presence means all is there
-    return facts
-
-
-def _of_stays(block: pa.Table, first: int, end: int) -> pa.Table:
-    """The rows of stays `first` to `end`, the last one not included, of a block that is sorted by stay."""
-    start, stop = np.searchsorted(block["stay"].to_numpy(), [first, end])
-    return block.slice(start, stop - start)
-
-
-def _by_stay(rows: pa.Table) -> Iterator[tuple[int, "list[StayNote]"]]:
-    for stay, group in groupby(rows.to_pylist(), key=lambda row: int(row.pop("stay"))):
-        yield stay, [StayNote(**row) for row in group]
+def _texts_of(store: sqlite3.Connection, stays: pd.DataFrame, span: Span) -> pa.Table:
+    rows = store.execute("SELECT * FROM notes WHERE stay >= ? AND stay < ? ORDER BY stay, rowid", span[:2])
+    known = stays.loc[span.first : span.end, ["hadm_id", "subject_id", "split"]].to_dict("index")
+    texts = []
+    for stay, notes in groupby(rows, key=itemgetter(0)):
+        text = text_of([StayNote(*note[1:]) for note in notes])
+        if text["n_notes"]:
+            texts.append(known[stay] | text)
+    return pa.Table.from_pylist(texts, TEXT_SCHEMA)
 
 
 # The text of a stay
 
 
 class StayNote(NamedTuple):
-    """A note of a stay, as the blocks hold it. `order` is the place of its row in its table."""
+    """A note of a stay. `at` sorts by time; `order` is the place of its row in its table."""
 
     hadm_id: str
     kind: int
-    at: datetime | None
+    at: str | None
     order: int
     text: str
 
     @property
-    def written(self) -> tuple[bool, Any, int]:
+    def written(self) -> tuple[bool, str, int]:
         """Sorts notes by time; those without one come last, in the order of their rows."""
-        return self.at is None, self.at or 0, self.order
+        return self.at is None, self.at or "", self.order
 
 
 def in_order(notes: Sequence[StayNote]) -> list[StayNote]:
@@ -322,23 +293,11 @@ def _check_any(counts: NoteCounts, settings: NotesSettings) -> None:
         )
 
 
-def _write_notes(shards: Sequence[Path], path: Path) -> dict[str, int]:
-    """Puts the shards into one file; returns the number of stays in each split."""
-    counts = dict.fromkeys(SPLITS, 0)
-    with atomic_write(path) as building, pq.ParquetWriter(building, TEXT_SCHEMA) as writer:
-        for shard in shards:
-            table = pq.read_table(shard)
-            writer.write_table(table)
-            for found in pc.value_counts(table["split"]).to_pylist():
-                counts[found["values"]] += found["counts"]
-    return counts
-
-
 def _write_flow(
     path: Path, counts: NoteCounts, stays: int, open_stays: int | None, written: dict[str, int], without: int
 ) -> None:
     """Writes what was read, what was left out and why, and what is left: of notes, and of stays."""
-    rows: list[tuple[object, ...]] = [("step", "notes", "stays"), ("of the cohort", "", stays)]
+    rows: list[tuple[object, ...]] = [("of the cohort", "", stays)]
     if open_stays is not None:
         rows.append(("of the cohort, open at the cut-off", "", open_stays))
     rows.append(("rows that were read", counts.rows, ""))
@@ -349,12 +308,4 @@ def _write_flow(
     rows += [(f"kept, {what}", counts.dropped[what], "") for what in (BY_DAY, NOT_STORED)]
     rows.append(("left without text", "", without))
     rows += [(f"kept, {split}", "", count) for split, count in written.items()]
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    write_text(path, text.getvalue())
-
-
-def _metrics(counts: NoteCounts, written: dict[str, int]) -> Metrics:
-    found: Metrics = {"rows": counts.rows, "notes": counts.kept, "stays": sum(written.values())}
-    found |= {f"stays/{split}": count for split, count in written.items()}
-    return found | {f"left_out/{reason}": count for reason, count in counts.reasons.items()}
+    write_text(path, pd.DataFrame(rows, columns=["step", "notes", "stays"]).to_csv(index=False))

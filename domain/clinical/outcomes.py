@@ -38,21 +38,14 @@ class PatientOutcome:
 
 
 READMISSION = PatientOutcome(
-    "readmission",
-    "that an unplanned admission begins within 30 days of discharge",
-    "binary",
-    ("readmitted",),
-    early_only=False,
+    "readmission", "that an unplanned admission begins within 30 days of discharge", "binary", ("readmitted",), False
 )
 MORTALITY = PatientOutcome("mortality", "that the patient dies in hospital", "binary", ("died_in_hospital",))
 LENGTH_OF_STAY = PatientOutcome(
     "length-of-stay", "of how long the stay lasts", "multi-class", ("under_3_days", "3_to_7_days", "over_7_days")
 )
 DIAGNOSES = PatientOutcome("diagnoses", "of the diagnoses that the stay is coded with", "multi-label", ())
-
-OUTCOMES: dict[str, PatientOutcome] = {
-    outcome.name: outcome for outcome in (READMISSION, MORTALITY, LENGTH_OF_STAY, DIAGNOSES)
-}
+OUTCOMES = {outcome.name: outcome for outcome in (READMISSION, MORTALITY, LENGTH_OF_STAY, DIAGNOSES)}
 
 
 def probability_column(label: str) -> str:

@@ -100,28 +100,19 @@ def shares(
 
     Those of an admission add up to its P. Of equally large chunks the first one counts as the largest.
     """
-    of_mean, of_largest = _weights(np.bincount(admissions, minlength=count)[admissions], aggregation, c)  # (chunks,)
-    weights = of_mean
-    largest = largest_chunks(probabilities, admissions)
-    weights[largest] += of_largest[largest]
-    return weights * probabilities
-
-
-def largest_chunks(probabilities: NDArray[np.floating], admissions: Integers) -> NDArray[np.int64]:
-    """The place of each admission's largest chunk, the first of equals, by the number of the admission."""
-    order = np.lexsort((-probabilities, admissions))
-    return order[np.flatnonzero(np.diff(admissions[order], prepend=-1))]
-
-
-def _weights(n: Integers, aggregation: AggregationName, c: float) -> tuple[Floats, Floats]:
-    """For chunks of admissions with `n` of them: the weight of each, and what the largest has beside it."""
-    if aggregation == "max":
-        return np.zeros(len(n)), np.ones(len(n))
-    if aggregation == "mean":
-        return 1 / n, np.zeros(len(n))
     if not c > 0:
         raise RequestError(f"c: expected a number above 0, found {c}")
-    return (1 / c) / (1 + n / c), 1 / (1 + n / c)
+    n = np.bincount(admissions, minlength=count)[admissions]  # chunks of the same admission, (chunks,)
+    nothing, one = np.zeros(len(n)), np.ones(len(n))
+    weights, of_largest = {
+        "max": (nothing, one),
+        "mean": (1 / n, nothing),
+        "max_and_mean": ((1 / c) / (1 + n / c), 1 / (1 + n / c)),
+    }[aggregation]
+    order = np.lexsort((-probabilities, admissions))
+    largest = order[np.flatnonzero(np.diff(admissions[order], prepend=-1))]
+    weights[largest] += of_largest[largest]
+    return weights * probabilities
 
 
 def choose_c(score: Callable[[float], float | None]) -> float:

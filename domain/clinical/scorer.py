@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from bertrelay.encoding import best_batch_tokens, pack_for
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import calibrated
 from bertrelay.hardware import as_device, resolve_precision
-from bertrelay.progress import Bar, log
+from bertrelay.progress import log
 from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, unreadable, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
@@ -32,17 +32,8 @@ Floats = NDArray[np.float64]
 
 NO_TEXT, UNKNOWN_TEXT = "no text", "no known word"
 COLUMNS = [
-    "hadm_id",
-    "probability",
-    "calibrated",
-    "alarm",
-    "n_chunks",
-    "unknown_share",
-    "top_start",
-    "top_end",
-    "top_section",
-    "top_share",
-    "reason",
+    *("hadm_id", "probability", "calibrated", "alarm", "n_chunks", "unknown_share"),
+    *("top_start", "top_end", "top_section", "top_share", "reason"),
 ]
 """Of scores; `top_share` is the part of P, between 0 and P, that the top chunk contributes."""
 OF_BINARY_TASKS = ("calibrated", "alarm")
@@ -74,11 +65,11 @@ class OutcomeScore(NamedTuple):
     reason: why there is no probability: `NO_TEXT`, or `UNKNOWN_TEXT` where the vocabulary knows none of the words.
     """
 
-    probability: float | None
-    calibrated: float | None
-    alarm: bool | None
-    section: str | None
-    chunks: list[ScoredChunk]
+    probability: float | None = None
+    calibrated: float | None = None
+    alarm: bool | None = None
+    section: str | None = None
+    chunks: Sequence[ScoredChunk] = ()
     label: str | None = None
     by_label: Sequence[float] = ()
     unknown_share: float | None = None
@@ -111,6 +102,8 @@ class Explanation:
 class OutcomeScorer:
     """Predicts the outcome that its model was trained for, from the notes of each admission."""
 
+    only_task: ClassVar[OutcomeName | None] = None
+
     def __init__(self, model: OutcomeModel) -> None:
         self.model = model
         self._chunker = Chunker(model.tokenizer, model.settings.chunking)
@@ -131,10 +124,14 @@ class OutcomeScorer:
         Raises RequestError for what is not there, damaged, or a model of another task than `task`, where that is given.
         """
         device = as_device(device)
-        model = load_model(source, task, cache_dir)
+        model = load_model(source, task or cls.only_task, cache_dir)
         model.network.to(device)
-        _warn_of_early_notes(model.settings)
-        if model.settings.threshold is not None and model.settings.alarms is None:
+        how = model.settings
+        if how.outcome.early_only:  # nothing in a note says which kind it is
+            log("the model is trained on early notes: a discharge summary would leak the outcome, so score early notes")
+        elif how.input == "early":
+            log("the model is trained on early notes: score early notes, for it has not seen discharge summaries")
+        if how.threshold is not None and how.alarms is None:
             log("the model's alarm threshold comes without the number of alarms behind it; train it again to have that")
         return cls(model)
 
@@ -167,25 +164,20 @@ class OutcomeScorer:
         return pd.DataFrame(rows, columns=columns_of(how))
 
     def score_texts(
-        self,
-        texts: Sequence[str],
-        *,
-        precision: str = "auto",
-        batch_tokens: int | None = None,
-        bar: Bar | None = None,
+        self, texts: Sequence[str], *, precision: str = "auto", batch_tokens: int | None = None
     ) -> list[OutcomeScore]:
         """The score of each text, which is all notes of an admission, `joined`; their chunks share batches."""
         texts = texts_of(texts, "score")
         tokens = chunk_tokens(texts, self._chunker)
-        log_odds = self._log_odds(tokens, resolve_precision(precision, self.model.network.device), batch_tokens, bar)
+        log_odds = self._log_odds(tokens, resolve_precision(precision, self.model.network.device), batch_tokens)
         return list(self._scores(texts, tokens, expit(log_odds)))
 
-    def _log_odds(self, tokens: ChunkTokens, precision: str, batch_tokens: int | None, bar: Bar | None) -> Floats:
+    def _log_odds(self, tokens: ChunkTokens, precision: str, batch_tokens: int | None = None) -> Floats:
         network = self.model.network
         size = best_batch_tokens(network.device, batch_tokens)
         packed = self._packed.get(precision) or pack_for(len(tokens.ids), network.network.base_model, precision, size)
         self._packed = {precision: packed}
-        return chunk_log_odds(self.model, tokens, np.arange(len(tokens)), precision, size, packed, bar)
+        return chunk_log_odds(self.model, tokens, np.arange(len(tokens)), precision, size, packed)
 
     def _scores(self, texts: Sequence[str], tokens: ChunkTokens, of_chunks: Floats) -> Iterator[OutcomeScore]:
         """The scores of texts, from the probabilities of their chunks, (chunks, labels)."""
@@ -204,31 +196,37 @@ class OutcomeScorer:
         for number, text in enumerate(texts):
             chunks = rows[borders[number] : borders[number + 1]]
             if not chunks:
-                yield OutcomeScore(None, None, None, None, [], reason=NO_TEXT)
+                yield OutcomeScore(reason=NO_TEXT)
             elif cannot_read[number]:
-                yield OutcomeScore(
-                    None, None, None, None, [], unknown_share=float(unknown[number]), reason=UNKNOWN_TEXT
-                )
+                yield OutcomeScore(unknown_share=float(unknown[number]), reason=UNKNOWN_TEXT)
             else:
-                yield _score(text, chunks, found[number], how)._replace(unknown_share=float(unknown[number]))
+                by_label = found[number].tolist()
+                score = OutcomeScore(max(by_label), label=how.labels[label[number]], by_label=by_label, chunks=chunks)
+                if how.outcome.kind == "binary":
+                    recalibrated = float(calibrated(found[number, 0], how.slope, how.intercept))
+                    alarm = None if how.threshold is None else by_label[0] >= how.threshold
+                    score = score._replace(calibrated=recalibrated, alarm=alarm)
+                yield score._replace(section=section_of(text, score.top), unknown_share=float(unknown[number]))
 
     def explain(self, text: str, *, precision: str = "auto") -> Explanation:
         """The score of a text, and the words of its top chunk, each by what is lost when it is masked (occlusion)."""
         tokens = chunk_tokens(texts_of([text], "explain"), self._chunker)
         precision = resolve_precision(precision, self.model.network.device)
-        of_chunks = expit(self._log_odds(tokens, precision, None, None))
+        of_chunks = expit(self._log_odds(tokens, precision))
         (score,) = self._scores([text], tokens, of_chunks)
         words = [] if score.top is None else list(self._words(text, score, of_chunks, precision))
         return Explanation(text, score, words)
 
     def _words(self, text: str, score: OutcomeScore, of_chunks: Floats, precision: str) -> Iterator[MaskedWord]:
         """The words of the top chunk; of_chunks: the probabilities of all, (chunks, labels)."""
-        top = score.chunks.index(score.top or score.chunks[0])
+        top = list(score.chunks).index(score.top or score.chunks[0])
         chunk, label = score.chunks[top], int(np.argmax(score.by_label))
         ids, words, spans = self._chunker.words(text[chunk.start : chunk.end])
         numbers = np.unique(words[words >= 0])
-        variants = np.where(words == np.append(-2, numbers)[:, None], self._mask_id, ids)  # (1 + words, tokens)
-        of_variants = self._log_odds(_of_equal_length(variants), precision, None, None)  # (1 + words, labels)
+        mask_id = self.model.tokenizer.mask_token_id
+        mask_id = self.model.tokenizer.unk_token_id if mask_id is None else mask_id
+        variants = np.where(words == np.append(-2, numbers)[:, None], mask_id, ids)  # (1 + words, tokens)
+        of_variants = self._log_odds(_of_equal_length(variants), precision)  # (1 + words, labels)
         log_odds, after = of_variants[:, label], self._aggregated_with(of_chunks, top, expit(of_variants))[:, label]
         for place, number in enumerate(numbers.tolist(), 1):
             start, end = spans[words == number, 0].min(), spans[words == number, 1].max()
@@ -243,11 +241,6 @@ class OutcomeScorer:
         owners = np.repeat(np.arange(variants), len(of_chunks))
         return aggregate_labels(all_chunks.reshape(-1, labels), owners, variants, self.model.settings)
 
-    @property
-    def _mask_id(self) -> int:
-        tokenizer: Any = self.model.tokenizer
-        return int(tokenizer.unk_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id)
-
 
 class ReadmissionScorer(OutcomeScorer):
     """P(readmission) of each admission, from a DataFrame with a row for each note.
@@ -256,36 +249,7 @@ class ReadmissionScorer(OutcomeScorer):
     scores = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": ["...", "..."]}))
     """
 
-    @classmethod
-    def load(
-        cls,
-        source: str | Path,
-        device: str | torch.device | None = None,
-        *,
-        task: OutcomeName | None = READMISSION.name,
-        cache_dir: Path | None = None,
-    ) -> Self:
-        """The scorer of a folder that `domain.readmission` wrote. Raises RequestError as `OutcomeScorer.load` does."""
-        return super().load(source, device, task=task, cache_dir=cache_dir)
-
-
-def _warn_of_early_notes(how: OutcomeModelSettings) -> None:
-    """Logs which notes a model of early notes is for; nothing in a note says which kind it is."""
-    if how.outcome.early_only:
-        log("the model is trained on early notes: a discharge summary would leak the outcome, so score early notes")
-    elif how.input == "early":
-        log("the model is trained on early notes: score early notes, for it has not seen discharge summaries")
-
-
-def _score(text: str, chunks: list[ScoredChunk], by_label: Floats, how: OutcomeModelSettings) -> OutcomeScore:
-    """The score of an admission that has chunks; by_label: P of each label, (labels,)."""
-    label = int(by_label.argmax())
-    probability, recalibrated, alarm = float(by_label[label]), None, None
-    if how.outcome.kind == "binary":
-        recalibrated = float(calibrated(by_label[label], how.slope, how.intercept))
-        alarm = None if how.threshold is None else probability >= how.threshold
-    score = OutcomeScore(probability, recalibrated, alarm, None, chunks, how.labels[label], by_label.tolist())
-    return score._replace(section=section_of(text, score.top))
+    only_task = READMISSION.name
 
 
 def notes_by_admission(notes: "pd.DataFrame", id_column: str, text_column: str) -> dict[str, list[str]]:
@@ -321,14 +285,12 @@ def columns_of(how: OutcomeModelSettings) -> list[str]:
 
 def flat(name: str, score: OutcomeScore, how: OutcomeModelSettings) -> dict[str, Any]:
     """A score as a row of a table."""
-    top = score.top
-    start, end, share = (None, None, None) if top is None else (top.start, top.end, top.share)
-    values = name, score.probability, score.calibrated, score.alarm, len(score.chunks), score.unknown_share
-    row = dict(zip(COLUMNS, (*values, start, end, score.section, share, score.reason), strict=True))
-    row |= {"label": score.label}
-    by_label: Sequence[float | None] = score.by_label or [None] * len(how.labels)
-    row |= {probability_column(label): each for label, each in zip(how.labels, by_label, strict=True)}
-    return {column: row[column] for column in columns_of(how)}
+    row: dict[str, Any] = {"hadm_id": name, "n_chunks": len(score.chunks), "top_section": score.section}
+    row |= {name: value for name, value in score._asdict().items() if name in (*COLUMNS, "label")}
+    if score.top is not None:
+        row |= {"top_start": score.top.start, "top_end": score.top.end, "top_share": score.top.share}
+    row |= dict(zip(map(probability_column, how.labels), score.by_label, strict=False))  # without text there is none
+    return {column: row.get(column) for column in columns_of(how)}
 
 
 def joined(notes: Sequence[str], cleaned: bool = False) -> str:
@@ -341,11 +303,10 @@ def section_of(text: str, chunk: ScoredChunk | None) -> str | None:
     if chunk is None:
         return None
     sections = find_sections(text)
-    common = [min(each.end, chunk.end) - max(each.start, chunk.start) for each in sections]
-    if not common or max(common) <= 0:
+    nearest = max(sections, key=lambda each: min(each.end, chunk.end) - max(each.start, chunk.start), default=None)
+    if nearest is None or nearest.start >= chunk.end or nearest.end <= chunk.start:
         return None
-    name = sections[int(np.argmax(common))].name
-    return name if name in NAMES else None
+    return nearest.name if nearest.name in NAMES else None
 
 
 def _of_equal_length(variants: NDArray[np.integer]) -> ChunkTokens:
@@ -366,10 +327,8 @@ def admission_page(found: Explanation, how: OutcomeModelSettings) -> str:
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    templates = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, **options)
     environment.filters["in_words"] = in_words
     top = found.score.top
     chunks = [
@@ -389,12 +348,10 @@ def _marked(found: Explanation, top: ScoredChunk) -> Markup:
     for word in found.words:
         strength = round(STRENGTHS * abs(word.lost_log_odds) / most) if most else 0
         if strength:
-            parts += [escape(found.text[place : word.start]), _mark(found.text[word.start : word.end], word, strength)]
+            direction = "up" if word.lost_log_odds > 0 else "down"
+            title = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {word.lost_probability:+.4f} in P"
+            mark = Markup('<mark class="{} s{}" title="{}">{}</mark>')
+            marked = mark.format(direction, strength, title, found.text[word.start : word.end])
+            parts += [escape(found.text[place : word.start]), marked]
             place = word.end
     return Markup().join([*parts, escape(found.text[place : top.end])])
-
-
-def _mark(text: str, word: MaskedWord, strength: int) -> Markup:
-    direction = "up" if word.lost_log_odds > 0 else "down"
-    title = f"{word.lost_log_odds:+.2f} log-odds of the chunk, {word.lost_probability:+.4f} in P"
-    return Markup('<mark class="{} s{}" title="{}">{}</mark>').format(direction, strength, title, text)

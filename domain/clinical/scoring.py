@@ -1,9 +1,8 @@
 """The scores of all admissions of a file, in shards that survive a kill, and the page of one of them."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from bertrelay.backbone import model_folder
 from bertrelay.data.records import Rejects
-from bertrelay.data.shards import Shards, Span, json_line, model_output
+from bertrelay.data.shards import ModelOutput, Span, json_line, model_output
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output, write_text
 from bertrelay.privacy import sensitive_data
@@ -23,7 +22,6 @@ from domain.clinical.score_files import (
     BLOCK_ADMISSIONS,
     BLOCK_CHARACTERS,
     SUFFIXES,
-    Admission,
     NotesTable,
     Row,
     SortedNotes,
@@ -61,8 +59,8 @@ class ScoredFile(NamedTuple):
     unknown_text: int
     chunks: int
     alarms: int | None
-    rejected: int
-    chunks_per_second: float | None
+    rejected: int = 0
+    chunks_per_second: float | None = None
 
 
 @sensitive_data()
@@ -128,29 +126,13 @@ def score_file(
         ) as work,
     ):
         scorer = OutcomeScorer.load(work.folder)
-        score = partial(_scored, scorer, with_text, cleaned, work.precision, batch_tokens)
-        rate = _fill(work.scan, work.shards, score)
+        rate = _fill(scorer, work, cleaned, with_text, batch_tokens)
         if page is not None and shown is not None:
             explained = scorer.explain(joined(work.scan.one(shown), cleaned), precision=work.precision)
             write_text(Path(page), admission_page(explained, how))
-        admissions, reasons, chunks, alarms = _written(work.shards, output, columns_of(how), with_text)
-    raised, rejected = None if how.threshold is None else alarms, rejects.counts.total()
-    return ScoredFile(admissions, reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, raised, rejected, rate)
-
-
-def _fill(found: SortedNotes, shards: Shards, score: Callable[[list[Admission]], list[Row]]) -> float | None:
-    """Scores the spans whose shards are missing; chunks per second, None where there were none."""
-    chunks = 0
-
-    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
-        nonlocal chunks
-        for rows in map(score, map(found.of, spans)):
-            chunks += sum(row["n_chunks"] for row in rows)
-            yield map(json_line, rows)
-            bar.advance(len(rows))
-
-    filled = shards.fill(compute, "scoring", "admissions")
-    return chunks / filled.seconds if chunks else None
+        write_scores(work.shards.rows(), [*columns_of(how), *(["top_text"] if with_text else []), "chunks"], output)
+        found = _summary(work.shards.rows(), has_alarms=how.threshold is not None)
+    return found._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
 
 
 def _admission(found: SortedNotes, wanted: str | None) -> str:
@@ -165,18 +147,24 @@ def _admission(found: SortedNotes, wanted: str | None) -> str:
     return name
 
 
-def _scored(
-    scorer: OutcomeScorer,
-    with_text: bool,
-    cleaned: bool,
-    precision: str,
-    batch_tokens: int | None,
-    admissions: list[Admission],
-) -> list[Row]:
-    names, texts = [name for name, _ in admissions], [joined(notes, cleaned) for _, notes in admissions]
-    scores = scorer.score_texts(texts, precision=precision, batch_tokens=batch_tokens)
-    how = scorer.model.settings
-    return [_row(*each, how, with_text) for each in zip(names, texts, scores, strict=True)]
+def _fill(
+    scorer: OutcomeScorer, work: ModelOutput[SortedNotes], cleaned: bool, with_text: bool, batch_tokens: int | None
+) -> float | None:
+    """Scores the spans whose shards are missing; chunks per second, None where there were none."""
+    how, chunks = scorer.model.settings, 0
+
+    def compute(spans: Sequence[Span], bar: Bar) -> Iterator[Iterator[str]]:
+        nonlocal chunks
+        for admissions in map(work.scan.of, spans):
+            texts = [joined(notes, cleaned) for _, notes in admissions]
+            scores = scorer.score_texts(texts, precision=work.precision, batch_tokens=batch_tokens)
+            chunks += sum(len(score.chunks) for score in scores)
+            names = [name for name, _ in admissions]
+            yield (json_line(_row(*each, how, with_text)) for each in zip(names, texts, scores, strict=True))
+            bar.advance(len(names))
+
+    filled = work.shards.fill(compute, "scoring", "admissions")
+    return chunks / filled.seconds if chunks else None
 
 
 def _row(name: str, text: str, score: OutcomeScore, how: OutcomeModelSettings, with_text: bool) -> Row:
@@ -188,14 +176,11 @@ def _row(name: str, text: str, score: OutcomeScore, how: OutcomeModelSettings, w
     return row
 
 
-def _written(
-    shards: Shards, output: Path, scores: list[str], with_text: bool
-) -> tuple[int, Counter[str | None], int, int]:
-    """Assembles the shards; how many admissions, those without a probability by reason, chunks, and alarms."""
-    write_scores(shards.rows(), [*scores, *(["top_text"] if with_text else []), "chunks"], output)
+def _summary(rows: Iterator[Row], has_alarms: bool) -> ScoredFile:
+    """Counts admissions, chunks and alarms, and logs how many admissions have no probability, and why."""
     chunks = alarms = 0
     shares, reasons = list[float | None](), Counter[str | None]()
-    for row in shards.rows():
+    for row in rows:
         shares.append(row["unknown_share"])
         reasons[row["reason"]] += 1
         chunks += row["n_chunks"]
@@ -204,4 +189,4 @@ def _written(
         if reasons[reason]:
             log(f"{reasons[reason]:,} of {len(shares):,} admissions have no probability: {reason}")
     warn_of_unknown(np.array(shares, np.float64))
-    return len(shares), reasons, chunks, alarms
+    return ScoredFile(len(shares), reasons[NO_TEXT], reasons[UNKNOWN_TEXT], chunks, alarms if has_alarms else None)

@@ -12,14 +12,8 @@ from domain.clinical.outcomes import OUTCOMES, PAPERS_C, AggregationName, ChunkS
 Discharge = Literal["acute-care-transfer", "against-medical-advice", "hospice"]
 Share = Annotated[float, Field(ge=0, lt=1)]
 OUR_RULES = (
-    "window_days",
-    "planned_types",
-    "observation_stays",
-    "overlapping_stays",
-    "transfer_hours",
-    "deaths_in_window",
-    "excluded_discharges",
-    "minimum_age",
+    *("window_days", "planned_types", "observation_stays", "overlapping_stays"),
+    *("transfer_hours", "deaths_in_window", "excluded_discharges", "minimum_age"),
 )
 
 

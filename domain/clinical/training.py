@@ -6,11 +6,10 @@ They write `model/`, `scores.parquet` (validation and test), `slices.json`, `flo
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -49,22 +48,15 @@ from domain.clinical.settings import LearningSettings, OutcomeSettings, Readmiss
 from domain.pretraining.vocabulary import plain_rules
 
 CRITERION = "dev/auroc"
-DONE = "done.json"
-COLUMNS = ("admissions", "spans_start", "spans_end", "lengths")
+DONE, FORMAT = "done.json", 2
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """The chunks of a split, the admission of each by numbers from 0, and the labels of the admissions, (…, labels)."""
 
     chunks: NDArray[np.int64]
     admissions: NDArray[np.int64]
     labels: Flags
-
-    @property
-    def count(self) -> int:
-        """Of admissions."""
-        return len(self.labels)
 
 
 class OutcomeTask:
@@ -106,7 +98,7 @@ class OutcomeTask:
     def evaluate(self) -> Metrics:
         """AUROC and average precision of the validation admissions, of several labels their means."""
         split, how = self.of_split("validation"), self.outcome_model.settings
-        found = aggregate_labels(self.probabilities(split), split.admissions, split.count, how)
+        found = aggregate_labels(self.probabilities(split), split.admissions, len(split.labels), how)
         metrics = {CRITERION: auroc_of, "dev/auprc": auprc_of}
         return {name: mean_of_known(metric, found, split.labels) for name, metric in metrics.items()}
 
@@ -164,31 +156,32 @@ def _trained(
 ) -> Metrics:
     if settings.control == "shuffled_labels":
         notes = notes.with_shuffled_labels(settings.seed)
-    task = _task(settings, notes, context)
+    how = OutcomeModelSettings(
+        task=notes.outcome.name,
+        labels=list(notes.names),
+        input=notes.input,
+        c=PAPERS_C if settings.c == "chosen" else settings.c,
+        **{name: getattr(settings, name) for name in ("pooling", "chunking", "aggregation")},
+    )
+    model = start_model(
+        settings.base, how, dropout=settings.dropout, seed=settings.seed, cache_dir=context.cache / "hub"
+    )
+    model.network.to(default_device())
+    notes, tokens = _read_chunks(notes, model, context.cache / "chunks")
+    task = OutcomeTask(model, settings, notes, tokens)
     metrics = train(task, settings, context.output, context.work)
     if not context.process_group.is_main:
         return {}
     return metrics | evaluate_model(task, settings, context.output, risks)
 
 
-def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContext) -> OutcomeTask:
-    how = OutcomeModelSettings(
-        task=notes.outcome.name,
-        labels=list(notes.names),
-        input=notes.input,
-        pooling=settings.pooling,
-        chunking=settings.chunking,
-        aggregation=settings.aggregation,
-        c=PAPERS_C if settings.c == "chosen" else settings.c,
-    )
-    model = start_model(
-        settings.base, how, dropout=settings.dropout, seed=settings.seed, cache_dir=context.cache / "hub"
-    )
-    model.network.to(default_device())
+def _read_chunks(notes: LabelledNotes, model: OutcomeModel, cache: Path) -> tuple[LabelledNotes, ChunkTokens]:
+    """The notes with the share of unknown tokens of each, and their chunks."""
+    chunking = model.settings.chunking
     rules = plain_rules(model.tokenizer).to_str()
-    parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": settings.chunking.model_dump()}
-    folder = context.cache / "chunks" / fingerprint(parts)[:32]
-    chunker = Chunker(model.tokenizer, settings.chunking)
+    parts = {"notes": Digests().of_file(notes.file), "rules": rules, "chunking": chunking.model_dump()}
+    chunker = Chunker(model.tokenizer, chunking)
+    folder = cache / fingerprint(parts | {"format": FORMAT})[:32]
     tokens = stored_chunk_tokens(notes.texts(), len(notes), chunker, folder)
     unknown = unknown_shares(tokens, len(notes), chunker)
     unread = np.flatnonzero(unreadable(tokens, len(notes), chunker))
@@ -199,8 +192,7 @@ def _task(settings: LearningSettings, notes: LabelledNotes, context: StageContex
             f"{unread[0] + 1:,}. Leave these notes out, or take a base that knows their language."
         )
     warn_of_unknown(unknown)
-    notes = replace(notes, table=notes.table.assign(unknown_share=unknown))
-    return OutcomeTask(model, settings, notes, tokens)
+    return replace(notes, table=notes.table.assign(unknown_share=unknown)), tokens
 
 
 def _true_risks(notes: LabelledNotes, file: Path) -> Floats:
@@ -233,30 +225,30 @@ def stored_chunk_tokens(texts: Iterable[str], count: int, chunker: Chunker, fold
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock"):
-        facts = read_json(folder / DONE)
-        if facts is None:
-            facts = _write(texts, count, chunker, folder)
-    admissions, starts, ends, lengths = (np.fromfile(folder / f"{name}.bin", np.int64) for name in COLUMNS)
+        if not (folder / DONE).is_file():
+            _write(texts, count, chunker, folder)
+    chunks = np.fromfile(folder / "chunks.bin", np.int64).reshape(-1, 4)
+    admissions, starts, ends, lengths = np.ascontiguousarray(chunks.T)
     size = int(lengths.sum())
     ids: Any = np.memmap(folder / "ids.bin", np.int32, "r", shape=(size,)) if size else np.zeros(0, np.int32)
     spans = np.stack([starts, ends], axis=1)
-    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans, **facts)
+    return ChunkTokens(ids, np.cumsum(lengths) - lengths, lengths, admissions, spans, **read_json(folder / DONE) or {})
 
 
-def _write(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> dict[str, int]:
+def _write(texts: Iterable[str], count: int, chunker: Chunker, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     lost, done, stream = Counter[str](), 0, iter(texts)
-    with ExitStack() as stack:
-        bar = stack.enter_context(progress("cutting notes into chunks", count, "admissions"))
-        files = [stack.enter_context((folder / f"{name}.bin").open("wb")) for name in ("ids", *COLUMNS)]
+    with (
+        progress("cutting notes into chunks", count, "admissions") as bar,
+        (folder / "ids.bin").open("wb") as ids,
+        (folder / "chunks.bin").open("wb") as chunks,
+    ):
         while block := list(islice(stream, TEXTS_AT_ONCE)):
             tokens = chunk_tokens(block, chunker)
-            columns = (tokens.ids, tokens.admissions + done, *tokens.spans.T, tokens.lengths)
-            for file, column in zip(files, columns, strict=True):
-                file.write(np.ascontiguousarray(column).data)
+            ids.write(tokens.ids.data)
+            chunks.write(np.column_stack([tokens.admissions + done, tokens.spans, tokens.lengths]).data)
             lost.update(lost_chunks=tokens.lost_chunks, lost_characters=tokens.lost_characters)
             done += len(block)
             bar.advance(len(block))
     sync_contents(folder)
     write_json(folder / DONE, lost)  # last: its presence means all is there
-    return lost

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertrelay.errors import RequestError
-from domain.clinical.prediction import CHOICES_OF_C, aggregate, choose_c, largest_chunks, shares
+from domain.clinical.prediction import CHOICES_OF_C, aggregate, choose_c, shares
 
 AGGREGATIONS = ["max_and_mean", "max", "mean"]
 
@@ -28,11 +28,6 @@ def test_three_chunks_as_on_paper():
     (found,) = aggregate(chunks, np.zeros(3, np.int64), 1)
     assert found == pytest.approx((0.8 + 0.5 * 1.5) / 2.5)
     assert shares(chunks, np.zeros(3, np.int64), 1) == pytest.approx([0.2 * 0.2, 0.8 * 0.6, 0.5 * 0.2])
-
-
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_one_chunk_is_its_admission(aggregation):
-    assert aggregate(np.array([0.3]), np.array([0]), 1, aggregation, c=7.0) == pytest.approx([0.3])
 
 
 @pytest.mark.parametrize("c", [0.25, 2.0, 32.0])
@@ -61,7 +56,6 @@ def test_shares_add_up_to_the_probability_whatever_the_order(aggregation):
 
 def test_of_equal_chunks_the_first_is_the_largest():
     chunks, owners = np.array([0.4, 0.9, 0.9, 0.1, 0.1]), np.array([1, 1, 1, 0, 0])
-    assert largest_chunks(chunks, owners).tolist() == [3, 1]
     n, c = 3, 2.0
     weight, of_largest = (1 / c) / (1 + n / c), 1 / (1 + n / c)
     expected = [0.4 * weight, 0.9 * (weight + of_largest), 0.9 * weight]
@@ -72,14 +66,6 @@ def test_an_admission_without_chunks_has_no_probability():
     found = aggregate(np.array([0.5]), np.array([1]), 3)
     assert np.isnan(found).tolist() == [True, False, True]
     assert np.isnan(aggregate(np.zeros(0), np.zeros(0, np.int64), 2)).all()
-
-
-def test_many_chunks_move_from_the_largest_towards_the_mean():
-    probabilities = np.append(np.full(400, 0.1), 0.9)
-    (found,) = aggregate(probabilities, np.zeros(401, np.int64), 1)
-    assert 0.1 < found < 0.12
-    (gentle,) = aggregate(probabilities, np.zeros(401, np.int64), 1, c=1e9)
-    assert gentle == pytest.approx(0.9, abs=1e-5)
 
 
 def test_c_is_the_one_that_scores_best_and_the_papers_where_none_does():

@@ -50,14 +50,6 @@ def test_permuted_labels_give_the_aurocs_of_a_pipeline_fitted_anew(notes):
     assert gaps.min() < 0.01 < np.sort(gaps)[1]  # of one penalty, but for near ties in float32
 
 
-def test_permuted_labels_show_nothing_on_average_and_one_of_them_may(notes):
-    *_, tfidf = baselines(notes, permutations=60)
-    real = roc_auc_score(notes.labels[notes.is_in("test"), 0], tfidf.test[:, 0])
-    spread = tfidf.permuted.std(ddof=1)
-    assert abs(tfidf.permuted.mean() - 0.5) < 3 * spread / np.sqrt(60)
-    assert real > tfidf.permuted.max() > 0.5 + spread
-
-
 def test_labels_are_permuted_over_subjects_and_those_of_test_stay(notes):
     train, subjects = notes.is_in("train"), notes.table["subject_id"].to_numpy()
     shuffled = notes.with_shuffled_labels(1)

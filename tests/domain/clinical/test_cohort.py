@@ -2,28 +2,21 @@
 
 import csv
 
+import numpy as np
 import pandas as pd
 import pytest
 from hospital_tables import day, patient, stay, write_hospital
 from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
-from domain.clinical.cohort import run
+from domain.clinical.cohort import run, split_of
 from domain.clinical.settings import CohortSettings
+from domain.draws import place
 
-COLUMNS = [
-    "subject_id",
-    "hadm_id",
-    "admitted_at",
-    "discharged_at",
-    "next_stay_at",
-    "next_admission_at",
-    "gap_days",
-    "readmitted",
-    "split",
-]
-STAY_COLUMNS = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at", "died_at"]
-STAY_COLUMNS += ["died_in_hospital", "length_of_stay_days", "split"]
+OF_EVERY_STAY = ["subject_id", "hadm_id", "admitted_at", "discharged_at", "next_stay_at"]
+COLUMNS = [*OF_EVERY_STAY, "next_admission_at", "gap_days", "readmitted", "split"]
+STAY_COLUMNS = [*OF_EVERY_STAY, "died_at", "died_in_hospital", "length_of_stay_days", "split"]
+SECOND = 1 / 86_400
 
 
 @pytest.fixture
@@ -62,61 +55,50 @@ def test_the_cohort_has_the_columns_and_types_it_promises(cohort_of):
     assert pd.isna(last["next_admission_at"]) and pd.isna(last["gap_days"]) and not last["readmitted"]
 
 
-def test_a_planned_stay_between_two_unplanned_ones_is_looked_past(cohort_of):
-    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 20, 22)])
-    assert labels(cohort) == {"11": True, "12": True, "13": False}
-    assert cohort.loc["11", "gap_days"] == 16
-    assert cohort.loc["12", "gap_days"] == 8
+RETURN = [stay(1, 11, 0, 4), stay(1, 12, 12, 13)]
+AT_30_DAYS = [stay(n, 10 * n, 0, 4) for n in (1, 2, 3)]
+AT_30_DAYS += [stay(n, 10 * n + 1, 34 + (n - 2) * SECOND, 35) for n in (1, 2, 3)]
+TRANSFER = [stay(1, 11, 0, 4), stay(1, 12, 4 + 5 / 24, 8)]
+OVERLAP = [stay(1, 11, 0, 4), stay(1, 12, 2, 6)]
+OBSERVED = [
+    stay(1, 11, 0, 4, "EW EMER."),
+    stay(1, 12, 10, 11, "EU OBSERVATION"),
+    stay(2, 21, 0, 1, "DIRECT OBSERVATION"),
+    stay(2, 22, 1, 5, "URGENT"),  # admitted from observation
+    stay(2, 23, 10, 12, "OBSERVATION ADMIT"),
+]
+SURGERY = [stay(1, 11, 0, 4, "EW EMER."), stay(1, 12, 10, 12, "SURGICAL SAME DAY ADMISSION")]
+HUANG, IV = {"rules": "huang2019"}, {"version": "IV"}
+CASES = [  # each with the settings and who of the cohort came back; test_rules.py has the rules as a whole
+    (RETURN, {}, {"11": True, "12": False}),
+    (RETURN, {"window_days": 7}, {"11": False, "12": False}),
+    (AT_30_DAYS, {}, {"10": True, "11": False, "20": True, "21": False, "30": False, "31": False}),
+    (AT_30_DAYS, HUANG, {"10": True, "11": False, "20": False, "21": False, "30": False, "31": False}),
+    (TRANSFER, {}, {"11": True, "12": False}),
+    (TRANSFER, {"transfer_hours": 6}, {"11": False}),
+    (OVERLAP, {"overlapping_stays": "separate"}, {"11": True, "12": False}),
+    ([stay(1, 11, 0, 4), stay(1, 12, 10, 12, flag="1.0")], {}, {"11": True}),  # a death that only the flag shows
+    ([stay(1, 11, 0, 4, flag=1)], HUANG, {"11": False}),  # where only a time of death is one
+    (OBSERVED, IV, {"11": True, "12": False, "21": True, "23": False}),
+    (OBSERVED, IV | {"observation_stays": "excluded"}, {"11": False, "21": True, "23": False}),
+    (SURGERY, IV, {"11": False, "12": False}),
+]
 
 
-def test_a_planned_return_alone_is_none(cohort_of):
-    assert labels(cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE")])) == {"11": False, "12": False}
+@pytest.mark.parametrize(("stays", "settings", "expected"), CASES)
+def test_who_came_back_by_each_setting(cohort_of, stays, settings, expected):
+    assert labels(cohort_of(stays, **settings)) == expected
 
 
-def test_planned_types_are_a_setting(cohort_of, capsys):
+def test_planned_types_are_a_setting_and_one_that_no_stay_has_is_reported(cohort_of, capsys):
     stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 20, 22, "urgent ")]
     assert cohort_of(stays, planned_types=["Urgent"]).loc["11", "gap_days"] == 6
     assert capsys.readouterr().err == "there is no table diagnoses_icd: characteristics come without diagnoses\n"
-
-
-def test_a_planned_type_that_no_stay_has_is_reported(cohort_of, capsys):
-    cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE")], planned_types=["elektive", "ELECTIVE"])
+    cohort_of(stays, planned_types=["elektive", "ELECTIVE"])
     assert "planned_types: no stay begins as ELEKTIVE; see that each is written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("kind", "readmitted"), [("SURGICAL SAME DAY ADMISSION", False), ("EW EMER.", True)])
-def test_a_surgery_of_the_same_day_is_planned_in_mimic_iv(cohort_of, kind, readmitted):
-    stays = [stay(1, 11, 0, 4, "EW EMER."), stay(1, 12, 10, 12, kind)]
-    assert labels(cohort_of(stays, version="IV"))["11"] == readmitted
-
-
-def test_a_return_on_the_day_of_discharge_is_a_return(cohort_of):
-    cohort = cohort_of([stay(1, 11, 0, 4.4), stay(1, 12, 4.7, 6)])
-    assert labels(cohort) == {"11": True, "12": False}
-
-
-def test_thirty_days_to_the_second_are_within_the_window(cohort_of):
-    second = 1 / 86_400
-    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 34, 35), stay(2, 21, 0, 4), stay(2, 22, 34 + second, 35)])
-    assert labels(cohort) == {"11": True, "12": False, "21": False, "22": False}
-    assert cohort.loc["11", "gap_days"] == 30.0
-
-
-def test_the_window_is_a_setting(cohort_of):
-    assert not cohort_of([stay(1, 11, 0, 4), stay(1, 12, 12, 13)], window_days=7).loc["11", "readmitted"]
-
-
-def test_a_death_in_hospital_is_no_index_stay_and_still_a_return(cohort_of, context):
-    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, death=12)])
-    assert labels(cohort) == {"11": True}
-    assert flow(context)["discharged alive"] == (1, 1)
-
-
-def test_a_death_that_only_the_flag_shows_is_one(cohort_of):
-    assert labels(cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, flag="1.0")])) == {"11": True}
-
-
-def test_a_death_after_discharge_is_kept_or_excluded(cohort_of):
+def test_a_death_after_discharge_is_kept_or_excluded_and_counted(cohort_of, context):
     stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(2, 22, 10, 11), stay(3, 31, 0, 4), stay(4, 41, 0, 4.5)]
     dead = [
         patient(1, dod=day(14)),
@@ -126,12 +108,8 @@ def test_a_death_after_discharge_is_kept_or_excluded(cohort_of):
     ]
     assert set(cohort_of(stays, dead)["hadm_id"]) == {"11", "21", "22", "31", "41"}
     assert set(cohort_of(stays, dead, deaths_in_window="excluded")["hadm_id"]) == {"21", "31"}
-
-
-def test_a_newborn_is_no_index_stay_and_its_return_counts_for_nobody(cohort_of):
-    born = [patient(1, born="2150-01-01")]
-    cohort = cohort_of([stay(1, 11, 0, 4, "NEWBORN"), stay(1, 12, 10, 12)], born, minimum_age=0)
-    assert labels(cohort) == {"12": False}
+    assert flow(context)["of these, died within 30 days"] == (4, 3)
+    assert flow(context)["of these, died within 30 days and not readmitted"] == (3, 3)
 
 
 ENDS = {
@@ -177,25 +155,11 @@ def test_discharges_in_the_terms_of_cms_are_left_out_where_asked_for(cohort_of, 
         assert flow(context)[ENDS[excluded[-1]].replace("of these,", "not")][0] == len(kept)
 
 
-def test_an_unknown_kind_of_discharge_is_refused(tmp_path):
-    with pytest.raises(ValidationError, match="'acute-care-transfer', 'against-medical-advice' or 'hospice'"):
-        CohortSettings(mimic=str(tmp_path / "none"), excluded_discharges=["HOSPICE-HOME"])
-
-
 def test_a_joined_stay_ends_where_its_last_discharge_leads(cohort_of, context):
     stays = [stay(1, 11, 0, 4, to="SHORT TERM HOSPITAL"), stay(1, 12, 4, 6, to="HOME")]
     stays += [stay(2, 21, 0, 20, to="HOSPICE-HOME"), stay(2, 22, 2, 3, to="SHORT TERM HOSPITAL")]
     cohort_of(stays)
     assert [flow(context)[step][0] for step in ENDS.values()] == [0, 0, 1]
-
-
-@pytest.mark.parametrize("deaths", ["kept", "excluded"])
-def test_deaths_within_the_window_are_in_the_flow_table_either_way(cohort_of, context, deaths):
-    stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(2, 22, 10, 11), stay(3, 31, 0, 4), stay(4, 41, 0, 4)]
-    dead = [patient(1, dod=day(14)), patient(2, dod=day(14)), patient(3, dod=day(35)), patient(4)]
-    cohort_of(stays, dead, deaths_in_window=deaths)
-    assert flow(context)["of these, died within 30 days"] == (3, 2)
-    assert flow(context)["of these, died within 30 days and not readmitted"] == (2, 2)
 
 
 def test_the_next_stay_is_the_next_one_planned_or_not_and_seen_or_not(cohort_of):
@@ -216,57 +180,14 @@ def test_the_next_stay_is_the_next_one_planned_or_not_and_seen_or_not(cohort_of)
     assert str(cohort.loc["13", "next_stay_at"]) == day(12)
 
 
-@pytest.mark.parametrize("begins", [2, 4], ids=["overlapping", "touching"])
-def test_stays_that_overlap_or_touch_are_one(cohort_of, context, begins):
-    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, begins, 6), stay(1, 13, 40, 41)])
-    assert labels(cohort) == {"11": False, "13": False}
-    assert str(cohort.loc["11", "discharged_at"]) == day(6)
-    assert cohort.loc["11", "gap_days"] == 34
+def test_members_are_the_admissions_of_each_stay(cohort_of, context):
+    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 4, 6), stay(1, 13, 40, 41)])
+    assert cohort.loc["11", "gap_days"] == 34 and str(cohort.loc["11", "discharged_at"]) == day(6)
     assert dict(written(context, "members")["stay_hadm_id"]) == {"11": "11", "12": "11", "13": "13"}
     assert flow(context)["joined with those they overlap or touch"] == (2, 1)
-
-
-def test_a_stay_within_another_does_not_end_it(cohort_of):
-    cohort = cohort_of([stay(1, 11, 0, 20), stay(1, 12, 2, 3), stay(1, 13, 10, 15)])
-    assert list(cohort["hadm_id"]) == ["11"]
-    assert str(cohort.loc["11", "discharged_at"]) == day(20)
-
-
-def test_a_joined_stay_whose_last_part_ends_in_death_is_a_death(cohort_of):
-    assert labels(cohort_of([stay(1, 11, 0, 4), stay(1, 12, 4, 6, death=6), stay(2, 21, 0, 1)])) == {"21": False}
-
-
-def test_overlapping_stays_can_be_left_apart(cohort_of):
-    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 2, 6)], overlapping_stays="separate")
-    assert labels(cohort) == {"11": True, "12": False}
-    assert cohort.loc["11", "gap_days"] == -2
-
-
-def test_a_transfer_continues_the_stay_where_set(cohort_of):
-    stays = [stay(1, 11, 0, 4), stay(1, 12, 4 + 5 / 24, 8)]
-    assert labels(cohort_of(stays)) == {"11": True, "12": False}
-    assert labels(cohort_of(stays, transfer_hours=6)) == {"11": False}
-
-
-def test_a_transfer_of_an_elective_stay_is_planned(cohort_of):
-    stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 12, 14, "EMERGENCY")]
-    assert labels(cohort_of(stays)) == {"11": False, "12": False}
-
-
-def test_an_organ_donor_does_not_come_back(cohort_of, context):
-    stays = [stay(1, 11, 0, 4, death=4), stay(1, 12, 4.5, 5, death=4), stay(2, 21, 0, 1)]
-    assert labels(cohort_of(stays)) == {"21": False}
-    assert flow(context)["not after the subject's death (organ donors)"] == (2, 2)
-
-
-def test_who_is_dead_on_arrival_has_come_back(cohort_of):
-    assert labels(cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 10, death=9.9)])) == {"11": True}
-
-
-def test_a_discharge_before_the_admission_is_no_index_stay_and_still_a_return(cohort_of, context):
-    cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 9), stay(1, 13, 20, 21)])
-    assert labels(cohort) == {"11": True, "13": False}
-    assert flow(context)["not discharged before the admission"] == (2, 1)
+    cohort = cohort_of(OVERLAP, rules="huang2019")
+    assert cohort.loc["11", "gap_days"] == -2 and labels(cohort) == {"11": True, "12": False}
+    assert dict(written(context, "members")["stay_hadm_id"]) == {"11": "11", "12": "12"}
 
 
 def test_whoever_is_over_89_is_91(cohort_of, context):
@@ -284,28 +205,6 @@ def test_age_at_admission_is_counted_from_the_anchor_in_mimic_iv(cohort_of, cont
     stays = [stay(1, 11, 0, 4), stay(1, 12, 400, 401), stay(2, 21, 400, 401)]
     cohort_of(stays, [patient(1, age=40), patient(2, age=89)], version="IV")
     assert dict(written(context, "characteristics")["age"]) == {"11": 40, "12": 41, "21": 91}
-
-
-def test_the_minimum_age_is_a_setting_and_unknown_ages_are_too_young(cohort_of):
-    stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(3, 31, 0, 4)]
-    patients = [patient(1, born="2133-01-01"), patient(2, born="2131-12-31")]  # 17 and 18; of 3 nothing is known
-    assert set(cohort_of(stays, patients)["hadm_id"]) == {"21"}
-    assert set(cohort_of(stays, patients, minimum_age=17)["hadm_id"]) == {"11", "21"}
-    assert set(cohort_of(stays, patients, minimum_age=0)["hadm_id"]) == {"11", "21", "31"}
-
-
-def test_observation_stays_are_kept_or_neither_index_stays_nor_readmissions(cohort_of):
-    stays = [
-        stay(1, 11, 0, 4, "EW EMER."),
-        stay(1, 12, 10, 11, "EU OBSERVATION"),
-        stay(2, 21, 0, 1, "DIRECT OBSERVATION"),
-        stay(2, 22, 1, 5, "URGENT"),  # admitted from observation
-        stay(2, 23, 10, 12, "OBSERVATION ADMIT"),
-    ]
-    kept = cohort_of(stays, version="IV")
-    assert labels(kept) == {"11": True, "12": False, "21": True, "23": False}
-    excluded = cohort_of(stays, version="IV", observation_stays="excluded")
-    assert labels(excluded) == {"11": False, "21": True, "23": False}
 
 
 def test_an_id_that_is_text_in_one_table_and_a_float_in_another_is_one_id(cohort_of, context):
@@ -357,22 +256,11 @@ def test_all_stays_are_those_that_end_in_death_too_under_the_same_splits(cohort_
     assert set(written(context, "members")["hadm_id"]) == set(found["hadm_id"])
 
 
-def test_all_stays_of_the_published_rules_have_the_deaths_too(cohort_of, context):
-    cohort_of([stay(1, 11, 0, 4), stay(1, 12, 10, 12, death=12), stay(2, 21, 0, 4, "NEWBORN")], rules="huang2019")
-    assert dict(written(context, "stays")["died_in_hospital"]) == {"11": False, "12": True}
-
-
 def test_a_second_row_with_one_hadm_id_is_counted_and_left_out(cohort_of, context, capsys):
     cohort = cohort_of([stay(1, 11, 0, 4), stay(2, 11, 50, 51), stay(1, 12, 10, 12)])
     assert labels(cohort) == {"11": True, "12": False}
     assert '"line": 3, "reason": "a hadm_id that an earlier row has"' in (context.output / "rejects.jsonl").read_text()
     assert "1 × a hadm_id that an earlier row has" in capsys.readouterr().err
-
-
-def test_too_many_unusable_rows_stop_with_counts_and_advice(cohort_of):
-    with pytest.raises(WorkError, match=r"1 × admittime is no time YYYY-MM-DD HH:MM:SS .*max_rejects") as caught:
-        cohort_of([stay(1, 11, 0, 4), {**stay(1, 12, 10, 12), "admittime": "10/01/2150"}], max_rejects=0.01)
-    assert "10/01/2150" not in str(caught.value)
 
 
 def test_dates_that_are_all_wrong_are_reported_and_not_the_empty_cohort_they_leave(cohort_of):
@@ -417,57 +305,76 @@ def test_metrics_are_flat_and_what_is_not_known_is_none(tmp_path, context):
     assert metrics["readmitted_share/test"] is None and metrics["admissions/test"] == 0
 
 
-def test_nothing_of_a_patient_is_reported(cohort_of, context, capsys):
-    marks = ["876543210", "987654321", "987654322", "2187-03-04", "MARKTYPE", "MARKTIME", "MARKCODE"]
-    good = {**stay(marks[0], marks[1], 0, 4, "MARKTYPE"), "admittime": "2187-03-04 05:06:07", "dischtime": day(40_000)}
-    stays = [good, good, {**good, "hadm_id": marks[2], "admittime": "MARKTIME"}, {**good, "hadm_id": ""}]
-    diagnoses = [{"hadm_id": marks[1], "seq_num": 1, "icd9_code": ""}, {"hadm_id": marks[2], "icd9_code": "MARKCODE"}]
-    patients = [patient(marks[0]), patient(marks[0], dod="MARKTIME"), patient("")]
-    told = ""
-    for settings in ({"max_rejects": 0.01}, {"minimum_age": 150}, {"minimum_age": 0}):
-        try:
-            cohort_of(stays, patients, diagnoses=diagnoses, **settings)
-        except (RequestError, WorkError) as error:
-            told += str(error)
-        told += "".join(path.read_text() for path in context.output.glob("*.[cj]s*"))
-    told += "".join(capsys.readouterr())
-    assert "a hadm_id that an earlier row has" in told and "the cohort is empty" in told and "max_rejects" in told
-    assert [mark for mark in marks if mark in told] == []
+@pytest.mark.parametrize("version", ["III", "IV"])
+def test_published_planned_types_that_differ_in_mimic_iv_are_warned_of(cohort_of, capsys, version):
+    stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "SURGICAL SAME DAY ADMISSION")]
+    assert labels(cohort_of(stays, rules="huang2019", version=version))["11"]
+    warned = "planned types differ in MIMIC-IV" in (printed := capsys.readouterr().err)
+    assert warned == (version == "IV") == ("1 admissions as SURGICAL SAME DAY ADMISSION" in printed)
 
 
-class TestHuang:
-    """The labels of the published code."""
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rules": "huang2019", "window_days": 14}, r"window_days: without effect.*huang2019"),
+        ({"excluded_discharges": ["HOSPICE-HOME"]}, "'acute-care-transfer', 'against-medical-advice' or 'hospice'"),
+        ({"validation_share": 0.5, "test_share": 0.5}, "less than 1 together"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(tmp_path, settings, message):
+    with pytest.raises(ValidationError, match=message):
+        CohortSettings(mimic=str(tmp_path / "none"), **settings)
 
-    def test_a_planned_return_is_filled_with_a_later_one(self, cohort_of):
-        stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "ELECTIVE"), stay(1, 13, 20, 22)]
-        assert labels(cohort_of(stays, rules="huang2019")) == {"11": True, "12": True, "13": False}
 
-    def test_thirty_days_are_too_late_and_a_second_less_is_not(self, cohort_of):
-        second = 1 / 86_400
-        stays = [stay(1, 11, 0, 4), stay(1, 12, 34, 35), stay(2, 21, 0, 4), stay(2, 22, 34 - second, 35)]
-        assert labels(cohort_of(stays, rules="huang2019")) == {"11": False, "12": False, "21": True, "22": False}
+def test_the_minimum_age_is_a_setting_and_unknown_ages_are_too_young(cohort_of):
+    stays = [stay(1, 11, 0, 4), stay(2, 21, 0, 4), stay(3, 31, 0, 4)]
+    patients = [patient(1, born="2133-01-01"), patient(2, born="2131-12-31")]  # 17 and 18; of 3 nothing is known
+    for minimum_age, expected in ((18, {"21"}), (17, {"11", "21"}), (0, {"11", "21", "31"})):
+        assert set(cohort_of(stays, patients, minimum_age=minimum_age)["hadm_id"]) == expected
 
-    def test_nothing_is_joined_and_a_negative_gap_is_positive(self, cohort_of, context):
-        cohort = cohort_of([stay(1, 11, 0, 4), stay(1, 12, 2, 6)], rules="huang2019")
-        assert labels(cohort) == {"11": True, "12": False}
-        assert cohort.loc["11", "gap_days"] == -2
-        assert dict(written(context, "members")["stay_hadm_id"]) == {"11": "11", "12": "12"}
 
-    def test_newborns_and_deaths_go_after_the_return_was_found(self, cohort_of):
-        stays = [stay(1, 11, 0, 4, "NEWBORN"), stay(1, 12, 10, 12), stay(1, 13, 20, 22, death=22)]
-        assert labels(cohort_of(stays, rules="huang2019")) == {"12": True}
+# Splits
 
-    def test_only_a_time_of_death_is_a_death_and_children_are_kept(self, cohort_of):
-        child = [patient(1, born="2145-01-01")]
-        assert labels(cohort_of([stay(1, 11, 0, 4, flag=1)], child, rules="huang2019")) == {"11": False}
 
-    @pytest.mark.parametrize("version", ["III", "IV"])
-    def test_planned_types_that_differ_in_mimic_iv_are_warned_of(self, cohort_of, capsys, version):
-        stays = [stay(1, 11, 0, 4), stay(1, 12, 10, 12, "SURGICAL SAME DAY ADMISSION")]
-        assert labels(cohort_of(stays, rules="huang2019", version=version))["11"]
-        warned = "planned types differ in MIMIC-IV" in (told := capsys.readouterr().err)
-        assert warned == (version == "IV") == ("1 admissions as SURGICAL SAME DAY ADMISSION" in told)
+def split_cohort(cohort_of, subjects, **settings):
+    """Every subject has two stays, and every third one comes back in time."""
+    stays = []
+    for subject in subjects:
+        later = 10 if subject % 3 == 0 else 90
+        stays += [stay(subject, 10_000 + subject, 0, 4), stay(subject, 20_000 + subject, later, later + 2)]
+    return cohort_of(stays, **settings).reset_index(drop=True)
 
-    def test_settings_of_the_other_rules_are_refused(self, tmp_path):
-        with pytest.raises(ValidationError, match=r"window_days: without effect.*huang2019"):
-            CohortSettings(mimic=str(tmp_path / "none"), rules="huang2019", window_days=14)
+
+def test_subjects_that_are_added_move_nobody(cohort_of):
+    cohort = split_cohort(cohort_of, range(300))
+    assert (cohort.groupby("subject_id")["split"].nunique() == 1).all()
+    before = cohort.set_index("hadm_id")["split"]
+    after = split_cohort(cohort_of, range(-500, 900)).set_index("hadm_id")["split"]
+    assert set(before) == {"train", "validation", "test"}
+    assert before.equals(after[before.index])
+
+
+def test_shares_are_those_asked_for():
+    splits = [split_of(str(subject), "key", 0.2, 0.3) for subject in range(20_000)]
+    for split, share in (("train", 0.5), ("validation", 0.2), ("test", 0.3)):
+        deviation = np.sqrt(share * (1 - share) / 20_000)
+        assert abs(splits.count(split) / 20_000 - share) < 4 * deviation
+
+
+def test_another_key_gives_another_split_and_the_same_key_the_same():
+    places = [[place(str(subject), key) for subject in range(1_000)] for key in ("one", "two", "one")]
+    assert places[0] == places[2]
+    assert abs(np.corrcoef(places[0], places[1])[0, 1]) < 0.13  # four deviations
+
+
+def test_balancing_touches_train_alone(cohort_of):
+    natural = split_cohort(cohort_of, range(300))
+    evened = split_cohort(cohort_of, range(300), balance_train=True)
+    for split in ("validation", "test"):
+        assert natural[natural["split"] == split].equals(
+            evened[evened["split"] == split].set_axis(natural.index[natural["split"] == split])
+        )
+    train = evened[evened["split"] == "train"]
+    positives = int(natural.loc[natural["split"] == "train", "readmitted"].sum())
+    assert train["readmitted"].value_counts().to_dict() == {True: positives, False: positives}
+    assert set(train["hadm_id"]) <= set(natural["hadm_id"])

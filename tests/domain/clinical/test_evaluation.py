@@ -1,7 +1,5 @@
 """Figures of what is true or not, each beside arithmetic of its own, and where there is none."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from scipy.stats import rankdata
@@ -19,7 +17,7 @@ from domain.clinical.evaluation import (
     metric_differences,
     permutation_metrics,
 )
-from domain.clinical.model_evaluation import _evaluate_baselines
+from domain.clinical.model_evaluation import evaluate_baseline, of_baseline
 
 PROBABILITIES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
 OUTCOMES = np.array([True, False, True, True, True, False])
@@ -85,12 +83,12 @@ def test_of_one_class_what_sets_two_apart_is_not_known_and_distances_are(outcome
     assert found["brier"] == pytest.approx(((PROBABILITIES - outcome) ** 2).mean())
     assert found["calibration_error"] == pytest.approx(abs(PROBABILITIES - outcome).mean())
     assert (found["rp80"], found["auprc"]) == ((5 / 6, 1) if outcome else (None, None))
-    assert best_metrics(predicted(PROBABILITIES, np.full(6, outcome)), PROBABILITIES) == {"best_auroc": None}
+    assert best_metrics(np.arange(6), np.full(6, outcome), PROBABILITIES) == {"best_auroc": None}
 
 
 def test_the_true_risk_is_evaluated_on_the_same_admissions():
     probabilities, outcomes = drawn()
-    found = best_metrics(predicted(np.full(400, 0.5), outcomes), probabilities)
+    found = best_metrics(np.arange(400), outcomes, probabilities)
     assert found["best_auroc"] == pytest.approx(roc_auc_score(outcomes, probabilities))
 
 
@@ -111,29 +109,21 @@ def test_points_of_the_calibration_curve_have_intervals_that_resample_subjects()
         assert np.mean([low < share < high for _, share, _, low, high in drawn_curves[name]]) > 0.7
 
 
-def test_of_one_subject_the_calibration_curve_has_no_intervals():
-    found = curves({"model": Predicted(np.zeros(6), OUTCOMES, PROBABILITIES, PROBABILITIES)})["calibration"]["model"]
-    assert {point[3:] for point in found} == {(None, None)} and len({len(point) for point in found}) == 1
-
-
 def test_baselines_are_calibrated_on_validation_as_the_model_is():
     of_validation, outcomes_before = drawn(2_000, 1)
     of_test, outcomes = drawn(2_000, 2)
     too_sure = [calibrated(each, 3.0, 1.5) for each in (of_validation, of_test)]
-    held_out = SimpleNamespace(
-        validation=SimpleNamespace(labels=outcomes_before[:, None]),
-        test=SimpleNamespace(labels=outcomes[:, None]),
-        baselines=lambda *_: [Baseline("tfidf", *(each[:, None] for each in too_sure), np.linspace(0.4, 0.6, 20))],
-    )
+    baseline = Baseline("tfidf", *(each[:, None] for each in too_sure), permuted=np.linspace(0.4, 0.6, 20))
     ours = Predicted(np.arange(2_000), outcomes, of_test, of_test)
-    others, found = _evaluate_baselines(held_out, ours, SimpleNamespace(permutations=20, seed=0))
+    other, metrics = evaluate_baseline(baseline, outcomes_before, ours)
+    found = of_baseline("tfidf", metrics)
     fitted = fit_recalibration(too_sure[0], outcomes_before)
     assert fitted == pytest.approx((1 / 3, -0.5), abs=0.1)
     assert found["brier/tfidf"] == pytest.approx(brier_score_loss(outcomes, calibrated(too_sure[1], *fitted)))
     assert found["brier_uncalibrated/tfidf"] == pytest.approx(brier_score_loss(outcomes, too_sure[1]))
     assert found["calibration_error/tfidf"] < 0.03 < 0.1 < found["calibration_error_uncalibrated/tfidf"]
     assert found["auroc/tfidf"] == pytest.approx(roc_auc_score(outcomes, of_test))
-    assert others["tfidf"].probability is not others["tfidf"].calibrated
+    assert other.probability is not other.calibrated
     assert found["auroc_difference/tfidf"] == pytest.approx(0, abs=1e-12)  # of the same order
     assert {"auprc_difference/tfidf_low", "auroc_permuted/tfidf", "permutation_p/tfidf"} <= found.keys()
 

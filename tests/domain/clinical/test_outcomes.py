@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,10 +17,10 @@ from bertrelay.errors import RequestError
 from bertrelay.stage import StageContext
 from domain.clinical.chunks import Chunker, chunk_tokens
 from domain.clinical.classifier import load_model
-from domain.clinical.labelled_notes import by_length, read_labelled_notes
+from domain.clinical.labelled_notes import group_of, labels_of, read_labelled_notes
 from domain.clinical.outcomes import DIAGNOSES, LENGTH_OF_STAY, MORTALITY, OutcomeModelSettings
 from domain.clinical.prediction import against_the_rest, aggregate, aggregate_labels, chunk_log_odds
-from domain.clinical.scorer import OutcomeScorer, ReadmissionScorer
+from domain.clinical.scorer import OutcomeScore, OutcomeScorer, ReadmissionScorer
 from domain.clinical.settings import OutcomeSettings
 from domain.clinical.training import negative_log_likelihood, run_outcome
 
@@ -62,8 +63,22 @@ def learnt(clinic, bert, tmp_path_factory):
 
 def test_three_days_and_seven_are_in_the_middle():
     days = np.array([0.5, 2.99, 3.0, 5.0, 7.0, 7.01, 40.0])
-    assert by_length(days).argmax(1).tolist() == [0, 0, 1, 1, 1, 2, 2]
-    assert (by_length(days).sum(1) == 1).all()
+    names, found = labels_of(LENGTH_OF_STAY, pd.DataFrame({"length_of_stay_days": days}), Path(), 0)
+    assert names == tuple(CLASSES) and found.argmax(1).tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert (found.sum(1) == 1).all()
+
+
+CODES = {
+    9: {"4280": "428", "0389": "038", "486": "486", "250.00": "250", "V5861": "V58", "V10": "V10", " e8497 ": "E849"},
+    10: {"I509": "I50", "I10": "I10", "V586XXA": "V58", "C7A010": "C7A", "S72141A": "S72", "E119": "E11"},
+}
+NO_CODES = {9: ["I509", "E11", "38", "428000", ""], 10: ["4280", "S72141AXX", "QZXNAME"], 11: ["4280"]}
+
+
+def test_a_code_is_of_the_category_that_its_version_gives_it():
+    for version, codes in CODES.items():
+        assert [group_of(code, version) for code in codes] == [f"ICD-{version} {group}" for group in codes.values()]
+    assert not any(group_of(code, version) for version, codes in NO_CODES.items() for code in codes)
 
 
 def test_diagnoses_are_the_commonest_groups_of_train(clinic):
@@ -76,14 +91,6 @@ def test_diagnoses_are_the_commonest_groups_of_train(clinic):
     for place, name in enumerate(expected):
         assert found.labels[:, place].tolist() == known[name].tolist()
     assert read_labelled_notes(clinic / "notes", clinic / "cohort", DIAGNOSES, 2).names == tuple(expected[:2])
-
-
-def test_shuffled_labels_keep_those_of_a_stay_together(clinic):
-    notes = read_labelled_notes(clinic / "notes", clinic / "cohort", LENGTH_OF_STAY)
-    shuffled = notes.with_shuffled_labels(1)
-    assert (shuffled.labels.sum(1) == 1).all() and (shuffled.labels != notes.labels).any()
-    test = notes.is_in("test")
-    assert (shuffled.labels[test] == notes.labels[test]).all()
 
 
 @pytest.mark.parametrize("outcome", [MORTALITY, LENGTH_OF_STAY, DIAGNOSES], ids=lambda each: each.name)
@@ -117,13 +124,6 @@ def test_what_cannot_be_trained_on_is_reported(tmp_path):
     known.assign(diagnoses=None).to_parquet(file)
     with pytest.raises(RequestError, match=r"expected diagnoses in .*found none\. Put the table DIAGNOSES_ICD"):
         read_labelled_notes(notes, cohort, DIAGNOSES)
-
-
-def test_a_setting_of_another_task_is_refused(clinic, bert):
-    with pytest.raises(ValidationError, match="groups: without effect, because the task is 'mortality'"):
-        settings(clinic, bert, "mortality", groups=7)
-    with pytest.raises(ValidationError, match="task"):
-        settings(clinic, bert, "readmission")
 
 
 # What is learnt
@@ -216,8 +216,9 @@ def test_settings_of_binary_tasks_are_refused_by_others(clinic, bert):
         settings(clinic, bert, "mortality", **{key: value})
         with pytest.raises(ValidationError, match=f"{key}: without effect, because the task is 'diagnoses'"):
             settings(clinic, bert, "diagnoses", **{key: value})
-    with pytest.raises(ValidationError, match="permutations"):
-        settings(clinic, bert, "mortality", permutations=19)
+    for more, message in (({"permutations": 19}, "permutations"), ({"groups": 7}, "groups: without effect")):
+        with pytest.raises(ValidationError, match=message):
+            settings(clinic, bert, "mortality", **more)
 
 
 # Scoring
@@ -244,7 +245,7 @@ def test_shares_add_up_to_the_probability_of_the_label_that_is_reported(learnt, 
     for score in scorer.score_texts([*texts, ""], precision="fp32")[:-1]:
         assert score.probability == max(score.by_label) and score.calibrated is None
         assert sum(chunk.share for chunk in score.chunks) == pytest.approx(score.probability)
-    assert scorer.score_texts([""]) == [(None, None, None, None, [], None, (), None, "no text")]
+    assert scorer.score_texts([""]) == [OutcomeScore(reason="no text")]
 
 
 @pytest.mark.parametrize("task", ["length-of-stay", "diagnoses"])

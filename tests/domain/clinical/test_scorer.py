@@ -61,13 +61,6 @@ def test_notes_of_an_admission_are_anywhere_and_ids_are_of_any_type(scorer):
     assert found["probability"].nunique() == 3
 
 
-def test_an_admission_is_scored_alone_as_among_others(scorer):
-    texts = stays(20)["text"].tolist()
-    together = [score.probability for score in scorer.score_texts(texts, precision="fp32")]
-    alone = [scorer.score_texts([text], precision="fp32", batch_tokens=1)[0].probability for text in texts]
-    assert together == pytest.approx(alone, abs=1e-5)
-
-
 def test_shares_add_up_to_the_probability_and_the_top_one_is_the_largest(scorer):
     for text, score in zip(texts := stays(20)["text"], scorer.score_texts(texts.tolist()), strict=True):
         assert sum(chunk.share for chunk in score.chunks) == pytest.approx(score.probability)
@@ -81,20 +74,13 @@ def test_an_unknown_header_is_not_reported(scorer):
     assert score.section is None and score.probability is not None
 
 
-@pytest.mark.parametrize("text", ["", "  \n\t", None, float("nan"), pd.NA], ids=repr)
-def test_an_admission_without_text_has_no_probability(scorer, text):
-    found = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": [text, HARMLESS[0]]}))
+@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("text", ["", "  \n\t", "\u200b", None, float("nan"), pd.NA], ids=repr)
+def test_an_admission_without_text_has_no_probability(scorer, text, cleaned):
+    found = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": [text, HARMLESS[0]]}), cleaned=cleaned)
     assert found["n_chunks"].tolist() == [0, 1]
     assert pd.isna(found["probability"][0]) and pd.isna(found["top_start"][0])
     assert found["probability"][1] > 0
-
-
-@pytest.mark.parametrize(("text", "cleaned"), [("  \n", True), ("\u200b", True), ("\u200b", False)], ids=ascii)
-def test_a_text_with_nothing_to_read_has_no_probability(scorer, text, cleaned):
-    found = scorer.score(pd.DataFrame({"hadm_id": [1, 2], "text": [text, HARMLESS[0]]}), cleaned=cleaned)
-    assert found["n_chunks"].tolist() == [0, 1]
-    assert found["probability"].isna().tolist() == [True, False]
-    assert scorer.explain(text).words == []
 
 
 def test_a_text_of_unknown_tokens_only_has_no_probability_and_says_why(scorer, capsys):
@@ -113,70 +99,36 @@ def test_a_text_of_unknown_tokens_only_has_no_probability_and_says_why(scorer, c
     assert "unknown" not in capsys.readouterr().err
 
 
-def test_unknown_tokens_are_counted_over_all_chunks_of_an_admission(scorer):
-    from domain.clinical.chunks import chunk_tokens, unknown_shares
-
-    texts = [" ".join([*HARMLESS * 4, "患者"]), "", "患者 " * 60, HARMLESS[0]]
-    tokens = chunk_tokens(texts, scorer._chunker)
-    assert np.bincount(tokens.admissions)[[0, 2]].min() > 1
-    tokenizer = scorer.model.tokenizer
-    ids = [np.array(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-    expected = [(each == tokenizer.unk_token_id).mean() if len(each) else np.nan for each in ids]
-    assert unknown_shares(tokens, 4, scorer._chunker) == pytest.approx(expected, nan_ok=True)
-    assert np.isnan(unknown_shares(chunk_tokens([""], scorer._chunker), 1, scorer._chunker)).all()
-
-
 def test_punctuation_and_marks_make_no_text_readable(scorer):
     known = set(scorer.model.tokenizer.get_vocab())
     assert {".", "[SEP]", "the"} <= known and not {"患", "退"} & known
     found = scorer.score_texts(["患者. [SEP] 退院.", "患者. the 退院", HARMLESS[0]])
     assert [each.reason for each in found] == ["no known word", None, None]
-    assert found[0].probability is None and found[0].chunks == [] and 0 < found[0].unknown_share < 1
+    assert found[0].probability is None and not found[0].chunks and 0 < found[0].unknown_share < 1
 
 
-def test_nothing_to_score_is_an_empty_frame(scorer):
-    found = scorer.score(pd.DataFrame({"hadm_id": [], "text": []}))
-    assert len(found) == 0 and found.columns.tolist() == COLUMNS
+NO_ID, NO_INTEGER = "no id of an admission", "an id that is neither text nor a whole number"
+NO_NOTE, NO_UNICODE = "a note that is something other than text", r"text that is not valid Unicode"
+INVALID_ROWS = [
+    *[((each, "b"), NO_ID) for each in (None, float("nan"), pd.NA, " ")],
+    *[((each, "b"), NO_INTEGER) for each in (True, np.True_, ["qzx"], 100.5, float("inf"), b"7")],
+    *[((8, each), NO_NOTE) for each in (7, 1.5, True, ["qzx"], b"qzx")],
+    *[(each, NO_UNICODE) for each in (("qzx\ud800", "a"), (8, "qzx \udfff b"))],
+]
 
 
-def test_a_frame_without_the_columns_or_an_id_is_reported(scorer):
-    with pytest.raises(RequestError, match="expected a column 'hadm_id', found 2 columns of other names"):
-        scorer.score(pd.DataFrame({"stay": [1], "text": ["a"]}))
-    for nothing in (None, float("nan"), pd.NA, " "):
-        with pytest.raises(RequestError, match="found no id of an admission in row 1, from 0"):
-            scorer.score(pd.DataFrame({"hadm_id": ["1", nothing], "text": ["a", "b"]}))
-    with pytest.raises(RequestError, match="found no id of an admission in row 1, from 0"):
-        scorer.score(pd.DataFrame({"hadm_id": pd.array([1, None], "Int64"), "text": ["a", "b"]}))
+@pytest.mark.parametrize(("row", "message"), INVALID_ROWS, ids=ascii)
+def test_an_invalid_row_is_reported_by_its_number_alone(scorer, row, message):
+    frame = pd.DataFrame([(7, "a"), row], columns=["hadm_id", "text"], dtype=object)
+    with pytest.raises(RequestError, match=rf"found {message}.* in row 1, from 0") as raised:
+        scorer.score(frame)
+    assert "qzx" not in str(raised.value) and "100.5" not in str(raised.value)
 
 
 def test_a_frame_without_a_header_is_reported_without_its_first_row(scorer):
-    with pytest.raises(RequestError) as told:
+    with pytest.raises(RequestError, match="expected a column 'hadm_id', found 2 columns of other names") as raised:
         scorer.score(pd.DataFrame([["1", "b"]], columns=["qzx7", "Qzx came in with QZXFEVER"]))
-    assert "qzx" not in str(told.value).casefold()
-
-
-@pytest.mark.parametrize("wrong", [True, np.True_, ["qzx"], 100.5, float("inf"), b"7"], ids=str)
-def test_an_id_that_is_neither_text_nor_a_whole_number_is_refused(scorer, wrong):
-    frame = pd.DataFrame({"hadm_id": pd.Series([7, wrong], dtype=object), "text": ["a", "b"]})
-    with pytest.raises(RequestError, match="found an id that is neither text nor a whole number in row 1") as told:
-        scorer.score(frame)
-    assert "qzx" not in str(told.value) and "100.5" not in str(told.value)
-
-
-@pytest.mark.parametrize("wrong", [7, 1.5, True, ["qzx"], b"qzx"], ids=str)
-def test_a_note_that_is_not_text_is_refused(scorer, wrong):
-    frame = pd.DataFrame({"hadm_id": [7, 8], "text": pd.Series(["a", wrong], dtype=object)})
-    with pytest.raises(RequestError, match="found a note that is something other than text in row 1") as told:
-        scorer.score(frame)
-    assert "qzx" not in str(told.value)
-
-
-@pytest.mark.parametrize("row", [("qzx\ud800", "a"), (8, "qzx \udfff b")], ids=["id", "note"])
-def test_half_of_a_surrogate_pair_is_reported_by_its_row(scorer, row):
-    frame = pd.DataFrame([(7, "a"), row], columns=["hadm_id", "text"], dtype=object)
-    with pytest.raises(RequestError, match=r"found text that is not valid Unicode .* in row 1, from 0") as told:
-        scorer.score(frame)
-    assert "qzx" not in str(told.value)
+    assert "qzx" not in str(raised.value).casefold()
 
 
 def test_ids_of_several_kinds_are_reported_once_and_those_of_one_not_at_all(scorer, capsys):

@@ -188,13 +188,3 @@ def test_notes_are_sorted_beside_the_output(tmp_path, monkeypatch):
     with Rejects(None) as rejects, sorted_notes(NotesTable(Path("notes.parquet")), Path("out/o.csv"), rejects) as found:
         assert found.admissions == 30_000
     assert spilt == {tmp_path / "out"}
-
-
-def test_the_search_finds_marks_but_in_the_column_of_ids(tmp_path):
-    pd.DataFrame({"hadm_id": ["qzx"], "top_section": ["plan"]}).to_parquet(tmp_path / "good.parquet")
-    pd.DataFrame({"hadm_id": ["1"], "top_section": ["Qzxname"]}).to_parquet(tmp_path / "bad.parquet")
-    (tmp_path / "good.jsonl").write_text('{"hadm_id": "qzx"}')
-    (tmp_path / "bad.jsonl").write_text('{"hadm_id": "1", "top_text": "qzx"}')
-    (tmp_path / "bad.rejects").write_text("qzx")
-    found = telling(tmp_path, tmp_path / "given")
-    assert sorted(Path(path).name for path in found) == ["bad.jsonl", "bad.parquet", "bad.rejects"]

@@ -45,6 +45,8 @@ WITH_TEXT = {
     "terms/*/neighbours.csv",
     "terms/*/tsne.*",
     "notes/*/work/*",
+    "compared/*/similarity.json",
+    ".cache/corpora/*/*",
 }
 TRACKER = 'tracker = "tensorboard"' if find_spec("tensorboard") else ""
 TRAINING = f"""epochs = 1
@@ -175,6 +177,52 @@ corpus = [{{ path = "lines.txt", sensitive = true }}]
 uses = "teachers.rerank"
 model = "@cross/model"
 pairs = {{ path = "pairs.csv", sensitive = true }}
+[bilstm]
+uses = "teachers.bilstm"
+glove = "glove.txt"
+train = [{{ path = "labelled.tsv", sensitive = true }}]
+dev = [{{ path = "labelled.tsv" }}]
+hidden = 4
+max_rejects = 0.5
+{TRAINING}
+[ablation]
+uses = "teachers.ablation"
+base = "base"
+data = "official"
+nli = [{{ path = "labelled.tsv", sensitive = true }}]
+poolings = ["mean"]
+concatenations = [["u", "v"]]
+max_rejects = 0.5
+{TRAINING}
+[facets]
+uses = "teachers.facets"
+base = "base"
+data = "official"
+folds = 2
+sensitive = true
+{TRAINING}
+[protocols]
+uses = "teachers.protocols"
+model = "base"
+protocols = ["facets", "sts"]
+data = "official"
+sensitive = true
+[student]
+uses = "students.distill"
+teacher = "@teacher/model"
+base = "base"
+parallel = [{{ path = "parallel.tsv", others = {{ de = "de" }}, sensitive = true }}]
+dev_sentences = 8
+max_rejects = 0.5
+{TRAINING}
+[compared]
+uses = "students.evaluate"
+model = "@student/model"
+teacher = "@teacher/model"
+parallel = [{{ path = "parallel.tsv", others = {{ de = "de" }}, sensitive = true }}]
+lookup = [{{ path = "parallel.tsv", others = {{ de = "de" }} }}]
+sts = {{ pairs = {{ path = "sts.tsv" }} }}
+max_rejects = 0.5
 [mined]
 uses = "students.mine"
 model = "base"
@@ -249,6 +297,22 @@ def write_biomedical(folder: Path) -> None:
     pairs = [f"A qzxline of number {n}.\tQzxother line {n}.\t{n % 6}" for n in range(40)]
     header, wrong = "sentence1\tsentence2\tscore", ["qzxa\tqzxb\tqzxscore", "qzx alone", "qzxa\tqzxb\t99"]
     (folder / "sts.tsv").write_text("\n".join([header, *pairs, *wrong, ""]))
+    labels = ("entailment", "neutral", "contradiction")
+    labelled = [f"A line of qzxline {n}.\tQzxother line {n}.\t{labels[n % 3]}" for n in range(40)]
+    (folder / "labelled.tsv").write_text(
+        "\n".join(["premise\thypothesis\tlabel", *labelled, "qzxa\tqzxb\tqzxlabel", "qzx", ""])
+    )
+    parallel = [f"The qzxline of number {n}.\tQzxzeile Nummer {n} ist das." for n in range(40)]
+    (folder / "parallel.tsv").write_text("\n".join(["en\tde", *parallel, "qzxalone", "\tqzxother", ""]))
+    (folder / "glove.txt").write_text("line 0.1 0.2\nother 0.3 0.4\n")
+    (folder / "official").mkdir()
+    for part in ("train", "dev", "test"):
+        rows = [f"g\tf\ty\t1\t{n % 6}\tA qzxline {n}\tQzxother {n}" for n in range(24)]
+        (folder / f"official/sts-{part}.csv").write_text("\n".join([*rows, ""]))
+    for name in ("ArgPairs_GC.csv", "ArgPairs_GM.csv", "ArgPairs_DP.csv"):
+        header = ["regression_label", *"bcdefghi", "sentence_1", "sentence_2"]
+        rows = [[str(n % 6), *["qzx"] * 8, f"Qzxargument {n}", f"qzxother {n}"] for n in range(12)]
+        (folder / "official" / name).write_text("\n".join([*map(",".join, [header, *rows]), ""]))
     (folder / "terms.csv").write_text("term,group\n" + "".join(f"qzxterm {n},qzxgroup\n" for n in range(8)))
 
 

@@ -109,8 +109,3 @@ def test_the_output_of_another_stage_is_found_when_it_is_there(tmp_path):
 def test_a_folder_that_is_not_there_is_left_to_the_plan_to_tell(tmp_path):
     missing = CohortSettings(mimic=str(tmp_path / "none")).mimic
     assert missing == str(tmp_path / "none")
-
-
-def test_a_folder_without_the_tables_is_a_mistake_of_the_recipe(tmp_path):
-    with pytest.raises(ValidationError, match="expected the table admissions"):
-        CohortSettings(mimic=str(tmp_path))
