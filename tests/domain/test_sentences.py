@@ -10,11 +10,11 @@ from domain.sentences import each_sentence, sentence_spans
 SAMPLES = Path(__file__).parent / "sentence_samples"
 
 
-def sentences(text: str) -> list[str]:
+def sentences(text):
     return [text[start:end] for start, end in sentence_spans(text)]
 
 
-def marked(file: Path) -> list[tuple[str, list[str]]]:
+def marked(file):
     """The text of each document of a sample, and its sentences as they were marked by hand."""
     found = []
     for document in file.read_text(encoding="utf-8").split("== ")[1:]:
@@ -25,7 +25,7 @@ def marked(file: Path) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("name", ["clinical", "clinical_unseen", "scientific", "scientific_unseen"])
-def test_sentences_marked_by_hand_are_found(name: str) -> None:
+def test_sentences_marked_by_hand_are_found(name):
     right = found = wanted = 0
     for text, by_hand in marked(SAMPLES / f"{name}.txt"):
         ours = sentences(text)
@@ -48,7 +48,7 @@ def test_sentences_marked_by_hand_are_found(name: str) -> None:
         'The answer, "Nothing. or all." they say, is at https://example.org/a.b/v1.2.',
     ],
 )
-def test_marks_inside_a_sentence_do_not_end_it(text: str) -> None:
+def test_marks_inside_a_sentence_do_not_end_it(text):
     assert sentences(text) == [text]
 
 
@@ -71,12 +71,12 @@ def test_marks_inside_a_sentence_do_not_end_it(text: str) -> None:
         ("Two aims: (i) to see. (ii) To learn.", "(ii) To learn."),
     ],
 )
-def test_a_sentence_ends_where_another_begins(text: str, second: str) -> None:
+def test_a_sentence_ends_where_another_begins(text, second):
     assert sentences(text)[-1] == second
     assert len(sentences(text)) == 2
 
 
-def test_a_header_an_item_and_a_short_line_stand_alone() -> None:
+def test_a_header_an_item_and_a_short_line_stand_alone():
     text = "HOSPITAL COURSE\nPLAN:\n1. Rest\n2) No salt\n- aspirin\n[x] heparin\n# Sepsis\nWBC 14.2, Hgb 9.8\nNa 131"
     assert sentences(text) == text.split("\n")
 
@@ -89,13 +89,13 @@ WRAPPED = (
 
 
 @pytest.mark.parametrize("width", range(60, 110, 7))
-def test_a_text_has_the_same_sentences_at_whatever_width_it_is_wrapped(width: int) -> None:
+def test_a_text_has_the_same_sentences_at_whatever_width_it_is_wrapped(width):
     found = sentences("\n".join(textwrap.wrap(WRAPPED, width)))
     assert [" ".join(sentence.split()) for sentence in found] == sentences(WRAPPED)
     assert len(found) == 6
 
 
-def test_lines_of_a_text_that_is_not_wrapped_are_sentences() -> None:
+def test_lines_of_a_text_that_is_not_wrapped_are_sentences():
     lines = [
         "A first line that says much more than the second one does, " * 3,
         "Two",
@@ -104,11 +104,11 @@ def test_lines_of_a_text_that_is_not_wrapped_are_sentences() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n \n", "...", "?", ". . .", "A.", "\n\nOne\n\n\nTwo\n", "x\r\n\r\ny"])
-def test_odd_texts_have_their_sentences(text: str) -> None:
+def test_odd_texts_have_their_sentences(text):
     assert "".join(sentences(text)).split() == text.split() or "".join(sentences(text)) == "".join(text.split())
 
 
-def test_nothing_but_white_space_lies_outside_the_spans_whatever_the_text() -> None:
+def test_nothing_but_white_space_lies_outside_the_spans_whatever_the_text():
     rng = random.Random(3)
     pieces = [
         "Dr",
@@ -142,11 +142,11 @@ def test_nothing_but_white_space_lies_outside_the_spans_whatever_the_text() -> N
 
 
 @pytest.mark.parametrize("piece", [".", "? ", "x. ", ".[1,", "1,", "x\n", ".)", "(", "a.1"])
-def test_time_grows_with_the_text_and_not_with_its_square(piece: str) -> None:
+def test_time_grows_with_the_text_and_not_with_its_square(piece):
     assert sentence_spans(piece * 50_000)  # minutes, if a rule went back to the beginning each time
 
 
-def test_a_long_text_is_read_a_paragraph_at_a_time() -> None:
+def test_a_long_text_is_read_a_paragraph_at_a_time():
     paragraph = "The patient was seen.\nHe was given aspirin. No fever\nwas found after two days.\n\n"
     text = paragraph * 20_000
     tracemalloc.start()

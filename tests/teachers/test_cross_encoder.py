@@ -1,8 +1,6 @@
 """A cross-encoder against transformers and sentence-transformers, and its training."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +10,9 @@ from sentence_transformers import CrossEncoder as PeerCrossEncoder
 from torch.nn import functional as F  # noqa: N812
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
-from bertrelay.stage import StageContext
 from teachers.cross_encoder import CrossEncoder, start_cross_encoder
-from teachers.cross_encoder_train import PairTask, in_both_orders, pairs_of, run
+from teachers.cross_encoder_train import PairTask, run
 from teachers.data import Examples
 from teachers.settings import CrossEncoderSettings
 
@@ -26,13 +22,21 @@ PAIRS = [(SENTENCES[n % 12], SENTENCES[(5 * n + 3) % 12][: 12 + n]) for n in ran
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
-def base(request: pytest.FixtureRequest, tiny_encoder: Callable[..., SentenceEncoder], tmp_path_factory: Any) -> Path:
+def base(request, tiny_encoder, tmp_path_factory):
     folder = Path(tmp_path_factory.mktemp("base"))
     tiny_encoder(request.param, SENTENCES).save(folder)
     return folder
 
 
-def by_transformers(folder: Path, pairs: list[tuple[str, str]], max_tokens: int) -> list[float]:
+def started(base, **options):
+    """A cross-encoder with a larger head: a new one is so near to zero that all scores are ½."""
+    model = start_cross_encoder(base, max_tokens=16, seed=4, **options)
+    last = [module for module in model.network.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
+    last.weight.data *= 20
+    return model
+
+
+def by_transformers(folder, pairs, max_tokens):
     """One pair at a time, so that nothing is padded."""
     network = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -41,10 +45,8 @@ def by_transformers(folder: Path, pairs: list[tuple[str, str]], max_tokens: int)
         return [float(torch.sigmoid(network(**inputs).logits)) for inputs in given]
 
 
-def test_scores_are_those_of_transformers_and_the_same_after_saving(base: Path, tmp_path: Path) -> None:
-    model = start_cross_encoder(base, max_tokens=16, seed=4)
-    last = [module for module in model.network.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
-    last.weight.data *= 20  # a new head is so near to zero that all scores are ½
+def test_scores_are_those_of_transformers_and_the_same_after_saving(base, tmp_path):
+    model = started(base)
     scores = model.predict(PAIRS, precision="fp32", batch_tokens=100)
     model.save(tmp_path / "model")
     loaded = CrossEncoder.load(tmp_path / "model")
@@ -57,7 +59,7 @@ def test_scores_are_those_of_transformers_and_the_same_after_saving(base: Path, 
     assert loaded.predict([]).shape == (0,)
 
 
-def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gradient(base: Path) -> None:
+def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gradient(base):
     model = start_cross_encoder(base).eval()
     sentences = [text for pair in PAIRS for text in pair]
     examples = Examples(sentences, np.arange(2 * len(PAIRS)).reshape(-1, 2), [n / 17 for n in range(17)])
@@ -75,7 +77,7 @@ def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gr
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
 
-def write(path: Path, count: int, seed: int) -> list[tuple[str, str, int]]:
+def write(path, count, seed):
     drawn = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
@@ -86,14 +88,12 @@ def write(path: Path, count: int, seed: int) -> list[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("both_orders", [False, True])
-def test_it_learns_and_its_figures_are_scipys_on_its_scores(
-    both_orders: bool, context: StageContext, tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]
-) -> None:
+def test_it_learns_and_its_metrics_are_scipys_on_its_scores(both_orders, context, tmp_path, tiny_encoder):
     tiny_encoder("bert", SENTENCES, layers=1, seed=1).save(tmp_path / "base")
     write(tmp_path / "train.tsv", 400, 1)
     write(tmp_path / "dev.tsv", 60, 2)
     tested = write(tmp_path / "test.tsv", 80, 3)
-    given: dict[str, Any] = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
+    given = {part: [{"path": str(tmp_path / f"{part}.tsv")}] for part in ("train", "dev")}
     given |= {"test": {"toy": {"path": str(tmp_path / "test.tsv")}}, "base": str(tmp_path / "base")}
     given |= {"epochs": 6, "learning_rate": 3e-3, "batch_items": 32, "precision": "fp32", "max_tokens": 24}
     given |= {"both_orders": both_orders}
@@ -107,10 +107,8 @@ def test_it_learns_and_its_figures_are_scipys_on_its_scores(
     assert {"dev/spearman_score", "sts/toy/spearman_score_low", "best_step", "train_items"} <= metrics.keys()
 
 
-def test_in_both_orders_a_pair_and_the_same_turned_round_score_the_mean_of_the_two(base: Path, tmp_path: Path) -> None:
-    model = start_cross_encoder(base, max_tokens=16, seed=4, both_orders=True)
-    last = [module for module in model.network.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
-    last.weight.data *= 20
+def test_in_both_orders_a_pair_and_the_same_turned_round_score_the_mean_of_the_two(base, tmp_path):
+    model = started(base, both_orders=True)
     model.save(tmp_path / "model")
     turned = [(second, first) for first, second in PAIRS]
     there, back = (np.array(by_transformers(tmp_path / "model", pairs, 16)) for pairs in (PAIRS, turned))
@@ -121,13 +119,11 @@ def test_in_both_orders_a_pair_and_the_same_turned_round_score_the_mean_of_the_t
     assert not start_cross_encoder(tmp_path / "model").both_orders, "that is for each training to say"
 
 
-def test_predict_and_rank_are_those_of_sentence_transformers(base: Path, tmp_path: Path) -> None:
-    model = start_cross_encoder(base, max_tokens=16, seed=4)
-    last = [module for module in model.network.classifier.modules() if isinstance(module, torch.nn.Linear)][-1]
-    last.weight.data *= 20
+def test_predict_and_rank_are_those_of_sentence_transformers(base, tmp_path):
+    model = started(base)
     model.save(tmp_path)
     ours, peer = CrossEncoder.load(tmp_path, device="cpu"), PeerCrossEncoder(str(tmp_path), device="cpu")
-    options: dict[str, Any] = {"batch_size": 3, "show_progress_bar": False}
+    options = {"batch_size": 3, "show_progress_bar": False}
     expected = peer.predict(PAIRS, **options)
     found = ours.predict(iter(PAIRS), precision="fp32", **options)
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -145,25 +141,16 @@ def test_predict_and_rank_are_those_of_sentence_transformers(base: Path, tmp_pat
 @pytest.mark.parametrize(
     "pairs", ["xy", ["ab"], [("a",)], [("a", "b", "c")], [("a", 3)], None, {"a": "b"}, [("a", "\ud800")]]
 )
-def test_what_is_no_list_of_pairs_is_told(base: Path, pairs: Any) -> None:
+def test_what_is_no_list_of_pairs_is_told(base, pairs):
     for both_orders in (False, True):
         with pytest.raises(RequestError, match="predict: expected"):
             start_cross_encoder(base, max_tokens=16, both_orders=both_orders).predict(pairs)
 
 
-def test_in_both_orders_each_pair_is_learnt_from_twice() -> None:
-    examples = in_both_orders(Examples(["a", "b", "c"], np.array([[0, 1], [1, 2]]), [0.5, 1.0]))
-    assert pairs_of(examples) == [("a", "b"), ("b", "c"), ("b", "a"), ("c", "b")]
-    assert examples.labels == [0.5, 1.0, 0.5, 1.0]
-
-
-def test_a_folder_without_a_cross_encoder_is_told(tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]) -> None:
+def test_folders_without_a_cross_encoder_or_with_another_head_are_refused(tmp_path, tiny_encoder):
     tiny_encoder("bert", SENTENCES).save(tmp_path)
     with pytest.raises(RequestError, match="expected a cross-encoder with one score, found none in"):
         CrossEncoder.load(tmp_path)
-
-
-def test_a_network_with_another_head_is_told(tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]) -> None:
-    tiny_encoder("distilbert", SENTENCES, sizes={"dim": 16, "n_heads": 2, "hidden_dim": 32}).save(tmp_path)
+    tiny_encoder("distilbert", SENTENCES, sizes={"dim": 16, "n_heads": 2, "hidden_dim": 32}).save(tmp_path / "other")
     with pytest.raises(RequestError, match="expected a BERT or RoBERTa with a classifier on it, found 'distilbert'"):
-        start_cross_encoder(tmp_path)
+        start_cross_encoder(tmp_path / "other")

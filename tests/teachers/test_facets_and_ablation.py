@@ -2,9 +2,6 @@
 
 import csv
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,21 +13,20 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation import statistics
-from bertrelay.stage import StageContext
 from pipelines.validation import explain
 from teachers import train
 from teachers.evaluation import ablation
 from teachers.evaluation import facets as facet_training
 from teachers.evaluation.settings import TOPICS, AblationSettings, FacetSettings
-from teachers.evaluation.sts import Encode, StsPairs
+from teachers.evaluation.sts import StsPairs
 
 ANIMALS = ["dog", "cat", "bird", "fish", "horse", "mouse"]
 VERBS = ["runs", "sleeps", "eats", "waits"]
 NEW = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 100, "max_tokens": 16, "dropout": 0.0}
-QUICK: dict[str, Any] = {"base": NEW, "batch_items": 16, "learning_rate": 5e-3, "precision": "fp32"}
+QUICK = {"base": NEW, "batch_items": 16, "learning_rate": 5e-3, "precision": "fp32"}
 
 
-def sentences(count: int, seed: int) -> list[tuple[str, str, float]]:
+def sentences(count, seed):
     """Pairs of animals, as near as they stand in the list, from 0 to 5."""
     drawn = np.random.default_rng(seed)
     pairs = [(int(drawn.integers(6)), int(drawn.integers(6))) for _ in range(count)]
@@ -40,7 +36,7 @@ def sentences(count: int, seed: int) -> list[tuple[str, str, float]]:
     ]
 
 
-def write_ablation(data: Path) -> None:
+def write_ablation(data):
     for part, seed in (("train", 1), ("dev", 2), ("test", 4)):
         rows = [("g", "f", "y", "1", str(score), first, second) for first, second, score in sentences(64, seed)]
         (data / f"sts-{part}.csv").write_text("".join("\t".join(row) + "\n" for row in rows))
@@ -49,15 +45,13 @@ def write_ablation(data: Path) -> None:
     (data / "SICK_train.txt").write_text("".join("\t".join(row) + "\n" for row in (head, *labels)))
 
 
-def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(
-    context: StageContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(context, tmp_path, monkeypatch):
     monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
     write_ablation(tmp_path)
-    ways: list[str] = []
+    ways = []
     run = train.run
 
-    def counted(settings: Any, inner: StageContext) -> Any:
+    def counted(settings, inner):
         ways.append(inner.output.name)
         return run(settings, inner)
 
@@ -87,13 +81,13 @@ def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(
     assert ways == []
 
 
-def test_a_concatenation_that_is_none_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_concatenation_that_is_none_is_told_with_its_place(tmp_path):
     with pytest.raises(ValidationError) as raised:
         AblationSettings.model_validate({**QUICK, "data": str(tmp_path), "concatenations": [["u", "v"], ["v", "u"]]})
     assert explain(AblationSettings, raised.value).startswith("concatenations[1]: expected one of u, v; |u-v|; ")
 
 
-def test_data_without_its_parts_is_told_before_anything_is_trained(context: StageContext, tmp_path: Path) -> None:
+def test_data_without_its_parts_is_told_before_anything_is_trained(context, tmp_path):
     settings = AblationSettings.model_validate({**QUICK, "data": str(tmp_path)})
     with pytest.raises(RequestError, match=r"expected SICK_train\.txt, found none below"):
         ablation.run(settings, context)
@@ -107,7 +101,7 @@ def test_data_without_its_parts_is_told_before_anything_is_trained(context: Stag
     assert not context.work.exists()
 
 
-def test_scores_beyond_those_of_the_benchmark_are_told(context: StageContext, tmp_path: Path) -> None:
+def test_scores_beyond_those_of_the_benchmark_are_told(context, tmp_path):
     write_ablation(tmp_path)
     path = tmp_path / "sts-dev.csv"
     rows = [line.split("\t") for line in path.read_text().splitlines()]
@@ -116,7 +110,7 @@ def test_scores_beyond_those_of_the_benchmark_are_told(context: StageContext, tm
         ablation.run(AblationSettings.model_validate({**QUICK, "data": str(tmp_path)}), context)
 
 
-def write_topics(data: Path, pairs: int) -> dict[str, list[tuple[str, str, float]]]:
+def write_topics(data, pairs):
     found = {}
     for seed, (topic, file) in enumerate(TOPICS.items()):
         found[topic] = sentences(pairs, seed)
@@ -128,16 +122,14 @@ def write_topics(data: Path, pairs: int) -> dict[str, list[tuple[str, str, float
 
 
 @pytest.mark.parametrize(("split", "folds"), [("cross-topic", 3), ("ten-fold", 4)])
-def test_every_pair_is_tested_once_by_what_the_others_teach(
-    context: StageContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, folds: int
-) -> None:
+def test_every_pair_is_tested_once_by_what_the_others_teach(context, tmp_path, monkeypatch, split, folds):
     topics = write_topics(tmp_path, pairs=16)
     everything = sorted(pair for pairs in topics.values() for pair in pairs)
-    tested: list[list[tuple[str, str, float]]] = []
-    cosines: list[Any] = []
+    tested = []
+    cosines = []
     similarities = StsPairs.similarities
 
-    def noted(pairs: StsPairs, encode: Encode) -> Any:
+    def noted(pairs, encode):
         found = similarities(pairs, encode)
         tested.append(list(pairs.rows()))
         cosines.append(found["cosine"])
@@ -162,16 +154,14 @@ def test_every_pair_is_tested_once_by_what_the_others_teach(
     assert {metrics[f"without_gold/AFS/{topic}"] for topic in TOPICS} == {0}
 
 
-def test_a_cross_encoder_is_tested_by_its_scores_of_what_the_others_teach(
-    context: StageContext, tmp_path: Path, tiny_encoder: Callable[..., SentenceEncoder]
-) -> None:
+def test_a_cross_encoder_is_tested_by_its_scores_of_what_the_others_teach(context, tmp_path, tiny_encoder):
     topics = write_topics(tmp_path, pairs=16)
     tiny_encoder("bert", [text for pairs in topics.values() for pair in pairs for text in pair[:2]]).save(
         tmp_path / "base"
     )
     given = {**QUICK, "base": str(tmp_path / "base"), "learner": "cross-encoder", "data": str(tmp_path)}
     metrics = facet_training.run(FacetSettings.model_validate({**given, "split": "cross-topic"}), context)
-    by_topic: dict[str, list[float]] = {"spearman": [], "pearson": []}
+    by_topic = {"spearman": [], "pearson": []}
     for number, pairs in enumerate(topics.values()):
         lines = (context.work / f"cross-topic-{number}.jsonl").read_text().splitlines()
         others = [pair for each in topics.values() for pair in each if each is not pairs]
@@ -197,14 +187,12 @@ def test_a_cross_encoder_is_tested_by_its_scores_of_what_the_others_teach(
         ({"pooling": ["mean"]}, "pooling: without effect, because a cross-encoder has no sentence vectors"),
     ],
 )
-def test_what_a_cross_encoder_has_no_use_for_is_refused(given: dict[str, Any], expected: str) -> None:
+def test_what_a_cross_encoder_has_no_use_for_is_refused(given, expected):
     with pytest.raises(ValidationError, match=expected):
         FacetSettings.model_validate({"base": "./base", "data": "data", "learner": "cross-encoder", **given})
 
 
-def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(
-    context: StageContext, tmp_path: Path
-) -> None:
+def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(context, tmp_path):
     write_topics(tmp_path, pairs=6)
     settings = FacetSettings.model_validate({**QUICK, "data": str(tmp_path)})
     with pytest.raises(RequestError, match=r"at least 2 pairs with a score in each of 10 folds, .* found 1 in one"):
@@ -212,7 +200,7 @@ def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(
     assert not context.work.exists()
 
 
-def test_a_topic_of_one_score_is_told_before_anything_is_trained(context: StageContext, tmp_path: Path) -> None:
+def test_a_topic_of_one_score_is_told_before_anything_is_trained(context, tmp_path):
     write_topics(tmp_path, pairs=6)
     path = tmp_path / TOPICS["gay-marriage"]
     head, *rows = csv.reader(path.open(newline=""))
@@ -224,7 +212,7 @@ def test_a_topic_of_one_score_is_told_before_anything_is_trained(context: StageC
     assert not context.work.exists()
 
 
-def test_folds_of_two_pairs_have_a_figure_without_an_interval(context: StageContext, tmp_path: Path) -> None:
+def test_folds_of_two_pairs_have_a_figure_without_an_interval(context, tmp_path):
     for place, file in enumerate(TOPICS.values()):  # 24 different scores and pairs, so that every fold has a figure
         rows = [[(8 * place + n) / 5, *"abcdefgh", f"the {ANIMALS[place]}", f"a {VERBS[n % 4]} {n}"] for n in range(8)]
         with (tmp_path / file).open("w", newline="") as written:

@@ -1,12 +1,10 @@
 """Value and gradient of each objective against loops written by hand, in float64."""
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from teachers.objectives import Teacher, concatenate, cosine_loss, softmax_loss, triplet_loss
 from teachers.settings import CONCATENATIONS
@@ -16,18 +14,18 @@ Floats = NDArray[np.float64]
 PAPER = ["u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", "u,v,|u-v|", "u,v,|u-v|,u*v"]
 
 
-def drawn(*shape: int, seed: int = 0) -> Floats:
+def drawn(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def value_and_gradients(loss: Callable[..., Tensor], *arrays: Floats) -> tuple[float, list[Floats]]:
+def value_and_gradients(loss, *arrays):
     tensors = [torch.tensor(array, requires_grad=True) for array in arrays]
     value = loss(*tensors)
     value.backward()
     return value.item(), [tensor.grad.numpy() for tensor in tensors]
 
 
-def assert_all_close(found: Sequence[Floats], expected: Sequence[Floats]) -> None:
+def assert_all_close(found, expected):
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
@@ -35,9 +33,7 @@ def assert_all_close(found: Sequence[Floats], expected: Sequence[Floats]) -> Non
 # Softmax
 
 
-def softmax_by_hand(
-    u: Floats, v: Floats, weight: Floats, bias: Floats, labels: Sequence[int], parts: Sequence[str]
-) -> tuple[float, list[Floats]]:
+def softmax_by_hand(u, v, weight, bias, labels, parts):
     total, gradients = 0.0, [np.zeros_like(array) for array in (u, v, weight, bias)]
     for row, label in enumerate(labels):
         blocks = {"u": u[row], "v": v[row], "|u-v|": abs(u[row] - v[row]), "u*v": u[row] * v[row]}
@@ -59,12 +55,12 @@ def softmax_by_hand(
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
 @pytest.mark.parametrize("written", PAPER)
-def test_softmax_agrees_with_the_formula_for_each_concatenation(written: str, classes: int) -> None:
+def test_softmax_agrees_with_the_formula_for_each_concatenation(written, classes):
     parts = written.split(",")
     arrays = [drawn(4, 3), drawn(4, 3, seed=1), drawn(classes, 3 * len(parts), seed=2), drawn(classes, seed=3)]
     labels = [0, classes - 1, 1, 0]
 
-    def loss(u: Tensor, v: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def loss(u, v, weight, bias):
         return softmax_loss(nn.functional.linear(concatenate(u, v, parts), weight, bias), torch.tensor(labels))
 
     value, gradients = value_and_gradients(loss, *arrays)
@@ -73,11 +69,11 @@ def test_softmax_agrees_with_the_formula_for_each_concatenation(written: str, cl
     assert_all_close(gradients, expected_gradients)
 
 
-def test_the_concatenations_are_the_seven_of_the_paper() -> None:
+def test_the_concatenations_are_the_seven_of_the_paper():
     assert sorted(",".join(parts) for parts in CONCATENATIONS) == sorted(PAPER)
 
 
-def test_a_teacher_pairs_its_first_sentences_with_its_last_ones() -> None:
+def test_a_teacher_pairs_its_first_sentences_with_its_last_ones():
     given = torch.tensor(drawn(6, 3))  # three first sentences, then their partners
     head = nn.Linear(9, 2, dtype=torch.float64)
     teacher = Teacher(lambda vectors, _: vectors, head, 0.0, ["u", "v", "|u-v|"])  # type: ignore[arg-type]
@@ -90,7 +86,7 @@ def test_a_teacher_pairs_its_first_sentences_with_its_last_ones() -> None:
 # Cosine
 
 
-def test_cosine_agrees_with_the_formula() -> None:
+def test_cosine_agrees_with_the_formula():
     u, v, scores = drawn(5, 4), drawn(5, 4, seed=1), np.array([0.0, 0.25, 0.5, 1.0, 0.8])
     expected, to_u, to_v = 0.0, np.zeros_like(u), np.zeros_like(v)
     for row, score in enumerate(scores):
@@ -107,7 +103,7 @@ def test_cosine_agrees_with_the_formula() -> None:
 # Triplets
 
 
-def triplet_by_hand(a: Floats, p: Floats, n: Floats, margin: float) -> tuple[float, list[Floats]]:
+def triplet_by_hand(a, p, n, margin):
     total, gradients = 0.0, [np.zeros_like(a) for _ in range(3)]
     for row in range(len(a)):
         near, far = np.sqrt(sum((a[row] - p[row]) ** 2)), np.sqrt(sum((a[row] - n[row]) ** 2))
@@ -121,7 +117,7 @@ def triplet_by_hand(a: Floats, p: Floats, n: Floats, margin: float) -> tuple[flo
 
 
 @pytest.mark.parametrize("margin", [1.0, 0.3])
-def test_triplet_agrees_with_the_formula(margin: float) -> None:
+def test_triplet_agrees_with_the_formula(margin):
     arrays = [drawn(12, 4, seed=seed) for seed in range(3)]
     value, gradients = value_and_gradients(lambda a, p, n: triplet_loss(a, p, n, margin), *arrays)
     expected, expected_gradients = triplet_by_hand(*arrays, margin)
@@ -131,28 +127,9 @@ def test_triplet_agrees_with_the_formula(margin: float) -> None:
     assert 0 < inside.sum() < len(inside)  # both sides of the margin are in the sample
 
 
-def test_beyond_the_margin_nothing_is_learnt() -> None:
-    anchor, positive, negative = (np.array([row]) for row in ([0.0, 0.0], [3.0, 4.0], [6.0, 8.5]))
-    value, gradients = value_and_gradients(lambda a, p, n: triplet_loss(a, p, n, 1.0), anchor, positive, negative)
-    assert value == 0.0  # 5 from the positive, more than 5 + 1 from the negative
-    assert all(np.all(gradient == 0) for gradient in gradients)
-
-
-def test_a_positive_equal_to_its_anchor_has_a_finite_gradient() -> None:
+def test_a_positive_equal_to_its_anchor_has_a_finite_gradient():
     same, negative = drawn(3, 4), drawn(3, 4, seed=1) * 0.01 + drawn(3, 4)
     value, gradients = value_and_gradients(lambda a, p, n: triplet_loss(a, p, n, 1.0), same, same.copy(), negative)
     assert value > 0
     assert all(np.all(np.isfinite(gradient)) for gradient in gradients)
     assert np.all(gradients[1] == 0)  # of all subgradients the one that stays
-
-
-def test_losses_are_sums_over_items() -> None:
-    u, v, n = (torch.tensor(drawn(6, 4, seed=seed)) for seed in range(3))
-    labels, scores = torch.tensor([0, 1, 2, 3, 0, 1]), torch.linspace(0, 1, 6, dtype=torch.float64)
-    for loss, sides in (
-        (softmax_loss, (u, labels)),
-        (cosine_loss, (u, v, scores)),
-        (lambda *of: triplet_loss(*of, margin=1.0), (u, v, n)),
-    ):
-        one_by_one = sum(loss(*(side[row : row + 1] for side in sides)) for row in range(6))
-        torch.testing.assert_close(loss(*sides), one_by_one, rtol=1e-12, atol=0)
