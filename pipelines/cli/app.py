@@ -6,10 +6,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bertrelay.settings import Settings
 from pipelines.cli.biomedical import data, ner, qa
 from pipelines.cli.clinical import outcome, readmission, vocabularies
 from pipelines.cli.encoders import encoders
-from pipelines.cli.options import write_out
+from pipelines.cli.options import with_options, write_out
 from pipelines.cli.recipes import recipe_commands
 from pipelines.cli.search import searching
 from pipelines.cli.similarity import comparing
@@ -52,30 +53,30 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+class GlobalOptions(Settings):
+    """Options of all commands, which may be anywhere in one; `main` takes them out before Typer reads the others.
+
+    debug: show the traceback of an error. Anywhere in the command.
+    sensitive: write files for their owner alone, and keep identifiers out of logs, errors and rejects; always so for
+        clinical notes. Anywhere in the command.
+    group_read: let the group read what is written of sensitive data. Anywhere, too.
+    """
+
+    debug: bool = False
+    sensitive: bool = False
+    group_read: bool = False
+
+
 def options(
+    anywhere: GlobalOptions,
     show_version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. Anywhere in the command.")] = (
-        False
-    ),
-    sensitive: Annotated[
-        bool,
-        typer.Option(
-            "--sensitive",
-            help="Write files for their owner alone, and keep identifiers out of logs, errors and rejects; always so "
-            "for clinical notes. Anywhere in the command.",
-        ),
-    ] = False,
-    group_read: Annotated[
-        bool,
-        typer.Option("--group-read", help="Let the group read what is written of sensitive data. Anywhere, too."),
-    ] = False,
 ) -> None:
-    """Options of all commands; `main` takes the last three out of the arguments before Typer reads them."""
+    """Takes the options of all commands."""
 
 
+app.callback()(with_options(options))
 for commands in (recipe_commands, encoders, comparing, searching):
     app.add_typer(commands)
 app.add_typer(data, name="data", rich_help_panel="Biomedical")

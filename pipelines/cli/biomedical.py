@@ -23,7 +23,6 @@ from pipelines.cli.options import (
     check_model,
     command,
     distributed,
-    left_out,
     print_result,
     write_out,
 )
@@ -31,8 +30,6 @@ from pipelines.cli.stdin import DASH, NAME, first_bytes, input_file
 from pipelines.launch import check_process_group
 
 if TYPE_CHECKING:
-    from domain.biomedical.ner.tagging import TaggedFile
-    from domain.biomedical.qa.answering import AnsweredFile
     from domain.findings import Finding
 
 ner = typer.Typer(help="Find the entities of biomedical texts.", no_args_is_help=True)
@@ -108,7 +105,7 @@ def tag(
             settings |= {"source_format": format, "output_format": output_format, "process_group": process_group}
             tagged = tag_file(model, name, output, **settings)
     if process_group.is_main:
-        print_result(tagged, _tagged(tagged, output), output, options.as_json)
+        print_result(tagged, output, options.as_json)
 
 
 def _lines(name: str) -> FormatName:
@@ -120,14 +117,6 @@ def _lines(name: str) -> FormatName:
             "--input-format jsonl, bioc, pubtator, or lines if each line is a text"
         )
     return "lines"
-
-
-def _tagged(tagged: "TaggedFile", output: Path) -> str:
-    """How many entities of which type in how many documents, and what was left out."""
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in tagged.entities.items()) or "no entities"
-    without = left_out({"unreadable": tagged.rejected, "that the format cannot hold": tagged.refused})
-    first = f"{kinds} in {tagged.documents:,} documents, in {output}"
-    return f"{first}\nleft out: {without}, listed beside it" if without else first
 
 
 class AnswerOptions(WorkOptions):
@@ -191,15 +180,7 @@ def answer(
             settings |= {"source_format": input_format, "page": options.page, "process_group": process_group}
             answered = answer_file(model, name, output, **settings)
     if process_group.is_main:
-        print_result(answered, _answered(answered, output), output, options.as_json)
-
-
-def _answered(answered: "AnsweredFile", output: Path) -> str:
-    """How many questions there are, and what was left out."""
-    unanswered = left_out({"of them without an answer": answered.without_answer})
-    first = ", ".join(filter(None, [f"{answered.questions:,} questions answered", unanswered, f"in {output}"]))
-    without = left_out({"too long": answered.too_long, "unusable, listed beside it": answered.rejected})
-    return f"{first}\nleft out: {without}" if without else first
+        print_result(answered, output, options.as_json)
 
 
 class CheckOptions(JsonOption):

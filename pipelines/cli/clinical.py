@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import Field
@@ -25,15 +25,11 @@ from pipelines.cli.options import (
     argument,
     check_model,
     command,
-    left_out,
     print_result,
     validated,
     write_out,
 )
 from pipelines.error_handling import stopping_at_once
-
-if TYPE_CHECKING:
-    from domain.clinical.scoring import ScoredFile
 
 readmission = typer.Typer(no_args_is_help=True)
 outcome = typer.Typer(no_args_is_help=True)
@@ -135,7 +131,7 @@ def score(
         from domain.clinical.scoring import score_file
 
         scored = score_file(model, notes, output, task=context.obj, **settings)
-    print_result(scored, _scored(scored, output), output, options.as_json)
+    print_result(scored, output, options.as_json)
 
 
 def _id_in(file: Path) -> str:
@@ -149,15 +145,6 @@ def _id_in(file: Path) -> str:
     if len(found) != 1:
         raise RequestError(f"--admission: expected one id in {file}, found {len(found):,} words; leave one there")
     return found[0]
-
-
-def _scored(scored: "ScoredFile", output: Path) -> str:
-    """How many admissions there are, and what was left out."""
-    alarms = "" if scored.alarms is None else f", {scored.alarms:,} alarms"
-    first = f"{scored.admissions:,} admissions, {scored.chunks:,} chunks{alarms}, in {output}"
-    reasons = {"admissions without text": scored.without_text, "without a known word": scored.unknown_text}
-    without = left_out({**reasons, "rows that cannot be used": scored.rejected})
-    return f"{first}\nwithout a probability: {without}" if without else first
 
 
 @command(data, AuditSettings, "near")

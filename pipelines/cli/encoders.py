@@ -24,6 +24,7 @@ from pipelines.cli.options import (
     check_model,
     command,
     distributed,
+    print_result,
     validated,
     write_out,
 )
@@ -39,7 +40,6 @@ PANEL = "Sentences"
 TF_IDF = "tf-idf"
 SHRINK_METRICS = "shrink.json"
 METRIC_WIDTH = 12
-SIDES = ("before", "after")
 
 encoders = typer.Typer()
 
@@ -87,23 +87,14 @@ def encode(
     with input_file(source, output) as name:
         table = options.table(name, options.column)
         check_first(table, Rejects(None, limit=1.0) if options.skip_invalid else None)
-        rejects = Rejects(listed, limit=1.0) if options.skip_invalid else None
+        rejects = Rejects(listed, limit=1.0, keep_empty=False) if options.skip_invalid else None
         with distributed(process_group, options.processes):
             from bertrelay.encode_files import encode_file
 
             settings |= {"prompt_name": prompt, "rejects": rejects, "process_group": process_group}
             encoded = encode_file(model, table, output, **settings)
     if process_group.is_main:
-        write_out(f"{encoded.sentences:,} vectors of {encoded.dim} dimensions in {output}")
-        if rejects is not None:
-            _report_rejects(rejects.counts.total(), listed)
-
-
-def _report_rejects(count: int, listed: Path) -> None:
-    if count:
-        write_out(f"left out: {count:,} unusable, listed in {listed}")
-    else:
-        listed.unlink()
+        print_result(encoded, output, as_json=False)
 
 
 @command(
@@ -271,17 +262,10 @@ def _lines(metrics: "Metrics", output: Path) -> Iterator[str]:
     from pipelines.report.tables import metric_values
 
     found = metric_values(metrics)
-    befores = [name for name in found if "before" in name.split("/")]
-    rows = [["", *SIDES], *([_bare(name), *(str(found[_of(name, side)]) for side in SIDES)] for name in befores)]
-    width = max(len(name) for name, *_ in rows)
-    yield from (f"{name:{width}}  {before:>{METRIC_WIDTH}}  {after:>{METRIC_WIDTH}}" for name, before, after in rows)
+    befores = {name: name.replace("/before", "") for name in found if "before" in name.split("/")}
+    rows = [(bare, found[name], found[name.replace("/before", "/after")]) for name, bare in befores.items()]
+    width = max(map(len, befores.values()))
+    for name, before, after in [("", "before", "after"), *rows]:
+        yield f"{name:{width}}  {before!s:>{METRIC_WIDTH}}  {after!s:>{METRIC_WIDTH}}"
     yield f"cosine to the vectors before: mean {metrics['cosine_mean']:.5f}, lowest {metrics['cosine_min']:.5f}"
     yield f"model   {output}"
-
-
-def _of(name: str, side: str) -> str:
-    return "/".join(side if part == "before" else part for part in name.split("/"))
-
-
-def _bare(name: str) -> str:
-    return "/".join(part for part in name.split("/") if part != "before")

@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -118,32 +119,37 @@ class WorkOptions(ProcessesOption, OutputOptions):
 def command(
     app: typer.Typer, settings: type[Settings] = Settings, *fields: str, names: Mapping[str, str] = {}, **more: Any
 ) -> Callable[[AnyFunction], AnyFunction]:
-    """Registers a function as a command; its `**settings` become the options of `fields` of `settings`.
-
-    A parameter whose type is a settings class becomes the options of all its fields. Type, default, limits and help of
-    an option are those of the field. names: as in `FLAGS`. more: goes to Typer.
-    """
+    """Registers a function as a command, with options as in `with_options`. more: goes to Typer."""
 
     def register(function: AnyFunction) -> AnyFunction:
-        own = inspect.signature(function).parameters
-        groups = {name: each.annotation for name, each in own.items() if _is_settings(each.annotation)}
-
-        @wraps(function)
-        def run(**given: Any) -> None:
-            for name, group in groups.items():
-                given[name] = validated(group, {field: given.pop(field) for field in group.model_fields})
-            function(**given)
-
-        flags = {**FLAGS, **names}
-        derived = [_parameter(settings, field, flags) for field in fields]
-        derived += [_parameter(group, field, flags) for group in groups.values() for field in group.model_fields]
-        typed = {name: each for name, each in own.items() if name not in (*groups, *fields)}
-        plain = [each for each in typed.values() if each.kind is not each.VAR_KEYWORD]
-        run.__signature__ = inspect.Signature([*plain, *derived])  # type: ignore[attr-defined]
-        app.command(**more)(run)
+        app.command(**more)(with_options(function, settings, *fields, names=names))
         return function
 
     return register
+
+
+def with_options(
+    function: Callable[..., Any], settings: type[Settings] = Settings, *fields: str, names: Mapping[str, str] = {}
+) -> Callable[..., None]:
+    """`function` for Typer; its `**settings` become the options of `fields` of `settings`.
+
+    A parameter whose type is a settings class becomes the options of all its fields. Type, default, limits and help of
+    an option are those of the field. names: as in `FLAGS`.
+    """
+    own = inspect.signature(function).parameters
+    groups = {name: each.annotation for name, each in own.items() if _is_settings(each.annotation)}
+
+    @wraps(function)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = validated(group, {field: given.pop(field) for field in group.model_fields})
+        function(**given)
+
+    derived = [_parameter(settings, field, {**FLAGS, **names}) for field in fields]
+    derived += [_parameter(each, field, {**FLAGS, **names}) for each in groups.values() for field in each.model_fields]
+    plain = [each for name, each in own.items() if name not in (*groups, *fields) and each.kind is not each.VAR_KEYWORD]
+    run.__signature__ = inspect.Signature([*plain, *derived])  # type: ignore[attr-defined]
+    return run
 
 
 def _is_settings(annotation: Any) -> bool:
@@ -223,14 +229,26 @@ def distributed(process_group: ProcessGroup, processes: int | None) -> Iterator[
         yield
 
 
-def print_result(result: Any, text: str, output: Path, as_json: bool) -> None:
-    """Prints what a command has written: as JSON its counts, else `text`."""
-    write_out(json.dumps({"output": str(output), **result._asdict()}) if as_json else text)
+def print_result(result: Any, output: Path, as_json: bool) -> None:
+    """Prints what was written to `output`: a named tuple or data class of counts and metrics, as JSON or in a line."""
+    values = asdict(result) if is_dataclass(result) else result._asdict()  # type: ignore[call-overload]
+    write_out(json.dumps({"output": str(output), **values}) if as_json else in_words(output, values))
 
 
-def left_out(counts: Mapping[str, int | None]) -> str:
-    """The reasons that occurred, each with its count."""
-    return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+def in_words(output: Path, values: Mapping[str, Any]) -> str:
+    """`values.npy: 5 sentences, 16 dim`: counts, and what else is known; rates, zeros and what is not are left out."""
+    known = ((name.replace("_", " "), value) for name, value in values.items() if not name.endswith("_per_second"))
+    return f"{output}: {', '.join(word for name, value in known if value for word in _in_words(name, value))}"
+
+
+def _in_words(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for kind, count in value.items():
+            yield from _in_words(kind, count)
+    elif isinstance(value, float):
+        yield f"{name} {value:.4f}"
+    else:
+        yield f"{value:,} {name}" if isinstance(value, int) else value
 
 
 def write_out(message: str, nl: bool = True, coloured: bool = False) -> None:

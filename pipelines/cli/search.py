@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -27,6 +26,7 @@ from pipelines.cli.options import (
     check_model,
     command,
     distributed,
+    in_words,
     print_result,
     write_out,
 )
@@ -36,9 +36,7 @@ from teachers.settings import RerankSettings
 
 if TYPE_CHECKING:
     from bertrelay.data.tables import Table
-    from students.bitext import Mining
     from students.index import Hit, SearchIndex
-    from teachers.rerank import RerankedFile
 
 PANEL = "Sentences"
 QUERIES_AT_ONCE = 4096
@@ -246,7 +244,8 @@ def _write(answers: Iterator[QueryHits], opened: "SearchIndex", options: SearchO
         for answer in answers:
             write_out(answer.text)
     else:
-        write_out(_described(opened))
+        facts = _facts(opened)
+        write_out(in_words(facts.pop("folder"), facts))
 
 
 def _facts(opened: "SearchIndex") -> dict[str, Any]:
@@ -255,16 +254,6 @@ def _facts(opened: "SearchIndex") -> dict[str, Any]:
     counts = {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.origin.dim}
     how = {"precision": facts.precision, "kind": facts.kind, "hnsw": facts.hnsw or None}
     return {**head, **counts, **how, **facts.recall}
-
-
-def _described(opened: "SearchIndex") -> str:
-    facts = opened.facts
-    recall = facts.recall.get("recall_at_10")
-    return (
-        f"{opened.folder}: {facts.sentences:,} sentences, {facts.origin.dim} dimensions, {facts.kind}"
-        + (f", recall@10 {recall:.4f}" if recall is not None else "")
-        + (f"; blank and left out: {facts.blank:,}" if facts.blank else "")
-    )
 
 
 def _rows(answers: Iterable[QueryHits]) -> Iterator[tuple[Any, ...]]:
@@ -337,14 +326,7 @@ def mine(
         work = work_beside(output) if options.keep else None
         mining = mine_files(model, *tables, output, gold=gold, work=work, process_group=process_group, **settings)
     if process_group.is_main:
-        write_out(json.dumps({"output": str(output), **asdict(mining)}) if options.as_json else _mined(mining, output))
-
-
-def _mined(mining: "Mining", output: Path) -> str:
-    """How many pairs of how many sentences, and how good they are where there is gold."""
-    first = f"{mining.pairs:,} pairs of {mining.sources:,} and {mining.targets:,} sentences in {output}"
-    scores = [f"{name} {value:.4f}" for name, value in asdict(mining).items() if isinstance(value, float)]
-    return "\n".join(filter(None, [first, "  ".join(scores)]))
+        print_result(mining, output, options.as_json)
 
 
 class RerankOptions(TableOptions, WorkOptions):
@@ -394,11 +376,4 @@ def rerank(
 
         reranked = rerank_file(model, table, output, process_group=process_group, **settings)
     if process_group.is_main:
-        print_result(reranked, _reranked(reranked, output), output, options.as_json)
-
-
-def _reranked(reranked: "RerankedFile", output: Path) -> str:
-    if reranked.queries is None:
-        return f"{reranked.pairs:,} pairs scored, in {output}"
-    queries = "1 query" if reranked.queries == 1 else f"{reranked.queries:,} queries"
-    return f"{reranked.pairs:,} candidates of {queries} ranked, in {output}"
+        print_result(reranked, output, options.as_json)

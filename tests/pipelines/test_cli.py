@@ -49,7 +49,13 @@ try:
 finally:
     print("loaded", sorted({{"torch", "transformers", "pandas", "matplotlib", "accelerate"}} & set(sys.modules)))
 """
-    for arguments in (["--help"], ["run", path], ["run", path, "--processes", "2"]):
+    for arguments in (
+        ["--help"],
+        ["search", "--help"],
+        ["run", path],
+        ["run", path, "--processes", "2"],
+        ["plan", path],
+    ):
         done = subprocess.run(
             [sys.executable, "-c", script, *arguments], capture_output=True, text=True, cwd=tmp_path, check=True
         )
@@ -148,14 +154,6 @@ def test_recipes_are_listed_with_their_first_line_and_printed(tmp_path, monkeypa
     assert capsys.readouterr().out == (tmp_path / "short.toml").read_text()
 
 
-def test_every_built_in_recipe_is_listed(bertrelay):
-    from pipelines.recipe import built_in_names
-
-    code, out, _ = bertrelay("recipes")
-    assert code == 0
-    assert [line.split()[0] for line in out.partition("\n\n")[0].splitlines()] == built_in_names()
-
-
 def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
     stages = "".join(f'[{"t" * 90}{number}]\nuses = "light.teach"\n' for number in range(1000))
     process = start("plan", write_recipe(stages))
@@ -164,18 +162,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(write_recipe, start):
     assert process.wait(30) == 1
     assert process.stderr.read() == ""
     process.stdout = open(os.devnull)  # noqa: PTH123, SIM115
-
-
-def test_results_of_a_worker_are_told_once(write_recipe, bertrelay):
-    code, out, _ = bertrelay("run", write_recipe(RELAY), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-    assert code == 0
-    assert out.count("RUN     teacher") == 1
-
-
-def test_processes_that_contradict_the_launcher_are_refused(write_recipe, bertrelay):
-    code, _, err = bertrelay("run", write_recipe(RELAY), "--processes", "2", RANK="0", WORLD_SIZE="1")
-    assert code == 2
-    assert "--processes 2: expected the number that the launcher started, found 1" in err
 
 
 def test_a_wrong_option_is_told_without_words_of_a_library(bertrelay):

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError
 
 TEXTS = ["a dog barks", "ein hund bellt .", "개가 짖는다", "a dog", "barks .", "ein"]
 PAIRS = [(TEXTS[n % 6], TEXTS[(5 * n + n // 6) % 6]) for n in range(17)]
@@ -50,7 +50,7 @@ def test_every_table_gives_the_scores_of_python(call, scorer, expected, tmp_path
     table = write_table(tmp_path / f"pairs{kind}", columns=("question", "answer"))
     columns = ["--column", "question", "--column", "1"] if kind != ".jsonl" else ["--column", "0", "--column", "answer"]
     out = call("rerank", scorer, table, tmp_path / "out.txt", *columns, "--precision", "fp32")
-    assert out == f"17 pairs scored, in {tmp_path / 'out.txt'}\n"
+    assert out == f"{tmp_path / 'out.txt'}: 17 pairs\n"
     np.testing.assert_allclose(np.loadtxt(tmp_path / "out.txt"), expected, atol=1e-6)
     assert {path.name for path in tmp_path.iterdir()} == {table.name, "out.txt"}
 
@@ -66,20 +66,13 @@ def test_every_output_has_the_pairs_beside_their_scores(call, scorer, expected, 
     np.testing.assert_allclose([row["score"] for row in rows], expected, atol=1e-6)
 
 
-def test_the_size_of_batches_changes_no_score(scorer, expected):
-    from teachers import load_scorer
-
-    found = load_scorer(scorer).predict(PAIRS, precision="fp32", batch_tokens=20)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_candidates_of_a_query_are_ranked_and_the_best_kept(call, scorer, tmp_path):
     from teachers import load_scorer
 
     pairs = [(query, text) for query in ("a dog", "ein hund", "a dog") for text in TEXTS]
     table = write_table(tmp_path / "pairs.csv", pairs)
     out = call("rerank", scorer, table, tmp_path / "best.jsonl", "--top", "2", "--precision", "fp32")
-    assert out.startswith("18 candidates of 3 queries ranked, in ")
+    assert out.endswith(": 18 pairs, 3 queries\n")
     scores = load_scorer(scorer).predict(pairs, precision="fp32").reshape(3, 6)
     for number, answer in enumerate(rows_of(tmp_path / "best.jsonl")):
         best = np.argsort(-scores[number])[:2]
@@ -156,15 +149,3 @@ def test_a_broken_answer_is_told_with_its_line_and_without_its_text(scorer, writ
         rerank_file(scorer, answers, tmp_path / "out.jsonl")
     assert "secret" not in str(raised.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl"]
-
-
-def test_scores_that_are_no_numbers_are_an_error(scorer, tmp_path):
-    from teachers import CrossEncoder, rerank_file
-
-    table = write_table(tmp_path / "pairs.csv")
-    spoilt = CrossEncoder.load(scorer)
-    spoilt.network.classifier.bias.data.fill_(np.nan)
-    spoilt.save(tmp_path / "spoilt")
-    with pytest.raises(WorkError, match="found 17 of 17 that are not numbers, the first for pair 0"):
-        rerank_file(tmp_path / "spoilt", table, tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()

@@ -31,6 +31,7 @@ class Command(NamedTuple):
     blocks: dict[str, int]
     function: Callable[..., Any]
     stage: str
+    summary: str = ""
 
 
 def documents(count: int) -> list[str]:
@@ -61,6 +62,7 @@ COMMANDS = {
         blocks={"domain.biomedical.ner.tagging.BLOCK_CHARACTERS": 5_000},
         function=tag_file,
         stage='uses = "domain.ner-tag"\ndocuments = "many.jsonl"',
+        summary="output documents words entities rejected refused words_per_second",
     ),
     "answer": Command(
         words="qa answer",
@@ -70,6 +72,7 @@ COMMANDS = {
         blocks={"domain.biomedical.qa.answering.BLOCK_CHARACTERS": 8_000},
         function=answer_file,
         stage='uses = "domain.qa-answer"\nquestions = "many.jsonl"\npage = true',
+        summary="output questions without_answer too_long rejected questions_per_second",
     ),
     "rerank": Command(
         words="rerank",
@@ -79,6 +82,7 @@ COMMANDS = {
         blocks={"teachers.rerank.BLOCK_PAIRS": 100, "teachers.rerank_files.BLOCK_PAIRS": 100},
         function=rerank_file,
         stage='uses = "teachers.rerank"\npairs.path = "many.csv"',
+        summary="output pairs queries pairs_per_second",
     ),
     "score": Command(
         words="readmission score",
@@ -189,7 +193,8 @@ def test_processes_of_our_own_write_the_bytes_of_one(command, call, start_small,
     call(*kind.words.split(), model, kind.input, "one.jsonl", "--precision", "fp32")
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
     summary = json.loads(out)
-    assert summary.pop("output") == "two.jsonl" and 40 in summary.values()
+    assert summary["output"] == "two.jsonl" and 40 in summary.values()
+    assert " ".join(summary) == kind.summary
 
 
 @pytest.mark.parametrize("command", COMMANDS, indirect=True)
@@ -244,6 +249,11 @@ FILES = {
     "shape.json": '{"rows": [1]}',
     "none.json": '{"data": []}',
     "notes.csv": "hadm_id,text\n100,slept well\n",
+    "texts.csv": "text\na dog\n",
+    "lines.svg": "text\na dog\n",
+    "two.txt": "a dog\nein hund\n",
+    "long.txt": "a dog\n" * 201,
+    "empty.txt": "",
 }
 WRONG = {
     "encode model": {
@@ -258,6 +268,60 @@ WRONG = {
     },
     "encode ./none": {"english.txt out.npy": "model: expected .*folder, found none at .*none"},
     "encode @student/model": {"english.txt out.npy": "here give its folder"},
+    "search model": {
+        "": "expected CORPUS, .* or --index DIR",
+        "--index x --rebuild": "--rebuild: expected CORPUS",
+        "english.txt --query \t": "--query: expected a text to look for, found an empty one",
+        "english.txt --output a.jsonl": "--output: expected --query or --queries",
+        "english.txt --query x --output a.jsonl --json": "give one of the two",
+        "english.txt --query x --output a.txt": r"ends in \.jsonl or \.csv or \.tsv, found a\.txt",
+        "english.txt --queries texts.csv --output texts.csv": r"--output: texts\.csv is the input itself",
+        "texts.csv --query x --output texts.csv": r"--output: texts\.csv is the input itself",
+        "english.txt --kind exact --ef-search 5": "--ef-search is for the graph .*give one of the two",
+        "--index x --column said --query y": "--column: expected CORPUS, .*found --index alone",
+        "--index x --format csv --no-header": "--format, --no-header: expected CORPUS",
+        "--index x --prompt query": "--prompt: expected CORPUS.*--query-prompt is for queries",
+        "--index x --processes 2": "--processes: expected CORPUS",
+        "english.txt --query x --output none/a.csv": "there is no folder none",
+        "none.txt": "there is no file",
+        "english.txt --queries none.txt": "there is no file",
+        "table.csv --column said": "has no column 'said'",
+    },
+    "similarity model": {
+        "dog": "found A alone",
+        "dog \t": "found an empty one",
+        "dog hund --picture p.svg": "add --matrix",
+        "dog hund --column text": "are for files",
+        "dog hund --csv none/p.csv": "--csv: there is no folder none",
+        "dog hund --metric cosin": "(?s)cosine.*dot.*euclidean.*manhattan",
+        "english.txt --matrix --picture p.gif": r"--picture: .* ends in \.png or \.svg or \.pdf, found p\.gif",
+        "english.txt --matrix --picture none/p.png": "there is no folder none",
+        "english.txt --matrix --csv p.txt": r"--csv: expected a file that ends in \.csv, found p\.txt",
+        "texts.csv texts.csv --files --csv texts.csv": r"--csv: texts\.csv is the input itself",
+        "lines.svg --matrix --picture lines.svg": r"--picture: lines\.svg is the input itself",
+        "english.txt texts.csv --matrix --files": "choose one of them",
+        "english.txt two.txt --files": r"1 lines in .*english.txt and 2 in .*two.txt",
+        "english.txt none.txt --matrix": "there is no file .*none.txt",
+        "long.txt --matrix --picture p.png": "201 × 201 cells cannot be read",
+        "latin.txt --matrix": r"latin\.txt, line 2: not valid UTF-8",
+        "empty.txt --matrix": "empty.txt has no records",
+    },
+    "mine model": {
+        "none.txt two.txt m.tsv": "there is no file .*none.txt",
+        "english.txt two.txt pairs.csv --gold pairs.csv": r"output: pairs\.csv is the input itself; name another",
+        "english.txt two.txt m.xlsx": r"ends in \.tsv or \.csv or \.jsonl or \.parquet",
+    },
+    "shrink model": {
+        "english.txt small --no-trim": "^expected trim_vocabulary, layers or dimensions",
+        "table.csv small --column german": "has no column 'german'",
+        "english.txt small --parallel english.de": "--parallel: expected LANGUAGE=ENGLISH,OTHER or LANGUAGE=TABLE",
+        "english.txt small --parallel de=a,b,c": "--parallel: expected LANGUAGE=ENGLISH,OTHER",
+        "english.txt small --parallel deutsch=none.tsv": "expected a language code",
+        "english.txt small --sts a/x.csv --sts b/x.csv": "--sts: expected files with different names",
+        "english.txt .": r"not there yet, found \.",
+        "english.txt none/small": "there is no folder",
+        "none.txt small": "there is no file",
+    },
     "rerank cross_encoder": {
         "pairs.csv out.xyz": r"expected a file that ends in \.csv or \.jsonl or \.parquet or \.txt, found out",
         "pairs.csv none/out.csv": "there is no folder none",
@@ -308,12 +372,14 @@ WRONG = {
 def test_a_wrong_request_ends_with_2_leaves_nothing_and_loads_no_torch(request, refused, tmp_path):
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "latin.txt").write_bytes(b"ein\nH\xe4nd\n")
     requests = []
     for start, cases in WRONG.items():
         *words, model = start.split()
         folder = model if model[0] in ".@" else request.getfixturevalue(model)
-        requests += [[*words, folder, *arguments.split(" ")] for arguments in cases]
+        requests += [[*words, folder, *arguments.split(" ")[: None if arguments else 0]] for arguments in cases]
     expected = [error for cases in WRONG.values() for error in cases.values()]
     for (code, printed), error, given in zip(refused(requests), expected, requests, strict=True):
         assert code == 2 and re.search(error, printed), (given, printed)
-    assert {path.name for path in tmp_path.iterdir()} == FILES.keys()
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES, "latin.txt"}
+    assert all((tmp_path / name).read_text("utf-8") == text for name, text in FILES.items())

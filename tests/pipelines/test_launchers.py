@@ -46,7 +46,7 @@ def test_two_processes_run_our_packages(own_packages, model, write_lines, launch
         done = started([*("2" if word == "8" else word for word in launcher), *words], own_packages)
     else:
         done = started([*words, *launched], own_packages)
-    assert (done.returncode, done.stdout) == (0, "20 vectors of 8 dimensions in vectors.npy\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "vectors.npy: 20 sentences, 8 dim\n"), done.stderr
 
 
 def test_accelerate_launch_as_documented_runs_our_packages(own_packages):

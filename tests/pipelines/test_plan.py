@@ -1,7 +1,5 @@
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import light_stages
@@ -88,11 +86,6 @@ def test_what_a_skipped_upstream_changed_to_is_told(relay, runs):
     assert planned(relay, runs, "teacher.epochs=2")["student"] == ("RUN", "upstream teacher: teacher.epochs: 1 → 2")
 
 
-def test_run_only_settings_change_nothing(relay, runs):
-    go(relay, runs)
-    assert set(planned(relay, runs, "teacher.workers=8").values()) == {("SKIP",)}
-
-
 def test_a_flipped_byte_of_an_input_is_found_and_named(relay, runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     go(relay, runs)
@@ -101,13 +94,9 @@ def test_a_flipped_byte_of_an_input_is_found_and_named(relay, runs, tmp_path, mo
     assert found["teacher"] == ("RUN", "file pairs.tsv changed (teacher.data)")
     assert found["student"] == ("RUN", "upstream teacher: file pairs.tsv changed (teacher.data)")
     assert found["aside"] == ("SKIP",)
-
-
-def test_a_flipped_byte_in_a_model_folder_is_found(relay, runs, tmp_path):
-    go(relay, runs)
     weights = tmp_path / "base" / "weights"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
-    assert "changed (teacher.base)" in planned(relay, runs)["teacher"][1]
+    assert planned(relay, runs)["teacher"][2] == "file base changed (teacher.base)"
 
 
 def test_a_moved_input_changes_nothing(relay, runs, tmp_path):
@@ -270,30 +259,3 @@ def test_what_a_machine_of_another_precision_began_goes_on_in_that_precision(rel
     go(relay, runs, only=["aside"])
     assert seen == ["bf16"]
     assert planned(relay, runs, force=["aside"])["aside"][0] == "RUN"
-
-
-def test_seeds_are_planned_each_for_itself(relay, runs):
-    go(relay, runs, "seeds=[1, 2]")
-    found = planned(relay, runs, "seeds=[1, 2, 3]", "student.epochs=2")
-    assert found["teacher (seed 2)"] == ("SKIP",)
-    assert found["teacher (seed 3)"] == ("RUN", "first time")
-    assert found["student (seed 2)"] == ("RUN", "student.epochs: 1 → 2")
-
-
-def test_planning_loads_neither_torch_nor_transformers(relay, runs):
-    go(relay, runs)
-    script = f"""
-import sys; sys.path.append({str(Path(__file__).parent)!r})
-from pathlib import Path
-import light_stages, pipelines.registry
-pipelines.registry.REGISTRY = light_stages.REGISTRY
-from pipelines.cli import main
-try:
-    main(["plan", {relay!r}, "--runs", {str(runs)!r}, "--json"])
-finally:
-    heavy = {{"torch", "transformers", "pandas", "datasets", "accelerate", "matplotlib"}} & set(sys.modules)
-    print(sorted(heavy), file=sys.stderr)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "[]"
-    assert {stage["action"] for stage in json.loads(done.stdout)["stages"]} == {"SKIP"}

@@ -54,10 +54,6 @@ def test_paths_count_from_the_recipe_and_in_set_from_the_working_directory(write
     assert settings(changed, "student").parallel[0].path == str(tmp_path / "elsewhere/here/both/de.tsv")
 
 
-def test_a_language_called_no_stays_a_word(write_recipe):
-    assert settings(read(write_recipe(RELAY)), "student").parallel[0].language == "no"
-
-
 def test_a_var_alone_keeps_its_type(write_recipe):
     recipe = read(write_recipe('[vars]\nn = 3\n[t]\nuses = "light.teach"\nepochs = "${n}"'), "vars.n=5")
     assert settings(recipe, "t").epochs == 5
@@ -166,11 +162,6 @@ def test_a_circle_of_stages_is_named_once(write_recipe):
         """)
     )
     assert told.endswith("1 problem\n  stages need each other in a circle: [a] → [b] → [a]")
-
-
-def test_a_stage_that_needs_itself_is_refused(write_recipe):
-    told = mistakes_of(write_recipe('[a]\nuses = "light.learn"\nteacher = "@a/model"'))
-    assert "[a] teacher: @a is this stage itself" in told
 
 
 def test_a_slip_in_the_toml_is_told_with_its_line(write_recipe):

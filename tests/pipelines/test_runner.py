@@ -57,12 +57,6 @@ def test_a_finished_folder_says_all_about_itself(write_recipe, runs):
     assert not list(runs.glob("relay/*/*.partial"))
 
 
-def test_upstream_output_reaches_the_next_stage(write_recipe, runs):
-    outcome = go(write_recipe(RELAY), runs)
-    assert (runs / "relay/student/latest/model/weights.txt").read_text() == "learnt from 3 0"
-    assert list(actions(outcome)) == ["teacher", "student"]
-
-
 def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, runs):
     path = write_recipe(RELAY)
     go(path, runs)
@@ -142,10 +136,7 @@ def test_a_hub_is_shut_out_unless_the_recipe_names_one(write_recipe, runs, monke
     assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
     go(write_recipe(RELAY), runs)
     assert os.environ["HF_HUB_OFFLINE"] == "1"
-
-
-def test_what_a_user_set_for_the_hub_stays(write_recipe, runs, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # what a user has set stays
     go(write_recipe(RELAY), runs)
     assert os.environ["HF_HUB_OFFLINE"] == "0"
 
