@@ -80,7 +80,7 @@ def ask_hub(source: Source) -> str:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
 
-    name = name_of(source)
+    name, pinned = name_of(source), f"{source.hub_id}@REVISION"
     try:
         hub = HfApi()
         found = (hub.dataset_info if isinstance(source, HubDataset) else hub.model_info)(str(source.hub_id))
@@ -91,21 +91,17 @@ def ask_hub(source: Source) -> str:
         ) from error
     except OfflineModeIsEnabled as error:
         raise RequestError(
-            f"{name}: its revision is not known yet and HF_HUB_OFFLINE is set; unset it for the first "
-            f"run, or pin the revision: {source.hub_id}@REVISION"
+            f"{name}: its revision is not known yet and HF_HUB_OFFLINE is set; unset it for the first run, or pin the "
+            f"revision: {pinned}"
         ) from error
     except Exception as error:  # no network has as many names as the hub's client had HTTP libraries
-        raise RequestError(_unreachable(name, source, error)) from error
+        raise RequestError(
+            f"{name}: the hub could not be reached ({type(error).__name__}). Connect to the network for the first run, "
+            f"pin a revision that is already downloaded ({pinned}), or give a folder instead"
+        ) from error
     if not found.sha:
-        raise RequestError(f"{name}: the hub gives no revision; pin one: {source.hub_id}@REVISION")
-    return found.sha
-
-
-def _unreachable(name: str, source: Source, error: Exception) -> str:
-    return (
-        f"{name}: the hub could not be reached ({type(error).__name__}). Connect to the network for the first run, "
-        f"pin a revision that is already downloaded ({source.hub_id}@REVISION), or give a folder instead"
-    )
+        raise RequestError(f"{name}: the hub gives no revision; pin one: {pinned}")
+    return str(found.sha)
 
 
 def set_hub_access(names_hub: bool) -> None:

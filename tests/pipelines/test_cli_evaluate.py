@@ -83,28 +83,6 @@ def test_the_arguments_figure_is_scipys(data, metrics):
     assert metrics["facets/gay-marriage/pearson_cosine"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_sections_figure_is_the_share_of_nearer_positives(data, metrics):
-    with (data / "wikipedia-sections/test.csv").open(newline="") as file:
-        rows = [list(row.values()) for row in csv.DictReader(file)]
-    vectors = at_once(tfidf)([sentence for row in rows for sentence in row]).astype(float).reshape(len(rows), 3, -1)
-    nearer = [np.linalg.norm(a - positive) < np.linalg.norm(a - negative) for a, positive, negative in vectors]
-    assert metrics["sections/accuracy"] == pytest.approx(np.mean(nearer))
-    assert 0 < np.mean(nearer) < 1
-
-
-def test_the_paraphrases_figure_is_scikit_learns_on_difference_and_product(data, metrics):
-    rows = [
-        line.split("\t")
-        for part in ("train", "test")
-        for line in (data / f"MRPC/msr_paraphrase_{part}.txt").read_text().splitlines()[1:]
-    ]
-    labels, half = np.array([int(row[0]) for row in rows]), len(rows) // 2
-    u, v = np.split(at_once(tfidf)([row[3] for row in rows] + [row[4] for row in rows]), 2)
-    features = np.hstack([abs(u - v), u * v])
-    fitted = LogisticRegression(max_iter=1000).fit(features[:half], labels[:half])
-    assert metrics["senteval/MRPC/accuracy"] == pytest.approx(fitted.score(features[half:], labels[half:]))
-
-
 def test_the_table_has_intervals_and_published_figures_that_are_marked(metrics):
     similarity = {name: value for name, value in metrics.items() if name.startswith("sts/")}
     head, names, *rows = [line for line in score_lines({"tf-idf": similarity}, intervals=True) if line.strip()][1:]

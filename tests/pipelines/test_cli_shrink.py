@@ -20,17 +20,8 @@ def model(tiny_encoder, tmp_path_factory):
 
 
 @pytest.fixture
-def english(tmp_path):
-    path = tmp_path / "english.txt"
-    path.write_text("\n".join(ENGLISH) + "\n", encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def german(tmp_path):
-    path = tmp_path / "german.csv"
-    path.write_text("\n".join(["number,german", *(f"1,{text}" for text in GERMAN)]) + "\n", encoding="utf-8")
-    return path
+def english(write_lines):
+    return write_lines("english.txt", ENGLISH)
 
 
 def tokens(folder, texts):
@@ -79,7 +70,8 @@ def test_translation_accuracy_of_both_is_told_for_aligned_files_and_for_a_table(
         assert 0 <= told[f"translation_accuracy/{side}/en-de"] <= 1
 
 
-def test_columns_are_found_by_name_and_by_position_and_may_be_several(call, model, german, tmp_path):
+def test_columns_are_found_by_name_and_by_position_and_may_be_several(call, model, write_lines, tmp_path):
+    german = write_lines("german.csv", ["number,german", *(f"1,{text}" for text in GERMAN)])
     call("shrink", model, german, tmp_path / "named", "--column", "german")
     call("shrink", model, german, tmp_path / "both", "--column", "0", "--column", "1")
     for name in ("named", "both"):
