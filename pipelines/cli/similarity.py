@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -185,15 +184,15 @@ class Comparison:
             )
         self.of_pairs(zip(*map(sentences_of, tables), strict=True), counts[0])
 
-    def of_pairs(self, pairs: Iterable[tuple[str, str]], number: int) -> None:
+    def of_pairs(self, pairs: Iterable[tuple[str, str]], count: int) -> None:
         """Compares the two sentences of each pair."""
 
         def compare() -> Iterator["Compared"]:
             from bertrelay.encoder import as_encoder
             from bertrelay.evaluation.similarity import compare_pairs
 
-            shown, metric = self.options.shows_progress(number), self.options.metric
-            with progress("comparing", 2 * number, "sentences") if shown else nullcontext(Bar()) as bar:
+            shown, metric = self.options.shows_progress(count), self.options.metric
+            with progress("comparing", 2 * count, "sentences") if shown else nullcontext(Bar()) as bar:
                 yield from compare_pairs(as_encoder(self.model), pairs, metric, bar=bar, **self.computing)
 
         self._write(compare(), _pairs_text(), self._json("pairs"))
@@ -251,39 +250,33 @@ class Comparison:
 
 
 @contextmanager
-def _text(lines: Callable[["Compared"], Iterable[str]], head: Iterable[str], foot: Iterable[str]) -> Iterator[Write]:
-    def write(block: "Compared") -> None:
-        for line in lines(block):
-            write_out(line)
-
-    for line in head:
-        write_out(line)
-    yield write
-    for line in foot:
-        write_out(line)
-
-
-def _pairs_text() -> Writer:
+def _pairs_text() -> Iterator[Write]:
     """A line for each pair: similarity and sentences, with tabs between."""
 
-    def lines(block: "Compared") -> Iterator[str]:
+    def write(block: "Compared") -> None:
         for value, first, second in zip(block.similarity, block.first, block.second, strict=True):
-            yield f"{value:.4f}\t{on_one_line(first)}\t{on_one_line(second)}"
+            write_out(f"{value:.4f}\t{on_one_line(first)}\t{on_one_line(second)}")
 
-    return _text(lines, (), ())
+    yield write
 
 
-def _matrix_text(columns: Sequence[str], is_of_itself: bool) -> Writer:
+@contextmanager
+def _matrix_text(columns: Sequence[str], is_of_itself: bool) -> Iterator[Write]:
     """Numbered columns, each row with its sentence; the columns' sentences below, where they are others."""
-    rows = count(1)
+    write_out(" ".join(f"{number:>9}" for number in range(1, len(columns) + 1)))
+    row = 0
 
-    def lines(block: "Compared") -> Iterator[str]:
+    def write(block: "Compared") -> None:
+        nonlocal row
         for sentence, values in zip(block.first, block.similarity, strict=True):
-            yield " ".join(f"{value:>9.4f}" for value in values) + f"  {next(rows):>4}  {_short(sentence)}"
+            row += 1
+            write_out(" ".join(f"{value:>9.4f}" for value in values) + f"  {row:>4}  {_short(sentence)}")
 
-    head = " ".join(f"{number:>9}" for number, _ in enumerate(columns, 1))
-    named = (f"{number:>9}  {_short(sentence)}" for number, sentence in enumerate(columns, 1))
-    return _text(lines, [head], () if is_of_itself else chain([""], named))
+    yield write
+    if not is_of_itself:
+        write_out("")
+        for number, sentence in enumerate(columns, 1):
+            write_out(f"{number:>9}  {_short(sentence)}")
 
 
 @contextmanager
