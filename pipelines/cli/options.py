@@ -4,7 +4,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -231,7 +231,7 @@ def distributed(process_group: ProcessGroup, processes: int | None) -> Iterator[
 
 def print_result(result: Any, output: Path, as_json: bool) -> None:
     """Prints what was written to `output`: a named tuple or data class of counts and metrics, as JSON or in a line."""
-    values = asdict(result) if is_dataclass(result) else result._asdict()  # type: ignore[call-overload]
+    values = result._asdict() if isinstance(result, tuple) else asdict(result)
     write_out(json.dumps({"output": str(output), **values}) if as_json else in_words(output, values))
 
 
