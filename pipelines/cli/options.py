@@ -231,7 +231,7 @@ def distributed(process_group: ProcessGroup, processes: int | None) -> Iterator[
 
 def print_result(result: Any, output: Path, as_json: bool) -> None:
     """Prints what was written to `output`: a named tuple or data class of counts and metrics, as JSON or in a line."""
-    values = result._asdict() if isinstance(result, tuple) else asdict(result)
+    values = result._asdict() if hasattr(result, "_asdict") else asdict(result)
     write_out(json.dumps({"output": str(output), **values}) if as_json else in_words(output, values))
 
 
