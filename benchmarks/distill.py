@@ -39,7 +39,7 @@ from bertrelay.training.loop import train
 from students.build import start_student
 from students.distill import DistillationTask, dev_data
 from students.metrics import translation_metrics
-from students.parallel.corpus import CorpusPlan, build_corpus
+from students.parallel.corpus import build_corpus
 from students.settings import AlignedFiles, DistillSettings, Filters, TeacherCopy
 from students.targets import fill_targets
 
@@ -127,7 +127,7 @@ def distill(
     student: SentenceEncoder, teacher: SentenceEncoder, settings: DistillSettings, context: StageContext
 ) -> None:
     """The stage `students.distill` once its models are loaded."""
-    corpus = build_corpus(context.cache, "corpus", CorpusPlan(settings.parallel, settings.seed, settings.filters))
+    corpus = build_corpus(context.cache / "corpus", settings)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
     dev = dev_data(corpus, teacher, targets, settings.precision)
     tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.cache / "tokens")
@@ -161,7 +161,7 @@ def save_start(options: Namespace) -> None:
     base = TeacherCopy(layers_of="teacher", vocabulary=VOCABULARY)
     settings = settings_of(options.scratch / "rows", base=base, seed=options.seed, precision="fp32")
     context = StageContext(options.scratch / "output", options.scratch / "cache")
-    corpus = build_corpus(context.cache, "corpus", CorpusPlan(settings.parallel, settings.seed, settings.filters))
+    corpus = build_corpus(context.cache / "corpus", settings)
     teacher = SentenceEncoder.load(MINILM)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
     start_student(settings, corpus, teacher, targets, context).student.save(options.scratch / "start")

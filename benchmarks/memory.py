@@ -35,7 +35,7 @@ from bertrelay.stage import StageContext
 from domain.pretraining.corpus import build_corpus as build_document_corpus
 from domain.pretraining.settings import DocumentSource
 from students import distill
-from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.parallel.corpus import ParallelCorpus, build_corpus
 from students.settings import AlignedFiles, DistillSettings, Filters
 from students.targets import fill_targets
 
@@ -74,11 +74,16 @@ def write_inputs(folder: Path, count: int) -> None:
     with (folder / "documents.txt").open("w") as file:
         for number, sentence in enumerate(sentences(count, seed=1)):
             file.write("\n" * (number % DOCUMENT_SENTENCES == 0) + f"{sentence.capitalize()}\n")
-    build_corpus(folder, "corpus", CorpusPlan([translations(folder)], seed=0, filters=FILTERS))
+    build_corpus(folder / "corpus", settings_of(folder, dev_sentences=0))
 
 
 def translations(folder: Path) -> AlignedFiles:
     return AlignedFiles(english=InputFile(folder / "en.txt"), other=InputFile(folder / "xx.txt"), language="xx")
+
+
+def settings_of(folder: Path, **more: int) -> DistillSettings:
+    model = ModelSource.parse(str(folder.parent / "model"))
+    return DistillSettings(teacher=model, base=model, parallel=[translations(folder)], filters=FILTERS, **more)
 
 
 def encode_english(encoder: SentenceEncoder, folder: Path) -> None:
@@ -97,9 +102,7 @@ def prepare_documents(encoder: SentenceEncoder, folder: Path) -> None:
 
 def distill_student(encoder: SentenceEncoder, folder: Path) -> None:  # noqa: ARG001 (the stage loads it itself)
     """The whole stage, the stand-in being its own teacher."""
-    model = ModelSource.parse(str(folder.parent / "model"))
-    settings = DistillSettings(teacher=model, base=model, parallel=[translations(folder)], filters=FILTERS)
-    distill.run(settings, StageContext(folder / "student", folder / "cache"))
+    distill.run(settings_of(folder), StageContext(folder / "student", folder / "cache"))
 
 
 WORKS: dict[str, Callable[[SentenceEncoder, Path], None]] = {

@@ -35,7 +35,7 @@ from bertrelay.new_encoder import train_unigram
 from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
 from students.build import copy_of, fitted_projection
-from students.parallel.corpus import CorpusPlan, build_corpus
+from students.parallel.corpus import build_corpus
 from students.settings import TeacherCopy
 from students.targets import fill_targets
 
@@ -70,7 +70,7 @@ def compare(options: Namespace, name: str, teacher: SentenceEncoder) -> Claim:
     base = TeacherCopy(layers_of="teacher", vocabulary=VOCABULARY)
     shared = {"base": base, "seed": options.seed, "learning_rate": LEARNING_RATE, "batch_tokens": 2_048}
     settings = settings_of(options.scratch / "rows", epochs=options.epochs, **shared)
-    corpus = build_corpus(context.cache, "corpus", CorpusPlan(settings.parallel, settings.seed, settings.filters))
+    corpus = build_corpus(context.cache / "corpus", settings)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
     bare = copy_of(teacher, train_unigram(corpus.texts(0, len(corpus)), VOCABULARY, MAX_TOKENS)).eval()
     rows, found = np.linspace(0, len(corpus) - 1, min(SAMPLE, len(corpus))).astype(np.int64), {}

@@ -18,7 +18,8 @@ from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from students.build import start_student
 from students.metrics import Encoded, english_of, parallel_metrics
-from students.parallel.corpus import CorpusPlan, ParallelCorpus, Translations, build_corpus
+from students.parallel.corpus import ParallelCorpus, build_corpus
+from students.parallel.pairs import Translations
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, save_variance
 
@@ -60,7 +61,7 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     digests = Digests(context.cache / "digests.json")
     corpus_key = fingerprint({"version": CORPUS_VERSION, **content_parts(settings, _corpus_fields(settings), digests)})
     with accelerator().main_process_first():
-        corpus = build_corpus(context.cache / "corpora", corpus_key[:32], _corpus_plan(settings), context.cache)
+        corpus = build_corpus(context.cache / "corpora" / corpus_key[:32], settings, context.cache)
     teacher = SentenceEncoder.load(settings.teacher, cache_dir=context.cache / "hub")
     teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
     targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision)
@@ -84,17 +85,6 @@ def _corpus_fields(settings: DistillSettings) -> tuple[str, ...]:
     """The settings that a corpus depends on; a dev split that is given is not drawn."""
     always = ("parallel", "filters", "dev")
     return always if settings.dev else (*always, "dev_sentences", "seed")
-
-
-def _corpus_plan(settings: DistillSettings) -> CorpusPlan:
-    return CorpusPlan(
-        sources=settings.parallel,
-        seed=settings.seed,
-        filters=settings.filters,
-        dev_sentences=settings.dev_sentences,
-        dev_sources=settings.dev,
-        rejects_limit=settings.max_rejects,
-    )
 
 
 class DistillationTask:

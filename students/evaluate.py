@@ -1,6 +1,6 @@
 """How similar sentences are, in one call; `bertrelay.evaluation.similarity` does it in blocks where memory is short."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,10 @@ from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Metric, Vectors, compare_all, compare_pairs, matrix
 from bertrelay.files import write_json
-from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from students.metrics import Encoded, english_of, parallel_metrics, translation_metrics
-from students.parallel.corpus import Translations
-from students.parallel.pairs import read_pairs
-from students.settings import ENGLISH, EvaluateSettings, ParallelSource
+from students.parallel.pairs import Translations, read_translations
+from students.settings import ENGLISH, EvaluateSettings
 from students.targets import read_variance
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
 
@@ -112,9 +110,9 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        tests = read_translations(settings.parallel, context, rejects)
+        tests = read_translations(settings.parallel, context.cache, rejects)
         sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
-        lookups = read_translations(settings.lookup, context, rejects)
+        lookups = read_translations(settings.lookup, context.cache, rejects)
     student, teacher = _models(settings, context)
     vectors = Encoded.of(student, all_sentences(tests, sts), settings.precision, progress=True)
     targets = None if teacher is None else Encoded.of(teacher, english_of(tests), settings.precision, progress=True)
@@ -139,26 +137,6 @@ def _models(settings: EvaluateSettings, context: StageContext) -> tuple[Sentence
             "leave `teacher` out when the model is no student of it"
         )
     return student, teacher
-
-
-def read_translations(
-    sources: Sequence[ParallelSource], context: StageContext, rejects: Rejects
-) -> dict[str, Translations]:
-    """The pairs of `sources` by language; those with an empty side are left out and counted, as in training."""
-    languages = [language for source in sources for language in source.languages]
-    found: dict[str, Translations] = {}
-    empty = 0
-    for pair in read_pairs(sources, context.cache, rejects):
-        language = languages[pair.stream]
-        if not (pair.english and pair.other):
-            empty += 1
-            continue
-        sides = found.setdefault(language, Translations([], []))
-        sides.english.append(pair.english)
-        sides.other.append(pair.other)
-    if empty:
-        log(f"left out {empty:,} pairs with an empty side")
-    return found
 
 
 def all_sentences(tests: Mapping[str, Translations], sts: Mapping[str, StsPairs]) -> list[str]:

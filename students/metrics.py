@@ -10,7 +10,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, nearest
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
-from students.parallel.corpus import Translations
+from students.parallel.pairs import Translations
 from students.settings import ENGLISH
 
 

@@ -28,9 +28,9 @@ from bertrelay.pooling import Projection
 from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
 from students.build import keep_layers
-from students.evaluate import all_sentences, read_translations
+from students.evaluate import all_sentences
 from students.metrics import Encoded, before_and_after, counts, parallel_metrics
-from students.parallel.corpus import Translations
+from students.parallel.pairs import Translations, read_translations
 from students.settings import ShrinkSettings
 from students.targets import read_variance, save_variance
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
@@ -190,7 +190,7 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         sample = sample_of(_texts(settings.corpus, context, rejects))
-        tests = read_translations(settings.parallel, context, rejects)
+        tests = read_translations(settings.parallel, context.cache, rejects)
         sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
     if not sample:
         raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertrelay.data.records import Record, Rejects, Row, Unusable, aligned_rows, rows
-from bertrelay.errors import RequestError
-from students.settings import ENGLISH, AlignedFiles, Filters, ParallelSource
+from bertrelay.progress import log
+from students.settings import AlignedFiles, Filters, ParallelSource
 
 TRAIN, DEV = "train", "dev"
+EMPTY = "empty side"
 
 RATIO_FROM_CHARACTERS = 30
 FIRST_WIDE = "\u1100"
@@ -27,7 +28,7 @@ WIDE = re.compile(
 class Pair(NamedTuple):
     """An English sentence and its translation, both clean.
 
-    stream: number of the source and language it came from, as `DropCounts` counts them.
+    stream: number of the source and language it came from, as `PairCounts` counts them.
     """
 
     stream: int
@@ -35,27 +36,77 @@ class Pair(NamedTuple):
     other: str
 
 
+class Translations(NamedTuple):
+    """English sentences and what they are in another language, row by row."""
+
+    english: list[str]
+    other: list[str]
+
+
+class PairCounts:
+    """How many pairs were used, and dropped for which reason: by stream, which is one language of one source.
+
+    languages: of each stream.
+    """
+
+    def __init__(self, sources: Sequence[ParallelSource]) -> None:
+        streams = [(source.name, language) for source in sources for language in source.languages]
+        self.names, self.languages = [name for name, _ in streams], [language for _, language in streams]
+        self.outcomes: list[Counter[str]] = [Counter() for _ in streams]
+
+    def add(self, outcome: str, streams: NDArray[np.int16]) -> None:
+        """Counts one pair of this outcome for each entry of `streams`."""
+        for stream, count in enumerate(np.bincount(streams, minlength=len(self.outcomes)).tolist()):
+            self.outcomes[stream][outcome] += count
+
+    def total(self, language: str | None = None) -> dict[str, int]:
+        """Counts by outcome, the most frequent first: of one language, or of all."""
+        chosen = [counts for counts, of in zip(self.outcomes, self.languages, strict=True) if language in (None, of)]
+        return dict(sum(chosen, Counter[str]()).most_common())
+
+    def by_source(self) -> list[dict[str, Any]]:
+        """The counts as `corpus.json` keeps them."""
+        return [
+            {"source": name, "language": language, "pairs": counts.total(), **dict(sorted((+counts).items()))}
+            for name, language, counts in zip(self.names, self.languages, self.outcomes, strict=True)
+        ]
+
+    def by_language(self, pairs: Iterable[Pair]) -> dict[str, Translations]:
+        """The sentences of `pairs` by the language of their stream."""
+        found: dict[str, Translations] = {}
+        for stream, english, other in pairs:
+            sentences = found.setdefault(self.languages[stream], Translations([], []))
+            sentences.english.append(english)
+            sentences.other.append(other)
+        return found
+
+
 def clean(text: str) -> str:
     """`text` in Unicode NFC, with every run of white space one space and none around."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def read_pairs(sources: Sequence[ParallelSource], context_cache: Path | None, rejects: Rejects) -> Iterator[Pair]:
+def read_pairs(sources: Sequence[ParallelSource], hub_cache: Path | None, rejects: Rejects) -> Iterator[Pair]:
     """Streams the pairs of all `sources`, those with an empty side too.
 
     Raises RequestError for a source that cannot be read, and for files that are not row-aligned.
     """
     stream = 0
     for source in sources:
-        for english, *others in _sentences(source, context_cache, rejects):
+        for english, *others in _sentences(source, hub_cache, rejects):
             for offset, other in enumerate(others):
                 yield Pair(stream + offset, english, other)
         stream += len(source.languages)
 
 
-def _sentences(source: ParallelSource, context_cache: Path | None, rejects: Rejects) -> Iterator[list[str]]:
+def _sentences(source: ParallelSource, hub_cache: Path | None, rejects: Rejects) -> Iterator[list[str]]:
     """Row by row the English sentence, then one for each other language of `source`; a missing one is empty."""
-    for row in _rows(source, context_cache):
+    table_rows: Iterator[tuple[Row, ...]]
+    if isinstance(source, AlignedFiles):
+        table_rows = aligned_rows(*source.tables(), ())
+    else:
+        table_rows = zip(rows(source.table(), (), hub_cache))
+    for row in table_rows:
         fault = next((part for part in map(_as_text, row) if isinstance(part, Unusable)), None)
         if fault is not None:
             rejects.add(fault.file, fault.line, fault.reason)
@@ -64,23 +115,41 @@ def _sentences(source: ParallelSource, context_cache: Path | None, rejects: Reje
         yield [clean(value or "") for part in row if isinstance(part, Record) for value in part.values]
 
 
-def _rows(source: ParallelSource, context_cache: Path | None) -> Iterator[tuple[Row, ...]]:
-    """The row of each table of `source` that hold the same sentence."""
-    if isinstance(source, AlignedFiles):
-        return aligned_rows(*source.tables(), ())
-    return zip(rows(source.table(), (), context_cache))
-
-
 def _as_text(row: Row) -> Row:
     if isinstance(row, Unusable) or all(isinstance(value, str | None) for value in row.values):
         return row
     return Unusable(row.file, row.line, "not text")
 
 
-def drop_reason(english: str, other: str, filters: Filters) -> str | None:
-    """Why this pair of clean sentences is left out of training, or None."""
+def read_translations(
+    sources: Sequence[ParallelSource], hub_cache: Path | None, rejects: Rejects, counts: PairCounts | None = None
+) -> dict[str, Translations]:
+    """All pairs of held-out `sources` by language; those with an empty side are left out and counted."""
+    counts = counts or PairCounts(sources)
+    found = counts.by_language(filtered(read_pairs(sources, hub_cache, rejects), None, counts, DEV))
+    if empty := counts.total().get(EMPTY):
+        log(f"left out {empty:,} pairs with an empty side")
+    return found
+
+
+def filtered(
+    pairs: Iterable[Pair], filters: Filters | None, counts: PairCounts, outcome: str | None = None
+) -> Iterator[Pair]:
+    """The pairs that pass, counted where their `outcome` is known; the others are counted with their reason."""
+    for pair in pairs:
+        reason = drop_reason(pair.english, pair.other, filters)
+        if reason is None:
+            yield pair
+        if counted := reason or outcome:
+            counts.outcomes[pair.stream][counted] += 1
+
+
+def drop_reason(english: str, other: str, filters: Filters | None) -> str | None:
+    """Why this pair of clean sentences is left out, or None; without `filters` only for an empty side."""
     if not english or not other:
-        return "empty side"
+        return EMPTY
+    if filters is None:
+        return None
     if max(len(english), len(other)) > filters.max_characters:
         return "too long"
     short, long = sorted((_width(english), _width(other)))
@@ -94,70 +163,3 @@ def drop_reason(english: str, other: str, filters: Filters) -> str | None:
 def _width(text: str) -> int:
     """Characters, East Asian wide ones counted twice."""
     return len(text) if text.isascii() or max(text) < FIRST_WIDE else len(text) + len(WIDE.findall(text))
-
-
-def filtered(pairs: Iterable[Pair], filters: Filters, counts: "DropCounts") -> Iterator[Pair]:
-    """The pairs that pass; the others go into the counts."""
-    for pair in pairs:
-        reason = drop_reason(pair.english, pair.other, filters)
-        if reason is None:
-            yield pair
-        else:
-            counts.outcomes[pair.stream][reason] += 1
-
-
-class DropCounts:
-    """How many pairs were dropped, for which reason, and kept: by stream, which is one language of one source."""
-
-    def __init__(self, sources: Sequence[ParallelSource]) -> None:
-        self.streams = [(source.name, language) for source in sources for language in source.languages]
-        self.outcomes: list[Counter[str]] = [Counter() for _ in self.streams]
-
-    @property
-    def languages(self) -> list[str]:
-        """Each language once, in the order in which the sources name them."""
-        return list(dict.fromkeys(language for _, language in self.streams))
-
-    def language_of(self, stream: int) -> str:
-        return self.streams[stream][1]
-
-    def add(self, outcome: str, streams: NDArray[np.int16]) -> None:
-        """Counts one pair of this outcome for each entry of `streams`."""
-        for stream, count in enumerate(np.bincount(streams, minlength=len(self.streams)).tolist()):
-            self.outcomes[stream][outcome] += count
-
-    def total(self, language: str | None = None) -> dict[str, int]:
-        """Counts by outcome, the most frequent first: of one language, or of all."""
-        chosen = [
-            outcomes
-            for (_, spoken), outcomes in zip(self.streams, self.outcomes, strict=True)
-            if language in (None, spoken)
-        ]
-        return {outcome: count for outcome, count in sum(chosen, Counter[str]()).most_common() if count}
-
-    def check_trained(self) -> None:
-        """Raises RequestError, with what became of the pairs, for a language that has none left to train on."""
-        for language in self.languages:
-            total = self.total(language)
-            if not total.get(TRAIN):
-                raise RequestError(
-                    f"no pair of {ENGLISH} and {language} is left to train on; of those read, "
-                    f"{listed(total) or 'none was usable'}. Check the sources, the filters and dev_sentences."
-                )
-
-    def by_source(self) -> list[dict[str, Any]]:
-        """The counts as `corpus.json` keeps it."""
-        return [
-            {
-                "source": name,
-                "language": language,
-                "pairs": outcomes.total(),
-                **{k: n for k, n in sorted(outcomes.items()) if n},
-            }
-            for (name, language), outcomes in zip(self.streams, self.outcomes, strict=True)
-        ]
-
-
-def listed(counts: dict[str, int]) -> str:
-    """Counts for a message: `12 × too long, 3 × duplicate`."""
-    return ", ".join(f"{count:,} × {what}" for what, count in counts.items())

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.settings import TranslationColumns
+from students.parallel.corpus import ParallelCorpus, build_corpus
+from students.settings import DistillSettings
 
 SUBJECTS = ["dog/Hund/chien", "cat/Katze/chat", "bird/Vogel/oiseau", "fish/Fisch/poisson", "mouse/Maus/souris"]
 VERBS = ["runs/rennt/court", "sleeps/schläft/dort", "eats/frisst/mange", "waits/wartet/attend", "sings/singt/chante"]
@@ -32,9 +32,9 @@ class Toy:
         path = self.train_path if part == "train" else self.test_path
         return {"path": str(path), "others": {"de": "de", "fr": "fr"}}
 
-    def corpus(self, folder: Path, **plan: Any) -> ParallelCorpus:
-        source = TranslationColumns.model_validate(self.source())
-        return build_corpus(folder, "toy", CorpusPlan([source], seed=1, **plan))
+    def corpus(self, folder: Path) -> ParallelCorpus:
+        given = {"teacher": "./t", "base": "./b", "parallel": [self.source()], "seed": 1, "dev_sentences": 0}
+        return build_corpus(folder / "toy", DistillSettings.model_validate(given))
 
 
 def _said(words: list[list[str]], language: int) -> str:

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.errors import RequestError, WorkError
 from students.parallel import corpus as corpus_files
-from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
+from students.parallel.corpus import ParallelCorpus, build_corpus
 from students.parallel.pairs import clean, drop_reason
-from students.settings import AlignedFiles, Filters, ParallelSource, TranslationColumns
+from students.settings import AlignedFiles, DistillSettings, Filters, ParallelSource, TranslationColumns
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -34,18 +34,21 @@ def aligned(folder: Path, language: str, pairs: Pairs, name: str = "train") -> A
     return AlignedFiles(english=str(english), other=str(other), language=language)
 
 
-def build(folder: Path, sources: Sequence[ParallelSource], seed: int = 1, **plan: Any) -> ParallelCorpus:
+def settings(*sources: ParallelSource, **given: Any) -> DistillSettings:
+    chosen = {"teacher": "./t", "base": "./b", "parallel": list(sources), "seed": 1, **given}
+    return DistillSettings.model_validate(chosen if "dev" in given else {"dev_sentences": 0, **chosen})
+
+
+def build(folder: Path, sources: Sequence[ParallelSource], **given: Any) -> ParallelCorpus:
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    return build_corpus(folder / "cache", "key", CorpusPlan(sources, seed, **plan), context_cache=folder)
+    return build_corpus(folder / "cache/key", settings(*sources, **given), folder)
 
 
-def items(corpus: ParallelCorpus) -> list[tuple[str, str, str, int]]:
-    """(text, language, English target, weight) of each item."""
+def items(corpus: ParallelCorpus) -> list[tuple[str, str, int]]:
+    """(text, English target, weight) of each item."""
     texts, english = corpus.texts(0, len(corpus)), corpus.english.read(0, len(corpus.english))
-    return [
-        (text, corpus.language_names[language], english[target], weight)
-        for text, language, target, weight in zip(texts, corpus.languages, corpus.targets, corpus.weights, strict=True)
-    ]
+    rows = zip(texts, corpus.targets, corpus.weights, strict=True)
+    return [(text, english[target], weight) for text, target, weight in rows]
 
 
 def numbered(language: str, numbers: Sequence[int]) -> Pairs:
@@ -59,14 +62,14 @@ def test_items_targets_and_weights_by_hand(tmp_path: Path) -> None:
     german = aligned(tmp_path, "de", [("A dog.", "Ein Hund."), ("A cat.", "Eine Katze."), ("A dog.", "Der Hund.")])
     french = aligned(tmp_path, "fr", [("A cat.", "Un chat."), ("A bird.", "Un oiseau.")])
     assert items(build(tmp_path, [german, french])) == [
-        ("A dog.", "en", "A dog.", 2),
-        ("A cat.", "en", "A cat.", 2),
-        ("A bird.", "en", "A bird.", 1),
-        ("Ein Hund.", "de", "A dog.", 1),
-        ("Eine Katze.", "de", "A cat.", 1),
-        ("Der Hund.", "de", "A dog.", 1),
-        ("Un chat.", "fr", "A cat.", 1),
-        ("Un oiseau.", "fr", "A bird.", 1),
+        ("A dog.", "A dog.", 2),
+        ("A cat.", "A cat.", 2),
+        ("A bird.", "A bird.", 1),
+        ("Ein Hund.", "A dog.", 1),
+        ("Eine Katze.", "A cat.", 1),
+        ("Der Hund.", "A dog.", 1),
+        ("Un chat.", "A cat.", 1),
+        ("Un oiseau.", "A bird.", 1),
     ]
 
 
@@ -100,7 +103,7 @@ def test_one_table_serves_several_languages(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("id\ten\tgerman\tfr\n1\tyes\tja\toui\n2\tno\tnein\t\n")
     source = TranslationColumns(path=str(tmp_path / "a.tsv"), others={"de": "german", "fr": "fr"})
     corpus = build(tmp_path, [source])
-    assert [item[:3] for item in items(corpus)[2:]] == [("ja", "de", "yes"), ("oui", "fr", "yes"), ("nein", "de", "no")]
+    assert [item[:2] for item in items(corpus)[2:]] == [("ja", "yes"), ("oui", "yes"), ("nein", "no")]
     assert corpus.facts["sources"][1] == {
         "source": str(tmp_path / "a.tsv"), "language": "fr", "pairs": 2, "empty side": 1, "train": 1
     }  # fmt: skip
@@ -134,7 +137,7 @@ def test_a_line_that_is_not_utf8_rejects_its_row_and_shifts_no_other(tmp_path: P
     lines[2] = b"bro\xffken"
     Path(source.english).write_bytes(b"\n".join(lines))
     corpus = build(tmp_path, [source])
-    assert {(item[2], item[0]) for item in items(corpus)[199:]} == set(numbered("de", range(200))) - {
+    assert {(item[1], item[0]) for item in items(corpus)[199:]} == set(numbered("de", range(200))) - {
         ("sentence number 2", "de number 2")
     }
     assert corpus.facts["rejects"] == {"not valid UTF-8": 1}
@@ -148,7 +151,7 @@ def test_too_many_unusable_records_stop_and_filtered_pairs_never_do(tmp_path: Pa
     with pytest.raises(WorkError, match=r"1 of 51 records.*1 × not text"):
         build(tmp_path, [source])
     assert not (tmp_path / "cache" / "key").exists()
-    assert build(tmp_path, [source], rejects_limit=0.02).facts["sources"][0]["duplicate"] == 49
+    assert build(tmp_path, [source], max_rejects=0.02).facts["sources"][0]["duplicate"] == 49
 
 
 # Filters
@@ -205,7 +208,7 @@ def test_copies_and_duplicates_stay_when_they_are_not_to_be_dropped(tmp_path: Pa
     corpus = build(
         tmp_path, [aligned(tmp_path, "de", pairs)], filters=Filters(drop_copies=False, drop_duplicates=False)
     )
-    assert items(corpus) == [("Same", "en", "Same", 2), ("Same", "de", "Same", 1), ("Same", "de", "Same", 1)]
+    assert items(corpus) == [("Same", "Same", 2), ("Same", "Same", 1), ("Same", "Same", 1)]
 
 
 def test_the_same_translation_in_two_sources_is_a_duplicate_and_in_two_languages_not(tmp_path: Path) -> None:
@@ -238,7 +241,7 @@ def three_languages(folder: Path) -> list[AlignedFiles]:
 def test_no_english_sentence_is_in_dev_for_one_language_and_in_training_for_another(tmp_path: Path) -> None:
     corpus = build(tmp_path, three_languages(tmp_path), dev_sentences=80)
     dev = {english.casefold() for sides in corpus.dev.values() for english in sides.english}
-    train = {english.casefold() for _, _, english, _ in items(corpus)}
+    train = {english.casefold() for _, english, _ in items(corpus)}
     assert len(dev) == 80
     assert dev.isdisjoint(train)
     assert dev | train == {f"sentence number {n}" for n in range(400)}
@@ -259,7 +262,7 @@ def test_dev_pairs_are_real_pairs_one_for_each_sentence_and_language(tmp_path: P
 def test_more_data_moves_few_dev_sentences_and_another_seed_moves_most(tmp_path: Path) -> None:
     def dev(numbers: Sequence[int], seed: int) -> set[str]:
         source = aligned(tmp_path, "de", numbered("de", numbers))
-        return set(build(tmp_path, [source], seed, dev_sentences=100).dev["de"].english)
+        return set(build(tmp_path, [source], seed=seed, dev_sentences=100).dev["de"].english)
 
     before = dev(range(1000), 1)
     assert len(before & dev(range(1100), 1)) > 80
@@ -270,7 +273,7 @@ def test_more_data_moves_few_dev_sentences_and_another_seed_moves_most(tmp_path:
 def test_given_dev_sources_stand_as_they_are_and_training_gives_up_their_english(tmp_path: Path) -> None:
     sources = [aligned(tmp_path, "de", numbered("de", range(10))), aligned(tmp_path, "fr", numbered("fr", range(10)))]
     given = [("SENTENCE number 3", "drei"), ("Sentence number 3", "auch drei"), ("", "leer"), ("new", "neu")]
-    corpus = build(tmp_path, sources, dev_sentences=5, dev_sources=[aligned(tmp_path / "dev", "de", given)])
+    corpus = build(tmp_path, sources, dev=[aligned(tmp_path / "dev", "de", given)])
     assert list(corpus.dev) == ["de"]
     assert corpus.dev["de"].english == ["SENTENCE number 3", "Sentence number 3", "new"]
     assert corpus.dev["de"].other == ["drei", "auch drei", "neu"]
@@ -287,9 +290,9 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path: Pa
     code = (
         "import sys; from pathlib import Path; from students.parallel.corpus import *; "
         "from students.settings import *; "
-        "here = Path(sys.argv[1]); build_corpus(here / sys.argv[2], 'key', CorpusPlan([AlignedFiles("
-        "english=str(here / f'train.{code}.en'), other=str(here / f'train.{code}.gz'), language=code) "
-        "for code in ('de', 'fr', 'ko')], 1, dev_sentences=50))"
+        "here = Path(sys.argv[1]); build_corpus(here / sys.argv[2] / 'key', DistillSettings(teacher='t', base='b', "
+        "parallel=[dict(english=str(here / f'train.{code}.en'), other=str(here / f'train.{code}.gz'), language=code) "
+        "for code in ('de', 'fr', 'ko')], dev_sentences=50))"
     )
     folders = []
     for seed in ("1", "2"):
@@ -298,7 +301,7 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path: Pa
         folders.append({path.name: path.read_bytes() for path in (tmp_path / seed / "key").iterdir()})
     assert folders[0] == folders[1]
     assert sorted(folders[0]) == [
-        "corpus.json", "dev.json", "english.arrow", "languages.npy", "rejects.jsonl", "targets.npy",
+        "corpus.json", "dev.json", "english.arrow", "rejects.jsonl", "targets.npy",
         "translations.arrow", "weights.npy",
     ]  # fmt: skip
 
@@ -308,9 +311,9 @@ def test_a_corpus_that_stands_is_not_read_again_and_a_half_built_one_is_built_an
     cache = tmp_path / "cache"
     (cache / "key.partial").mkdir(parents=True)
     (cache / "key.partial" / "english.arrow").write_text("half")
-    build_corpus(cache, "key", CorpusPlan([source], 1))
+    build_corpus(cache / "key", settings(source))
     Path(source.english).unlink()
-    assert len(build_corpus(cache, "key", CorpusPlan([source], 1))) == len(ParallelCorpus.open(cache / "key")) == 10
+    assert len(build_corpus(cache / "key", settings(source))) == len(ParallelCorpus.open(cache / "key")) == 10
     assert sorted(path.name for path in cache.iterdir() if path.suffix != ".lock") == ["key"]
 
 
@@ -321,7 +324,7 @@ def test_what_a_killed_run_has_left_is_removed_and_what_another_one_lays_down_is
         (cache / f"{key}.partial").mkdir(parents=True)
         (cache / f"{key}.partial" / "english.arrow").write_text("half")
     with FileLock(cache / "busy.lock"):
-        build_corpus(cache, "key", CorpusPlan([source], 1))
+        build_corpus(cache / "key", settings(source))
     assert sorted(path.name for path in cache.iterdir() if path.is_dir()) == ["busy.partial", "key"]
 
 
@@ -330,11 +333,11 @@ def test_a_lower_limit_of_unusable_records_is_held_by_a_corpus_that_stands(tmp_p
     other = gzip.decompress(Path(source.other).read_bytes())
     Path(source.other).write_bytes(other.replace(b"3", b"\xff"))  # one of nine
     cache = tmp_path / "cache"
-    build_corpus(cache, "key", CorpusPlan([source], 1, rejects_limit=0.2))
+    build_corpus(cache / "key", settings(source, max_rejects=0.2))
     listed = (cache / "key" / "rejects.jsonl").stat()
     with pytest.raises(WorkError, match=r"1 of 9 records cannot be used, more than the 5\.00% allowed: 1 × not valid"):
-        build_corpus(cache, "key", CorpusPlan([source], 1, rejects_limit=0.05))
-    assert len(build_corpus(cache, "key", CorpusPlan([source], 1, rejects_limit=0.2)).english) == 8
+        build_corpus(cache / "key", settings(source, max_rejects=0.05))
+    assert len(build_corpus(cache / "key", settings(source, max_rejects=0.2)).english) == 8
     assert len((cache / "key" / "rejects.jsonl").read_text().splitlines()) == 1
     assert (cache / "key" / "rejects.jsonl").stat().st_ino == listed.st_ino  # a corpus that stands is only read
 
@@ -343,7 +346,7 @@ def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path: 
     """The runner tells a full disk by it. Files that go to /dev/full are written, and then find no room."""
     source = aligned(tmp_path, "de", numbered("de", range(50)))
     read_sentences = corpus_files._write_corpus
-    for name in ("pairs.arrow", "english.arrow", "targets.npy", "weights.npy", "languages.npy"):
+    for name in ("pairs.arrow", "english.arrow", "targets.npy", "weights.npy"):
 
         def on_a_full_disk(folder: Path, *rest: Any, name: str = name) -> None:
             (folder / name).symlink_to("/dev/full")
@@ -361,8 +364,9 @@ def test_two_processes_that_want_one_corpus_build_it_once(tmp_path: Path) -> Non
         "import sys; from pathlib import Path; import students.parallel.corpus as c; from students.settings import *; "
         "here = Path(sys.argv[1]); read_sentences = c._write_corpus; "
         "c._write_corpus = lambda *a: (print('built', flush=True), read_sentences(*a)); "
-        "corpus = c.build_corpus(here / 'cache', 'key', c.CorpusPlan([AlignedFiles("
-        "english=str(here / 'train.de.en'), other=str(here / 'train.de.gz'), language='de')], 1)); print(len(corpus))"
+        "corpus = c.build_corpus(here / 'cache/key', DistillSettings(teacher='t', base='b', parallel=[dict("
+        "english=str(here / 'train.de.en'), other=str(here / 'train.de.gz'), language='de')], dev_sentences=0)); "
+        "print(len(corpus))"
     )
     both = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -376,13 +380,13 @@ MEMORY = """
 import sys, threading
 from pathlib import Path
 from bertrelay.hardware import private_memory_mb
-from students.parallel.corpus import CorpusPlan, build_corpus
-from students.settings import AlignedFiles
+from students.parallel.corpus import build_corpus
+from students.settings import DistillSettings
 
 here, ended, peak = Path(sys.argv[1]), threading.Event(), [0.0]
-files = lambda name: AlignedFiles(english=str(here / f"{name}.en"), other=str(here / f"{name}.de"), language="de")
-plan = lambda name: CorpusPlan([files(name)], 1, dev_sentences=500)
-build_corpus(here / "cache", "small", plan("small"))
+files = lambda name: {"english": str(here / f"{name}.en"), "other": str(here / f"{name}.de"), "language": "de"}
+settings = lambda name: DistillSettings(teacher="t", base="b", parallel=[files(name)], dev_sentences=500)
+build_corpus(here / "cache/small", settings("small"))
 before = private_memory_mb()
 
 def watch():
@@ -390,7 +394,7 @@ def watch():
         peak[0] = max(peak[0], private_memory_mb())
 
 threading.Thread(target=watch).start()
-corpus = build_corpus(here / "cache", "large", plan("large"))
+corpus = build_corpus(here / "cache/large", settings("large"))
 ended.set()
 print(len(corpus), peak[0] - before)
 """

@@ -24,8 +24,8 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.loop import Training
 from students.distill import CRITERION, DevData, DistillationTask, dev_data, dev_metrics, run
 from students.metrics import Encoded
-from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.settings import DistillSettings, TranslationColumns
+from students.parallel.corpus import ParallelCorpus, build_corpus
+from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, read_variance
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -58,8 +58,9 @@ PAIRS = [
 def corpus(tmp_path: Path) -> ParallelCorpus:
     rows = [f"{english}\t{other}" for english, other in PAIRS]
     (tmp_path / "pairs.tsv").write_text("\n".join(["en\txx", *rows]) + "\n", encoding="utf-8")
-    source = TranslationColumns(path=str(tmp_path / "pairs.tsv"), others={"xx": "xx"})
-    return build_corpus(tmp_path / "corpora", "pairs", CorpusPlan([source], seed=1))
+    source = {"path": str(tmp_path / "pairs.tsv"), "others": {"xx": "xx"}}
+    given = {"teacher": "./t", "base": "./b", "parallel": [source], "dev_sentences": 0}
+    return build_corpus(tmp_path / "corpora/pairs", DistillSettings.model_validate(given))
 
 
 @pytest.fixture

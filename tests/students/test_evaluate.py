@@ -18,9 +18,9 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import METRICS, Metric
 from bertrelay.stage import Metrics, StageContext
 from students import similarity
-from students.evaluate import Lookup, read_translations, run
+from students.evaluate import Lookup, run
 from students.metrics import mse, mse_metrics, translation_metrics
-from students.parallel.corpus import Translations
+from students.parallel.pairs import Translations, read_translations
 from students.settings import AlignedFiles, EvaluateSettings
 from students.targets import save_variance
 
@@ -147,7 +147,7 @@ def test_pairs_with_an_empty_side_are_left_out_and_told(
     files = {"english": str(tmp_path / "x.en"), "other": str(tmp_path / "x.de"), "language": "de"}
     evaluate(context, model=models["model"], parallel=[files])
     assert "left out 2 pairs with an empty side" in capsys.readouterr().err
-    left = read_translations([AlignedFiles(**files)], context, Rejects(None))["de"]
+    left = read_translations([AlignedFiles(**files)], context.cache, Rejects(None))["de"]
     whole = [row for row in range(50) if row not in (0, 30)]
     assert left == ([english[row] for row in whole], [german[row] for row in whole])
 

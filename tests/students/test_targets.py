@@ -16,8 +16,8 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from students import targets as room
-from students.parallel.corpus import CorpusPlan, ParallelCorpus, build_corpus
-from students.settings import TranslationColumns
+from students.parallel.corpus import ParallelCorpus, build_corpus
+from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, read_variance, save_variance
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -31,8 +31,9 @@ def corpus(tmp_path: Path) -> ParallelCorpus:
     """Sentence i has 1 + i % 3 translations, and English repeats itself with each of them."""
     rows = [f"{english}\t{english[::-1]} {k}" for i, english in enumerate(ENGLISH) for k in range(1 + i % 3)]
     (tmp_path / "train.tsv").write_text("\n".join(["en\tde", *rows]) + "\n")
-    source = TranslationColumns(path=str(tmp_path / "train.tsv"), others={"de": "de"})
-    return build_corpus(tmp_path / "corpora", "key", CorpusPlan([source], seed=1))
+    source = {"path": str(tmp_path / "train.tsv"), "others": {"de": "de"}}
+    given = {"teacher": "./t", "base": "./b", "parallel": [source], "dev_sentences": 0}
+    return build_corpus(tmp_path / "corpora/key", DistillSettings.model_validate(given))
 
 
 @pytest.fixture
