@@ -164,7 +164,7 @@ def save_start(options: Namespace) -> None:
     corpus = build_corpus(context.cache / "corpus", settings)
     teacher = SentenceEncoder.load(MINILM)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
-    start_student(settings, corpus, teacher, targets, context).student.save(options.scratch / "start")
+    start_student(settings, corpus, teacher, targets, context)[0].save(options.scratch / "start")
 
 
 def translation_accuracy(student: SentenceEncoder, test: dict[str, list[str]]) -> float:

@@ -1,15 +1,14 @@
 """What a student starts from: a pretrained model, a new network, or the teacher's layers under a new vocabulary."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from itertools import islice
+from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import NewEncoder
@@ -27,7 +26,15 @@ from students.vocabulary import trim_vocabulary
 POSITION_OFFSET = 2  # XLM-R counts positions from its padding id 1, plus one
 WITH_OFFSET = ("roberta", "xlm-roberta")
 COPIED = ("bert", *WITH_OFFSET)
+COPIED_CONFIG = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act", "layer_norm_eps"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+)
+ROLES = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
 STACKS = ("encoder.layer", "transformer.layer")  # BERT and its kin; DistilBERT
+VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
+FITTED_SENTENCES = 8192
+RIDGE = 1.0  # of the vectors' mean square: an untrained student's thin directions would be blown up with less
 
 
 def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> SentenceEncoder:
@@ -47,7 +54,8 @@ def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> Sen
     positions = state["embeddings.position_embeddings.weight"]
     if old.model_type in WITH_OFFSET:
         positions = positions[POSITION_OFFSET:]
-    backbone = XLMRobertaModel(_config_like(old, tokenizer, len(positions)))
+    sizes = {name: getattr(old, name) for name in COPIED_CONFIG}
+    backbone = XLMRobertaModel(xlmr_config(tokenizer, len(positions), **sizes))
     unused = torch.zeros(POSITION_OFFSET, positions.shape[1])
     state["embeddings.position_embeddings.weight"] = torch.cat([unused, positions])
     state["embeddings.token_type_embeddings.weight"] = state["embeddings.token_type_embeddings.weight"][:1]
@@ -63,24 +71,10 @@ def copy_of(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> Sen
     ).to(teacher.device)
 
 
-def _config_like(old: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast, positions: int) -> XLMRobertaConfig:
-    return xlmr_config(
-        tokenizer,
-        hidden_size=old.hidden_size,
-        num_hidden_layers=old.num_hidden_layers,
-        num_attention_heads=old.num_attention_heads,
-        intermediate_size=old.intermediate_size,
-        hidden_act=old.hidden_act,
-        layer_norm_eps=old.layer_norm_eps,
-        hidden_dropout_prob=old.hidden_dropout_prob,
-        attention_probs_dropout_prob=old.attention_probs_dropout_prob,
-        max_position_embeddings=positions + POSITION_OFFSET,
-    )
-
-
-def xlmr_config(tokenizer: PreTrainedTokenizerFast, **sizes: Any) -> XLMRobertaConfig:
-    """The configuration of an XLM-R with this vocabulary and these sizes."""
+def xlmr_config(tokenizer: PreTrainedTokenizerFast, positions: int, **sizes: Any) -> XLMRobertaConfig:
+    """The configuration of an XLM-R that reads so many positions, with this vocabulary and these sizes."""
     return XLMRobertaConfig(
+        max_position_embeddings=positions + POSITION_OFFSET,
         vocab_size=len(tokenizer),
         type_vocab_size=1,
         pad_token_id=tokenizer.pad_token_id,
@@ -93,37 +87,28 @@ def xlmr_config(tokenizer: PreTrainedTokenizerFast, **sizes: Any) -> XLMRobertaC
 def _token_vectors(teacher: SentenceEncoder, tokenizer: PreTrainedTokenizerFast) -> Tensor:
     """For each new token the mean of the teacher's vectors of its pieces, (tokens, dim)."""
     old = cast(nn.Embedding, teacher.backbone.get_input_embeddings()).weight.detach().cpu()  # (pieces, dim)
-    counterparts = {
-        getattr(tokenizer, role): getattr(teacher.tokenizer, f"{role}_id")
-        for role in ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
-    }
-    pieces_of = _piece_reader(teacher.tokenizer)
+    special = {getattr(tokenizer, role): getattr(teacher.tokenizer, f"{role}_id") for role in ROLES}
+    vocabulary = teacher.tokenizer.get_vocab()
     rows = [
-        old[pieces_of(token) if counterparts.get(token) is None else [counterparts[token]]].mean(dim=0)
+        old[_pieces_of(token, teacher.tokenizer, vocabulary) if special.get(token) is None else [special[token]]]
         for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     ]
-    return torch.stack(rows)
+    return torch.stack([row.mean(dim=0) for row in rows])
 
 
-def _piece_reader(tokenizer: PreTrainedTokenizerFast) -> Callable[[str], list[int]]:
-    """Cuts a new token's text as the teacher would, at the start of a word or inside it.
+def _pieces_of(token: str, tokenizer: PreTrainedTokenizerFast, vocabulary: Mapping[str, int]) -> list[int]:
+    """The ids into which the teacher cuts the text of a new token, at the start of a word or inside it.
 
     Inside a word WordPiece writes `##ing` where unigram pieces say `ing`; at its start byte-level pieces hold a space.
     """
-    vocabulary = tokenizer.get_vocab()
+    starts_word, text = token.startswith(WORD_START), token.removeprefix(WORD_START)
     normalizer = tokenizer.backend_tokenizer.normalizer
-
-    def pieces_of(token: str) -> list[int]:
-        starts_word, text = token.startswith(WORD_START), token.removeprefix(WORD_START)
-        inside = normalizer.normalize_str(text) if normalizer else text
-        same = [token] if starts_word else [f"##{inside}", token]
-        known = [vocabulary[piece] for piece in same if piece in vocabulary]
-        if known:
-            return known[:1]
-        pieces: list[int] = tokenizer(f" {text}" if starts_word else text, add_special_tokens=False).input_ids
-        return pieces or [tokenizer.unk_token_id]
-
-    return pieces_of
+    inside = normalizer.normalize_str(text) if normalizer else text
+    for same in [token] if starts_word else [f"##{inside}", token]:
+        if same in vocabulary:
+            return [vocabulary[same]]
+    pieces: list[int] = tokenizer(f" {text}" if starts_word else text, add_special_tokens=False).input_ids
+    return pieces or [tokenizer.unk_token_id]
 
 
 def keep_layers(backbone: PreTrainedModel, count: int) -> None:
@@ -152,27 +137,16 @@ def set_dropout(backbone: PreTrainedModel, share: float) -> None:
             module.p = share
 
 
-VOCABULARY_SENTENCES = 500_000  # enough to learn pieces from; they are held in memory
-READ_AT_ONCE = 4096
-FITTED_SENTENCES = 8192
-RIDGE = 1.0  # of the vectors' mean square: an untrained student's thin directions would be blown up with less
-
-
-class Start(NamedTuple):
-    """A student before its first step; `sizes` are of its base before and after it was made smaller, or none."""
-
-    student: SentenceEncoder
-    sizes: Metrics
-
-
 def start_student(
     settings: DistillSettings, corpus: ParallelCorpus, teacher: SentenceEncoder, targets: Targets, context: StageContext
-) -> Start:
-    """The student before its first step: it gives vectors of the teacher's size and scale.
+) -> tuple[SentenceEncoder, Metrics]:
+    """The student before its first step, which gives vectors of the teacher's size and scale.
 
     The student of a unit-norm teacher ends in a normalisation. Where sizes differ, or the teacher's vectors have
     other lengths than 1, a projection is trained; it starts as the ridge regression from the student's vectors to
     the teacher's, so that no step is lost, and no second moment of Adam spoilt, on finding mean and scale.
+
+    Returns the sizes of a base that was made smaller too, before and after.
     """
     bare, sizes = _made_smaller(_base_encoder(settings, corpus, teacher, context), settings, corpus)
     if settings.dropout is not None:
@@ -188,18 +162,23 @@ def start_student(
     )
     if needs_fit:
         student.projection = fitted_projection(student, corpus, targets)
-    return Start(student, sizes)
+    return student, sizes
 
 
 def _base_encoder(
     settings: DistillSettings, corpus: ParallelCorpus, teacher: SentenceEncoder, context: StageContext
 ) -> SentenceEncoder:
     if isinstance(settings.base, NewEncoder):
-        return new_xlmr(settings.base, corpus, settings.seed)
+        tokenizer = train_unigram(_sample(corpus), settings.base.vocabulary, settings.base.max_tokens)
+        return new_xlmr(settings.base, tokenizer, settings.seed)
     if isinstance(settings.base, TeacherCopy):
-        tokenizer = train_unigram(_vocabulary_texts(corpus), settings.base.vocabulary, settings.max_tokens)
-        return copy_of(teacher, tokenizer)
+        return copy_of(teacher, train_unigram(_sample(corpus), settings.base.vocabulary, settings.max_tokens))
     return SentenceEncoder.load(settings.base, cache_dir=context.cache / "hub")
+
+
+def _sample(corpus: ParallelCorpus) -> Iterator[str]:
+    """The corpus, or sentences evenly spread over it when it is large."""
+    return islice(corpus, 0, None, -(-len(corpus) // VOCABULARY_SENTENCES))
 
 
 def _made_smaller(
@@ -209,40 +188,21 @@ def _made_smaller(
     if not (settings.trim_vocabulary or settings.layers):
         return base, {}
     before = counts(base)
-    bare = trim_vocabulary(base, _Texts(corpus)) if settings.trim_vocabulary else base
+    bare = trim_vocabulary(base, corpus) if settings.trim_vocabulary else base
     if settings.layers:
         keep_layers(bare.backbone, settings.layers)
     return bare, before_and_after(before, counts(bare))
 
 
-@dataclass(frozen=True)
-class _Texts:
-    """All sentences to learn from, read from the disk each time they are gone through."""
-
-    corpus: ParallelCorpus
-
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self.corpus), READ_AT_ONCE):
-            yield from self.corpus.texts(start, min(start + READ_AT_ONCE, len(self.corpus)))
-
-
-def _vocabulary_texts(corpus: ParallelCorpus) -> Iterator[str]:
-    """The corpus, or sentences evenly spread over it when it is large."""
-    every = -(-len(corpus) // VOCABULARY_SENTENCES)
-    for start in range(0, len(corpus), READ_AT_ONCE * every):
-        yield from corpus.texts(start, min(start + READ_AT_ONCE * every, len(corpus)))[::every]
-
-
-def new_xlmr(size: NewEncoder, corpus: ParallelCorpus, seed: int) -> SentenceEncoder:
-    """An XLM-R with random weights and a unigram vocabulary trained on the corpus."""
-    tokenizer = train_unigram(_vocabulary_texts(corpus), size.vocabulary, size.max_tokens)
+def new_xlmr(size: NewEncoder, tokenizer: PreTrainedTokenizerFast, seed: int) -> SentenceEncoder:
+    """An XLM-R with random weights."""
     config = xlmr_config(
         tokenizer,
+        size.max_tokens,
         hidden_size=size.dim,
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         intermediate_size=size.feed_forward or 4 * size.dim,
-        max_position_embeddings=size.max_tokens + POSITION_OFFSET,
         hidden_dropout_prob=size.dropout,
         attention_probs_dropout_prob=size.dropout,
     )
@@ -261,24 +221,22 @@ def fitted_projection(student: SentenceEncoder, corpus: ParallelCorpus, targets:
     items = np.unique(np.linspace(0, len(corpus) - 1, FITTED_SENTENCES).astype(np.int64))
     sentences = [corpus.texts(item, item + 1)[0] for item in items.tolist()]
     share = corpus.weights[items] / corpus.weights[items].sum()  # (sentences,)
-    vectors = _pooled_vectors(student, sentences)  # (sentences, pooled)
+    bare = SentenceEncoder(student.backbone, student.tokenizer, pooling=student.pooling, max_tokens=student.max_tokens)
+    vectors = bare.to(default_device()).encode(sentences, precision="fp32").astype(np.float64)  # (sentences, pooled)
     wanted = targets.vectors[corpus.targets[items]].astype(np.float64)  # (sentences, dim)
     centre, wanted_centre = share @ vectors, share @ wanted
     weighted = share[:, None] * (vectors - centre)  # (sentences, pooled)
     covariance = weighted.T @ (vectors - centre)  # (pooled, pooled)
     ridge = RIDGE * np.trace(covariance) / len(covariance) * np.eye(len(covariance))
     weight = np.linalg.solve(covariance + ridge, weighted.T @ (wanted - wanted_centre))  # (pooled, dim)
-    projection = Projection(weight.shape[0], weight.shape[1])
+    return linear_projection(torch.from_numpy(weight.T), torch.from_numpy(wanted_centre - centre @ weight))
+
+
+def linear_projection(weight: Tensor, bias: Tensor | None) -> Projection:
+    """A projection of `weight` (out, in) and `bias` (out,)."""
+    projection = Projection(weight.shape[1], weight.shape[0], bias=bias is not None)
     with torch.no_grad():
-        projection.linear.weight.copy_(torch.from_numpy(weight.T))
-        projection.linear.bias.copy_(torch.from_numpy(wanted_centre - centre @ weight))
+        projection.linear.weight.copy_(weight)
+        if bias is not None:
+            projection.linear.bias.copy_(bias)
     return projection
-
-
-def _pooled_vectors(student: SentenceEncoder, sentences: list[str]) -> NDArray[np.float64]:
-    """What a projection begins from: without one, and without the normalisation that comes after it."""
-    pooled = SentenceEncoder(
-        student.backbone, student.tokenizer, pooling=student.pooling, max_tokens=student.max_tokens
-    )
-    vectors: NDArray[np.float32] = pooled.to(default_device()).encode(sentences, precision="fp32")
-    return vectors.astype(np.float64)

@@ -29,6 +29,10 @@ from bertrelay.layout import Prompts
 from bertrelay.progress import log, progress
 from bertrelay.tokenizer import as_fast
 
+TEXTS_AT_ONCE = 8192
+END_OF_TEXT = -1
+
+Ids = NDArray[np.int64]
 Document = dict[str, Any]
 """The rules of a tokenizer, as tokenizer.json holds them."""
 
@@ -89,30 +93,25 @@ def with_parts(document: Document, kept: Iterable[int]) -> set[int]:
 
 
 def longest_failed_matches(document: Document, rules: Tokenizer, text: str) -> Iterator[int]:
-    """In WordPiece the pieces at the beginning of words of `text` that turn unknown further on.
+    """In WordPiece the longest pieces of the words of `text`, up to where none fits and the word is unknown.
 
     They are in no token, yet without them a shorter piece might find a way through, and the word would be known.
     """
     model = document["model"]
     if model["type"] != "WordPiece":
         return
-    text = rules.normalizer.normalize_str(text) if rules.normalizer else text
+    number, text = model["vocab"], rules.normalizer.normalize_str(text) if rules.normalizer else text
     words = rules.pre_tokenizer.pre_tokenize_str(text) if rules.pre_tokenizer else [(text, None)]
     for word, _ in words:
-        if len(word) <= model["max_input_chars_per_word"]:
-            yield from _longest_matches(word, model["vocab"], model["continuing_subword_prefix"])
-
-
-def _longest_matches(word: str, number: Mapping[str, int], inside: str) -> Iterator[int]:
-    start = 0
-    while start < len(word):
-        mark = inside if start else ""
-        fitting = (end for end in range(len(word), start, -1) if mark + word[start:end] in number)
-        end = next(fitting, None)
-        if end is None:
-            return
-        yield number[mark + word[start:end]]
-        start = end
+        start = 0
+        while start < len(word) <= model["max_input_chars_per_word"]:
+            mark = model["continuing_subword_prefix"] if start else ""
+            fitting = (end for end in range(len(word), start, -1) if mark + word[start:end] in number)
+            end = next(fitting, None)
+            if end is None:
+                break
+            yield number[mark + word[start:end]]
+            start = end
 
 
 def rules_of(document: Document, kept: Iterable[int]) -> Tokenizer:
@@ -153,20 +152,6 @@ def _renumbered(processor: Any, number: Mapping[int, int]) -> Any:
     return processor
 
 
-TEXTS_AT_ONCE = 8192
-END_OF_TEXT = -1
-
-Ids = NDArray[np.int64]
-
-
-class Usage(NamedTuple):
-    """What reading the texts has shown: the ids they use, how many texts they are, and a digest of each block's ids."""
-
-    ids: set[int]
-    texts: int
-    digests: list[bytes]
-
-
 def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceEncoder:
     """An encoder with the pieces that `texts` use, alone or after one of the model's prompts, and all characters.
 
@@ -180,7 +165,9 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceE
     rules.no_padding()
     document = document_of(rules)
     usage = _usage(rules, document, _with_prompts(texts, encoder.prompts))
-    kept = _kept_ids(encoder, rules, document, usage.ids)
+    named = {*range(unused_positions(encoder.backbone)), *_named_ids(encoder.backbone.config).values()}
+    named &= set(rules.get_vocab().values())  # a config may name an id that no piece has
+    kept = np.array(sorted(with_parts(document, usage.ids | named | always_kept(document, rules))))
     log(f"vocabulary: {usage.texts:,} texts need {len(kept):,} of {len(encoder.tokenizer):,} pieces")
     trimmed = rules_of(document, kept.tolist())
     _check_same_tokens(trimmed, kept, usage, _with_prompts(texts, encoder.prompts))
@@ -210,42 +197,34 @@ def _with_prompts(texts: Iterable[str], prompts: Prompts) -> Iterator[str]:
         yield from (prompt + text for prompt in prompts.texts.values())
 
 
+class Usage(NamedTuple):
+    """The ids that texts use, how many texts they are, and the sha256 of all their ids."""
+
+    ids: set[int]
+    texts: int
+    digest: str
+
+
 def _usage(rules: Tokenizer, document: Document, texts: Iterable[str]) -> Usage:
-    used, count, digests = {END_OF_TEXT}, 0, []
+    used, count, digest = {END_OF_TEXT}, 0, hashlib.sha256()
     unknown = rules.token_to_id(document["model"].get("unk_token") or "")
-    for block in _blocks(texts):
-        ids = _ids(rules, block)
+    for block, ids in _encoded(rules, texts):
         used.update(np.unique(ids).tolist())
-        digests.append(_digest(ids))
+        digest.update(ids.data)
         count += len(block)
         for place in np.unique((ids == END_OF_TEXT).cumsum()[ids == unknown]).tolist():
             used.update(longest_failed_matches(document, rules, block[place]))
     if not count:
         raise RequestError("vocabulary: expected texts to trim it to, found none")
-    return Usage(used - {END_OF_TEXT}, count, digests)
+    return Usage(used - {END_OF_TEXT}, count, digest.hexdigest())
 
 
-def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+def _encoded(rules: Tokenizer, texts: Iterable[str]) -> Iterator[tuple[list[str], Ids]]:
+    """Blocks of texts with the ids of all, one after the other, each with END_OF_TEXT behind it."""
     stream = iter(texts)
     while block := list(islice(stream, TEXTS_AT_ONCE)):
-        yield block
-
-
-def _ids(rules: Tokenizer, block: list[str]) -> Ids:
-    """The ids of all texts, one after the other, each with END_OF_TEXT behind it."""
-    lists = (encoding.ids for encoding in rules.encode_batch_fast(block))
-    return np.fromiter(chain.from_iterable((*ids, END_OF_TEXT) for ids in lists), np.int64)
-
-
-def _digest(ids: Ids) -> bytes:
-    return hashlib.sha256(ids.tobytes()).digest()
-
-
-def _kept_ids(encoder: SentenceEncoder, rules: Tokenizer, document: Document, used: set[int]) -> Ids:
-    """The ids that stay, in their order. The first ones do where the network counts positions from its padding id."""
-    named = {*range(unused_positions(encoder.backbone)), *_named_ids(encoder.backbone.config).values()}
-    named &= set(rules.get_vocab().values())  # a config may name an id that no piece has
-    return np.array(sorted(with_parts(document, used | named | always_kept(document, rules))))
+        lists = (encoding.ids for encoding in rules.encode_batch_fast(block))
+        yield block, np.fromiter(chain.from_iterable((*ids, END_OF_TEXT) for ids in lists), np.int64)
 
 
 def _named_ids(config: PreTrainedConfig) -> dict[str, int]:
@@ -256,12 +235,12 @@ def _named_ids(config: PreTrainedConfig) -> dict[str, int]:
 
 def _check_same_tokens(trimmed: Tokenizer, kept: Ids, usage: Usage, texts: Iterable[str]) -> None:
     old_ids = np.append(kept, END_OF_TEXT)  # the last one is where END_OF_TEXT, as an index, points
-    digests = []
+    digest = hashlib.sha256()
     with progress("vocabulary: checking that tokens are the same", usage.texts, "texts") as bar:
-        for block in _blocks(texts):
-            digests.append(_digest(old_ids[_ids(trimmed, block)]))
+        for block, ids in _encoded(trimmed, texts):
+            digest.update(old_ids[ids].data)
             bar.advance(len(block))
-    if digests != usage.digests:
+    if digest.hexdigest() != usage.digest:
         raise WorkError(
             "vocabulary: a text would be cut into other tokens than before, so nothing was trimmed. If no file of the "
             f"corpus was changed meanwhile, report the model, and {LEAVE_IT}"

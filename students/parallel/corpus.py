@@ -90,6 +90,11 @@ class ParallelCorpus:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def __iter__(self) -> Iterator[str]:
+        """All sentences in the order of their items, read block by block."""
+        for start in range(0, len(self), BLOCK_PAIRS):
+            yield from self.texts(start, min(start + BLOCK_PAIRS, len(self)))
+
     def texts(self, start: int, stop: int) -> list[str]:
         """The sentences of items `start` to `stop`, the last one not included."""
         border = len(self.english)

@@ -32,9 +32,9 @@ class Toy:
         path = self.train_path if part == "train" else self.test_path
         return {"path": str(path), "others": {"de": "de", "fr": "fr"}}
 
-    def corpus(self, folder: Path) -> ParallelCorpus:
-        given = {"teacher": "./t", "base": "./b", "parallel": [self.source()], "seed": 1, "dev_sentences": 0}
-        return build_corpus(folder / "toy", DistillSettings.model_validate(given))
+    def corpus(self, folder: Path, dev_sentences: int = 0) -> ParallelCorpus:
+        given = {"teacher": "./t", "base": "./b", "parallel": [self.source()], "dev_sentences": dev_sentences}
+        return build_corpus(folder / "toy", DistillSettings.model_validate({**given, "seed": 1}))
 
 
 def _said(words: list[list[str]], language: int) -> str:

@@ -47,7 +47,7 @@ def begin(
     base: Any, corpus: ParallelCorpus, teacher: SentenceEncoder, context: StageContext, **given: Any
 ) -> tuple[SentenceEncoder, Targets]:
     targets = fill_targets(teacher, corpus, context, "key", "fp32")
-    return start_student(settings(base, **given), corpus, teacher, targets, context).student, targets
+    return start_student(settings(base, **given), corpus, teacher, targets, context)[0], targets
 
 
 def error_at_the_start(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets) -> float:
@@ -223,10 +223,9 @@ def test_of_a_large_corpus_the_vocabulary_reads_sentences_evenly_spread(
     corpus: ParallelCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = corpus.texts(0, len(corpus))
-    assert list(room._vocabulary_texts(corpus)) == texts
+    assert list(room._sample(corpus)) == texts
     monkeypatch.setattr(room, "VOCABULARY_SENTENCES", 150)
-    monkeypatch.setattr(room, "READ_AT_ONCE", 16)
-    assert list(room._vocabulary_texts(corpus)) == texts[::4]  # 600 sentences
+    assert list(room._sample(corpus)) == texts[::4]  # 600 sentences
 
 
 SENTENCES = ["a dog runs", "cats run", "the dogs and a cat sleep near the old station", "sleep"]

@@ -15,9 +15,9 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Projection
-from bertrelay.stage import StageContext
+from bertrelay.stage import Metrics, StageContext
 from students import vocabulary as room
-from students.build import Start, start_student
+from students.build import start_student
 from students.settings import DistillSettings
 from students.targets import fill_targets
 from students.vocabulary import trim_vocabulary
@@ -304,7 +304,9 @@ def test_a_generator_no_texts_and_whole_words_are_refused(make: MakeEncoder) -> 
 # Before a distillation
 
 
-def start(base: str, toy: Any, teacher: SentenceEncoder, context: StageContext, **given: Any) -> Start:
+def start(
+    base: str, toy: Any, teacher: SentenceEncoder, context: StageContext, **given: Any
+) -> tuple[SentenceEncoder, Metrics]:
     settings = DistillSettings.model_validate(
         {"teacher": "./teacher", "base": base, "parallel": [toy.source()], **given}
     )
