@@ -37,7 +37,7 @@ from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import train
 from students.build import start_student
-from students.distill import DistillationTask, dev_data
+from students.distill import DistillationTask
 from students.metrics import translation_metrics
 from students.parallel.corpus import build_corpus
 from students.settings import AlignedFiles, DistillSettings, Filters, TeacherCopy
@@ -129,9 +129,8 @@ def distill(
     """The stage `students.distill` once its models are loaded."""
     corpus = build_corpus(context.cache / "corpus", settings)
     targets = fill_targets(teacher, corpus, context, "teacher", settings.precision)
-    dev = dev_data(corpus, teacher, targets, settings.precision)
     tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, context.cache / "tokens")
-    train(DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output)
+    train(DistillationTask(student, settings, corpus, targets, tokens, teacher.encode), settings, context.output)
 
 
 def multi30k(options: Namespace, part: str) -> dict[str, list[str]]:

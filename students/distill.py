@@ -1,7 +1,9 @@
-"""The dev score of a student: how much of the teacher's space it explains, and whether translations meet in it."""
+"""Multilingual distillation: a student learns the teacher's vector of English, for English and its translations.
+
+Reimers & Gurevych (2020), "Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation".
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from shutil import copyfile
 
 import numpy as np
@@ -17,42 +19,12 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from students.build import start_student
-from students.metrics import Encoded, english_of, parallel_metrics
+from students.metrics import Encode, encoded_once, english_of, parallel_metrics
 from students.parallel.corpus import ParallelCorpus, build_corpus
-from students.parallel.pairs import Translations
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, save_variance
 
 CRITERION = "dev/explained_variance"
-
-
-@dataclass(frozen=True)
-class DevData:
-    """Held-out pairs by language, and what the teacher says of their English sentences.
-
-    variance: of the training targets, the unit of relative distances.
-    """
-
-    pairs: dict[str, Translations]
-    teacher: Encoded
-    variance: float
-
-
-def dev_data(corpus: ParallelCorpus, teacher: SentenceEncoder, targets: Targets, precision: str) -> DevData:
-    pairs = {language: sides for language, sides in corpus.dev.items() if sides.english}
-    return DevData(pairs, Encoded.of(teacher, english_of(pairs), precision), targets.variance)
-
-
-def dev_metrics(student: SentenceEncoder, dev: DevData, precision: str) -> Metrics:
-    """Translation accuracy and distances by language; 1 − the mean relative distance is what chooses the weights."""
-    others = [sentence for sides in dev.pairs.values() for sentence in sides.other]
-    vectors = Encoded.of(student, [*dev.teacher.rows, *others], precision)
-    metrics = parallel_metrics(dev.pairs, vectors, dev.teacher, dev.variance, intervals=False)
-    distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
-    named = {f"dev/{name}": value for name, value in metrics.items()}
-    return {**named, CRITERION: 1 - float(np.mean(distances))}
-
-
 CORPUS_VERSION = 1
 
 
@@ -66,13 +38,12 @@ def run(settings: DistillSettings, context: StageContext) -> Metrics:
     teacher_digest = fingerprint(content_parts(settings, ["teacher"], digests))
     targets = fill_targets(teacher, corpus, context, teacher_digest, settings.precision)
     student, sizes = start_student(settings, corpus, teacher, targets, context)
-    dev = dev_data(corpus, teacher, targets, settings.precision)
+    dev_teacher = encoded_once(teacher, english_of(corpus.dev), settings.precision)
     del teacher  # its vectors are on the disk; its memory is the student's now
     with accelerator().main_process_first():
         tokens = tokens_of(corpus.texts, len(corpus), tokenizer_of(student), context.work / "tokens")
-    metrics = train(
-        DistillationTask(student, settings, corpus, targets, tokens, dev), settings, context.output, context.work
-    )
+    task = DistillationTask(student, settings, corpus, targets, tokens, dev_teacher)
+    metrics = train(task, settings, context.output, context.work)
     if context.process_group.is_main:
         write_json(context.output / "corpus.json", corpus.facts)
         copyfile(corpus.rejects, context.output / corpus.rejects.name)
@@ -92,6 +63,8 @@ class DistillationTask:
 
     An item is one sentence; a distinct English sentence is one item with the weight of its translations. The error
     is divided by the targets' variance, so that 1 is what the mean vector scores and clipping means something.
+
+    dev_teacher: gives the teacher's vectors of the held-out English.
     """
 
     def __init__(
@@ -101,12 +74,12 @@ class DistillationTask:
         corpus: ParallelCorpus,
         targets: Targets,
         tokens: Tokens,
-        dev: DevData,
+        dev_teacher: Encode,
     ) -> None:
-        self.model, self.settings = student, settings
-        self.corpus, self.targets, self.tokens, self.dev = corpus, targets, tokens, dev
+        self.model, self.settings, self.corpus, self.targets = student, settings, corpus, targets
+        self.tokens, self.dev_teacher = tokens, dev_teacher
         self.lengths = self.padded_lengths = tokens.lengths
-        self.criterion = CRITERION if dev.pairs else None
+        self.criterion = CRITERION if corpus.dev else None
 
     def collate(self, items: Items, epoch: int) -> Batch:  # noqa: ARG002 (nothing is random here)
         ids, mask = self.tokens.padded(items, self.model.pad_id)
@@ -125,4 +98,10 @@ class DistillationTask:
         return {"distance": (batch.inputs["weights"] * distances).sum() / self.targets.variance}
 
     def evaluate(self) -> Metrics:
-        return dev_metrics(self.model, self.dev, self.settings.precision)
+        """Translation accuracy and distances by language; 1 − the mean relative distance chooses the weights."""
+        pairs = self.corpus.dev
+        sentences = english_of(pairs) + [sentence for each in pairs.values() for sentence in each.other]
+        encode = encoded_once(self.model, sentences, self.settings.precision)
+        metrics = parallel_metrics(pairs, encode, self.dev_teacher, self.targets.variance, intervals=False)
+        distances = [value for name, value in metrics.items() if name.startswith("mse_relative/") and value is not None]
+        return {f"dev/{name}": value for name, value in metrics.items()} | {CRITERION: 1 - float(np.mean(distances))}

@@ -1,8 +1,6 @@
 """What a student is judged by on parallel sentences: nearest neighbours, and distance to the teacher's vectors."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,23 +11,15 @@ from bertrelay.stage import Metrics
 from students.parallel.pairs import Translations
 from students.settings import ENGLISH
 
+Encode = Callable[[Sequence[str]], Vectors]
+"""Sentences to their vectors, float32 (sentences, dim)."""
 
-@dataclass(frozen=True)
-class Encoded:
-    """Vectors of many sentences, found again by the sentence: one encoding serves all metrics."""
 
-    rows: Mapping[str, int]
-    matrix: Vectors
-
-    @classmethod
-    def of(cls, encoder: SentenceEncoder, sentences: Sequence[str], precision: str, progress: bool = False) -> Self:
-        distinct = list(dict.fromkeys(sentences))
-        vectors = encoder.encode(distinct, precision=precision, show_progress_bar=progress)
-        return cls({sentence: row for row, sentence in enumerate(distinct)}, vectors)
-
-    def __call__(self, sentences: Sequence[str]) -> Vectors:
-        """(sentences, dim)"""
-        return self.matrix[[self.rows[sentence] for sentence in sentences]]
+def encoded_once(encoder: SentenceEncoder, sentences: Sequence[str], precision: str, progress: bool = False) -> Encode:
+    """Finds the vectors of `sentences`, each encoded once for all metrics."""
+    rows = {sentence: row for row, sentence in enumerate(dict.fromkeys(sentences))}
+    vectors = encoder.encode(list(rows), precision=precision, show_progress_bar=progress)
+    return lambda wanted: vectors[[rows[sentence] for sentence in wanted]]
 
 
 def english_of(pairs: Mapping[str, Translations]) -> list[str]:
@@ -39,8 +29,8 @@ def english_of(pairs: Mapping[str, Translations]) -> list[str]:
 
 def parallel_metrics(
     pairs: Mapping[str, Translations],
-    student: Encoded,
-    teacher: Encoded | None,
+    student: Encode,
+    teacher: Encode | None,
     variance: float | None,
     intervals: bool = True,
 ) -> Metrics:
@@ -77,30 +67,25 @@ def translation_metrics(
     return metrics
 
 
-def mse(student: Vectors, teacher: Vectors) -> float:
-    """Mean squared error over sentences and dimensions: others report it too, some of them times −100."""
-    return float(np.mean((student.astype(np.float64) - teacher) ** 2))
-
-
 def mse_metrics(language: str, student: Vectors, teacher: Vectors, variance: float | None) -> Metrics:
-    """`mse/<language>`, and `mse_relative/<language>` in units of the targets' variance where that is known."""
-    raw = mse(student, teacher)
+    """`mse/<language>` over sentences and dimensions, which others report too, some of them times −100.
+
+    `mse_relative/<language>` is in units of the targets' variance, where that is known.
+    """
+    raw = float(np.mean((student.astype(np.float64) - teacher) ** 2))
     relative = {} if variance is None else {f"mse_relative/{language}": raw * teacher.shape[1] / variance}
     return {f"mse/{language}": raw, **relative}
 
 
-MOMENTS = ("before", "after")
-
-
 def before_and_after(before: Metrics, after: Metrics) -> Metrics:
     """Both in one: `parameters` as `parameters/before` and `/after`, `sts/x/spearman_cosine` as `sts/x/before/…`."""
-    both = dict(zip(MOMENTS, (before, after), strict=True))
-    return {_at(name, moment): metrics[name] for name in before for moment, metrics in both.items() if name in metrics}
-
-
-def _at(name: str, moment: str) -> str:
-    head, _, last = name.rpartition("/")
-    return f"{head}/{moment}/{last}" if head else f"{last}/{moment}"
+    both: Metrics = {}
+    for name in before:
+        head, slash, last = name.rpartition("/")
+        for moment, metrics in (("before", before), ("after", after)):
+            if name in metrics:
+                both[f"{head}/{moment}/{last}" if slash else f"{last}/{moment}"] = metrics[name]
+    return both
 
 
 def counts(encoder: SentenceEncoder) -> Metrics:

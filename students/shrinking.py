@@ -6,9 +6,8 @@ the mean taken away STS scores hardly change, and cosines move away from the mod
 """
 
 import hashlib
-import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +24,17 @@ from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.pooling import Projection
-from bertrelay.settings import ModelSource
 from bertrelay.stage import Metrics, StageContext
-from students.build import keep_layers
-from students.evaluate import all_sentences
-from students.metrics import Encoded, before_and_after, counts, parallel_metrics
-from students.parallel.pairs import Translations, read_translations
+from students.build import keep_layers, linear_projection
+from students.evaluate import HeldOut
+from students.metrics import before_and_after, counts
 from students.settings import ShrinkSettings
 from students.targets import read_variance, save_variance
 from students.vocabulary import check_can_be_read_again, trim_vocabulary
-from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics
+
+ROUNDS = 5
+TIMED_SENTENCES = 512
+SAMPLE = 2048  # sentences; with four times as many the axes give the same STS scores to ± 0.001
 
 Axes = NDArray[np.float64]
 """(dim, dimensions), orthonormal columns, the one along which vectors are longest first."""
@@ -66,43 +66,14 @@ def projection_onto(axes: Axes, encoder: SentenceEncoder) -> Projection:
     turn = torch.from_numpy(axes.T)  # (dimensions, dim)
     own = encoder.projection
     if own is None:
-        return _linear(turn, None)
+        return linear_projection(turn, None)
     if not isinstance(own.activation, nn.Identity):
         raise RequestError(
             f"dimensions: expected a model that ends in a linear map, found {type(own.activation).__name__} after it; "
             "leave its dimensions as they are"
         )
     weight, bias = own.linear.weight.detach().cpu().double(), own.linear.bias
-    return _linear(turn @ weight, None if bias is None else turn @ bias.detach().cpu().double())
-
-
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Projection:
-    """A projection of `weight` (out, in) and `bias` (out,)."""
-    projection = Projection(weight.shape[1], weight.shape[0], bias=bias is not None)
-    with torch.no_grad():
-        projection.linear.weight.copy_(weight)
-        if bias is not None:
-            projection.linear.bias.copy_(bias)
-    return projection
-
-
-ROUNDS = 5
-TIMED_SENTENCES = 512
-
-
-def size(encoder: SentenceEncoder, folder: Path) -> Metrics:
-    """What the encoder, saved in `folder`, consists of; megabytes are of 10⁶ bytes."""
-    bytes_on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return {"size_mb": bytes_on_disk / 1e6, **counts(encoder), "dimensions": encoder.dim}
-
-
-def size_saved(encoder: SentenceEncoder, folder: Path) -> Metrics:
-    """The same of an encoder that is saved for this alone, so that both sides are files of one kind."""
-    try:
-        encoder.save(folder)
-        return size(encoder, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return linear_projection(turn @ weight, None if bias is None else turn @ bias.detach().cpu().double())
 
 
 def speeds(encoders: Sequence[SentenceEncoder], sentences: Sequence[str], precision: str) -> list[float]:
@@ -129,9 +100,6 @@ def moved(before: Vectors, after: Vectors, axes: Axes | None) -> Metrics:
         after = (after @ axes.T).astype(np.float32)  # (n, dim before)
     cosines = np.minimum(pairwise(before, after), 1)  # (n,); rounding goes beyond
     return {"cosine_mean": float(cosines.mean(dtype=np.float64)), "cosine_min": float(cosines.min())}
-
-
-SAMPLE = 2048  # sentences; with four times as many the axes give the same STS scores to ± 0.001
 
 
 @dataclass(frozen=True)
@@ -188,44 +156,34 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     """Writes `model/`, and measures it beside the model it comes from; the main process does it alone."""
     if not context.process_group.is_main:
         return {}
+    texts = CorpusTexts(settings.corpus, context.cache)
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        sample = sample_of(_texts(settings.corpus, context, rejects))
-        tests = read_translations(settings.parallel, context.cache, rejects)
-        sts = {name: read_sts(table, context, rejects) for name, table in settings.sts.items()}
+        sample = sample_of(texts.read(rejects))
+        tests = HeldOut.read(settings, context, rejects)
     if not sample:
         raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
     larger = as_encoder(settings.model, context.cache)
-    shrunk = shrink(
-        larger,
-        CorpusTexts(settings.corpus, context),
-        trim=settings.trim_vocabulary,
-        layers=settings.layers,
-        dimensions=settings.dimensions,
-        precision=settings.precision,
-    )
-    _save(shrunk.encoder, settings.model, context.output / "model")
-    encoders = (larger, shrunk.encoder)
-    before, after = (encoder.encode(sample, precision=settings.precision) for encoder in encoders)
-    sizes = size_saved(larger, context.work / "before"), size(shrunk.encoder, context.output / "model")
-    rates = ({"sentences_per_second": rate} for rate in speeds(encoders, sample, settings.precision))
-    scores = (_scores(encoder, tests, sts, settings.precision) for encoder in encoders)
-    metrics = (size | rate | score for size, rate, score in zip(sizes, rates, scores, strict=True))
-    return before_and_after(*metrics) | moved(before, after, shrunk.axes)
-
-
-def _save(encoder: SentenceEncoder, source: ModelSource, folder: Path) -> None:
-    """Saves a student with the unit of its distances, if it has one."""
-    encoder.save(folder)
-    variance = read_variance(source)
+    options = settings.model_dump(include={"layers", "dimensions", "precision"})
+    shrunk = shrink(larger, texts, trim=settings.trim_vocabulary, **options)
+    shrunk.encoder.save(context.output / "model")
+    variance = read_variance(settings.model)
     if variance is not None:
-        save_variance(variance, folder)
+        save_variance(variance, context.output / "model")
+    larger.save(context.work / "before")  # so that both sizes are of files of one kind
+    encoders = {context.work / "before": larger, context.output / "model": shrunk.encoder}
+    rates = speeds(list(encoders.values()), sample, settings.precision)
+    measured: list[Metrics] = []
+    for (folder, encoder), rate in zip(encoders.items(), rates, strict=True):
+        scores = tests.metrics(tests.encoded(encoder, settings.precision))
+        measured.append(size(encoder, folder) | {"sentences_per_second": rate} | scores)
+    before, after = (encoder.encode(sample, precision=settings.precision) for encoder in encoders.values())
+    return before_and_after(*measured) | moved(before, after, shrunk.axes)
 
 
-def _scores(
-    encoder: SentenceEncoder, tests: Mapping[str, Translations], sts: Mapping[str, StsPairs], precision: str
-) -> Metrics:
-    vectors = Encoded.of(encoder, all_sentences(tests, sts), precision)
-    return (sts_metrics(sts, vectors) if sts else {}) | parallel_metrics(tests, vectors, None, None)
+def size(encoder: SentenceEncoder, folder: Path) -> Metrics:
+    """What the encoder, saved in `folder`, consists of; megabytes are of 10⁶ bytes."""
+    bytes_on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {"size_mb": bytes_on_disk / 1e6, **counts(encoder), "dimensions": encoder.dim}
 
 
 @dataclass(frozen=True)
@@ -233,18 +191,17 @@ class CorpusTexts:
     """The texts of tables, read anew each time they are gone through; what cannot be used was counted before."""
 
     tables: Sequence[Table]
-    context: StageContext
+    cache: Path
 
     def __iter__(self) -> Iterator[str]:
-        return _texts(self.tables, self.context, Rejects(None, limit=1.0))
+        return self.read(Rejects(None, limit=1.0))
 
-
-def _texts(tables: Sequence[Table], context: StageContext, rejects: Rejects) -> Iterator[str]:
-    """The texts in the columns of all tables."""
-    for table in tables:
-        for record in read(table, text_column(table), context.cache, rejects):
-            if all(isinstance(value, str) for value in record.values):
-                rejects.used()
-                yield from record.values
-            else:
-                rejects.add(record.file, record.line, "not text")
+    def read(self, rejects: Rejects) -> Iterator[str]:
+        """The texts in the columns of all tables."""
+        for table in self.tables:
+            for record in read(table, text_column(table), self.cache, rejects):
+                if all(isinstance(value, str) for value in record.values):
+                    rejects.used()
+                    yield from record.values
+                else:
+                    rejects.add(record.file, record.line, "not text")

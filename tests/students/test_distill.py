@@ -22,9 +22,10 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import Stopped
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.loop import Training
-from students.distill import CRITERION, DevData, DistillationTask, dev_data, dev_metrics, run
-from students.metrics import Encoded
+from students.distill import CRITERION, DistillationTask, run
+from students.metrics import english_of
 from students.parallel.corpus import ParallelCorpus, build_corpus
+from students.parallel.pairs import Translations
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, read_variance
 
@@ -72,8 +73,7 @@ def task(tiny_encoder: MakeEncoder, corpus: ParallelCorpus, tmp_path: Path) -> D
         {"teacher": "./t", "base": "./b", "parallel": [{"path": "x.tsv", "others": {"xx": "xx"}}]}
     )
     tokens = tokens_of(corpus.texts, len(corpus), student.tokenize, tmp_path / "tokens")
-    dev = DevData({}, Encoded({}, np.zeros((0, 16), np.float32)), 1.0)
-    return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), tokens, dev)
+    return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), tokens, student.encode)
 
 
 def target_of(task: DistillationTask, english: str) -> np.ndarray:
@@ -289,6 +289,7 @@ import json, sys
 from pathlib import Path
 from bertrelay.stage import ProcessGroup, StageContext
 from students.distill import run
+from students.parallel.pairs import Translations
 from students.settings import DistillSettings
 
 folder = Path(sys.argv[1])
@@ -333,71 +334,48 @@ def toy_corpus(toy: Any, tmp_path: Path) -> ParallelCorpus:
 
 
 @pytest.fixture
-def dev(tiny_encoder: MakeEncoder, toy_corpus: ParallelCorpus, context: StageContext) -> DevData:
+def evaluated(
+    tiny_encoder: MakeEncoder, toy_corpus: ParallelCorpus, context: StageContext, given: dict[str, Any]
+) -> Any:
+    """A task that is only evaluated: the student is another network than the teacher."""
     teacher = tiny_encoder("bert", toy_corpus.english.read(0, 100))
-    return dev_data(toy_corpus, teacher, fill_targets(teacher, toy_corpus, context, "key", "fp32"), "fp32")
-
-
-@pytest.fixture
-def student(tiny_encoder: MakeEncoder, toy_corpus: ParallelCorpus) -> SentenceEncoder:
-    return tiny_encoder("xlm-roberta", toy_corpus.texts(0, len(toy_corpus)), seed=4)
+    student = tiny_encoder("xlm-roberta", toy_corpus.texts(0, len(toy_corpus)), seed=4)
+    targets = fill_targets(teacher, toy_corpus, context, "key", "fp32")
+    tokens = SimpleNamespace(lengths=None)
+    settings = DistillSettings.model_validate(given)
+    return DistillationTask(student, settings, toy_corpus, targets, tokens, teacher.encode)  # type: ignore[arg-type]
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return first @ second.T / np.linalg.norm(first, axis=1)[:, None] / np.linalg.norm(second, axis=1)[None, :]
 
 
-def test_dev_figures_are_those_of_arithmetic_on_the_vectors(student: SentenceEncoder, dev: DevData) -> None:
-    figures = dev_metrics(student, dev, "fp32")
-    english_sentences = list(dev.teacher.rows)
+def test_dev_metrics_are_those_of_arithmetic_on_the_vectors(evaluated: Any) -> None:
+    student, pairs = evaluated.model, evaluated.corpus.dev
+    english_sentences = english_of(pairs)
     assert len(english_sentences) == 30
-    teacher_vectors = dict(zip(english_sentences, dev.teacher.matrix.astype(np.float64), strict=True))
     expected: dict[str, float] = {}
-    for language, sides in {**dev.pairs, "en": None}.items():
-        texts, english = (english_sentences, english_sentences) if sides is None else (sides.other, sides.english)
-        vectors = student.encode(texts, precision="fp32").astype(np.float64)
-        distances = vectors - np.stack([teacher_vectors[sentence] for sentence in english])
+    for language, sentences in {**pairs, "en": Translations(english_sentences, english_sentences)}.items():
+        vectors = student.encode(sentences.other, precision="fp32").astype(np.float64)
+        distances = vectors - evaluated.dev_teacher(sentences.english).astype(np.float64)
         expected[f"dev/mse/{language}"] = np.mean(distances**2)
-        expected[f"dev/mse_relative/{language}"] = np.mean(np.sum(distances**2, axis=1)) / dev.variance
-        if sides is not None:
-            table = cosines(student.encode(english, precision="fp32"), vectors)
+        expected[f"dev/mse_relative/{language}"] = np.mean(np.sum(distances**2, axis=1)) / evaluated.targets.variance
+        if language != "en":
+            table = cosines(student.encode(sentences.english, precision="fp32"), vectors)
             found = {f"en-{language}": table.argmax(axis=1), f"{language}-en": table.argmax(axis=0)}
             for direction, rows in found.items():
-                expected[f"dev/translation_accuracy/{direction}"] = np.mean(rows == np.arange(len(texts)))
+                expected[f"dev/translation_accuracy/{direction}"] = np.mean(rows == np.arange(30))
     relative = [expected[f"dev/mse_relative/{language}"] for language in ("en", "de", "fr")]
-    assert figures == {
+    assert evaluated.evaluate() == {
         **{name: pytest.approx(value, rel=1e-4) for name, value in expected.items()},
         CRITERION: pytest.approx(1 - np.mean(relative), rel=1e-4),
     }
 
 
-def test_one_encoding_of_each_sentence_serves_all_figures(
-    student: SentenceEncoder, dev: DevData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_encoding_of_each_sentence_serves_all_metrics(evaluated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    encode = student.encode
-
-    def spy(sentences: list[str], **given: Any) -> np.ndarray:
-        calls.append(sentences)
-        return encode(sentences, **given)
-
-    monkeypatch.setattr(student, "encode", spy)
-    dev_metrics(student, dev, "fp32")
+    encode = evaluated.model.encode
+    monkeypatch.setattr(evaluated.model, "encode", lambda texts, **given: calls.append(texts) or encode(texts, **given))
+    evaluated.evaluate()
     [sentences] = calls
     assert len(sentences) == len(set(sentences)) == 30 * 3
-
-
-def test_the_teacher_itself_explains_all_of_its_variance(
-    tiny_encoder: MakeEncoder, toy_corpus: ParallelCorpus, dev: DevData
-) -> None:
-    teacher = tiny_encoder("bert", toy_corpus.english.read(0, 100))
-    own = {language: sides._replace(other=sides.english) for language, sides in dev.pairs.items()}
-    itself = DevData(own, dev.teacher, dev.variance)
-    assert dev_metrics(teacher, itself, "fp32")[CRITERION] == pytest.approx(1, abs=1e-6)
-
-
-def test_english_of_dev_is_in_no_language_of_train(dev: DevData, toy_corpus: ParallelCorpus) -> None:
-    held_out = set(dev.teacher.rows)
-    assert not held_out & set(toy_corpus.english.read(0, len(toy_corpus.english)))
-    spoken = {sentence for sides in dev.pairs.values() for sentence in sides.other}
-    assert not spoken & set(toy_corpus.translations.read(0, len(toy_corpus.translations)))

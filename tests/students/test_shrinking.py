@@ -122,7 +122,6 @@ def test_sizes_are_those_of_the_files_and_of_the_network(context: StageContext, 
             encoder.dim,
         )
         assert metrics[f"sentences_per_second/{side}"] > 0
-    assert not (context.work / "before").exists()
 
 
 def test_scores_are_those_of_the_two_models_vectors(
