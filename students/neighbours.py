@@ -8,9 +8,8 @@ import json
 import math
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -19,12 +18,13 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from bertrelay.data.shards import Shards, Span
 from bertrelay.data.vectors import not_finite_row
-from bertrelay.errors import RequestError, check_choice, check_count, shown
+from bertrelay.errors import RequestError, WorkError, check_choice, check_count, shown
 from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
-from bertrelay.progress import log, progress
+from bertrelay.progress import Bar, log, progress
 from students.settings import EXACT_PAIRS, Hnsw, Method
 
 Rows = NDArray[np.int64]
@@ -37,7 +37,13 @@ class Neighbours(NamedTuple):
     rows: Rows
 
 
+NeighbourRows = NDArray[np.int32]
+"""Row numbers of the neighbours found for each row, (n, k + spare); -1 where the graph leads to fewer."""
+
 GRAPH_BLOCK = 4096
+QUERY_BLOCK = 4096
+RESCORE_BLOCK = 1024
+SPARE = 4  # neighbours found beyond k, from among which float64 chooses
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 RECALL_QUERIES = 1000
 
@@ -122,7 +128,10 @@ def build_hnsw(vectors: Vectors, hnsw: Hnsw, checkpoint: Path | None = None, key
     """
     faiss = load_faiss()
     key = fingerprint({"vectors": key, "shape": vectors.shape, **hnsw.model_dump(exclude={"ef_search"})})
-    index = (_resumed(checkpoint, key, vectors) if checkpoint else None) or _empty(vectors.shape[1], hnsw)
+    index = _resumed(checkpoint, key, vectors) if checkpoint and checkpoint.is_file() else None
+    if index is None:
+        index = faiss.IndexHNSWFlat(vectors.shape[1], hnsw.links, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = hnsw.ef_construction
     saved = time.monotonic()
     with progress("graph", len(vectors), "vectors", index.ntotal) as bar:
         for start in range(index.ntotal, len(vectors), GRAPH_BLOCK):
@@ -140,7 +149,8 @@ def build_hnsw(vectors: Vectors, hnsw: Hnsw, checkpoint: Path | None = None, key
 def write_index(index: Any, path: Path) -> None:
     """Writes a FAISS index as FAISS itself reads it, vectors included, in one step."""
     faiss = load_faiss()
-    _write_whole(path, lambda file: faiss.write_index(index, faiss.PyCallbackIOWriter(file.write)))
+    with atomic_write(path) as building, building.open("wb") as file:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
 
 def open_hnsw(path: Path) -> Any:
@@ -155,18 +165,10 @@ def open_hnsw(path: Path) -> Any:
         raise RequestError(f"expected an index of FAISS, found something else or half of one in {path}") from error
 
 
-def _empty(dim: int, hnsw: Hnsw) -> Any:
-    faiss = load_faiss()
-    index = faiss.IndexHNSWFlat(dim, hnsw.links, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = hnsw.ef_construction
-    return index
-
-
 def _save_checkpoint(index: Any, path: Path, key: str) -> None:
     """Writes the graph without its vectors, under a line that says what it is of and its sha256."""
     faiss = load_faiss()
-
-    def write(file: Any) -> None:
+    with atomic_write(path) as building, building.open("w+b") as file:
         unknown = _head(key, "0" * 64)
         file.write(unknown)
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write), faiss.IO_FLAG_SKIP_STORAGE)
@@ -175,53 +177,30 @@ def _save_checkpoint(index: Any, path: Path, key: str) -> None:
         file.seek(0)
         file.write(_head(key, digest))
 
-    _write_whole(path, write)
-
 
 def _resumed(path: Path, key: str, vectors: Vectors) -> Any | None:
-    """The graph of the checkpoint at `path` with its vectors again, or None where there is none of this `key`."""
-    if not path.is_file():
-        return None
-    index = _read_checkpoint(path, key)
-    if index is None:
-        log(f"{path} is damaged or of another index; the graph is built again")
-        return None
-    storage = load_faiss().IndexFlatIP(index.d)
-    for start in range(0, index.ntotal, GRAPH_BLOCK):
-        storage.add(vectors[start : min(start + GRAPH_BLOCK, index.ntotal)])
-    index.storage, index.own_fields = storage, True
-    storage.this.disown()  # the index frees it
-    return index
-
-
-def _read_checkpoint(path: Path, key: str) -> Any | None:
+    """The graph of the checkpoint at `path` with its vectors again, or None where it is damaged or of another key."""
     faiss = load_faiss()
     with path.open("rb") as file:
         head = file.readline()
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         if head != _head(key, digest):
+            log(f"{path} is damaged or of another index; the graph is built again")
             return None
         file.seek(len(head))
-        return faiss.read_index(faiss.PyCallbackIOReader(file.read))
+        index = faiss.read_index(faiss.PyCallbackIOReader(file.read))
+    storage = faiss.IndexFlatIP(index.d)
+    storage.add(vectors[: index.ntotal])
+    index.storage, index.own_fields = storage, True
+    storage.this.disown()  # the index frees it
+    return index
 
 
 def _head(key: str, digest: str) -> bytes:
     return json.dumps({"graph": key, "sha256": digest}).encode() + b"\n"
 
 
-def _write_whole(path: Path, write: Callable[[Any], object]) -> None:
-    """Lets `write` fill a file that takes the name `path` when it is on the disk."""
-    with atomic_write(path) as building, building.open("w+b") as file:
-        write(file)
-
-
-QUERY_BLOCK = 4096
-RESCORE_BLOCK = 1024
-SPARE = 4  # neighbours found beyond k, from among which float64 chooses
-SECONDS_BETWEEN_SAVES = 20.0
-
-NeighbourRows = NDArray[np.int32]
-"""Row numbers of the neighbours found for each row, (n, k + spare); -1 where there is none yet, or none was found."""
+# Bidirectional k-NN
 
 
 def bidirectional_knn(
@@ -236,19 +215,26 @@ def bidirectional_knn(
 
     source, target: unit vectors, float32 (n, dim) and (m, dim), which may be memory-mapped files.
     method: as in `MineSettings`.
-    folder: for checkpoints; killed and called again with the same `key`, which stands for the
-        vectors, it resumes from there.
+    folder: for what is found; killed and called again with the same `key`, which identifies the vectors, it resumes.
     Raises RequestError for vectors that cannot be compared.
     """
     check_options(k, method)
-    _check(source, target)
+    _check_vectors(source, target)
     exact = method == "exact" or (method == "auto" and len(source) * len(target) <= EXACT_PAIRS)
     log(f"comparing {len(source):,} with {len(target):,} sentences {_describe(exact, method)}")
     key = fingerprint({"vectors": key, "k": k, "exact": exact, "shapes": [source.shape, target.shape]})
-    search = _open(folder, key, len(source), len(target), k + SPARE)
-    _find_neighbours(target, source, search.forward, search, exact, done_before=0)
-    _find_neighbours(source, target, search.backward, search, exact, done_before=len(source))
-    return _rescore(search.forward, source, target, k), _rescore(search.backward, target, source, k)
+    found = []
+    for name, queries, corpus in (("forward", source, target), ("backward", target, source)):
+        rows = _nearest_rows(queries, corpus, k + SPARE, exact, folder and folder / name, f"{name} {key}")
+        found.append(_rescore(rows, queries, corpus, k))
+    return found[0], found[1]
+
+
+def forget_neighbours(folder: Path) -> None:
+    """Removes what `bidirectional_knn` keeps in `folder`."""
+    for path in (folder / "forward", folder / "backward"):
+        Shards(path, []).remove()
+        _checkpoint(path).unlink(missing_ok=True)
 
 
 def check_options(k: int, method: Method, threshold: float | None = None) -> None:
@@ -259,11 +245,11 @@ def check_options(k: int, method: Method, threshold: float | None = None) -> Non
         raise RequestError(f"threshold: expected a number, 1.1 for example, found {shown(threshold)}")
 
 
-def _check(source: Vectors, target: Vectors) -> None:
+def _check_vectors(source: Vectors, target: Vectors) -> None:
     if source.ndim != 2 or target.ndim != 2 or source.shape[1] != target.shape[1] or 0 in (len(source), len(target)):
         raise RequestError(
-            "mine: expected vectors of both sides, (n, dim) and (m, dim), with the same dim and at least one of each, "
-            f"found {source.shape} and {target.shape}. Encode both sides with one model"
+            "mine: expected vectors of source and target, (n, dim) and (m, dim), with the same dim and at least one of "
+            f"each, found {source.shape} and {target.shape}. Encode both with one model"
         )
     for name, vectors in (("source", source), ("target", target)):
         row = not_finite_row(vectors)
@@ -281,79 +267,49 @@ def _describe(exact: bool, method: Method) -> str:
     return f"approximately, through a graph{why}; the method exact compares all with all"
 
 
-@dataclass
-class Search:
-    """What is found so far in both directions, and the file it is saved in now and then.
+def _nearest_rows(
+    queries: Vectors, corpus: Vectors, keep: int, exact: bool, output: Path | None, key: str
+) -> NeighbourRows:
+    """The rows of `corpus` nearest to each of `queries`; with an `output`, in shards of it that another call resumes."""
+    spans = [
+        Span(first, min(first + QUERY_BLOCK, len(queries)), min(QUERY_BLOCK, len(queries) - first))
+        for first in range(0, len(queries), QUERY_BLOCK)
+    ]
 
-    done: how many rows were queried: sources first, then targets.
-    """
+    def compute(missing: Sequence[Span], bar: Bar) -> Iterator[NeighbourRows]:
+        find: Callable[..., tuple[Vectors, Rows]] = partial(exact_neighbours, corpus=corpus)
+        if missing and not exact:
+            graph = build_hnsw(corpus, Hnsw(), output and _checkpoint(output), key)
+            find = partial(approximate_neighbours, graph, ef_search=Hnsw().ef_search)
+        for first, end, size in missing:
+            yield find(queries[first:end], k=keep)[1].astype(np.int32)
+            bar.advance(size)
 
-    path: Path | None
-    key: str
-    forward: NeighbourRows
-    backward: NeighbourRows
-    done: int = 0
-    saved: float = field(default_factory=time.monotonic)
-
-    def advance(self, count: int, last: bool) -> None:
-        """Counts `count` more as done, and saves when it is time or this was the last of a direction."""
-        self.done += count
-        if self.path is not None and (last or time.monotonic() - self.saved >= SECONDS_BETWEEN_SAVES):
-            _save(self, self.path)
-            self.saved = time.monotonic()
-
-
-def _open(folder: Path | None, key: str, sources: int, targets: int, keep: int) -> Search:
-    """What is saved in `folder` under the same `key`, or nothing yet."""
-    path = folder and folder / "neighbours.npz"
-    if path is not None and path.is_file():
-        saved = _read(path, key)
-        if saved is not None:
-            return saved
-        log(f"{path} is damaged, or of other sentences, another k or another method; comparing begins again")
-    forward = np.full((sources, min(keep, targets)), -1, np.int32)
-    backward = np.full((targets, min(keep, sources)), -1, np.int32)
-    return Search(path, key, forward, backward)
+    if output is None:
+        with progress("comparing", len(queries), "sentences") as bar:
+            return np.concatenate(list(compute(spans, bar)))
+    shards = Shards(output, spans, suffix=".npz", write=_write_rows)
+    shards.begin({"key": key})
+    shards.fill(compute, "comparing", "sentences")
+    _checkpoint(output).unlink(missing_ok=True)
+    return np.concatenate([_read_rows(path) for path in shards.complete()])
 
 
-def _read(path: Path, key: str) -> Search | None:
+def _checkpoint(output: Path) -> Path:
+    return output.with_name(f"{output.name}.graph")
+
+
+def _write_rows(path: Path, rows: NeighbourRows) -> None:
+    with path.open("wb") as file:
+        np.savez(file, rows=rows)  # which, unlike `np.save`, adds checksums
+
+
+def _read_rows(path: Path) -> NeighbourRows:
+    """The rows of a shard. Removes a damaged one, and raises WorkError."""
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), path.open("rb") as file:
-        saved = np.load(file)
-        if saved["key"] == key:
-            return Search(path, key, saved["forward"], saved["backward"], int(saved["done"]))
-    return None
-
-
-def _save(search: Search, path: Path) -> None:
-    key, done = np.array(search.key), np.array(search.done)
-    with atomic_write(path) as building, building.open("wb") as file:
-        np.savez(file, key=key, done=done, forward=search.forward, backward=search.backward)
-
-
-def _find_neighbours(
-    corpus: Vectors, queries: Vectors, found: NeighbourRows, search: Search, exact: bool, done_before: int
-) -> None:
-    """Fills `found` with the neighbours in `corpus` of those `queries` that are not done yet."""
-    done = search.done - done_before
-    if done >= len(queries):
-        return
-    checkpoint = search.path and search.path.with_name("neighbours.graph")
-    find = (
-        partial(exact_neighbours, corpus=corpus) if exact else _graph(corpus, checkpoint, f"{done_before} {search.key}")
-    )
-    with progress("comparing", len(queries), "sentences", done) as bar:
-        for first in range(done, len(queries), QUERY_BLOCK):
-            queried = queries[first : first + QUERY_BLOCK]
-            _, found[first : first + len(queried)] = find(queried, k=found.shape[1])
-            bar.advance(len(queried))
-            search.advance(len(queried), last=first + len(queried) == len(queries))
-    if checkpoint:
-        checkpoint.unlink(missing_ok=True)
-
-
-def _graph(corpus: Vectors, checkpoint: Path | None, key: str) -> Callable[..., tuple[Vectors, NDArray[np.int64]]]:
-    hnsw = Hnsw()
-    return partial(approximate_neighbours, build_hnsw(corpus, hnsw, checkpoint, key), ef_search=hnsw.ef_search)
+        return np.asarray(np.load(file)["rows"])
+    path.unlink()
+    raise WorkError(f"{path}: expected neighbours, found a damaged file, now removed; run the same command again")
 
 
 def _rescore(found: NeighbourRows, own: Vectors, other: Vectors, k: int) -> Neighbours:

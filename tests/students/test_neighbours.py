@@ -16,7 +16,6 @@ import pytest
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.evaluation.similarity import unit
 from students import neighbours
-from students import neighbours as both_ways
 from students.bitext import Neighbours
 from students.neighbours import (
     approximate_neighbours,
@@ -43,7 +42,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
     monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     monkeypatch.setattr(neighbours, "QUERY_BLOCK", 19)
-    monkeypatch.setattr(neighbours, "SECONDS_BETWEEN_SAVES", 0.0)
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     yield
@@ -280,13 +278,6 @@ def assert_same(found: Neighbours, expected: Neighbours) -> None:
     np.testing.assert_allclose(found.cosines, expected.cosines, atol=2e-12)
 
 
-@pytest.fixture
-def small_query_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(both_ways, "RESCORE_BLOCK", 13)
-    monkeypatch.setattr(both_ways, "QUERY_BLOCK", 19)
-    monkeypatch.setattr(both_ways, "SECONDS_BETWEEN_SAVES", 0.0)
-
-
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize(("sources", "targets", "k"), [(70, 50, 4), (17, 11, 1), (3, 90, 4), (1, 1, 4), (40, 40, 40)])
 def test_both_directions_are_those_of_brute_force_in_float64(sources: int, targets: int, k: int) -> None:
@@ -312,7 +303,7 @@ def test_neighbours_nearer_to_one_another_than_float32_can_tell_are_told_apart()
 @pytest.mark.usefixtures("small_blocks")
 def test_equal_vectors_are_neighbours_in_the_order_of_their_rows() -> None:
     source = unit_vectors(5, dim=384)
-    target = np.tile(source, (4 + both_ways.SPARE, 1))
+    target = np.tile(source, (4 + neighbours.SPARE, 1))
     forward, backward = bidirectional_knn(source, target, 4, "exact")
     assert np.array_equal(forward.rows, np.arange(5)[:, None] + 5 * np.arange(4))
     assert np.array_equal(backward.rows[:, 0], np.arange(len(target)) % 5)
@@ -341,7 +332,7 @@ def test_a_graph_finds_almost_all_neighbours_with_their_true_cosines() -> None:
 def test_empty_places_of_a_graph_hold_the_best_again_or_the_first_row() -> None:
     own, other = unit_vectors(2), unit_vectors(9, seed=1)
     rows = np.array([[5, 2, -1, -1], [-1, -1, -1, -1]], np.int32)
-    found = both_ways._rescore(rows, own, other, 4)
+    found = neighbours._rescore(rows, own, other, 4)
     assert set(found.rows[0]) == {5, 2}
     assert not found.rows[1].any()
     np.testing.assert_allclose(found.cosines[1], own[1] @ other[0], atol=1e-6)
@@ -350,7 +341,7 @@ def test_empty_places_of_a_graph_hold_the_best_again_or_the_first_row() -> None:
 def test_auto_is_exact_up_to_a_number_of_pairs_and_says_which(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(both_ways, "EXACT_PAIRS", 100)
+    monkeypatch.setattr(neighbours, "EXACT_PAIRS", 100)
     bidirectional_knn(unit_vectors(10), unit_vectors(10), 2)
     assert "comparing 10 with 10 sentences exactly" in capsys.readouterr().err
     bidirectional_knn(unit_vectors(10), unit_vectors(11), 2)
@@ -383,21 +374,21 @@ KILLED_WHILE_COMPARING = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from students import neighbours as both_ways
+from students import neighbours
 
-both_ways.QUERY_BLOCK, both_ways.SECONDS_BETWEEN_SAVES = 19, 0.0
+neighbours.QUERY_BLOCK = 19
 folder, method, after = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-save, saved = both_ways._save, []
+write, written = neighbours.Shards.write, []
 
 def killed(*given):
-    save(*given)
-    saved.append(given)
-    if len(saved) == after:
+    write(*given)
+    written.append(given)
+    if len(written) == after:
         os.kill(os.getpid(), signal.SIGKILL)
 
-both_ways._save = killed
+neighbours.Shards.write = killed
 source, target = np.load(folder / "s.npy"), np.load(folder / "t.npy")
-both_ways.bidirectional_knn(source, target, 4, method, folder=folder, key="k")
+neighbours.bidirectional_knn(source, target, 4, method, folder=folder, key="k")
 """
 
 
@@ -405,8 +396,8 @@ both_ways.bidirectional_knn(source, target, 4, method, folder=folder, key="k")
 @pytest.mark.parametrize(
     ("method", "after", "left"), [("exact", 3, 7), ("exact", 6, 4), ("approximate", 2, 8), ("approximate", 8, 2)]
 )
-def test_killed_and_called_again_it_goes_on_after_the_last_save(
-    method: both_ways.Method, after: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_killed_and_called_again_it_resumes_after_the_last_shard(
+    method: neighbours.Method, after: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = unit_vectors(110, seed=1), unit_vectors(70, seed=2)
     np.save(tmp_path / "s.npy", source)
@@ -417,12 +408,13 @@ def test_killed_and_called_again_it_goes_on_after_the_last_save(
     )
     assert killed.returncode == -signal.SIGKILL
     whole = bidirectional_knn(source, target, 4, method)
-    saves: list[int] = []
-    save = both_ways._save
-    monkeypatch.setattr(both_ways, "_save", lambda *given: saves.append(1) or save(*given))
+    written: list[int] = []
+    write = neighbours.Shards.write
+    monkeypatch.setattr(neighbours.Shards, "write", lambda *given: written.append(1) or write(*given))
     resumed = bidirectional_knn(source, target, 4, method, folder=tmp_path, key="k")
-    assert len(saves) == left, "there are 6 blocks of sources and 4 of targets"
+    assert len(written) == left, "there are 6 blocks of sources and 4 of targets"
     for found, expected in zip(resumed, whole, strict=True):
         assert np.array_equal(found.rows, expected.rows)
         assert np.array_equal(found.cosines, expected.cosines)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["neighbours.npz", "s.npy", "t.npy"]
+    neighbours.forget_neighbours(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.npy", "t.npy"]
