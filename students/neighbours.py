@@ -270,7 +270,7 @@ def _describe(exact: bool, method: Method) -> str:
 def _nearest_rows(
     queries: Vectors, corpus: Vectors, keep: int, exact: bool, output: Path | None, key: str
 ) -> NeighbourRows:
-    """The rows of `corpus` nearest to each of `queries`; with an `output`, in shards of it that another call resumes."""
+    """The rows of `corpus` nearest to each of `queries`; with an `output`, kept in shards that another call resumes."""
     spans = [
         Span(first, min(first + QUERY_BLOCK, len(queries)), min(QUERY_BLOCK, len(queries) - first))
         for first in range(0, len(queries), QUERY_BLOCK)
