@@ -147,8 +147,8 @@ def lookup_metrics(language: str, train: Translations, test: Translations) -> Me
     dictionary = best_by_dice(other.fit_transform(train.other), english_in)
     weights = TfidfTransformer().fit(english_in)
     counts = english.transform(test.english), other.transform(test.other) @ dictionary  # (sentences, English words)
-    vectors = (np.asarray(weights.transform(each).todense(), np.float32) for each in counts)
-    return translation_metrics(language, *vectors, name="lookup_accuracy")
+    of_english, looked_up = (np.asarray(weights.transform(each).todense(), np.float32) for each in counts)
+    return translation_metrics(language, of_english, looked_up, name="lookup_accuracy")
 
 
 def best_by_dice(other_in: "csr_matrix", english_in: "csr_matrix") -> "csr_matrix":
