@@ -37,9 +37,9 @@ from bertrelay.settings import InputFile, ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.training.loop import train
 from students.build import start_student
+from students.corpus import build_corpus
 from students.distill import DistillationTask
 from students.metrics import translation_metrics
-from students.parallel.corpus import build_corpus
 from students.settings import AlignedFiles, DistillSettings, Filters, TeacherCopy
 from students.targets import fill_targets
 

@@ -35,7 +35,7 @@ from bertrelay.stage import StageContext
 from domain.pretraining.corpus import build_corpus as build_document_corpus
 from domain.pretraining.settings import DocumentSource
 from students import distill
-from students.parallel.corpus import ParallelCorpus, build_corpus
+from students.corpus import ParallelCorpus, build_corpus
 from students.settings import AlignedFiles, DistillSettings, Filters
 from students.targets import fill_targets
 

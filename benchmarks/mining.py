@@ -23,7 +23,7 @@ from benchmarks.machine import MINILM
 from bertrelay.data.vectors import open_vectors
 from bertrelay.encoder import SentenceEncoder
 from students.bitext import VECTORS, mine_files
-from students.parallel.pairs import clean
+from students.pairs import clean
 from students.settings import NEIGHBOURS
 
 TATOEBA = Path("parallel", "tatoeba")

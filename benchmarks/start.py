@@ -35,7 +35,7 @@ from bertrelay.new_encoder import train_unigram
 from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
 from students.build import copy_of, fitted_projection
-from students.parallel.corpus import build_corpus
+from students.corpus import build_corpus
 from students.settings import TeacherCopy
 from students.targets import fill_targets
 

@@ -4,7 +4,6 @@ Artetxe & Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual
 little alone, as some sentences are near to everything. The margin divides it by how near both are to their neighbours.
 """
 
-import copy
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,24 +14,34 @@ from numpy.typing import NDArray
 
 from bertrelay.data.records import Rejects, Table
 from bertrelay.data.sentences import as_table
+from bertrelay.data.shards import locked_output
 from bertrelay.data.tables import write_table
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, from_main, on_main
 from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError
 from bertrelay.evaluation.similarity import DIGITS, Vectors, unit
-from bertrelay.files import check_output, output_lock, refuse_symlink, write_error
+from bertrelay.files import check_output, refuse_symlink, write_error
 from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
-from students.bitext_files import SentenceFile, read_gold, read_sentences
-from students.neighbours import Neighbours, bidirectional_knn, check_options, load_faiss
+from students.neighbours import (
+    Neighbours,
+    at_unit_length,
+    bidirectional_knn,
+    check_options,
+    forget_neighbours,
+    load_faiss,
+)
+from students.sentence_files import SentenceFile, read_gold, read_sentences
 from students.settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineSettings, work_beside
 
 CHUNK = 1_000_000  # pairs that are Python numbers at once
 DIGITS_SHOWN = 6  # of a score
+VECTORS = ("source.npy", "target.npy")
+SENTENCES = ("source.arrow", "target.arrow")
 OUTPUT_COLUMNS = {
     "score": "double",
     "source_line": "int64",
@@ -68,7 +77,7 @@ class Quality(NamedTuple):
 
 
 def score_pairs(forward: Neighbours, backward: Neighbours) -> Pairs:
-    """Every pair of a sentence and one of its k nearest, from both sides, with its ratio margin.
+    """Every pair of a sentence and one of its k nearest, in both directions, with its ratio margin.
 
     margin(x, y) = cos(x, y) / (the mean of cos(x, z) over NN_k(x) and of cos(y, z) over NN_k(y), averaged).
 
@@ -112,8 +121,7 @@ def best_quality(scores: Scores, right: Mask, true_pairs: int) -> Quality:
     ends = np.flatnonzero(np.append(scores[1:] < scores[:-1], True))  # equal scores are taken together
     f1 = 2 * np.cumsum(right)[ends] / (ends + 1 + true_pairs)
     last = int(ends[np.argmax(f1)])
-    threshold = float(scores[last : last + 2].mean())
-    return quality_at(threshold, scores, right, true_pairs)
+    return quality_at(float(scores[last : last + 2].mean()), scores, right, true_pairs)
 
 
 def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -> Quality:
@@ -122,10 +130,6 @@ def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -
     found, count = int(right[taken].sum()), int(taken.sum())
     precision = found / count if count else None
     return Quality(2 * found / (count + true_pairs), precision, found / true_pairs, threshold)
-
-
-VECTORS = ("source.npy", "target.npy")
-OWN_FILES = ("source.arrow", "source.npy*", "target.arrow", "target.npy*", "*neighbours.npz*", "*neighbours.graph*")
 
 
 class Mined(NamedTuple):
@@ -197,55 +201,48 @@ def mine_files(
     check_options(k, method, threshold)
     load_faiss()  # where it is missing, say so before hours of encoding
     tables, output = (as_table(source), as_table(target)), Path(output)
-    true_pairs_table = None if gold is None else as_table(gold)
-    check_output(output, MINED_SUFFIXES, *(table.path for table in (*tables, true_pairs_table) if table))
+    gold_table = None if gold is None else as_table(gold)
+    check_output(output, MINED_SUFFIXES, *(table.path for table in (*tables, gold_table) if table))
     folder = work or work_beside(output)
     refuse_symlink(folder)
-    with output_lock(output) if process_group.is_main else nullcontext():
-        read = _read(tables, true_pairs_table, folder, cache, rejects) if process_group.is_main else None
-        sides, true_pairs = from_main(read, process_group)
-        encoder = as_encoder(model, cache)
+    with locked_output(output, process_group):
+        files, true_pairs = on_main(lambda: _read(tables, gold_table, folder, cache, rejects), process_group)
+        encoder = at_unit_length(as_encoder(model, cache))
         precision = from_main(resolve_precision(precision, encoder.device), process_group)
-        key = _encode(encoder, sides, folder, precision, batch_tokens, process_group)
-        mining = None
-        if process_group.is_main:
+        key = _encode(encoder, files, folder, precision, batch_tokens, process_group)
+
+        def compare() -> Mining:
             vectors = open_vectors(folder / VECTORS[0]), open_vectors(folder / VECTORS[1])
             neighbours = bidirectional_knn(*vectors, k=k, method=method, folder=folder, key=key)
-            pairs = one_to_one(score_pairs(*neighbours))
-            mining = _write(output, pairs, sides, threshold, true_pairs)
+            mining = _write(output, one_to_one(score_pairs(*neighbours)), files, threshold, true_pairs)
             if work is None:
                 _clear(folder)
-        return from_main(mining, process_group)
+            return mining
+
+        return on_main(compare, process_group)
 
 
 def run(settings: MineSettings, context: StageContext) -> Metrics:
     """The stage `students.mine`: the pairs in `mined.tsv`, or another kind of file."""
+    given = dict(settings)
+    options = {name: given[name] for name in ("k", "threshold", "gold", "method", "precision", "batch_tokens")}
     mining = mine_files(
         settings.model,
         settings.source,
         settings.target,
         context.output / f"mined.{settings.output}",
-        k=settings.k,
-        threshold=settings.threshold,
-        gold=settings.gold,
-        method=settings.method,
-        precision=settings.precision,
-        batch_tokens=settings.batch_tokens,
+        **options,
         work=context.work,
         cache=context.cache,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
         process_group=context.process_group,
     )
-    return {**asdict(mining)}
+    return asdict(mining)
 
 
 def _read(
-    tables: tuple[Table, Table],
-    gold: Table | None,
-    folder: Path,
-    cache: Path | None,
-    rejects: Rejects | None,
-) -> tuple[tuple[SentenceFile, SentenceFile], NDArray[np.int64] | None]:
+    tables: tuple[Table, Table], gold: Table | None, folder: Path, cache: Path | None, rejects: Rejects | None
+) -> tuple[tuple[SentenceFile, SentenceFile], Rows | None]:
     """Source and target, written to `folder`, and the true pairs where there is gold."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -253,8 +250,10 @@ def _read(
         raise write_error(folder, error) from error
     try:
         with rejects or nullcontext():
-            source = read_sentences(tables[0], folder / "source.arrow", cache, rejects)
-            target = read_sentences(tables[1], folder / "target.arrow", cache, rejects)
+            source, target = (
+                read_sentences(table, folder / name, cache, rejects)
+                for table, name in zip(tables, SENTENCES, strict=True)
+            )
         return (source, target), None if gold is None else read_gold(gold, source, target, cache)
     except BertRelayError:
         if not (folder / VECTORS[0]).exists():  # nothing that took long
@@ -264,39 +263,38 @@ def _read(
 
 def _clear(folder: Path) -> None:
     """Removes our files in `folder`, and the folder when nothing else is in it."""
+    forget_neighbours(folder)
     for name in VECTORS:
         forget_manifest(folder / name)
-    for path in [path for pattern in OWN_FILES for path in folder.glob(pattern)]:
-        path.unlink()
+    for name in (*SENTENCES, *VECTORS):
+        (folder / name).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
 
 
 def _encode(
     encoder: SentenceEncoder,
-    sides: tuple[SentenceFile, SentenceFile],
+    files: tuple[SentenceFile, SentenceFile],
     folder: Path,
     precision: str,
     batch_tokens: int | None,
     process_group: ProcessGroup,
 ) -> str:
-    """Fills both files of vectors, of length one; returns their key."""
-    at_length_one = copy.copy(encoder)
-    at_length_one.normalize = True
-    digest = encoder_digest(at_length_one)
-    keys = [fingerprint({"model": digest, "sentences": side.digest}) for side in sides]
-    for side, name, key in zip(sides, VECTORS, keys, strict=True):
+    """Fills both files of vectors; returns their key."""
+    digest = encoder_digest(encoder)
+    keys = [fingerprint({"model": digest, "sentences": file.digest}) for file in files]
+    for file, name, key in zip(files, VECTORS, keys, strict=True):
         fill_vectors(
-            at_length_one,
-            side.read,
-            len(side),
+            encoder,
+            file.read,
+            len(file),
             folder / name,
             key,
             precision=precision,
             batch_tokens=batch_tokens,
             process_group=process_group,
-            description=f"encoding {Path(side.name).name}",
-            place=side.place,
+            description=f"encoding {Path(file.name).name}",
+            place=file.place,
         )
     return fingerprint({"sides": keys, "precision": precision})
 
@@ -304,42 +302,27 @@ def _encode(
 def _write(
     output: Path,
     pairs: Pairs,
-    sides: tuple[SentenceFile, SentenceFile],
+    files: tuple[SentenceFile, SentenceFile],
     threshold: float | None,
-    true_pairs: NDArray[np.int64] | None,
+    true_pairs: Rows | None,
 ) -> Mining:
-    """Writes the pairs that reach the threshold, given or chosen, and their quality where there is gold."""
-    quality = _quality(pairs, threshold, true_pairs, targets=len(sides[1]))
-    threshold = quality.threshold if quality else threshold
+    """Writes the pairs that reach the threshold, given or chosen, with their lines and texts."""
+    source, target = files
+    quality = None
+    if true_pairs is not None:
+        right = np.isin(pairs.sources * len(target) + pairs.targets, true_pairs)
+        if threshold is None:
+            quality = best_quality(pairs.scores, right, len(true_pairs))
+        else:
+            quality = quality_at(threshold, pairs.scores, right, len(true_pairs))
+    f1, precision, recall, threshold = quality or (None, None, None, threshold)
     if threshold is None:
         log("no threshold: all pairs are written; give a threshold, or a gold file to choose it by")
     else:
         pairs = pairs.where(pairs.scores >= threshold)
-    write_pairs(output, pairs, *sides)
-    f1, precision, recall, _ = quality or (None, None, None, None)
-    return Mining(len(pairs.scores), f1, precision, recall, threshold, *map(len, sides))
-
-
-def _quality(
-    pairs: Pairs, threshold: float | None, true_pairs: NDArray[np.int64] | None, targets: int
-) -> Quality | None:
-    if true_pairs is None:
-        return None
-    right = np.isin(pair_keys(pairs, targets), true_pairs)
-    if threshold is None:
-        return best_quality(pairs.scores, right, len(true_pairs))
-    return quality_at(threshold, pairs.scores, right, len(true_pairs))
-
-
-def pair_keys(pairs: Pairs, targets: int) -> NDArray[np.int64]:
-    """One number for each pair, of `targets` that there are."""
-    return pairs.sources * targets + pairs.targets
-
-
-def write_pairs(output: Path, pairs: Pairs, source: SentenceFile, target: SentenceFile) -> None:
-    """Writes the pairs with their lines and texts, best first; the file is complete or not there."""
     rows = (
         (round(score, DIGITS_SHOWN), source.line(s), target.line(t), source.text(s), target.text(t))
         for score, s, t in zip(*(column.tolist() for column in pairs), strict=True)
     )
     write_table(output, OUTPUT_COLUMNS, rows)
+    return Mining(len(pairs.scores), f1, precision, recall, threshold, len(source), len(target))

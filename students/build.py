@@ -17,8 +17,8 @@ from bertrelay.hardware import default_device
 from bertrelay.new_encoder import WORD_START, start_positions, train_unigram
 from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
+from students.corpus import ParallelCorpus
 from students.metrics import before_and_after, counts
-from students.parallel.corpus import ParallelCorpus
 from students.settings import DistillSettings, TeacherCopy
 from students.targets import Targets
 from students.vocabulary import trim_vocabulary

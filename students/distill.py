@@ -19,8 +19,8 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from students.build import start_student
+from students.corpus import ParallelCorpus, build_corpus
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics
-from students.parallel.corpus import ParallelCorpus, build_corpus
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, save_variance
 

@@ -15,7 +15,7 @@ from bertrelay.evaluation.similarity import Metric, Vectors, compare_all, compar
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics, translation_metrics
-from students.parallel.pairs import Translations, read_translations
+from students.pairs import Translations, read_translations
 from students.settings import ENGLISH, EvaluateSettings, ShrinkSettings
 from students.targets import read_variance
 from teachers.evaluation.sts import StsPairs, read_sts, sts_metrics

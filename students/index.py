@@ -15,15 +15,16 @@ from bertrelay.encoding import check_finite
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.progress import log
+from students.corpus import mapped
 from students.index_files import (
     BUILDING,
     GRAPH,
+    SENTENCES,
     VECTORS,
     IndexManifest,
     check_files,
     check_model,
     damaged,
-    open_sentences,
     read_manifest,
 )
 from students.neighbours import Rows, approximate_neighbours, exact_neighbours, open_hnsw
@@ -155,7 +156,7 @@ def load_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> 
     if vectors.shape != expected:
         raise damaged(folder, f"{VECTORS} holds vectors of shape {vectors.shape} and not {expected}")
     graph = open_hnsw(folder / GRAPH) if facts.kind == "hnsw" else None
-    return SearchIndex(folder, facts, encoder, vectors, open_sentences(folder), graph)
+    return SearchIndex(folder, facts, encoder, vectors, mapped(folder / SENTENCES), graph)
 
 
 def _not_there(folder: Path) -> RequestError:

@@ -7,15 +7,14 @@ the graph.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow as pa
-from filelock import FileLock, Timeout
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.sentences import as_table, sentence_records
+from bertrelay.data.sentences import as_table
+from bertrelay.data.shards import locked_output
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, wait_for_all
@@ -23,10 +22,11 @@ from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.errors import BertRelayError, RequestError, WorkError, check_choice, check_count
 from bertrelay.evaluation.statistics import share, with_interval
-from bertrelay.files import read_json, sync_contents, write_error
+from bertrelay.files import read_json, write_error
 from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
+from students.corpus import mapped
 from students.index import Hit, SearchIndex, load_index, open_index
 from students.index_files import (
     BUILDING,
@@ -36,39 +36,34 @@ from students.index_files import (
     SENTENCES,
     VECTORS,
     BuildState,
+    FileSeal,
     IndexManifest,
     Origin,
     check_files,
     check_origin,
-    file_seal,
-    open_sentences,
     origin_of,
     read_build_state,
     read_manifest,
     write_build_state,
     write_manifest,
 )
-from students.neighbours import build_hnsw, load_faiss, open_hnsw, recall, write_index
+from students.neighbours import at_unit_length, build_hnsw, load_faiss, open_hnsw, recall, write_index
+from students.sentence_files import write_sentences
 from students.settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings, index_beside
 
-READ_AT_ONCE = 4096
 CHECKPOINT = "hnsw.checkpoint"
-LOCK = ".lock"
 OWN_FILES = {SENTENCES, VECTORS, GRAPH, FACTS, BUILDING, CHECKPOINT}
-SCHEMA = pa.schema({"text": pa.string(), "line": pa.int64()})
 
 
 def run(settings: IndexSettings, context: StageContext) -> Metrics:
     """Builds the index of the stage in `index/`, with all processes."""
+    given = dict(settings)
     facts = build_index(
         settings.model,
         settings.corpus,
         context.output / "index",
-        kind=settings.kind,
-        hnsw=settings.hnsw,
+        **{name: given[name] for name in ("kind", "hnsw", "precision", "batch_tokens")},
         prompt_name=settings.prompt,
-        precision=settings.precision,
-        batch_tokens=settings.batch_tokens,
         cache=context.cache,
         process_group=context.process_group,
         rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
@@ -125,7 +120,7 @@ def build_index(
     origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name, known)
     if from_main(facts is not None and _is_complete(folder, facts, origin, kind, hnsw), process_group):
         return load_index(encoder, folder, verify)
-    with _index_lock(folder) if process_group.is_main else nullcontext():
+    with _locked(folder, process_group):
         if process_group.is_main:
             _prepare(folder, origin, table, rebuild, cache, rejects)
         check_shared(folder, process_group)
@@ -147,18 +142,13 @@ def _check_is_index(folder: Path) -> None:
     except OSError as error:
         raise write_error(folder, error) from error
     strange = [name for name in found if name not in OWN_FILES and not name.startswith(VECTORS)]
-    if strange or (found and not _is_index(folder, found)):
+    is_damaged_perhaps = SENTENCES in found or "seal" in (read_json(folder / FACTS) or {})  # others have an index.json
+    is_index = BUILDING in found or (FACTS in found and is_damaged_perhaps)
+    if strange or (found and not is_index):
         raise RequestError(
             f"--index: expected an index and nothing else, an empty folder or none, found {folder} with "
             f"{(strange or found)[0]} in it. Name another folder"
         )
-
-
-def _is_index(folder: Path, found: list[str]) -> bool:
-    """Whether `found` are an index, damaged perhaps; others have an `index.json` too."""
-    if BUILDING in found:
-        return True
-    return FACTS in found and (SENTENCES in found or "seal" in (read_json(folder / FACTS) or {}))
 
 
 def _is_complete(folder: Path, facts: IndexManifest, origin: Origin, kind: IndexKind, hnsw: Hnsw | None) -> bool:
@@ -168,23 +158,20 @@ def _is_complete(folder: Path, facts: IndexManifest, origin: Origin, kind: Index
 
 
 @contextmanager
-def _index_lock(folder: Path) -> Iterator[None]:
-    """Makes `folder` and keeps it to this process; the system lets go of it even when the process is killed."""
-    lock = FileLock(folder / LOCK)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=False)
-    except Timeout as error:
-        raise RequestError(f"{folder}: another process builds this index; wait for it, or stop it") from error
-    except OSError as error:
-        raise write_error(folder, error) from error
-    try:
-        yield
-    finally:
-        (folder / LOCK).unlink(missing_ok=True)
-        lock.release()
-        with suppress(OSError):  # only an empty folder can go: nothing came of the request
-            folder.rmdir()
+def _locked(folder: Path, process_group: ProcessGroup) -> Iterator[None]:
+    """Makes `folder` and keeps it to this call. Removes it again when nothing came of the request."""
+    if process_group.is_main:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(folder, error) from error
+    with locked_output(folder, process_group):
+        try:
+            yield
+        finally:
+            if process_group.is_main:
+                with suppress(OSError):  # only an empty folder can go
+                    folder.rmdir()
 
 
 # Before the vectors
@@ -194,7 +181,9 @@ def _prepare(
     folder: Path, origin: Origin, table: Table, rebuild: bool, cache: Path | None, rejects: Rejects | None
 ) -> None:
     """Leaves a complete index, or the sentences and `building.json`, which counts them."""
-    if rebuild and not _is_rebuilding(folder, origin):
+    state = read_build_state(folder)
+    is_resumed = state is not None and state.rebuild and state.sentences is not None and state.origin == origin
+    if rebuild and not is_resumed:
         write_build_state(folder, BuildState(origin, rebuild=True))
         _clear(folder)
     facts, state = read_manifest(folder), read_build_state(folder)
@@ -209,22 +198,16 @@ def _prepare(
         _write_corpus(folder, BuildState(origin, rebuild=rebuild), table, cache, rejects)
 
 
-def _is_rebuilding(folder: Path, origin: Origin) -> bool:
-    """Whether a rebuild from `origin` was stopped here after it had cleared the folder."""
-    state = read_build_state(folder)
-    return state is not None and state.rebuild and state.sentences is not None and state.origin == origin
-
-
 def _has_sentences(folder: Path, state: BuildState | None) -> bool:
     """Whether the sentences of a build that was stopped are all there, as far as their file can be read."""
     try:
-        return state is not None and len(open_sentences(folder)) == state.sentences
+        return state is not None and len(mapped(folder / SENTENCES)) == state.sentences
     except (OSError, pa.ArrowInvalid):
         return False
 
 
 def _clear(folder: Path) -> None:
-    """Removes the index, and last what says that the files were one, so that a kill on the way leaves no riddle."""
+    """Removes the index, and last what identifies the files as one, so that a kill on the way leaves no riddle."""
     for name in (FACTS, GRAPH, VECTORS, SENTENCES):
         (folder / name).unlink(missing_ok=True)
     _forget_building(folder)
@@ -233,33 +216,14 @@ def _clear(folder: Path) -> None:
 def _write_corpus(folder: Path, state: BuildState, table: Table, cache: Path | None, rejects: Rejects | None) -> None:
     write_build_state(folder, state)
     try:
-        sentences, blank = _write_sentences(folder / SENTENCES, table, cache, rejects)
+        with rejects or nullcontext():
+            blank = write_sentences(table, folder / SENTENCES, cache, rejects)
     except BertRelayError:
         _clear(folder)
         raise
     if blank:
         log(f"{table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
-    sync_contents(folder)
-    write_build_state(folder, replace(state, sentences=sentences, blank=blank))
-
-
-def _write_sentences(path: Path, table: Table, cache: Path | None, rejects: Rejects | None) -> tuple[int, int]:
-    """Writes the sentences of `table` that are not blank; how many they are, and how many blank ones there were."""
-    sentences = blank = 0
-    try:
-        with rejects or nullcontext(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            records = sentence_records(table, cache, rejects)
-            while block := list(islice(records, READ_AT_ONCE)):
-                if rejects is not None:
-                    rejects.used(len(block))
-                kept = [{"text": text, "line": line} for (text,), _, line in block if text.strip()]
-                writer.write_batch(pa.RecordBatch.from_pylist(kept, SCHEMA))
-                sentences, blank = sentences + len(kept), blank + len(block) - len(kept)
-    except OSError as error:
-        raise write_error(path, error) from error
-    if sentences == 0:
-        raise RequestError(f"{table.name}: expected sentences, found {blank:,} blank ones and no other")
-    return sentences, blank
+    write_build_state(folder, replace(state, sentences=len(mapped(folder / SENTENCES)), blank=blank))
 
 
 # The vectors
@@ -274,9 +238,9 @@ def _encode(
     batch_tokens: int | None,
     process_group: ProcessGroup,
 ) -> None:
-    sentences = open_sentences(folder)
+    sentences = mapped(folder / SENTENCES)
     fill_vectors(
-        _at_unit_length(encoder),
+        at_unit_length(encoder),
         lambda first, end: sentences["text"].slice(first, end - first).to_pylist(),
         len(sentences),
         folder / VECTORS,
@@ -287,19 +251,6 @@ def _encode(
         process_group=process_group,
         place=lambda row: f"line {sentences['line'][row].as_py():,} of {state.origin.corpus}",
     )
-
-
-def _at_unit_length(encoder: SentenceEncoder) -> SentenceEncoder:
-    """The same encoder with its vectors normalised; a zero vector stays zero."""
-    return SentenceEncoder(
-        encoder.backbone,
-        encoder.tokenizer,
-        pooling=encoder.pooling,
-        projection=encoder.projection,
-        normalize=True,
-        max_tokens=encoder.max_tokens,
-        prompts=encoder.prompts,
-    ).train(encoder.training)
 
 
 # After the vectors
@@ -339,7 +290,7 @@ def _exact_manifest(folder: Path, state: BuildState, precision: str) -> IndexMan
         precision=precision,
         hnsw={},
         recall={},
-        files={name: file_seal(folder / name) for name in (SENTENCES, VECTORS)},
+        files={name: FileSeal.of(folder / name) for name in (SENTENCES, VECTORS)},
     )
 
 
@@ -349,23 +300,25 @@ def _wants_graph(facts: IndexManifest, kind: IndexKind, hnsw: Hnsw | None, is_ne
     if facts.kind == "hnsw":
         return hnsw is not None and facts.hnsw != hnsw.model_dump()
     if kind == "auto" and is_new:
-        _log_choice(facts.sentences)
+        chosen = "exact search" if facts.sentences <= EXACT_UP_TO else "an approximate index (HNSW)"
+        log(
+            f"{facts.sentences:,} sentences: {chosen}, as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw "
+            "sets it"
+        )
     return kind == "hnsw" or (is_new and facts.sentences > EXACT_UP_TO)
 
 
-def _log_choice(sentences: int) -> None:
-    chosen = "exact search" if sentences <= EXACT_UP_TO else "an approximate index (HNSW)"
-    log(f"{sentences:,} sentences: {chosen}, as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it")
-
-
 def _with_graph(folder: Path, facts: IndexManifest, hnsw: Hnsw) -> IndexManifest:
-    """Builds the graph unless it exists with the same links, and logs its recall."""
-    vectors = open_vectors(folder / VECTORS)
-    is_linked = _links(facts.hnsw) == _links(hnsw.model_dump())
+    """Builds the graph unless it exists with the same links, and logs its recall.
+
+    Where it replaces another, the index is exact meanwhile, so a kill between the graph and its facts leaves a whole
+    index.
+    """
+    vectors, parameters, files = open_vectors(folder / VECTORS), hnsw.model_dump(), facts.files
+    is_linked = facts.hnsw | {"ef_search": hnsw.ef_search} == parameters  # which only decides how links are walked
+    checkpoint = folder / CHECKPOINT
     graph = (
-        open_hnsw(folder / GRAPH)
-        if is_linked
-        else build_hnsw(vectors, hnsw, folder / CHECKPOINT, facts.files[VECTORS]["sha256"])
+        open_hnsw(folder / GRAPH) if is_linked else build_hnsw(vectors, hnsw, checkpoint, facts.files[VECTORS].sha256)
     )
     shares = recall(graph, vectors, hnsw.ef_search)
     measured = with_interval(RECALL, share, shares)
@@ -376,25 +329,12 @@ def _with_graph(folder: Path, facts: IndexManifest, hnsw: Hnsw) -> IndexManifest
             "sentences of the corpus"
         )
     if not is_linked:
-        facts = _write_graph(folder, facts, graph)
-    return replace(facts, kind="hnsw", hnsw=hnsw.model_dump(), recall=measured)
-
-
-def _links(parameters: dict[str, int]) -> dict[str, int]:
-    """Those of a graph's parameters that decide its links; `ef_search` only says how they are walked."""
-    return {name: value for name, value in parameters.items() if name != "ef_search"}
-
-
-def _write_graph(folder: Path, facts: IndexManifest, graph: Any) -> IndexManifest:
-    """The graph on the disk and among the files. Where it replaces another, the index is exact meanwhile.
-
-    So a kill between the graph and its facts leaves a whole index, without a graph.
-    """
-    files = {name: seal for name, seal in facts.files.items() if name != GRAPH}
-    if facts.kind == "hnsw":
-        write_manifest(folder, replace(facts, kind="exact", hnsw={}, recall={}, files=files))
-    write_index(graph, folder / GRAPH)
-    return replace(facts, files={**files, GRAPH: file_seal(folder / GRAPH)})
+        files = {name: seal for name, seal in facts.files.items() if name != GRAPH}
+        if facts.kind == "hnsw":
+            write_manifest(folder, replace(facts, kind="exact", hnsw={}, recall={}, files=files))
+        write_index(graph, folder / GRAPH)
+        files[GRAPH] = FileSeal.of(folder / GRAPH)
+    return replace(facts, kind="hnsw", hnsw=parameters, recall=measured, files=files)
 
 
 def search(
@@ -430,39 +370,18 @@ def search(
     if corpus is None and rebuild:
         raise RequestError("rebuild: expected a corpus, from which the index is built anew; found none")
     table = None if corpus is None else as_table(corpus)
-    folder = _folder(corpus, index)
-    opened = (
-        open_index(model, folder)
-        if table is None
-        else build_index(
-            model,
-            table,
-            folder,
-            kind=kind,
-            prompt_name=prompt_name,
-            query_prompt_name=query_prompt_name,
-            precision=precision,
-            batch_tokens=batch_tokens,
-            rebuild=rebuild,
-        )
-    )
+    corpus_file = table and table.path
+    if index is None and corpus_file is None:
+        raise RequestError("search: expected the folder of an index, as there is no corpus file for it to be beside")
+    folder = Path(index or index_beside(corpus_file or ""))
+    encoding: dict[str, Any] = {"precision": precision, "batch_tokens": batch_tokens}
+    if table is None:
+        opened = open_index(model, folder)
+    else:
+        prompts: dict[str, Any] = {"prompt_name": prompt_name, "query_prompt_name": query_prompt_name}
+        opened = build_index(model, table, folder, kind=kind, rebuild=rebuild, **prompts, **encoding)
     opened.check_graph(kind, ef_search)
     opened.log_precision(precision)
     return opened.search(
-        queries,
-        k,
-        exact=kind == "exact",
-        ef_search=ef_search,
-        prompt_name=query_prompt_name,
-        precision=precision,
-        batch_tokens=batch_tokens,
+        queries, k, exact=kind == "exact", ef_search=ef_search, prompt_name=query_prompt_name, **encoding
     )
-
-
-def _folder(corpus: Table | str | Path | None, index: str | Path | None) -> Path:
-    if index is not None:
-        return Path(index)
-    path = corpus.path if isinstance(corpus, Table) else corpus
-    if path is None:
-        raise RequestError("search: expected the folder of an index, as there is no corpus file for it to be beside")
-    return index_beside(path)

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.data.records import Table
@@ -33,7 +32,7 @@ RECALL = "recall_at_10"
 class Origin:
     """What an index is made from.
 
-    model, corpus: where they stood, for people; `model_digest` and `content` are what counts.
+    model, corpus: where they were, for people; `model_digest` and `content` are what counts.
     reading: how the corpus was read: columns, format, header, prompt.
     stamp: of the corpus file, by which an untouched one is known without reading it; empty where there is none.
     """
@@ -61,6 +60,18 @@ class BuildState:
 
 
 @dataclass(frozen=True)
+class FileSeal:
+    """The sha256 of a file, and the stamp by which an untouched one is known without reading it."""
+
+    sha256: str
+    stamp: list[int]
+
+    @classmethod
+    def of(cls, path: Path) -> "FileSeal":
+        return cls(Digests().of_file(path), _stamp(path))
+
+
+@dataclass(frozen=True)
 class IndexManifest:
     """The content of `index.json`.
 
@@ -68,7 +79,6 @@ class IndexManifest:
     kind: `exact` or `hnsw`.
     hnsw: the parameters of the graph; empty for an exact index.
     recall: `recall_at_10` of the graph against exact search, with its interval; empty for an exact index too.
-    files: sha256, and size, times and inode by which an untouched file is known without reading it.
     """
 
     origin: Origin
@@ -78,7 +88,7 @@ class IndexManifest:
     precision: str
     hnsw: dict[str, int]
     recall: Metrics
-    files: dict[str, dict[str, Any]]
+    files: dict[str, FileSeal]
     format: int = FORMAT
 
 
@@ -117,10 +127,9 @@ def check_model(folder: Path, built: Origin, digest: str, dim: int) -> None:
 
 
 def check_origin(folder: Path, built: Origin, origin: Origin) -> None:
-    """Raises RequestError, saying what differs, when `origin` is not what `folder` was built from."""
+    """Raises RequestError, with what differs, when `origin` is not what `folder` was built from."""
     check_model(folder, built, origin.model_digest, origin.dim)
-    keys = [*built.reading, *(key for key in origin.reading if key not in built.reading)]
-    pairs = [(key, built.reading.get(key), origin.reading.get(key)) for key in keys]
+    pairs = [(key, built.reading.get(key), origin.reading.get(key)) for key in built.reading | origin.reading]
     changes = [f"{key}: {old} → {new}" for key, old, new in pairs if old != new]
     if built.content != origin.content:
         changes.insert(0, f"its content differs ({built.content[:SHOWN]} → {origin.content[:SHOWN]})")
@@ -130,9 +139,6 @@ def check_origin(folder: Path, built: Origin, origin: Origin) -> None:
             f"{', '.join(changes)}. Build it anew with --rebuild, build another one with --index DIR, or search this "
             "one as it is: leave CORPUS out and give --index alone"
         )
-
-
-# index.json and building.json
 
 
 def write_manifest(folder: Path, facts: IndexManifest) -> None:
@@ -155,9 +161,8 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 def read_build_state(folder: Path) -> BuildState | None:
     """What is being built in `folder`, or None."""
-    found = read_json(folder / BUILDING)
     try:
-        return TypeAdapter(BuildState).validate_python(found, strict=False) if found else None
+        return TypeAdapter(BuildState).validate_python(read_json(folder / BUILDING), strict=False)
     except ValidationError:
         return None
 
@@ -173,25 +178,9 @@ def read_manifest(folder: Path) -> IndexManifest | None:
     if found.get("format") != FORMAT:
         raise damaged(folder, f"{FACTS} has format {found.get('format')}, and this version reads {FORMAT}")
     try:
-        facts = TypeAdapter(IndexManifest).validate_python(found)
+        return TypeAdapter(IndexManifest).validate_python(found)
     except ValidationError as error:
         raise damaged(folder, f"{FACTS} has {error.error_count()} values of other types") from None
-    if not all(Path(name).name == name and {"sha256", "stamp"} <= seal.keys() for name, seal in facts.files.items()):
-        raise damaged(folder, f"{FACTS} does not say what its files are")
-    return facts
-
-
-# Files
-
-
-def open_sentences(folder: Path) -> pa.Table:
-    """The sentences, mapped into memory: columns text and line."""
-    return pa.ipc.open_file(pa.memory_map(str(folder / SENTENCES))).read_all()
-
-
-def file_seal(path: Path) -> dict[str, Any]:
-    """The digest and stamp of a file."""
-    return {"sha256": Digests().of_file(path), "stamp": _stamp(path)}
 
 
 def check_files(folder: Path, facts: IndexManifest, verify: bool = False) -> None:
@@ -200,7 +189,7 @@ def check_files(folder: Path, facts: IndexManifest, verify: bool = False) -> Non
         path = folder / name
         if not path.is_file():
             raise damaged(folder, f"{name} is missing")
-        if (verify or _stamp(path) != seal["stamp"]) and Digests().of_file(path) != seal["sha256"]:
+        if (verify or _stamp(path) != seal.stamp) and Digests().of_file(path) != seal.sha256:
             raise damaged(folder, f"{name} has other bytes than were written")
 
 

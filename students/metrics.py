@@ -8,7 +8,7 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, nearest
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
-from students.parallel.pairs import Translations
+from students.pairs import Translations
 from students.settings import ENGLISH
 
 Encode = Callable[[Sequence[str]], Vectors]

@@ -3,6 +3,7 @@
 Similarity is the inner product, which of unit vectors is the cosine. Vectors may be memory-mapped.
 """
 
+import copy
 import hashlib
 import json
 import math
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from bertrelay.data.shards import Shards, Span
 from bertrelay.data.vectors import not_finite_row
+from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError, check_choice, check_count, shown
 from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
 from bertrelay.files import atomic_write
@@ -57,6 +59,13 @@ def load_faiss() -> Any:
             "search and mining need FAISS, which is not installed here: pip install 'bertrelay[search]'"
         ) from error
     return faiss
+
+
+def at_unit_length(encoder: SentenceEncoder) -> SentenceEncoder:
+    """The same encoder with its vectors normalised; a zero vector stays zero."""
+    normalised = copy.copy(encoder)
+    normalised.normalize = True
+    return normalised
 
 
 def exact_neighbours(queries: Vectors, corpus: Vectors, k: int) -> tuple[Vectors, Rows]:

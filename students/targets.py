@@ -17,7 +17,7 @@ from bertrelay.fingerprint import fingerprint
 from bertrelay.hardware import resolve_precision
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
-from students.parallel.corpus import ParallelCorpus, Sentences
+from students.corpus import ParallelCorpus, Sentences
 
 BLOCK = 8192
 VARIANCE = "distillation.json"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from students.parallel.corpus import ParallelCorpus, build_corpus
+from students.corpus import ParallelCorpus, build_corpus
 from students.settings import DistillSettings
 
 SUBJECTS = ["dog/Hund/chien", "cat/Katze/chat", "bird/Vogel/oiseau", "fish/Fisch/poisson", "mouse/Maus/souris"]

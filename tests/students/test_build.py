@@ -18,7 +18,7 @@ from bertrelay.pooling import Projection
 from bertrelay.stage import StageContext
 from students import build as room
 from students.build import copy_of, fitted_projection, keep_layers, set_dropout, start_student
-from students.parallel.corpus import ParallelCorpus
+from students.corpus import ParallelCorpus
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets
 

@@ -17,9 +17,9 @@ from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.errors import RequestError, WorkError
-from students.parallel import corpus as corpus_files
-from students.parallel.corpus import ParallelCorpus, build_corpus
-from students.parallel.pairs import clean, drop_reason
+from students import corpus as corpus_files
+from students.corpus import ParallelCorpus, build_corpus
+from students.pairs import clean, drop_reason
 from students.settings import AlignedFiles, DistillSettings, Filters, ParallelSource, TranslationColumns
 
 Pairs = Sequence[tuple[str, str]]
@@ -288,7 +288,7 @@ def test_given_dev_sources_stand_as_they_are_and_training_gives_up_their_english
 def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
     three_languages(tmp_path)
     code = (
-        "import sys; from pathlib import Path; from students.parallel.corpus import *; "
+        "import sys; from pathlib import Path; from students.corpus import *; "
         "from students.settings import *; "
         "here = Path(sys.argv[1]); build_corpus(here / sys.argv[2] / 'key', DistillSettings(teacher='t', base='b', "
         "parallel=[dict(english=str(here / f'train.{code}.en'), other=str(here / f'train.{code}.gz'), language=code) "
@@ -361,7 +361,7 @@ def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path: 
 def test_two_processes_that_want_one_corpus_build_it_once(tmp_path: Path) -> None:
     aligned(tmp_path, "de", numbered("de", range(20_000)))
     code = (
-        "import sys; from pathlib import Path; import students.parallel.corpus as c; from students.settings import *; "
+        "import sys; from pathlib import Path; import students.corpus as c; from students.settings import *; "
         "here = Path(sys.argv[1]); read_sentences = c._write_corpus; "
         "c._write_corpus = lambda *a: (print('built', flush=True), read_sentences(*a)); "
         "corpus = c.build_corpus(here / 'cache/key', DistillSettings(teacher='t', base='b', parallel=[dict("
@@ -380,7 +380,7 @@ MEMORY = """
 import sys, threading
 from pathlib import Path
 from bertrelay.hardware import private_memory_mb
-from students.parallel.corpus import build_corpus
+from students.corpus import build_corpus
 from students.settings import DistillSettings
 
 here, ended, peak = Path(sys.argv[1]), threading.Event(), [0.0]

@@ -22,10 +22,10 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import Stopped
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.loop import Training
+from students.corpus import ParallelCorpus, build_corpus
 from students.distill import CRITERION, DistillationTask, run
 from students.metrics import english_of
-from students.parallel.corpus import ParallelCorpus, build_corpus
-from students.parallel.pairs import Translations
+from students.pairs import Translations
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, read_variance
 
@@ -289,7 +289,7 @@ import json, sys
 from pathlib import Path
 from bertrelay.stage import ProcessGroup, StageContext
 from students.distill import run
-from students.parallel.pairs import Translations
+from students.pairs import Translations
 from students.settings import DistillSettings
 
 folder = Path(sys.argv[1])

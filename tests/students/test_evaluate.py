@@ -21,7 +21,7 @@ from bertrelay.stage import Metrics, StageContext
 from students import similarity
 from students.evaluate import best_by_dice, lookup_metrics, run
 from students.metrics import mse_metrics, translation_metrics
-from students.parallel.pairs import Translations, read_translations
+from students.pairs import Translations, read_translations
 from students.settings import AlignedFiles, EvaluateSettings
 from students.targets import save_variance
 

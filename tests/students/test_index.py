@@ -27,6 +27,7 @@ from students import index_build as building
 from students import neighbours
 from students.index import Hit, SearchIndex, open_index
 from students.index_build import build_index, run, search
+from students.index_files import FileSeal
 from students.settings import Hnsw, IndexSettings
 
 MakeEncoder = Callable[..., SentenceEncoder]
@@ -235,7 +236,7 @@ def test_a_byte_that_flips_unseen_is_found_by_verify(encoder: SentenceEncoder, c
     written[-2] ^= 1
     (folder / "vectors.npy").write_bytes(written)
     assert facts is not None
-    facts.files["vectors.npy"]["stamp"] = building.file_seal(folder / "vectors.npy")["stamp"]
+    facts.files["vectors.npy"] = FileSeal(facts.files["vectors.npy"].sha256, FileSeal.of(folder / "vectors.npy").stamp)
     building.write_manifest(folder, facts)
     open_index(encoder, folder)
     with pytest.raises(RequestError, match=r"vectors\.npy has other bytes than were written"):
@@ -308,11 +309,11 @@ def test_a_whole_index_is_opened_while_another_process_holds_it_and_nothing_is_w
     encoder: SentenceEncoder, corpus: Path
 ) -> None:
     folder = build(encoder, corpus).folder
-    with FileLock(folder / ".lock"):
+    with FileLock(f"{folder}.lock"):
         before = folder.stat().st_mtime_ns  # which a lock made or a file written would change
         assert len(build(encoder, corpus).search(["a dog"], 1)[0]) == 1
         assert folder.stat().st_mtime_ns == before
-        with pytest.raises(RequestError, match="another process builds this index"):
+        with pytest.raises(RequestError, match="another process is writing"):
             build(encoder, corpus, kind="hnsw")
 
 
@@ -348,9 +349,7 @@ def test_a_corpus_written_the_moment_before_is_read_again(
 
 
 def test_a_second_builder_is_told_of_the_first(encoder: SentenceEncoder, corpus: Path) -> None:
-    folder = Path(f"{corpus}.index")
-    folder.mkdir()
-    with FileLock(folder / ".lock"), pytest.raises(RequestError, match="another process builds this index"):
+    with FileLock(f"{corpus}.index.lock"), pytest.raises(RequestError, match="another process is writing"):
         build(encoder, corpus)
 
 

@@ -16,7 +16,7 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from students import targets as room
-from students.parallel.corpus import ParallelCorpus, build_corpus
+from students.corpus import ParallelCorpus, build_corpus
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, read_variance, save_variance
 
@@ -149,7 +149,7 @@ from bertrelay import encode_files
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.data.shards import Shards
 from bertrelay.stage import StageContext
-from students.parallel.corpus import ParallelCorpus
+from students.corpus import ParallelCorpus
 from students.targets import fill_targets
 
 folder = Path(sys.argv[1])

@@ -1,8 +1,7 @@
-"""What bitext mining reads: the distinct sentences of source and target, and the true pairs of a gold file."""
+"""Sentences of tables in Arrow files, for search and bitext mining, and the true pairs of a gold file."""
 
 import hashlib
-from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -16,15 +15,14 @@ from numpy.typing import NDArray
 from bertrelay.data.records import Record, Rejects, Table, read
 from bertrelay.data.sentences import sentence_records
 from bertrelay.errors import RequestError
-from bertrelay.files import write_error
+from bertrelay.files import atomic_write
 from bertrelay.progress import log
-from students.parallel.corpus import Sentences
-from students.parallel.pairs import clean
-from students.parallel.split import DIGEST, DIGEST_BYTES, number_targets
+from students.corpus import DIGEST, Sentences, digest_of, mapped, numbered, write_arrow
+from students.pairs import clean
 
 LINES = ("source_line", "target_line")
-AT_ONCE = 4096
-SCHEMA = pa.schema([("sentence", pa.string())])
+READ_AT_ONCE = 4096
+TEXT_AND_LINE = pa.schema({"text": pa.string(), "line": pa.int64()})
 
 
 @dataclass(frozen=True)
@@ -79,53 +77,56 @@ class SentenceFile:
         return int(self.row_of[place]) if is_there else None
 
 
+def write_sentences(
+    table: Table,
+    path: Path,
+    cache: Path | None,
+    rejects: Rejects | None,
+    prepare: Callable[[str], str] = str,
+) -> int:
+    """Writes text and line of the sentences of `table` that are not blank; returns how many blank ones there are.
+
+    prepare: what is done to each text. Raises RequestError when all are blank.
+    """
+    records, seen = sentence_records(table, cache, rejects), 0
+
+    def blocks() -> Iterator[dict[str, list[Any]]]:
+        nonlocal seen
+        while block := list(islice(records, READ_AT_ONCE)):
+            seen += len(block)
+            if rejects is not None:
+                rejects.used(len(block))
+            kept = [(prepare(text), line) for (text,), _, line in block if text.strip()]
+            yield {"text": [text for text, _ in kept], "line": [line for _, line in kept]}
+
+    with atomic_write(path) as building:
+        write_arrow(building, TEXT_AND_LINE, blocks())
+    written = len(mapped(path))
+    if not written:
+        path.unlink()
+        raise RequestError(f"{table.name}: expected sentences, found {seen:,} blank ones and no other")
+    return seen - written
+
+
 def read_sentences(table: Table, path: Path, cache: Path | None, rejects: Rejects | None) -> SentenceFile:
     """Writes the sentences of `table` to `path`, and logs what is left out. Raises RequestError when all are blank."""
-    lines, digests, blank = array("q"), bytearray(), 0
-
-    def sentences() -> Iterator[str]:
-        nonlocal blank
-        for record in sentence_records(table, cache, rejects):
-            sentence = clean(record.values[0])
-            if rejects is not None:
-                rejects.used()
-            if not sentence:
-                blank += 1
-                continue
-            lines.append(record.line)
-            digests.extend(hashlib.blake2b(sentence.encode(), digest_size=DIGEST_BYTES).digest())
-            yield sentence
-
-    _write_sentences(path, sentences())
-    if not lines:
-        raise RequestError(f"{table.name}: expected sentences, found {blank:,} blank ones and no other")
-    row_of, first = number_targets(np.frombuffer(digests, DIGEST))
-    _log_summary(table.name, len(first), blank, len(lines) - len(first))
-    return SentenceFile(
-        table.name, path, np.frombuffer(lines, np.int64), row_of, first, hashlib.sha256(digests).hexdigest()
-    )
-
-
-def _write_sentences(path: Path, sentences: Iterator[str]) -> None:
-    try:
-        with path.open("wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            while block := list(islice(sentences, AT_ONCE)):
-                writer.write_batch(pa.record_batch([pa.array(block, pa.string())], schema=SCHEMA))
-    except OSError as error:
-        raise write_error(path, error) from error
-
-
-def _log_summary(name: str, rows: int, blank: int, repeated: int) -> None:
-    counts = {"blank": blank, "equal to an earlier one": repeated}
+    blank, found = write_sentences(table, path, cache, rejects, clean), mapped(path)
+    digests = b"".join(digest_of(text) for chunk in found["text"].chunks for text in chunk.to_pylist())
+    row_of, first = numbered(pa.FixedSizeBinaryArray.from_buffers(DIGEST, len(found), [None, pa.py_buffer(digests)]))
+    counts = {"blank": blank, "equal to an earlier one": len(found) - len(first)}
     left_out = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    log(f"{name}: {rows:,} sentences" + (f"; left out: {left_out}" if left_out else ""))
+    log(f"{table.name}: {len(first):,} sentences" + (f"; left out: {left_out}" if left_out else ""))
+    digest = hashlib.sha256(digests).hexdigest()
+    return SentenceFile(table.name, path, found["line"].to_numpy(), row_of, first, digest)
 
 
 # Gold
 
 
 def read_gold(table: Table, source: SentenceFile, target: SentenceFile, cache: Path | None = None) -> NDArray[np.int64]:
-    """The true pairs as `pair_keys`, each once: of the columns `source_line` and `target_line`, else of the first two.
+    """The true pairs, each once, as source row × targets + target row.
+
+    They are in the columns `source_line` and `target_line`, else in the first two.
 
     Raises RequestError, with file and line, for what is no line number, or of a line that holds no sentence.
     """
@@ -149,16 +150,16 @@ def _without_header(table: Table) -> Table:
     return as_rows if all(str(value).isdecimal() for value in first.values) else table
 
 
-def _row_at(value: Any, side: SentenceFile, record: Record) -> int:
+def _row_at(value: Any, sentences: SentenceFile, record: Record) -> int:
     number = int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else None
     if number is None or isinstance(value, bool):
         raise RequestError(
             f"{record.file}, line {record.line:,}: expected the numbers of two lines, found something else"
         )
-    row = side.row_at(number)
+    row = sentences.row_at(number)
     if row is None:
         raise RequestError(
-            f"{record.file}, line {record.line:,}: expected the line of a sentence in {side.name}, found {number:,}, "
-            "where there is none. Lines count from 1, a header included; blank ones are no sentences"
+            f"{record.file}, line {record.line:,}: expected the line of a sentence in {sentences.name}, "
+            f"found {number:,}, where there is none. Lines count from 1, a header included; blank ones are no sentences"
         )
     return row

@@ -4,9 +4,10 @@ Sentences are kept in Unicode NFC with single spaces. Two English sentences are 
 one sentence of the dev split when they are equal but for case.
 """
 
+import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from filelock import FileLock, Timeout
 from numpy.lib import format as npy
 from numpy.typing import NDArray
@@ -22,13 +24,21 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import sync_contents, write_json
 from bertrelay.progress import log
-from students.parallel.pairs import DEV, TRAIN, Pair, PairCounts, Translations, filtered, read_pairs, read_translations
-from students.parallel.split import DIGESTS, Mask, digests_of, first_places, split_pairs
+from students.pairs import DEV, TRAIN, Pair, PairCounts, Translations, filtered, read_pairs, read_translations
 from students.settings import ENGLISH, DistillSettings
+
+DUPLICATE = "duplicate"
+IN_DEV = "in the dev split"
+DIGEST = pa.binary(16)
+DIGESTS = dict.fromkeys(("target", "sentence", "pair"), DIGEST)
+"""Of an English sentence; of that sentence but for case, keyed by the seed; of the pair and its language."""
+
+Mask = NDArray[np.bool_]
 
 BLOCK_PAIRS = 4096
 SPOOL = "pairs.arrow"
 SPOOLED = pa.schema({"stream": pa.int16(), "english": pa.string(), "other": pa.string(), **DIGESTS})
+SENTENCE = pa.schema({"sentence": pa.string()})
 REJECTS = "rejects.jsonl"
 
 
@@ -36,7 +46,7 @@ class Sentences:
     """Sentences of an Arrow file, mapped into memory and read block by block."""
 
     def __init__(self, path: Path) -> None:
-        self._column = _mapped(path).column(0)
+        self._column = mapped(path).column(0)
 
     def __len__(self) -> int:
         return len(self._column)
@@ -47,7 +57,8 @@ class Sentences:
         return found
 
 
-def _mapped(path: Path) -> pa.Table:
+def mapped(path: Path) -> pa.Table:
+    """The table of an Arrow file, whose columns stay on disk."""
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
@@ -150,8 +161,8 @@ def _write_corpus(folder: Path, settings: DistillSettings, hub_cache: Path | Non
     with Rejects(folder / REJECTS, settings.max_rejects) as rejects:
         dev = read_translations(settings.dev, hub_cache, rejects, dev_counts)
         kept = filtered(read_pairs(settings.parallel, hub_cache, rejects), settings.filters, counts)
-        _write_spool(folder / SPOOL, kept, counts.languages, settings.seed)
-    spool = _mapped(folder / SPOOL)
+        write_arrow(folder / SPOOL, SPOOLED, _spooled(kept, counts.languages, settings.seed))
+    spool = mapped(folder / SPOOL)
     outcomes = split_pairs(spool, counts.languages, settings, dev)
     for outcome, mask in outcomes.items():
         counts.add(outcome, spool["stream"].filter(pa.array(mask)).to_numpy())
@@ -201,39 +212,102 @@ def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} × {what}" for what, count in counts.items())
 
 
+# The split is decided on digests: some 110 bytes of memory for each pair, and no sentences
+
+
+def digest_of(text: str, key: bytes = b"") -> bytes:
+    """128 bits that identify a text."""
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST.byte_width, key=key).digest()
+
+
+def digests_of(pair: Pair, language: str, seed: int) -> tuple[bytes, bytes, bytes]:
+    """One digest of each of DIGESTS."""
+    whole = "\n".join((language, pair.english, pair.other))
+    return digest_of(pair.english), _sentence_digest(pair.english, seed), digest_of(whole)
+
+
+def _sentence_digest(english: str, seed: int) -> bytes:
+    return digest_of(english.casefold(), str(seed).encode())
+
+
+def split_pairs(
+    spool: pa.Table, languages: Sequence[str], settings: DistillSettings, given_dev: Mapping[str, Translations]
+) -> dict[str, Mask]:
+    """Masks over the pairs of `spool` by outcome.
+
+    Held out are the English sentences of `given_dev`, else the `dev_sentences` of the smallest digests under the seed,
+    so that more data moves few of them. Of one that is drawn the first translation into each language is its dev pair,
+    and further ones go nowhere.
+
+    languages: of each stream.
+    """
+    repeated = np.full(len(spool), settings.filters.drop_duplicates)
+    if settings.filters.drop_duplicates:
+        repeated[numbered(spool["pair"].combine_chunks())[1]] = False
+    sentences = spool["sentence"]
+    if settings.dev:
+        english = {sentence for each in given_dev.values() for sentence in each.english}
+        held_out = pa.array([_sentence_digest(sentence, settings.seed) for sentence in english], DIGEST)
+    else:
+        distinct = pc.unique(sentences)
+        held_out = distinct.take(pc.sort_indices(distinct)[: settings.dev_sentences])
+    held = ~repeated & pc.is_in(sentences, value_set=held_out).to_numpy()
+    dev = np.zeros(len(spool), bool) if settings.dev else _first_of_each(held, spool, languages)
+    return {DUPLICATE: repeated, DEV: dev, IN_DEV: held & ~dev, TRAIN: ~repeated & ~held}
+
+
+def _first_of_each(held: Mask, spool: pa.Table, languages: Sequence[str]) -> Mask:
+    """The first pair of each sentence and language among those `held`, which are few."""
+    first: dict[tuple[bytes, str], int] = {}
+    found = spool.select(["sentence", "stream"]).filter(pa.array(held)).to_pylist()
+    for place, pair in zip(np.flatnonzero(held).tolist(), found, strict=True):
+        first.setdefault((pair["sentence"], languages[pair["stream"]]), place)
+    chosen = np.zeros(len(held), bool)
+    chosen[list(first.values())] = True
+    return chosen
+
+
+def numbered(digests: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The number of each digest, counted in the order of first appearance, and the place where each first appears."""
+    numbers = digests.dictionary_encode().indices.to_numpy()
+    return numbers, np.unique(numbers, return_index=True)[1]
+
+
 # On disk
 
 
-def _write_spool(path: Path, pairs: Iterator[Pair], languages: list[str], seed: int) -> None:
-    """The pairs that passed the filters, with their digests, until it is known which ones stay."""
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SPOOLED) as writer:
-        while block := list(islice(pairs, BLOCK_PAIRS)):
-            rows = ((*pair, *digests_of(pair, languages[pair.stream], seed)) for pair in block)
-            columns = dict(zip(SPOOLED.names, zip(*rows, strict=True), strict=True))
-            writer.write_batch(pa.RecordBatch.from_pydict(columns, SPOOLED))
+def write_arrow(path: Path, schema: pa.Schema, blocks: Iterable[Mapping[str, Any]]) -> None:
+    """Writes blocks of columns, which `pa.ipc.open_file` maps into memory."""
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for block in blocks:
+            writer.write_batch(pa.RecordBatch.from_pydict(block, schema))
+
+
+def _spooled(pairs: Iterator[Pair], languages: list[str], seed: int) -> Iterator[dict[str, Any]]:
+    """Blocks of the pairs that passed the filters, with their digests."""
+    while block := list(islice(pairs, BLOCK_PAIRS)):
+        rows = ((*pair, *digests_of(pair, languages[pair.stream], seed)) for pair in block)
+        yield dict(zip(SPOOLED.names, zip(*rows, strict=True), strict=True))
 
 
 def _write_items(folder: Path, spool: pa.Table, train: Mask) -> int:
     """Writes the training items and returns how many of them are English."""
-    targets = spool["target"].filter(pa.array(train)).combine_chunks().dictionary_encode().indices.to_numpy()
-    first = np.flatnonzero(train)[first_places(targets)]
+    targets, first = numbered(spool["target"].filter(pa.array(train)).combine_chunks())
     is_first = np.zeros(len(train), bool)
-    is_first[first] = True
-    _write_sentences(folder / "english.arrow", spool["english"], is_first)
-    _write_sentences(folder / "translations.arrow", spool["other"], train)
+    is_first[np.flatnonzero(train)[first]] = True
+    write_arrow(folder / "english.arrow", SENTENCE, _kept(spool["english"], is_first))
+    write_arrow(folder / "translations.arrow", SENTENCE, _kept(spool["other"], train))
     weights = np.bincount(targets, minlength=len(first)).astype(np.int32)
     _write_array(folder / "targets.npy", np.concatenate([np.arange(len(first), dtype=np.int32), targets]))
     _write_array(folder / "weights.npy", np.concatenate([weights, np.ones_like(targets)]))
     return len(first)
 
 
-def _write_sentences(path: Path, column: pa.ChunkedArray, wanted: Mask) -> None:
-    schema, start = pa.schema([("sentence", pa.string())]), 0
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for chunk in column.chunks:
-            kept = chunk.filter(pa.array(wanted[start : start + len(chunk)]))
-            writer.write_batch(pa.record_batch([kept], schema=schema))
-            start += len(chunk)
+def _kept(column: pa.ChunkedArray, wanted: Mask) -> Iterator[dict[str, pa.Array]]:
+    start = 0
+    for chunk in column.chunks:
+        yield {"sentence": chunk.filter(pa.array(wanted[start : start + len(chunk)]))}
+        start += len(chunk)
 
 
 def _write_array(path: Path, array: NDArray[np.integer]) -> None:

@@ -1,1 +1,0 @@
-"""Parallel corpora: read, filtered, split and kept as memory-mapped files."""
