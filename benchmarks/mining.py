@@ -24,7 +24,7 @@ from bertrelay.data.vectors import open_vectors
 from bertrelay.encoder import SentenceEncoder
 from students.bitext import VECTORS, mine_files
 from students.pairs import clean
-from students.settings import NEIGHBOURS
+from students.search_settings import NEIGHBOURS
 
 TATOEBA = Path("parallel", "tatoeba")
 PAIRED, SOURCE_ONLY, WITHIN = 700, 150, 0.01

@@ -9,43 +9,20 @@ if TYPE_CHECKING:
     from students.evaluate import similarity
     from students.index import Hit, SearchIndex, open_index
     from students.index_build import build_index, search
-    from students.settings import Hnsw
+    from students.search_settings import Hnsw
     from students.shrinking import Shrunk, shrink
     from students.vocabulary import trim_vocabulary
 
-__all__ = [
-    "Hit",
-    "Hnsw",
-    "Mined",
-    "Mining",
-    "SearchIndex",
-    "Shrunk",
-    "build_index",
-    "mine",
-    "mine_files",
-    "open_index",
-    "search",
-    "shrink",
-    "similarity",
-    "trim_vocabulary",
-]
+__all__ = ["Hit", "Hnsw", "Mined", "Mining", "SearchIndex", "Shrunk", "build_index", "mine", "mine_files"]
+__all__ += ["open_index", "search", "shrink", "similarity", "trim_vocabulary"]
 
-__getattr__ = loader(
-    __name__,
-    {
-        "Hit": "index",
-        "Hnsw": "settings",
-        "Mined": "bitext",
-        "Mining": "bitext",
-        "SearchIndex": "index",
-        "Shrunk": "shrinking",
-        "build_index": "index_build",
-        "mine": "bitext",
-        "mine_files": "bitext",
-        "open_index": "index",
-        "search": "index_build",
-        "shrink": "shrinking",
-        "similarity": "evaluate",
-        "trim_vocabulary": "vocabulary",
-    },
-)
+MODULES = {
+    "bitext": ("Mined", "Mining", "mine", "mine_files"),
+    "evaluate": ("similarity",),
+    "index": ("Hit", "SearchIndex", "open_index"),
+    "index_build": ("build_index", "search"),
+    "search_settings": ("Hnsw",),
+    "shrinking": ("Shrunk", "shrink"),
+    "vocabulary": ("trim_vocabulary",),
+}
+__getattr__ = loader(__name__, {name: module for module, names in MODULES.items() for name in names})

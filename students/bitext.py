@@ -35,8 +35,8 @@ from students.neighbours import (
     forget_neighbours,
     load_faiss,
 )
+from students.search_settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineSettings, work_beside
 from students.sentence_files import SentenceFile, read_gold, read_sentences
-from students.settings import MINED_SUFFIXES, NEIGHBOURS, Method, MineSettings, work_beside
 
 CHUNK = 1_000_000  # pairs that are Python numbers at once
 DIGITS_SHOWN = 6  # of a score

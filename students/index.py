@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import pyarrow as pa
 
@@ -11,7 +11,7 @@ from bertrelay.data.sentences import texts_of
 from bertrelay.data.vectors import open_vectors
 from bertrelay.encode_files import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoding import check_finite
+from bertrelay.encoding import EncodeOptions, check_finite
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.progress import log
@@ -28,7 +28,7 @@ from students.index_files import (
     read_manifest,
 )
 from students.neighbours import Rows, approximate_neighbours, exact_neighbours, open_hnsw
-from students.settings import IndexKind
+from students.search_settings import IndexKind
 
 
 class Hit(NamedTuple):
@@ -62,26 +62,25 @@ class SearchIndex:
         *,
         exact: bool = False,
         ef_search: int | None = None,
-        prompt_name: str | None = None,
-        precision: str = "auto",
-        batch_tokens: int | None = None,
         place: Callable[[int], str] = lambda row: f"query {row + 1:,}",
+        **options: Unpack[EncodeOptions],
     ) -> list[list[Hit]]:
         """For each of `queries` its `k` nearest sentences, best first; fewer where the index has fewer.
 
         exact: compare with every sentence even where there is a graph.
         ef_search: candidates kept in the graph, more of which find more and take longer; the index's own if not given.
-        prompt_name: which of the model's prompts precedes each query; without one, the model's default.
         place: what an error calls the query of a row, counted from 0.
+        options: how queries are encoded, see `EncodeOptions`.
         Raises RequestError for a query that is blank, and for `ef_search` where no graph is walked; WorkError for one
         whose vector is not finite.
         """
         queries = texts_of(queries, "search")
-        _check_queries(queries, k, place)
+        check_count("k", k)
+        blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
+        if blank is not None:
+            raise RequestError(f"search: expected a text to look for, found an empty one ({place(blank)})")
         self.check_graph("exact" if exact else "auto", ef_search)
-        vectors = self.encoder.encode(
-            queries, prompt_name=prompt_name, precision=precision, batch_tokens=batch_tokens
-        )  # (queries, dim)
+        vectors = self.encoder.encode(queries, **options)  # (queries, dim)
         check_finite(self.encoder, vectors, place)
         similarities, rows = self.neighbours(unit(vectors), k, exact, ef_search)
         return [self._hits(*found) for found in zip(similarities, rows, strict=True)]
@@ -120,13 +119,6 @@ class SearchIndex:
         return [Hit(min(value, 1.0), **self.sentences.slice(row, 1).to_pylist()[0]) for value, row in found]
 
 
-def _check_queries(queries: Sequence[str], k: int, place: Callable[[int], str]) -> None:
-    check_count("k", k)
-    blank = next((row for row, query in enumerate(queries) if not query.strip()), None)
-    if blank is not None:
-        raise RequestError(f"search: expected a text to look for, found an empty one ({place(blank)})")
-
-
 def open_index(
     model: SentenceEncoder | str | Path, folder: str | Path, *, verify: bool = False, cache: Path | None = None
 ) -> SearchIndex:
@@ -137,9 +129,7 @@ def open_index(
     Raises RequestError when there is none, or when it is not finished, damaged, or of another model.
     """
     folder = Path(folder)
-    facts = read_manifest(folder)
-    if facts is None:
-        raise _not_there(folder)
+    facts = _manifest(folder)
     encoder = as_encoder(model, cache)
     check_model(folder, facts.origin, encoder_digest(encoder), encoder.dim)
     return load_index(encoder, folder, verify)
@@ -147,9 +137,7 @@ def open_index(
 
 def load_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> SearchIndex:
     """As `open_index`, where `encoder` is known to be the model of the index."""
-    facts = read_manifest(folder)
-    if facts is None:
-        raise _not_there(folder)
+    facts = _manifest(folder)
     check_files(folder, facts, verify)
     vectors = open_vectors(folder / VECTORS)
     expected = (facts.sentences, facts.origin.dim)
@@ -159,9 +147,12 @@ def load_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> 
     return SearchIndex(folder, facts, encoder, vectors, mapped(folder / SENTENCES), graph)
 
 
-def _not_there(folder: Path) -> RequestError:
-    if (folder / BUILDING).is_file():
-        return RequestError(
+def _manifest(folder: Path) -> IndexManifest:
+    facts = read_manifest(folder)
+    if facts is None and (folder / BUILDING).is_file():
+        raise RequestError(
             f"{folder}: this index is not finished. Resume it: bertrelay search MODEL CORPUS --index {folder}"
         )
-    return RequestError(f"{folder}: expected an index, found none. Build one: bertrelay search MODEL CORPUS")
+    if facts is None:
+        raise RequestError(f"{folder}: expected an index, found none. Build one: bertrelay search MODEL CORPUS")
+    return facts

@@ -48,8 +48,8 @@ from students.index_files import (
     write_manifest,
 )
 from students.neighbours import at_unit_length, build_hnsw, load_faiss, open_hnsw, recall, write_index
+from students.search_settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings, index_beside
 from students.sentence_files import write_sentences
-from students.settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings, index_beside
 
 CHECKPOINT = "hnsw.checkpoint"
 OWN_FILES = {SENTENCES, VECTORS, GRAPH, FACTS, BUILDING, CHECKPOINT}

@@ -27,7 +27,7 @@ from bertrelay.evaluation.similarity import DIGITS, ROUNDING, Vectors
 from bertrelay.files import atomic_write
 from bertrelay.fingerprint import fingerprint
 from bertrelay.progress import Bar, log, progress
-from students.settings import EXACT_PAIRS, Hnsw, Method
+from students.search_settings import EXACT_PAIRS, Hnsw, Method
 
 Rows = NDArray[np.int64]
 

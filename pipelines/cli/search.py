@@ -31,7 +31,7 @@ from pipelines.cli.options import (
     write_out,
 )
 from pipelines.launch import check_process_group
-from students.settings import MINED_SUFFIXES, IndexSettings, MineSettings, index_beside, work_beside
+from students.search_settings import MINED_SUFFIXES, IndexSettings, MineSettings, index_beside, work_beside
 from teachers.settings import RerankSettings
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from students.bitext import (
     run,
     score_pairs,
 )
-from students.settings import MineSettings
+from students.search_settings import MineSettings
 
 Sides = tuple[list[str], list[str]]
 WriteLines = Callable[[str, list[str]], Path]

@@ -28,7 +28,7 @@ from students import neighbours
 from students.index import Hit, SearchIndex, open_index
 from students.index_build import build_index, run, search
 from students.index_files import FileSeal
-from students.settings import Hnsw, IndexSettings
+from students.search_settings import Hnsw, IndexSettings
 
 MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8

@@ -26,7 +26,7 @@ from students.neighbours import (
     recall,
     write_index,
 )
-from students.settings import Hnsw
+from students.search_settings import Hnsw
 
 BLOCK = 64
 SMALL = Hnsw(links=8, ef_construction=40, ef_search=32)
@@ -169,7 +169,7 @@ import os, signal, sys
 import faiss, numpy as np
 from pathlib import Path
 from students import neighbours
-from students.settings import Hnsw
+from students.search_settings import Hnsw
 
 faiss.omp_set_num_threads(1)
 neighbours.GRAPH_BLOCK, neighbours.SECONDS_BETWEEN_CHECKPOINTS = {block}, 0.0
