@@ -75,7 +75,9 @@ def test_columns_of_one_table_are_two_sides(call, model, tmp_path):
 
 def test_kept_vectors_and_neighbours_stand_beside_the_output(call, model, sides, tmp_path):
     call("mine", model, *sides, tmp_path / "m.tsv", "--keep", "--method", "exact")
-    assert {"source.npy", "target.npy", "forward.partial"} <= {path.name for path in (tmp_path / "m.tsv.work").iterdir()}
+    assert {"source.npy", "target.npy", "forward.partial"} <= {
+        path.name for path in (tmp_path / "m.tsv.work").iterdir()
+    }
     call("mine", model, *sides, tmp_path / "m.tsv", "--overwrite")
     assert not (tmp_path / "m.tsv.work").exists()
 
