@@ -10,7 +10,7 @@ import numpy as np
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import texts_of
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoding import EncodeOptions
+from bertrelay.encoding import EncodingOptions
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import Metric, Vectors, compare_all, compare_pairs, matrix
 from bertrelay.files import write_json
@@ -32,13 +32,13 @@ def similarity(
     metric: Metric = "cosine",
     *,
     matrix: bool = False,
-    **options: Unpack[EncodeOptions],
+    **options: Unpack[EncodingOptions],
 ) -> Vectors:
     """The similarity (n,) of each of `first` with the one of `second` beside it; distances are negative.
 
     matrix: all with all instead, (n, m); without `second`, `first` with itself, (n, n). Where memory is short,
         `bertrelay.evaluation.similarity` does it in blocks.
-    options: see `EncodeOptions`.
+    options: see `EncodingOptions`.
     Raises RequestError for what are no lists of sentences, or cannot be paired, and for an unknown metric;
     WorkError for a vector that is not finite.
     """

@@ -11,7 +11,7 @@ from bertrelay.data.sentences import texts_of
 from bertrelay.data.vectors import open_vectors
 from bertrelay.encode_files import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.encoding import EncodeOptions, check_finite
+from bertrelay.encoding import EncodingOptions, check_finite
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
 from bertrelay.progress import log
@@ -63,14 +63,14 @@ class SearchIndex:
         exact: bool = False,
         ef_search: int | None = None,
         place: Callable[[int], str] = lambda row: f"query {row + 1:,}",
-        **options: Unpack[EncodeOptions],
+        **options: Unpack[EncodingOptions],
     ) -> list[list[Hit]]:
         """For each of `queries` its `k` nearest sentences, best first; fewer where the index has fewer.
 
         exact: compare with every sentence even where there is a graph.
         ef_search: candidates kept in the graph, more of which find more and take longer; the index's own if not given.
         place: what an error calls the query of a row, counted from 0.
-        options: how queries are encoded, see `EncodeOptions`.
+        options: how queries are encoded, see `EncodingOptions`.
         Raises RequestError for a query that is blank, and for `ef_search` where no graph is walked; WorkError for one
         whose vector is not finite.
         """
