@@ -209,16 +209,6 @@ def test_a_pretrained_base_keeps_its_weights_and_pooling_and_may_lose_layers(
     assert {part.p for part in student.backbone.modules() if isinstance(part, nn.Dropout)} == {0.25}
 
 
-def test_a_copied_student_may_lose_layers_too(
-    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext
-) -> None:
-    teacher = make_teacher(normalize=True, layers=3)
-    student, _ = begin(COPY, corpus, teacher, context, layers=2)
-    assert (student.backbone.config.num_hidden_layers, teacher.backbone.config.num_hidden_layers) == (2, 3)
-    last = "encoder.layer.{}.attention.self.query.weight"
-    assert torch.equal(student.backbone.state_dict()[last.format(1)], teacher.backbone.state_dict()[last.format(2)])
-
-
 def test_of_a_large_corpus_the_vocabulary_reads_sentences_evenly_spread(
     corpus: ParallelCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

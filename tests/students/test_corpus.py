@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from bertrelay.errors import RequestError, WorkError
 from students import corpus as corpus_files
 from students.corpus import ParallelCorpus, build_corpus
-from students.pairs import clean, drop_reason
+from students.pairs import drop_reason
 from students.settings import AlignedFiles, DistillSettings, Filters, ParallelSource, TranslationColumns
 
 Pairs = Sequence[tuple[str, str]]
@@ -107,16 +107,6 @@ def test_one_table_serves_several_languages(tmp_path: Path) -> None:
     assert corpus.facts["sources"][1] == {
         "source": str(tmp_path / "a.tsv"), "language": "fr", "pairs": 2, "empty side": 1, "train": 1
     }  # fmt: skip
-
-
-def test_nested_translations_of_jsonl_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"translation": {"en": "yes", "de": "ja"}}\n{"translation": {"en": "no"}}\n')
-    source = TranslationColumns(
-        path=str(tmp_path / "a.jsonl"), english="translation.en", others={"de": "translation.de"}
-    )
-    corpus = build(tmp_path, [source])
-    assert corpus.texts(0, 9) == ["yes", "ja"]
-    assert corpus.facts["sources"][0]["empty side"] == 1
 
 
 @pytest.mark.parametrize(("english", "other"), [(5, 3), (3, 5)])
@@ -449,7 +439,3 @@ def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found: object
         sources_of(found)
     assert any(message in error["msg"] and error["loc"][-1] == where for error in refused.value.errors())
     assert len({error["loc"][1:2] for error in refused.value.errors()}) == 1
-
-
-def test_clean_text_is_composed_and_single_spaced() -> None:
-    assert clean("\t e\u0301te\u0301\u2028 \u3000x\n") == "été x"

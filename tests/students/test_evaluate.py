@@ -153,16 +153,6 @@ def test_pairs_with_an_empty_side_are_left_out_and_told(
     assert left == ([english[row] for row in whole], [german[row] for row in whole])
 
 
-def test_files_that_are_not_aligned_are_told_with_lines(
-    context: StageContext, models: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "x.en").write_text("one\ntwo\nthree\n")
-    (tmp_path / "x.de").write_text("eins\nzwei\n")
-    files = {"english": str(tmp_path / "x.en"), "other": str(tmp_path / "x.de"), "language": "de"}
-    with pytest.raises(RequestError, match=r"has 3 rows and the second 2: line 3 of .*x\.en has no partner"):
-        evaluate(context, model=models["model"], parallel=[files])
-
-
 def test_a_teacher_of_another_size_is_refused_before_anything_is_encoded(
     context: StageContext, models: dict[str, str], toy: Any, tiny_encoder: MakeEncoder, tmp_path: Path, encoded: Calls
 ) -> None:
@@ -193,45 +183,12 @@ def test_translation_accuracy_in_both_directions_by_hand() -> None:
     }
 
 
-def test_length_does_not_count() -> None:
-    english, german = at(0, 40, 90), at(5, 45, 95, length=100)
-    assert set(translation_metrics("de", english, german, intervals=False).values()) == {1.0}
-
-
-def test_of_a_tie_the_first_row_is_found_so_one_of_two_equal_sentences_is_a_miss() -> None:
-    english, korean = at(0, 50, 0), at(0, 50, 0)
-    assert translation_metrics("ko", english, korean, intervals=False) == {
-        "translation_accuracy/en-ko": pytest.approx(2 / 3),
-        "translation_accuracy/ko-en": pytest.approx(2 / 3),
-    }
-
-
-def test_each_figure_has_its_interval() -> None:
-    english = at(*range(0, 180, 5))
-    metrics = translation_metrics("fr", english, np.roll(english, 9, axis=0), name="lookup_accuracy")
-    assert list(metrics) == [
-        f"lookup_accuracy/{direction}{end}" for direction in ("en-fr", "fr-en") for end in ("", "_low", "_high")
-    ]
-
-
 def test_mse_is_the_mean_over_sentences_and_dimensions() -> None:
     student, teacher = np.array([[1, 2], [3, 4]], np.float32), np.array([[1, 0], [0, 4]], np.float32)
     assert mse_metrics("de", student, teacher, variance=2.6) == {
         "mse/de": 3.25,
         "mse_relative/de": pytest.approx((4 + 9) / 2 / 2.6),  # mean squared distance, in units of the variance
     }
-
-
-def test_the_mean_vector_scores_1_and_the_teacher_0() -> None:
-    teacher = np.random.default_rng(0).normal(3, 2, (50, 6)).astype(np.float32)
-    variance = float(np.sum(np.var(teacher.astype(np.float64), axis=0)))
-    mean = np.broadcast_to(teacher.mean(axis=0), teacher.shape)
-    assert mse_metrics("de", mean, teacher, variance)["mse_relative/de"] == pytest.approx(1)
-    assert mse_metrics("de", teacher, teacher, variance)["mse_relative/de"] == 0
-
-
-def test_without_a_known_variance_there_is_no_relative_figure() -> None:
-    assert list(mse_metrics("de", at(0), at(10), None)) == ["mse/de"]
 
 
 NOUNS = {"dog": "perro", "cat": "gato", "bird": "pájaro", "horse": "caballo", "mouse": "ratón"}
@@ -317,11 +274,6 @@ def test_pairs_and_matrices_are_what_arithmetic_by_hand_gives(metric: Metric, en
 def test_a_matrix_of_one_list_is_of_it_with_itself(encoder: SentenceEncoder) -> None:
     found = similarity(encoder, ["east", "north"], matrix=True)
     np.testing.assert_allclose(found, [[1, 0.96], [0.96, 1]], rtol=1e-6)
-
-
-def test_a_model_may_be_given_by_its_name(encoder: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: encoder)
-    np.testing.assert_allclose(similarity("a-model", ["east"], ["north"]), [0.96], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from filelock import FileLock
 from scipy.spatial.distance import cdist
 
 from bertrelay import encode_files, encoding
-from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
@@ -104,11 +103,6 @@ def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(
     assert (index.facts.sentences, index.facts.blank) == (61, 3)
 
 
-def test_k_beyond_the_corpus_gives_all_of_it_but_for_blank_lines(encoder: SentenceEncoder, corpus: Path) -> None:
-    hits = build(encoder, corpus).search(["the dog"], 1000)[0]
-    assert sorted(hit.line for hit in hits) == [line for line in range(1, 64) if line not in (4, 20)]
-
-
 def test_a_whole_index_is_opened_without_encoding_or_the_corpus(
     encoder: SentenceEncoder, corpus: Path, encoded: list[str]
 ) -> None:
@@ -159,17 +153,6 @@ def test_an_exact_index_gets_its_graph_from_its_vectors(
     assert build(encoder, corpus, kind="hnsw").graph is not None
     assert build(encoder, corpus).graph is not None
     assert encoded == []
-
-
-def test_a_table_is_indexed_by_its_column_with_the_lines_of_its_file(
-    encoder: SentenceEncoder, texts: list[str], tmp_path: Path
-) -> None:
-    rows = [{"id": number, "said": text} for number, text in enumerate(texts[:5])]
-    (tmp_path / "t.jsonl").write_text("\n\n".join(map(json.dumps, rows)))
-    table = Table.model_validate({"path": str(tmp_path / "t.jsonl"), "columns": ["said"]})
-    hit = build(encoder, table, folder=tmp_path / "index").search([texts[3]], 1)[0][0]
-    assert (hit.line, hit.text) == (7, texts[3])
-    assert hit.similarity == pytest.approx(1, abs=2e-3)
 
 
 # What is refused
@@ -251,19 +234,10 @@ def test_a_copied_index_is_whole(encoder: SentenceEncoder, corpus: Path, tmp_pat
     assert open_index(encoder, tmp_path / "copy").facts.sentences == 61
 
 
-def test_a_folder_with_other_files_is_left_alone(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "vectors.npy").write_text("precious")
-    for rebuild in (False, True):
-        with pytest.raises(RequestError, match=r"found .*mine with vectors\.npy in it"):
-            build(encoder, corpus, folder=tmp_path / "mine", rebuild=rebuild)
-    assert (tmp_path / "mine" / "vectors.npy").read_text() == "precious"
-
-
 def test_a_foreign_index_json_makes_no_folder_ours(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     foreign = {"index.json": '{"pages": 3}', "vectors.npy": "precious", "notes.txt": "mine"}
-    for names, shown in ((["index.json"], "index"), (["index.json", "vectors.npy"], "index"), (foreign, "notes")):
+    for names, shown in ((["vectors.npy"], "vectors"), (["index.json", "vectors.npy"], "index"), (foreign, "notes")):
         for name in names:
             (tmp_path / "mine" / name).write_text(foreign[name])
         for rebuild in (False, True):
@@ -346,11 +320,6 @@ def test_a_corpus_written_the_moment_before_is_read_again(
     monkeypatch.setattr("students.index_files.CLOCK_GRAIN_NS", 10**15)
     assert build(encoder, corpus).facts.origin.stamp == []
     assert build(encoder, corpus).facts.origin.stamp == []
-
-
-def test_a_second_builder_is_told_of_the_first(encoder: SentenceEncoder, corpus: Path) -> None:
-    with FileLock(f"{corpus}.index.lock"), pytest.raises(RequestError, match="another process is writing"):
-        build(encoder, corpus)
 
 
 @pytest.mark.parametrize(
@@ -618,13 +587,6 @@ def test_the_stage_builds_an_index_and_lists_what_it_could_not_use(
     assert open_index(tmp_path / "model", context.output / "index").search(["the dog runs here"], 1)[0][0].line == 1
 
 
-def test_too_many_unusable_records_stop_it(encoder: SentenceEncoder, corpus: Path) -> None:
-    with corpus.open("ab") as file:
-        file.write(b"\xff\n\xff\n")
-    with pytest.raises(WorkError, match="2 of 66 records cannot be used"):
-        build(encoder, corpus, rejects=Rejects(None, 0.01))
-
-
 SUBJECTS, VERBS = ["the dog", "two cats", "ein Hund", "le chat", "une souris"], ["runs", "bellt", "dort", "singt"]
 LINES = [f"{subject} {verb}" for verb in VERBS for subject in SUBJECTS]
 
@@ -649,9 +611,6 @@ def test_every_query_of_many_has_its_own_hits_best_first(index: SearchIndex) -> 
         assert hits[0].similarity == pytest.approx(1, abs=1e-5)
         assert [hit.similarity for hit in hits] == sorted((hit.similarity for hit in hits), reverse=True)
     assert max(hit.similarity for hits in found for hit in hits) <= 1
-
-
-def test_no_query_has_no_answer(index: SearchIndex) -> None:
     assert index.search([]) == []
 
 
@@ -660,11 +619,6 @@ def test_vectors_of_ones_own_find_what_their_sentences_find(index: SearchIndex, 
     similarities, rows = index.neighbours(index.vectors[[3, 7]], 2, exact)
     assert rows[:, 0].tolist() == [3, 7]
     np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-6)
-
-
-def test_vectors_of_another_size_are_refused(index: SearchIndex) -> None:
-    with pytest.raises(RequestError, match=r"expected query vectors of shape \(n, 16\), found \(2, 8\)"):
-        index.neighbours(np.ones((2, 8), np.float32), 1)
 
 
 @pytest.mark.parametrize(
@@ -721,12 +675,6 @@ def test_a_model_whose_vectors_are_all_zero_finds_something_at_zero(tiny_encoder
     assert [hit.similarity for hit in hits] == [0, 0, 0]
 
 
-def test_a_query_whose_vector_is_not_finite_is_told(index: SearchIndex, tiny_encoder: MakeEncoder) -> None:
-    broken = _with_norms(tiny_encoder("bert", LINES), float("nan"))
-    with pytest.raises(WorkError, match="not finite for query 1"):
-        SearchIndex(index.folder, index.facts, broken, index.vectors, index.sentences, None).search(["a dog"])
-
-
 def _with_norms(word_encoder: SentenceEncoder, value: float) -> SentenceEncoder:
     """The last normalisation scaled by `value`, and so every vector."""
     norm = word_encoder.backbone.encoder.layer[-1].output.LayerNorm
@@ -740,89 +688,54 @@ def test_an_index_that_is_not_there_is_told_before_the_model_is_loaded(tmp_path:
         open_index("/no/such/model", tmp_path)
 
 
-def test_the_index_opens_by_the_name_of_its_model(
-    index: SearchIndex, word_encoder: SentenceEncoder, tmp_path: Path
-) -> None:
-    word_encoder.save(tmp_path / "model")
-    found = open_index(tmp_path / "model", index.folder).search(["le chat dort"], 1)[0][0]
-    assert (found.line, found.text) == (1 + LINES.index("le chat dort"), "le chat dort")
-
-
-SEARCHED_LINES = ["the dog runs", "two cats sleep", "ein Hund bellt", "le chat dort"]
-
-
-@pytest.fixture(scope="module")
-def line_encoder(tiny_encoder: MakeEncoder) -> SentenceEncoder:
-    return tiny_encoder("bert", SEARCHED_LINES * 5)
-
-
 @pytest.fixture
 def lines_file(tmp_path: Path) -> Path:
-    (tmp_path / "c.txt").write_text("\n".join(SEARCHED_LINES), encoding="utf-8")
+    (tmp_path / "c.txt").write_text("\n".join(LINES), encoding="utf-8")
     return tmp_path / "c.txt"
 
 
 def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
-    line_encoder: SentenceEncoder, lines_file: Path
+    word_encoder: SentenceEncoder, lines_file: Path
 ) -> None:
-    built = search(line_encoder, lines_file, SEARCHED_LINES[1:3], 2, precision="fp32")
+    built = search(word_encoder, lines_file, LINES[1:3], 2, precision="fp32")
     assert [[hit.line for hit in hits[:1]] for hits in built] == [[2], [3]]
     before = (lines_file.with_name("c.txt.index") / "index.json").stat()
-    assert search(line_encoder, Table(path=str(lines_file)), SEARCHED_LINES[1:3], 2, precision="fp32") == built
-    assert search(line_encoder, None, SEARCHED_LINES[1:3], 2, index=f"{lines_file}.index", precision="fp32") == built
+    assert search(word_encoder, Table(path=str(lines_file)), LINES[1:3], 2, precision="fp32") == built
+    assert search(word_encoder, None, LINES[1:3], 2, index=f"{lines_file}.index", precision="fp32") == built
     assert (lines_file.with_name("c.txt.index") / "index.json").stat() == before
 
 
-def test_an_index_stands_where_it_is_told_to(line_encoder: SentenceEncoder, lines_file: Path, tmp_path: Path) -> None:
-    search(line_encoder, lines_file, ["a dog"], index=tmp_path / "elsewhere", kind="hnsw")
-    assert open_index(line_encoder, tmp_path / "elsewhere").facts.kind == "hnsw"
+def test_an_index_stands_where_it_is_told_to(word_encoder: SentenceEncoder, lines_file: Path, tmp_path: Path) -> None:
+    search(word_encoder, lines_file, ["a dog"], index=tmp_path / "elsewhere", kind="hnsw")
+    assert open_index(word_encoder, tmp_path / "elsewhere").facts.kind == "hnsw"
     assert not Path(f"{lines_file}.index").exists()
 
 
-def test_an_index_is_built_anew_and_its_graph_walked_as_told(line_encoder: SentenceEncoder, lines_file: Path) -> None:
+def test_an_index_is_built_anew_and_its_graph_walked_as_told(word_encoder: SentenceEncoder, lines_file: Path) -> None:
     def ask(**given: Any) -> list[list[Hit]]:
-        return search(line_encoder, lines_file, SEARCHED_LINES[:1], 1, precision="fp32", **given)
+        return search(word_encoder, lines_file, LINES[:1], 1, precision="fp32", **given)
 
     assert ask(kind="hnsw", ef_search=5)[0][0].line == 1
-    lines_file.write_text("\n".join(["ein Hund bellt", *SEARCHED_LINES]), encoding="utf-8")
+    lines_file.write_text("\n".join(["ein Hund bellt", *LINES]), encoding="utf-8")
     with pytest.raises(RequestError, match="its content differs"):
         ask()
     assert ask(rebuild=True)[0][0].line == 2
-    with pytest.raises(RequestError, match="ef_search: expected search through a graph"):
-        ask(ef_search=5)
-    with pytest.raises(RequestError, match="rebuild: expected a corpus"):
-        search(line_encoder, None, SEARCHED_LINES[:1], index=f"{lines_file}.index", rebuild=True)
 
 
-def test_a_precision_that_is_not_the_index_s_is_told(
-    line_encoder: SentenceEncoder, lines_file: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"corpus": None}, "expected the folder of an index"),
+        ({"corpus": None, "index": "c.txt.index", "rebuild": True}, "rebuild: expected a corpus"),
+        ({"corpus": None, "index": "c.txt.index", "kind": "hnsw"}, r"kind: expected a graph \(hnsw\) .*found none"),
+        ({"kind": "hsnw"}, "kind: expected auto, exact or hnsw, found 'hsnw'"),
+        ({"ef_search": 5}, "ef_search: expected search through a graph"),
+    ],
+)
+def test_searches_that_cannot_be_are_refused(
+    given: dict[str, Any], error: str, word_encoder: SentenceEncoder, lines_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search(line_encoder, lines_file, ["a dog"], precision="fp32")
-    search(line_encoder, None, ["a dog"], index=f"{lines_file}.index")
-    assert "its sentences were encoded in" not in capsys.readouterr().err
-    for given in (lines_file, None):
-        search(line_encoder, given, ["a dog"], index=f"{lines_file}.index", precision="bf16")
-        assert "its sentences were encoded in fp32 and stay so; bf16 is for the queries" in capsys.readouterr().err
-
-
-def test_without_a_corpus_and_an_index_there_is_nothing_to_search(line_encoder: SentenceEncoder) -> None:
-    with pytest.raises(RequestError, match="expected the folder of an index"):
-        search(line_encoder, None, ["a dog"])
-
-
-def test_a_kind_that_there_is_not_is_refused_before_anything_is_built(
-    line_encoder: SentenceEncoder, lines_file: Path
-) -> None:
-    for ask in (
-        lambda kind: search(line_encoder, lines_file, ["a dog"], kind=kind),
-        lambda kind: build_index(line_encoder, lines_file, f"{lines_file}.index", kind=kind),
-    ):
-        with pytest.raises(RequestError, match="kind: expected auto, exact or hnsw, found 'hsnw'"):
-            ask("hsnw")
-    assert not Path(f"{lines_file}.index").exists()
-
-
-def test_a_graph_that_is_not_there_is_not_walked_in_silence(line_encoder: SentenceEncoder, lines_file: Path) -> None:
-    search(line_encoder, lines_file, ["a dog"])
-    with pytest.raises(RequestError, match=r"kind: expected a graph \(hnsw\) in .*c\.txt\.index, found none"):
-        search(line_encoder, None, ["a dog"], index=f"{lines_file}.index", kind="hnsw")
+    monkeypatch.chdir(lines_file.parent)
+    search(word_encoder, "c.txt", ["a dog"])
+    with pytest.raises(RequestError, match=error):
+        search(word_encoder, **{"corpus": "c.txt", "queries": ["a dog"], **given})
