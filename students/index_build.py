@@ -258,7 +258,11 @@ def _encode(
 
 def _finish(folder: Path, state: BuildState | None, kind: IndexKind, hnsw: Hnsw | None, precision: str) -> None:
     """Builds the graph where one is wanted, and marks the index as complete."""
-    facts = read_manifest(folder) if state is None else _exact_manifest(folder, state, precision)
+    facts = read_manifest(folder)
+    if state is not None:
+        files = {name: FileSeal.of(folder / name) for name in (SENTENCES, VECTORS)}
+        sentences = len(open_vectors(folder / VECTORS))
+        facts = IndexManifest(state.origin, sentences, state.blank or 0, "exact", precision, files)
     if facts is None:
         raise WorkError(f"{folder}: the index vanished while it was built; run the same command again")
     wants_graph = _wants_graph(facts, kind, hnsw, is_new=state is not None)
@@ -279,19 +283,6 @@ def _forget_building(folder: Path) -> None:
 def _forget_encoding(folder: Path) -> None:
     forget_manifest(folder / VECTORS)
     (folder / BUILDING).unlink(missing_ok=True)
-
-
-def _exact_manifest(folder: Path, state: BuildState, precision: str) -> IndexManifest:
-    return IndexManifest(
-        origin=state.origin,
-        sentences=len(open_vectors(folder / VECTORS)),
-        blank=state.blank or 0,
-        kind="exact",
-        precision=precision,
-        hnsw={},
-        recall={},
-        files={name: FileSeal.of(folder / name) for name in (SENTENCES, VECTORS)},
-    )
 
 
 def _wants_graph(facts: IndexManifest, kind: IndexKind, hnsw: Hnsw | None, is_new: bool) -> bool:
@@ -316,10 +307,10 @@ def _with_graph(folder: Path, facts: IndexManifest, hnsw: Hnsw) -> IndexManifest
     """
     vectors, parameters, files = open_vectors(folder / VECTORS), hnsw.model_dump(), facts.files
     is_linked = facts.hnsw | {"ef_search": hnsw.ef_search} == parameters  # which only decides how links are walked
-    checkpoint = folder / CHECKPOINT
-    graph = (
-        open_hnsw(folder / GRAPH) if is_linked else build_hnsw(vectors, hnsw, checkpoint, facts.files[VECTORS].sha256)
-    )
+    if is_linked:
+        graph = open_hnsw(folder / GRAPH)
+    else:
+        graph = build_hnsw(vectors, hnsw, folder / CHECKPOINT, files[VECTORS].sha256)
     shares = recall(graph, vectors, hnsw.ef_search)
     measured = with_interval(RECALL, share, shares)
     if len(shares):
@@ -354,16 +345,12 @@ def search(
 ) -> list[list[Hit]]:
     """For each of `queries` the `k` nearest sentences of `corpus`, best first.
 
-    The first call builds an index and leaves it there; who asks often keeps what `build_index` or `open_index` gives.
+    The first call builds an index and leaves it there. For many calls keep what `build_index` or `open_index` returns,
+    which describe the options and errors too.
 
-    corpus: as for `build_index`; None opens `index` as it is.
+    corpus: None opens `index` as it is.
     index: its folder; next to the corpus by default.
-    kind: as for `build_index`; `exact` compares with every sentence even where there is a graph, and without a corpus
-        `hnsw` expects one.
-    ef_search: as for `SearchIndex.search`.
-    rebuild: as for `build_index`, so there must be a corpus.
-    prompt_name, query_prompt_name: which of the model's prompts precedes each sentence, and each query.
-    Raises RequestError as `build_index`, `open_index` and `SearchIndex.search` do.
+    kind: `exact` compares with every sentence even where there is a graph; without a corpus `hnsw` expects one.
     """
     check_choice("kind", kind, get_args(IndexKind))
     check_count("ef_search", ef_search)

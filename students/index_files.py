@@ -86,9 +86,9 @@ class IndexManifest:
     blank: int
     kind: str
     precision: str
-    hnsw: dict[str, int]
-    recall: Metrics
     files: dict[str, FileSeal]
+    hnsw: dict[str, int] = field(default_factory=dict)
+    recall: Metrics = field(default_factory=dict)
     format: int = FORMAT
 
 

@@ -230,7 +230,9 @@ def bidirectional_knn(
     check_options(k, method)
     _check_vectors(source, target)
     exact = method == "exact" or (method == "auto" and len(source) * len(target) <= EXACT_PAIRS)
-    log(f"comparing {len(source):,} with {len(target):,} sentences {_describe(exact, method)}")
+    why = "" if method == "approximate" else f", as they make more than {EXACT_PAIRS:,} pairs"
+    how = "exactly, all with all" if exact else f"through a graph{why}; the method exact compares all with all"
+    log(f"comparing {len(source):,} with {len(target):,} sentences {how}")
     key = fingerprint({"vectors": key, "k": k, "exact": exact, "shapes": [source.shape, target.shape]})
     found = []
     for name, queries, corpus in (("forward", source, target), ("backward", target, source)):
@@ -267,13 +269,6 @@ def _check_vectors(source: Vectors, target: Vectors) -> None:
                 f"mine: expected finite vectors, found another one for distinct {name} sentence {row + 1:,}. Check the "
                 "model, or try precision fp32"
             )
-
-
-def _describe(exact: bool, method: Method) -> str:
-    if exact:
-        return "exactly, all with all"
-    why = "" if method == "approximate" else f", as they make more than {EXACT_PAIRS:,} pairs"
-    return f"approximately, through a graph{why}; the method exact compares all with all"
 
 
 def _nearest_rows(

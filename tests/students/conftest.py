@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
-from students.corpus import ParallelCorpus, build_corpus
+from students.corpus import build_corpus
 from students.settings import DistillSettings
 
 SUBJECTS = ["dog/Hund/chien", "cat/Katze/chat", "bird/Vogel/oiseau", "fish/Fisch/poisson", "mouse/Maus/souris"]
@@ -27,22 +26,22 @@ class Toy:
     train_path: Path
     test_path: Path
 
-    def source(self, part: str = "train") -> dict[str, Any]:
+    def source(self, part="train"):
         """What a recipe writes under `parallel`."""
         path = self.train_path if part == "train" else self.test_path
         return {"path": str(path), "others": {"de": "de", "fr": "fr"}}
 
-    def corpus(self, folder: Path, dev_sentences: int = 0) -> ParallelCorpus:
+    def corpus(self, folder, dev_sentences=0):
         given = {"teacher": "./t", "base": "./b", "parallel": [self.source()], "dev_sentences": dev_sentences}
         return build_corpus(folder / "toy", DistillSettings.model_validate({**given, "seed": 1}))
 
 
-def _said(words: list[list[str]], language: int) -> str:
+def _said(words, language):
     return " ".join(words[place][language] for place in ORDERS[language])
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Toy:
+def toy(tmp_path):
     drawn = [[word.split("/") for word in words] for words in product(COUNTS, SUBJECTS, VERBS, PLACES)]
     rows = [tuple(_said(words, language) for language in range(3)) for words in drawn]
     Random(0).shuffle(rows)

@@ -6,9 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -22,7 +19,6 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.files import output_lock
 from bertrelay.settings import InputFile
-from bertrelay.stage import Metrics, StageContext
 from students import bitext as mining
 from students import neighbours as both_ways
 from students.bitext import (
@@ -38,14 +34,11 @@ from students.bitext import (
 )
 from students.search_settings import MineSettings
 
-Sides = tuple[list[str], list[str]]
-WriteLines = Callable[[str, list[str]], Path]
-
 SHARED = 60
 
 
 @pytest.fixture(scope="module")
-def spoken() -> list[tuple[str, str]]:
+def spoken():
     """Sentences and what they are in another language, word for word."""
     words = np.array([f"word{number}" for number in range(200)])
     picked = np.random.default_rng(0).choice(words, (140, 7)).tolist()
@@ -53,7 +46,7 @@ def spoken() -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def bilingual(spoken: list[tuple[str, str]]) -> SentenceEncoder:
+def bilingual(spoken):
     """A tiny BERT in which a word and its translation have one vector."""
     pairs = sorted({pair for both in spoken for pair in zip(*(side.split() for side in both), strict=True)})
     vocabulary = ["[PAD]", "[UNK]", *(word for word, _ in pairs), *(word for _, word in pairs)]
@@ -72,14 +65,14 @@ def bilingual(spoken: list[tuple[str, str]]) -> SentenceEncoder:
 
 
 @pytest.fixture
-def sides(spoken: list[tuple[str, str]]) -> Sides:
+def sides(spoken):
     """Sources and targets, 60 of which translate one another: source 40 + i and target i."""
     return [other for _, other in spoken[:100]], [sentence for sentence, _ in spoken[40:]]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> WriteLines:
-    def write_lines(name: str, lines: list[str]) -> Path:
+def write(tmp_path):
+    def write_lines(name, lines):
         path = tmp_path / name
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return path
@@ -88,16 +81,16 @@ def write(tmp_path: Path) -> WriteLines:
 
 
 @pytest.fixture
-def files(sides: Sides, write: WriteLines) -> tuple[Path, Path]:
+def files(sides, write):
     return write("source.txt", sides[0]), write("target.txt", sides[1])
 
 
 @pytest.fixture
-def gold(write: WriteLines) -> Path:
+def gold(write):
     return write("gold.tsv", [f"{41 + i}\t{1 + i}" for i in range(SHARED)])
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
+def rows_of(path):
     """The rows of an output, whatever it is, with numbers as numbers."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
@@ -109,7 +102,7 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [{name: numbers.get(name, str)(value) for name, value in row.items()} for row in rows]
 
 
-def brute_force(source: np.ndarray, target: np.ndarray, k: int) -> list[tuple[int, int]]:
+def brute_force(source, target, k):
     """All margins in float64, best first, one to one."""
     unit = [
         side.astype(np.float64) / np.linalg.norm(side.astype(np.float64), axis=1)[:, None] for side in (source, target)
@@ -117,7 +110,7 @@ def brute_force(source: np.ndarray, target: np.ndarray, k: int) -> list[tuple[in
     cosines = unit[0] @ unit[1].T
     near = [np.sort(side, axis=1)[:, -k:].mean(axis=1) for side in (cosines, cosines.T)]
     margins = cosines / ((near[0][:, None] + near[1]) / 2)
-    taken: list[tuple[int, int]] = []
+    taken = []
     for place in np.argsort(-margins, axis=None, kind="stable").tolist():
         pair = divmod(place, len(target))
         if all(pair[0] != row and pair[1] != column for row, column in taken):
@@ -129,7 +122,7 @@ def brute_force(source: np.ndarray, target: np.ndarray, k: int) -> list[tuple[in
 
 
 @pytest.mark.parametrize("method", ["exact", "approximate"])
-def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method: Any) -> None:
+def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method):
     generator = np.random.default_rng(0)
     source = generator.normal(size=(120, 24)).astype(np.float32)
     target = generator.normal(size=(90, 24)).astype(np.float32)
@@ -151,9 +144,7 @@ def test_the_best_pairs_are_those_of_brute_force_over_the_whole_matrix(method: A
         ({"threshold": float("nan")}, r"threshold: expected a number, 1\.1 for example, found nan"),
     ],
 )
-def test_another_way_than_there_is_is_refused_and_in_files_before_anything_is_encoded(
-    files: tuple[Path, Path], tmp_path: Path, wrong: dict[str, Any], told: str
-) -> None:
+def test_another_way_than_there_is_is_refused_and_in_files_before_anything_is_encoded(files, tmp_path, wrong, told):
     with pytest.raises(RequestError, match=told):
         mine(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32), **wrong)
     with pytest.raises(RequestError, match=told):
@@ -164,9 +155,7 @@ def test_another_way_than_there_is_is_refused_and_in_files_before_anything_is_en
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
-def test_files_give_the_true_pairs_best_first_with_their_lines_and_texts(
-    bilingual: SentenceEncoder, sides: Sides, files: tuple[Path, Path], gold: Path, tmp_path: Path, kind: str
-) -> None:
+def test_files_give_the_true_pairs_best_first_with_their_lines_and_texts(bilingual, sides, files, gold, tmp_path, kind):
     output = tmp_path / f"mined.{kind}"
     mined = mine_files(bilingual, *files, output, gold=gold, precision="fp32")
     rows = rows_of(output)
@@ -184,9 +173,7 @@ def test_files_give_the_true_pairs_best_first_with_their_lines_and_texts(
     )
 
 
-def test_scores_are_those_of_brute_force_on_the_models_vectors(
-    bilingual: SentenceEncoder, sides: Sides, files: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_scores_are_those_of_brute_force_on_the_models_vectors(bilingual, sides, files, tmp_path):
     mine_files(bilingual, *files, tmp_path / "mined.jsonl", precision="fp32")
     rows = rows_of(tmp_path / "mined.jsonl")
     vectors = [bilingual.encode(side, precision="fp32") for side in sides]
@@ -196,9 +183,7 @@ def test_scores_are_those_of_brute_force_on_the_models_vectors(
     assert [by_mine[pair] for pair in pairs] == pytest.approx([row["score"] for row in rows], abs=2e-6)
 
 
-def test_a_given_threshold_is_kept_and_judged_by_gold(
-    bilingual: SentenceEncoder, files: tuple[Path, Path], gold: Path, tmp_path: Path
-) -> None:
+def test_a_given_threshold_is_kept_and_judged_by_gold(bilingual, files, gold, tmp_path):
     everything = mine_files(bilingual, *files, tmp_path / "all.jsonl", precision="fp32")
     scores = [row["score"] for row in rows_of(tmp_path / "all.jsonl")]
     half = (scores[29] + scores[30]) / 2
@@ -210,8 +195,8 @@ def test_a_given_threshold_is_kept_and_judged_by_gold(
 
 
 def test_blank_and_equal_sentences_are_counted_and_lines_stay_those_of_the_file(
-    bilingual: SentenceEncoder, sides: Sides, write: WriteLines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    bilingual, sides, write, tmp_path, capsys
+):
     source = write("s.txt", ["", "  \t", *sides[0], sides[0][50], f"  {sides[0][60]} "])
     target = write("t.txt", [*sides[1], ""])
     gold = write("gold.csv", ["target_line,source_line", f"11,{2 + 51}", f"21,{2 + 101 + 1}", f"21,{2 + 61}"])
@@ -224,7 +209,7 @@ def test_blank_and_equal_sentences_are_counted_and_lines_stay_those_of_the_file(
     assert {(53, 11), (63, 21)} <= lines, "an equal sentence is the one at its first line"
 
 
-def test_a_text_with_tabs_and_line_ends_bends_no_row(bilingual: SentenceEncoder, sides: Sides, tmp_path: Path) -> None:
+def test_a_text_with_tabs_and_line_ends_bends_no_row(bilingual, sides, tmp_path):
     breaks = ["\t", "\n", "\r\n", "\x0b", "\x1c", "\x85", "\u2028", "\u2029"]
     for name, lines in zip(("s.jsonl", "t.jsonl"), sides, strict=True):
         texts = [line.replace(" ", breaks[row % len(breaks)], 2) for row, line in enumerate(lines)]
@@ -246,9 +231,7 @@ def test_a_text_with_tabs_and_line_ends_bends_no_row(bilingual: SentenceEncoder,
         (["1"], "no column 1"),
     ],
 )
-def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing(
-    files: tuple[Path, Path], write: WriteLines, tmp_path: Path, lines: list[str], told: str
-) -> None:
+def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing(files, write, tmp_path, lines, told):
     with pytest.raises(RequestError, match=told) as caught:
         mine_files("/no/such/model", *files, tmp_path / "m.tsv", gold=write("gold.tsv", lines))
     assert "secret" not in str(caught.value)
@@ -266,9 +249,7 @@ def test_a_wrong_gold_file_is_told_before_anything_is_encoded_and_leaves_nothing
         (["a"], "s.tsv", "is the input itself; name another"),
     ],
 )
-def test_wrong_files_are_told_before_anything_is_encoded(
-    files: tuple[Path, Path], write: WriteLines, tmp_path: Path, source: list[str], output: str, told: str
-) -> None:
+def test_wrong_files_are_told_before_anything_is_encoded(files, write, tmp_path, source, output, told):
     (tmp_path / "folder.tsv").mkdir()
     path = write("s.tsv", source)
     table = Table(path=InputFile(path), format="lines")
@@ -276,14 +257,14 @@ def test_wrong_files_are_told_before_anything_is_encoded(
         mine_files("/no/such/model", table, files[1], tmp_path / output)
 
 
-def test_what_stands_beside_the_work_is_left_alone(files: tuple[Path, Path], gold: Path, tmp_path: Path) -> None:
+def test_what_stands_beside_the_work_is_left_alone(files, gold, tmp_path):
     gold.write_text("1\t777\n")
     with pytest.raises(RequestError):
         mine_files("/no/such/model", *files, tmp_path / "m.tsv", gold=gold, work=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gold.tsv", "source.txt", "target.txt"]
 
 
-def test_a_work_folder_behind_a_symbolic_link_is_refused_and_stays(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_work_folder_behind_a_symbolic_link_is_refused_and_stays(files, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/source.arrow").write_text("no matter")
     (tmp_path / "mined.tsv.work").symlink_to(tmp_path / "elsewhere")
@@ -292,9 +273,7 @@ def test_a_work_folder_behind_a_symbolic_link_is_refused_and_stays(files: tuple[
     assert (tmp_path / "elsewhere/source.arrow").read_text() == "no matter"
 
 
-def test_a_vector_that_is_not_finite_is_told_with_its_line(
-    bilingual: SentenceEncoder, sides: Sides, write: WriteLines, tmp_path: Path
-) -> None:
+def test_a_vector_that_is_not_finite_is_told_with_its_line(bilingual, sides, write, tmp_path):
     bilingual.save(tmp_path / "spoilt")
     spoilt = SentenceEncoder.load(tmp_path / "spoilt")
     row = spoilt.tokenize([sides[1][0]])[0][0]
@@ -304,9 +283,7 @@ def test_a_vector_that_is_not_finite_is_told_with_its_line(
         mine_files(spoilt, write("s.txt", ["no such words"]), target, tmp_path / "m.tsv", precision="fp32")
 
 
-def test_a_record_that_cannot_be_used_stops_unless_rejects_count_it(
-    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_record_that_cannot_be_used_stops_unless_rejects_count_it(bilingual, files, tmp_path):
     source = tmp_path / "s.txt"
     source.write_bytes(files[0].read_bytes() + b"\xff\xfe\n")
     with pytest.raises(RequestError, match="line 101: not valid UTF-8"):
@@ -319,9 +296,7 @@ def test_a_record_that_cannot_be_used_stops_unless_rejects_count_it(
         mine_files(bilingual, source, files[1], tmp_path / "n.tsv", rejects=Rejects(None, 0.001))
 
 
-def test_missing_faiss_is_told_before_anything_is_encoded(
-    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_faiss_is_told_before_anything_is_encoded(files, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(RequestError, match=r"FAISS, which is not installed here: pip install 'bertrelay\[search\]'"):
         mine_files("/no/such/model", *files, tmp_path / "m.tsv")
@@ -331,16 +306,16 @@ def test_missing_faiss_is_told_before_anything_is_encoded(
 
 
 @pytest.fixture
-def work_done(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def work_done(monkeypatch):
     """Grows by the sentences that go through the network, padding ones too, and by the cosines that are looked at."""
     seen = {"encoded": 0, "compared": 0}
     forward, neighbours = SentenceEncoder.forward, both_ways.exact_neighbours
 
-    def spy_forward(self: SentenceEncoder, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def spy_forward(self, ids, mask):
         seen["encoded"] += len(ids)
         return forward(self, ids, mask)
 
-    def spy_neighbours(queries: np.ndarray, corpus: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def spy_neighbours(queries, corpus, k):
         seen["compared"] += len(queries) * len(corpus)
         return neighbours(queries, corpus, k)
 
@@ -349,9 +324,7 @@ def work_done(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return seen
 
 
-def test_a_kept_work_folder_serves_another_threshold_without_any_work(
-    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path, work_done: dict[str, int]
-) -> None:
+def test_a_kept_work_folder_serves_another_threshold_without_any_work(bilingual, files, tmp_path, work_done):
     work = tmp_path / "work"
     mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, precision="fp32")
     assert work_done["encoded"] >= 200 and work_done["compared"] == 2 * 100 * 100
@@ -384,10 +357,7 @@ def dies_after(room, name, calls):
         return found
     setattr(room, name, call)
 
-if moment == "encoding":
-    dies_after(Shards, "write", 6)
-else:
-    dies_after(neighbours, "_write_rows", 3)
+dies_after(Shards, "write", {"encoding": 6, "comparing": 8 + 3}[moment])  # of vectors there are eight shards
 model, source, target, output = (folder / name for name in ("model", "source.txt", "target.txt", "m.tsv"))
 mining.mine_files(model, source, target, output, gold=folder / "gold.tsv", precision="fp32")
 """
@@ -395,16 +365,8 @@ mining.mine_files(model, source, target, output, gold=folder / "gold.tsv", preci
 
 @pytest.mark.parametrize(("moment", "encoded", "compared"), [("encoding", 50, 200 * 100), ("comparing", 0, 140 * 100)])
 def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
-    bilingual: SentenceEncoder,
-    files: tuple[Path, Path],
-    gold: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    work_done: dict[str, int],
-    moment: str,
-    encoded: int,
-    compared: int,
-) -> None:
+    bilingual, files, gold, tmp_path, monkeypatch, work_done, moment, encoded, compared
+):
     bilingual.save(tmp_path / "model")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path, moment], env=environment, check=False)
@@ -422,9 +384,7 @@ def test_killed_anywhere_the_same_call_goes_on_and_ends_alike(
 
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "empty"])
-def test_damaged_neighbours_are_noticed_and_the_same_call_finds_them_again(
-    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path, work_done: dict[str, int], harm: str
-) -> None:
+def test_damaged_neighbours_are_noticed_and_the_same_call_finds_them_again(bilingual, files, tmp_path, work_done, harm):
     work = tmp_path / "work"
     mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, precision="fp32")
     shard = work / "forward.partial/000000.npz"
@@ -439,9 +399,7 @@ def test_damaged_neighbours_are_noticed_and_the_same_call_finds_them_again(
     assert (tmp_path / "m.tsv").read_bytes() == (tmp_path / "n.tsv").read_bytes()
 
 
-def test_changed_sentences_are_encoded_and_compared_again(
-    bilingual: SentenceEncoder, files: tuple[Path, Path], sides: Sides, write: WriteLines, tmp_path: Path
-) -> None:
+def test_changed_sentences_are_encoded_and_compared_again(bilingual, files, sides, write, tmp_path):
     work = tmp_path / "work"
     mine_files(bilingual, *files, tmp_path / "m.tsv", work=work, precision="fp32")
     write("target.txt", sides[1][::-1])
@@ -450,15 +408,8 @@ def test_changed_sentences_are_encoded_and_compared_again(
     assert {(41 + i, 100 - i) for i in range(SHARED)} <= lines
 
 
-def test_a_wrong_request_costs_nothing_of_what_was_found(
-    bilingual: SentenceEncoder,
-    files: tuple[Path, Path],
-    write: WriteLines,
-    tmp_path: Path,
-    work_done: dict[str, int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def full(*_: object) -> None:
+def test_a_wrong_request_costs_nothing_of_what_was_found(bilingual, files, write, tmp_path, work_done, monkeypatch):
+    def full(*_):
         raise WorkError("the disk is full")
 
     with monkeypatch.context() as patched, pytest.raises(WorkError):
@@ -471,17 +422,13 @@ def test_a_wrong_request_costs_nothing_of_what_was_found(
     assert work_done == before
 
 
-def test_a_second_process_on_the_same_output_is_refused(
-    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_second_process_on_the_same_output_is_refused(bilingual, files, tmp_path):
     with output_lock(tmp_path / "m.tsv"), pytest.raises(RequestError, match="another process is writing"):
         mine_files(bilingual, *files, tmp_path / "m.tsv")
 
 
-def test_a_full_disk_is_told_and_leaves_no_half_file(
-    bilingual: SentenceEncoder, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, *_: Any) -> None:
+def test_a_full_disk_is_told_and_leaves_no_half_file(bilingual, files, tmp_path, monkeypatch):
+    def full(path, *_):
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
@@ -494,14 +441,12 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(
 # As a stage
 
 
-def stage(context: StageContext, model: Path, files: tuple[Path, Path], **given: Any) -> Metrics:
+def stage(context, model, files, **given):
     settings = {"model": str(model), "source": {"path": str(files[0])}, "target": {"path": str(files[1])}, **given}
     return run(MineSettings.model_validate({"precision": "fp32", **settings}), context)
 
 
-def test_the_stage_writes_mined_and_gives_the_figures_by_name(
-    bilingual: SentenceEncoder, files: tuple[Path, Path], gold: Path, tmp_path: Path, context: StageContext
-) -> None:
+def test_the_stage_writes_mined_and_gives_the_figures_by_name(bilingual, files, gold, tmp_path, context):
     bilingual.save(tmp_path / "model")
     metrics = stage(context, tmp_path / "model", files, gold={"path": str(gold)}, output="jsonl")
     assert len(rows_of(context.output / "mined.jsonl")) == metrics["pairs"] == SHARED
@@ -517,17 +462,17 @@ def test_the_stage_writes_mined_and_gives_the_figures_by_name(
     assert (unjudged["f1"], unjudged["threshold"]) == (None, None)
 
 
-def neighbours(cosines: np.ndarray, k: int) -> Neighbours:
+def neighbours(cosines, k):
     """By sorting whole rows."""
     rows = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
     return Neighbours(np.take_along_axis(cosines, rows, 1), rows)
 
 
-def as_dict(pairs: Pairs) -> dict[tuple[int, int], float]:
+def as_dict(pairs):
     return {(s, t): score for score, s, t in zip(*(column.tolist() for column in pairs), strict=True)}
 
 
-def test_the_margin_is_that_of_arithmetic_by_hand() -> None:
+def test_the_margin_is_that_of_arithmetic_by_hand():
     cosines = np.array([[0.9, 0.6, 0.1], [0.5, 0.7, 0.2]])
     found = as_dict(score_pairs(neighbours(cosines, 2), neighbours(cosines.T, 2)))
     # (0, 0): of row 0 the mean of 0.9 and 0.6 is 0.75, of column 0 that of 0.9 and 0.5 is 0.7; their mean is 0.725.
@@ -538,7 +483,7 @@ def test_the_margin_is_that_of_arithmetic_by_hand() -> None:
     assert len(found) == 6
 
 
-def test_pairs_are_scored_from_both_directions_best_first() -> None:
+def test_pairs_are_scored_from_both_directions_best_first():
     near = np.eye(3) + 0.1 * np.arange(9).reshape(3, 3) / 9
     found = as_dict(score_pairs(neighbours(near, 1), neighbours(near.T, 1)))
     assert set(found) == {(0, 0), (1, 1), (2, 2)}, "near in neither direction is no pair"
@@ -551,14 +496,14 @@ def test_pairs_are_scored_from_both_directions_best_first() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
-def test_each_row_is_taken_once_by_its_best_pair_that_is_left(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_row_is_taken_once_by_its_best_pair_that_is_left(chunk, monkeypatch):
     monkeypatch.setattr("students.bitext.CHUNK", chunk)
     pairs = Pairs(np.array([5.0, 4, 3, 2, 1]), np.array([0, 0, 1, 2, 2]), np.array([1, 0, 1, 1, 0]))
     taken = one_to_one(pairs)
     assert list(zip(*(column.tolist() for column in taken), strict=True)) == [(5.0, 0, 1), (1.0, 2, 0)]
 
 
-def test_the_best_threshold_is_the_best_of_all_that_one_can_try() -> None:
+def test_the_best_threshold_is_the_best_of_all_that_one_can_try():
     generator = np.random.default_rng(0)
     for _ in range(50):
         scores = np.sort(generator.integers(0, 12, 30) / 4)[::-1]  # with many ties
@@ -569,7 +514,7 @@ def test_the_best_threshold_is_the_best_of_all_that_one_can_try() -> None:
         assert found.f1 == pytest.approx(max(tried), abs=0)
 
 
-def test_figures_at_a_threshold_are_those_of_arithmetic_by_hand() -> None:
+def test_figures_at_a_threshold_are_those_of_arithmetic_by_hand():
     scores, right = np.array([1.4, 1.3, 1.3, 1.0]), np.array([True, True, False, True])
     assert quality_at(1.3, scores, right, 5) == (pytest.approx(4 / 8), pytest.approx(2 / 3), pytest.approx(2 / 5), 1.3)
     assert quality_at(2.0, scores, right, 5) == (0.0, None, 0.0, 2.0)
@@ -577,7 +522,7 @@ def test_figures_at_a_threshold_are_those_of_arithmetic_by_hand() -> None:
     assert (best.precision, best.recall) == (3 / 4, 1.0)
 
 
-def test_the_threshold_lies_between_what_is_taken_and_what_is_not() -> None:
+def test_the_threshold_lies_between_what_is_taken_and_what_is_not():
     scores, right = np.array([1.4, 1.2, 1.1]), np.array([True, False, False])
     assert best_quality(scores, right, 1).threshold == pytest.approx(1.3)
     assert best_quality(scores, ~right, 2).threshold == pytest.approx(1.1)  # all are taken

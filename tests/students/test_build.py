@@ -1,9 +1,5 @@
 """Layers copied, layers left out, and a vocabulary that begins with the teacher's meanings."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -15,42 +11,36 @@ from transformers.models.distilbert.modeling_distilbert import create_sinusoidal
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.pooling import Projection
-from bertrelay.stage import StageContext
 from students import build as room
 from students.build import copy_of, fitted_projection, keep_layers, set_dropout, start_student
-from students.corpus import ParallelCorpus
 from students.settings import DistillSettings
-from students.targets import Targets, fill_targets
-
-MakeEncoder = Callable[..., SentenceEncoder]
+from students.targets import fill_targets
 
 NEW = {"layers": 2, "dim": 24, "heads": 2, "vocabulary": 150, "max_tokens": 32}
 COPY = {"layers_of": "teacher", "vocabulary": 150}
 
 
 @pytest.fixture
-def corpus(toy: Any, tmp_path: Path) -> ParallelCorpus:
+def corpus(toy, tmp_path):
     return toy.corpus(tmp_path / "corpora")
 
 
 @pytest.fixture
-def make_teacher(tiny_encoder: MakeEncoder, toy: Any) -> Callable[..., SentenceEncoder]:
+def make_teacher(tiny_encoder, toy):
     return lambda **parts: tiny_encoder("bert", [english for english, *_ in toy.train], **parts)
 
 
-def settings(base: Any, **given: Any) -> DistillSettings:
+def settings(base, **given):
     source = {"path": "train.tsv", "others": {"de": "de"}}
     return DistillSettings.model_validate({"teacher": "./teacher", "base": base, "parallel": [source], **given})
 
 
-def begin(
-    base: Any, corpus: ParallelCorpus, teacher: SentenceEncoder, context: StageContext, **given: Any
-) -> tuple[SentenceEncoder, Targets]:
+def begin(base, corpus, teacher, context, **given):
     targets = fill_targets(teacher, corpus, context, "key", "fp32")
     return start_student(settings(base, **given), corpus, teacher, targets, context)[0], targets
 
 
-def error_at_the_start(student: SentenceEncoder, corpus: ParallelCorpus, targets: Targets) -> float:
+def error_at_the_start(student, corpus, targets):
     """The loss over all items: 1 for the mean vector, 0 for the teacher."""
     vectors = student.eval().encode(corpus.texts(0, len(corpus)), precision="fp32").astype(np.float64)
     wanted = targets.vectors[corpus.targets[:]].astype(np.float64)
@@ -61,9 +51,7 @@ def error_at_the_start(student: SentenceEncoder, corpus: ParallelCorpus, targets
 # Unit-norm teachers
 
 
-def test_the_student_of_a_unit_norm_teacher_ends_in_a_normalisation(
-    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext, tmp_path: Path
-) -> None:
+def test_the_student_of_a_unit_norm_teacher_ends_in_a_normalisation(corpus, make_teacher, context, tmp_path):
     student, targets = begin(COPY, corpus, make_teacher(normalize=True), context)
     assert targets.is_unit and student.normalize and student.projection is None
     student.save(tmp_path / "student")
@@ -71,9 +59,7 @@ def test_the_student_of_a_unit_norm_teacher_ends_in_a_normalisation(
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
 
 
-def test_sinusoids_begin_where_an_xlmr_begins_to_count(
-    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext
-) -> None:
+def test_sinusoids_begin_where_an_xlmr_begins_to_count(corpus, make_teacher, context):
     student, _ = begin({**NEW, "positions": "sinusoidal"}, corpus, make_teacher(normalize=True), context)
     table = student.backbone.get_parameter("embeddings.position_embeddings.weight")
     expected = torch.empty(32, 24)
@@ -82,9 +68,7 @@ def test_sinusoids_begin_where_an_xlmr_begins_to_count(
     assert torch.allclose(table[2:] / table[2, 1], expected, atol=1e-5)  # the cosine of 0 is 1
 
 
-def test_where_sizes_differ_a_projection_is_learnt_and_saved(
-    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext, tmp_path: Path
-) -> None:
+def test_where_sizes_differ_a_projection_is_learnt_and_saved(corpus, make_teacher, context, tmp_path):
     student, targets = begin(NEW, corpus, make_teacher(normalize=True), context)
     assert student.projection is not None and student.normalize
     assert (student.pooled_dim, student.dim) == (24, 16)
@@ -99,7 +83,7 @@ def test_where_sizes_differ_a_projection_is_learnt_and_saved(
 # Other teachers
 
 
-def ridge_by_hand(pooled: np.ndarray, wanted: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ridge_by_hand(pooled, wanted, weights):
     """Least squares with the penalty as further rows, solved by numpy."""
     share = weights / weights.sum()
     centre, wanted_centre = share @ pooled, share @ wanted
@@ -112,8 +96,8 @@ def ridge_by_hand(pooled: np.ndarray, wanted: np.ndarray, weights: np.ndarray) -
 
 @pytest.mark.parametrize("unit_norm", [False, True])
 def test_the_projection_begins_as_the_ridge_regression_from_the_pooled_vectors(
-    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext, unit_norm: bool
-) -> None:
+    corpus, make_teacher, context, unit_norm
+):
     student, targets = begin(NEW, corpus, make_teacher(normalize=unit_norm), context)
     bare = SentenceEncoder(student.backbone, student.tokenizer, max_tokens=student.max_tokens)
     pooled = bare.encode(corpus.texts(0, len(corpus)), precision="fp32").astype(np.float64)
@@ -125,9 +109,7 @@ def test_the_projection_begins_as_the_ridge_regression_from_the_pooled_vectors(
 
 
 @pytest.mark.parametrize("base", [NEW, COPY])
-def test_the_student_of_any_other_teacher_begins_with_an_error_of_at_most_1(
-    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext, base: dict[str, Any]
-) -> None:
+def test_the_student_of_any_other_teacher_begins_with_an_error_of_at_most_1(corpus, make_teacher, context, base):
     large = Projection(16, 16)
     with torch.no_grad():
         large.linear.weight.mul_(30)
@@ -138,12 +120,8 @@ def test_the_student_of_any_other_teacher_begins_with_an_error_of_at_most_1(
 
 
 def test_a_projection_of_the_base_is_replaced_and_not_learnt_on_top_of(
-    corpus: ParallelCorpus,
-    make_teacher: Callable[..., SentenceEncoder],
-    tiny_encoder: MakeEncoder,
-    context: StageContext,
-    tmp_path: Path,
-) -> None:
+    corpus, make_teacher, tiny_encoder, context, tmp_path
+):
     texts = corpus.texts(0, len(corpus))
     dense = Projection(16, 8, activation=nn.Tanh())
     tiny_encoder("xlm-roberta", texts, projection=dense).save(tmp_path / "base")
@@ -153,9 +131,7 @@ def test_a_projection_of_the_base_is_replaced_and_not_learnt_on_top_of(
     assert error_at_the_start(student, corpus, targets) <= 1
 
 
-def test_fitting_leaves_the_student_as_it_is(
-    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext
-) -> None:
+def test_fitting_leaves_the_student_as_it_is(corpus, make_teacher, context):
     student, targets = begin(NEW, corpus, make_teacher(), context)
     before = {name: weight.clone() for name, weight in student.state_dict().items()}
     fitted_projection(student, corpus, targets)
@@ -165,9 +141,7 @@ def test_fitting_leaves_the_student_as_it_is(
 # What a student is made of
 
 
-def test_a_new_student_has_the_size_asked_for_and_pieces_of_every_language(
-    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext, toy: Any
-) -> None:
+def test_a_new_student_has_the_size_asked_for_and_pieces_of_every_language(corpus, make_teacher, context, toy):
     student, _ = begin(NEW, corpus, make_teacher(), context)
     config = student.backbone.config
     assert (config.model_type, config.num_hidden_layers, config.hidden_size, config.intermediate_size) == (
@@ -178,9 +152,7 @@ def test_a_new_student_has_the_size_asked_for_and_pieces_of_every_language(
     assert not any(unknown in ids for row in toy.train for ids in student.tokenize(row))
 
 
-def test_the_seed_decides_a_new_students_weights(
-    corpus: ParallelCorpus, make_teacher: Callable[..., SentenceEncoder], context: StageContext
-) -> None:
+def test_the_seed_decides_a_new_students_weights(corpus, make_teacher, context):
     teacher = make_teacher(normalize=True)
     first, same, other = (begin(NEW, corpus, teacher, context, seed=seed)[0] for seed in (1, 1, 2))
     for name, weight in first.backbone.state_dict().items():
@@ -190,12 +162,8 @@ def test_the_seed_decides_a_new_students_weights(
 
 
 def test_a_pretrained_base_keeps_its_weights_and_pooling_and_may_lose_layers(
-    corpus: ParallelCorpus,
-    make_teacher: Callable[..., SentenceEncoder],
-    tiny_encoder: MakeEncoder,
-    context: StageContext,
-    tmp_path: Path,
-) -> None:
+    corpus, make_teacher, tiny_encoder, context, tmp_path
+):
     base = tiny_encoder("xlm-roberta", corpus.texts(0, len(corpus)), layers=4, pooling=["cls"])
     base.save(tmp_path / "base")
     given = {"layers": 2, "dropout": 0.25, "max_tokens": 7}
@@ -209,9 +177,7 @@ def test_a_pretrained_base_keeps_its_weights_and_pooling_and_may_lose_layers(
     assert {part.p for part in student.backbone.modules() if isinstance(part, nn.Dropout)} == {0.25}
 
 
-def test_of_a_large_corpus_the_vocabulary_reads_sentences_evenly_spread(
-    corpus: ParallelCorpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_corpus_the_vocabulary_reads_sentences_evenly_spread(corpus, monkeypatch):
     texts = corpus.texts(0, len(corpus))
     assert list(room._sample(corpus)) == texts
     monkeypatch.setattr(room, "VOCABULARY_SENTENCES", 150)
@@ -224,7 +190,7 @@ WHOLE_WORDS = [f"▁{word}" for word in sorted({word for sentence in SENTENCES f
 ROLES = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 
 
-def unigram(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
+def unigram(pieces):
     """XLM-R's tokenizer over just these pieces."""
     known = [*((name, 0.0) for name in list(ROLES.values())[:4]), *((piece, -1.0) for piece in pieces), ("<mask>", 0.0)]
     rules = Tokenizer(models.Unigram(known, unk_id=3))
@@ -233,7 +199,7 @@ def unigram(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **ROLES)
 
 
-def word_piece(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
+def word_piece(pieces):
     """BERT's tokenizer over just these pieces."""
     roles = {role: f"[{role[:3].upper()}]" for role in ("pad_token", "unk_token", "cls_token", "sep_token")}
     roles["mask_token"] = "[MASK]"
@@ -246,7 +212,7 @@ def word_piece(pieces: Sequence[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=rules, **roles)
 
 
-def byte_level(prefix: bool = True) -> PreTrainedTokenizerFast:
+def byte_level(prefix=True):
     """RoBERTa's tokenizer, whose pieces are whole words that begin with a space."""
     rules = Tokenizer(models.BPE(unk_token="<unk>"))
     rules.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
@@ -259,7 +225,7 @@ def byte_level(prefix: bool = True) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **ROLES)
 
 
-def teacher_of(kind: str, tokenizer: PreTrainedTokenizerFast) -> SentenceEncoder:
+def teacher_of(kind, tokenizer):
     torch.manual_seed(0)
     config = AutoConfig.for_model(
         kind,
@@ -287,11 +253,11 @@ TEACHERS = {
 
 
 @pytest.fixture
-def bert() -> SentenceEncoder:
+def bert():
     return teacher_of("bert", word_piece(PIECES))
 
 
-def vectors(encoder: SentenceEncoder, sentences: Sequence[str] = SENTENCES) -> np.ndarray:
+def vectors(encoder, sentences=SENTENCES):
     return encoder.eval().encode(sentences, precision="fp32")
 
 
@@ -299,7 +265,7 @@ def vectors(encoder: SentenceEncoder, sentences: Sequence[str] = SENTENCES) -> n
 
 
 @pytest.mark.parametrize("kind", TEACHERS)
-def test_a_copy_whose_pieces_are_the_teachers_gives_the_teachers_vectors(kind: str, tmp_path: Path) -> None:
+def test_a_copy_whose_pieces_are_the_teachers_gives_the_teachers_vectors(kind, tmp_path):
     make_tokenizer, pieces = TEACHERS[kind]
     teacher = teacher_of(kind, make_tokenizer())
     student = copy_of(teacher, unigram(pieces[::-1]))
@@ -311,7 +277,7 @@ def test_a_copy_whose_pieces_are_the_teachers_gives_the_teachers_vectors(kind: s
 
 
 @pytest.mark.parametrize("kind", TEACHERS)
-def test_a_copy_reads_as_far_as_its_teacher(kind: str) -> None:
+def test_a_copy_reads_as_far_as_its_teacher(kind):
     make_tokenizer, pieces = TEACHERS[kind]
     teacher = teacher_of(kind, make_tokenizer())
     student = copy_of(teacher, unigram(pieces))
@@ -321,20 +287,20 @@ def test_a_copy_reads_as_far_as_its_teacher(kind: str) -> None:
     np.testing.assert_allclose(vectors(student, long), vectors(teacher, long), atol=1e-5)
 
 
-def rows_of(teacher: SentenceEncoder, *new_pieces: str) -> list[np.ndarray]:
+def rows_of(teacher, *new_pieces):
     """The vectors that a copy begins with for `new_pieces`."""
     student = copy_of(teacher, unigram(new_pieces))
     table = student.backbone.get_input_embeddings().weight.detach().numpy()
     return [table[student.tokenizer.convert_tokens_to_ids(piece)] for piece in new_pieces]
 
 
-def old_row(teacher: SentenceEncoder, piece: str) -> np.ndarray:
+def old_row(teacher, piece):
     table = teacher.backbone.get_input_embeddings().weight.detach().numpy()
     assert piece in teacher.tokenizer.get_vocab()
     return table[teacher.tokenizer.convert_tokens_to_ids(piece)]
 
 
-def test_a_new_tokens_vector_is_the_mean_of_the_teachers_pieces(bert: SentenceEncoder) -> None:
+def test_a_new_tokens_vector_is_the_mean_of_the_teachers_pieces(bert):
     dogs, inside, start, foreign, space = rows_of(bert, "▁dogs", "s", "▁old", "▁ß", "▁")
     np.testing.assert_allclose(dogs, (old_row(bert, "dog") + old_row(bert, "##s")) / 2, rtol=1e-6)
     np.testing.assert_allclose(inside, old_row(bert, "##s"))
@@ -343,7 +309,7 @@ def test_a_new_tokens_vector_is_the_mean_of_the_teachers_pieces(bert: SentenceEn
     np.testing.assert_allclose(space, old_row(bert, "[UNK]"))
 
 
-def test_special_tokens_begin_as_their_counterparts(bert: SentenceEncoder) -> None:
+def test_special_tokens_begin_as_their_counterparts(bert):
     student = copy_of(bert, unigram(PIECES))
     table = student.backbone.get_input_embeddings().weight.detach().numpy()
     pairs = {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
@@ -351,7 +317,7 @@ def test_special_tokens_begin_as_their_counterparts(bert: SentenceEncoder) -> No
         np.testing.assert_array_equal(table[student.tokenizer.convert_tokens_to_ids(new)], old_row(bert, old))
 
 
-def test_a_cased_teacher_tells_capitals_apart_and_an_uncased_one_does_not(tiny_encoder: MakeEncoder) -> None:
+def test_a_cased_teacher_tells_capitals_apart_and_an_uncased_one_does_not(tiny_encoder):
     cased = teacher_of("bert", word_piece(["▁a", "▁A", "A", "a"]))
     np.testing.assert_array_equal(rows_of(cased, "A")[0], old_row(cased, "##A"))
     np.testing.assert_array_equal(rows_of(cased, "▁A")[0], old_row(cased, "A"))
@@ -360,7 +326,7 @@ def test_a_cased_teacher_tells_capitals_apart_and_an_uncased_one_does_not(tiny_e
     np.testing.assert_array_equal(rows_of(uncased, "▁Á")[0], old_row(uncased, "a"))
 
 
-def test_byte_level_pieces_are_met_with_their_space() -> None:
+def test_byte_level_pieces_are_met_with_their_space():
     roberta = teacher_of("roberta", byte_level(prefix=False))  # "dog" and " dog" are two pieces
     start, inside = rows_of(roberta, "▁dog", "s")
     np.testing.assert_array_equal(start, old_row(roberta, "Ġdog"))
@@ -368,12 +334,12 @@ def test_byte_level_pieces_are_met_with_their_space() -> None:
 
 
 @pytest.mark.parametrize("kind", ["distilbert", "mpnet", "albert"])
-def test_layers_of_another_kind_are_not_copied(tiny_encoder: MakeEncoder, kind: str) -> None:
+def test_layers_of_another_kind_are_not_copied(tiny_encoder, kind):
     with pytest.raises(RequestError, match=f"BERT, RoBERTa or XLM-R teacher, found '{kind}'"):
         copy_of(tiny_encoder(kind, SENTENCES), unigram(PIECES))
 
 
-def test_a_copy_that_learns_leaves_its_teacher_as_it_is(bert: SentenceEncoder) -> None:
+def test_a_copy_that_learns_leaves_its_teacher_as_it_is(bert):
     teacher = SentenceEncoder(bert.backbone, bert.tokenizer, projection=Projection(16, 16)).eval()
     before = {name: weight.clone() for name, weight in teacher.state_dict().items()}
     student = copy_of(teacher, unigram(PIECES))
@@ -389,14 +355,12 @@ def test_a_copy_that_learns_leaves_its_teacher_as_it_is(bert: SentenceEncoder) -
 STACKED = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet"]
 
 
-def stack(encoder: SentenceEncoder) -> list[torch.nn.Module]:
+def stack(encoder):
     return next(list(part) for part in encoder.backbone.modules() if isinstance(part, torch.nn.ModuleList))
 
 
 @pytest.mark.parametrize("kind", STACKED)
-def test_kept_layers_are_the_first_the_last_and_some_between(
-    tiny_encoder: MakeEncoder, tmp_path: Path, kind: str
-) -> None:
+def test_kept_layers_are_the_first_the_last_and_some_between(tiny_encoder, tmp_path, kind):
     encoder = tiny_encoder(kind, SENTENCES, layers=7)
     layers = stack(encoder)
     keep_layers(encoder.backbone, 3)
@@ -407,7 +371,7 @@ def test_kept_layers_are_the_first_the_last_and_some_between(
     np.testing.assert_array_equal(vectors(again), vectors(encoder))
 
 
-def test_a_shortened_network_computes_what_its_layers_do_in_a_row(tiny_encoder: MakeEncoder) -> None:
+def test_a_shortened_network_computes_what_its_layers_do_in_a_row(tiny_encoder):
     encoder = tiny_encoder("bert", SENTENCES, layers=4)
     ids = torch.tensor(encoder.tokenize(SENTENCES[:1]))
     hidden = encoder.backbone.embeddings(ids)
@@ -418,7 +382,7 @@ def test_a_shortened_network_computes_what_its_layers_do_in_a_row(tiny_encoder: 
     torch.testing.assert_close(encoder.backbone(ids).last_hidden_state, hidden)
 
 
-def test_layers_that_are_shared_or_not_there_are_not_dropped(tiny_encoder: MakeEncoder) -> None:
+def test_layers_that_are_shared_or_not_there_are_not_dropped(tiny_encoder):
     with pytest.raises(RequestError, match="cannot drop layers of a 'albert' network"):
         keep_layers(tiny_encoder("albert", SENTENCES).backbone, 1)
     with pytest.raises(RequestError, match="at most the 2 of the base, found 3"):
@@ -429,7 +393,7 @@ def test_layers_that_are_shared_or_not_there_are_not_dropped(tiny_encoder: MakeE
 
 
 @pytest.mark.parametrize("kind", [*STACKED, "albert"])
-def test_dropout_is_everywhere_or_nowhere_as_set(tiny_encoder: MakeEncoder, kind: str) -> None:
+def test_dropout_is_everywhere_or_nowhere_as_set(tiny_encoder, kind):
     encoder = tiny_encoder(kind, SENTENCES)
     own = encoder.backbone.config.to_dict()
     ids = torch.tensor(encoder.tokenize(SENTENCES[:1]))

@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +20,8 @@ from students.corpus import ParallelCorpus, build_corpus
 from students.pairs import drop_reason
 from students.settings import AlignedFiles, DistillSettings, Filters, ParallelSource, TranslationColumns
 
-Pairs = Sequence[tuple[str, str]]
 
-
-def aligned(folder: Path, language: str, pairs: Pairs, name: str = "train") -> AlignedFiles:
+def aligned(folder, language, pairs, name="train"):
     """Two line-aligned files, the other one packed."""
     folder.mkdir(parents=True, exist_ok=True)
     english, other = folder / f"{name}.{language}.en", folder / f"{name}.{language}.gz"
@@ -34,31 +30,31 @@ def aligned(folder: Path, language: str, pairs: Pairs, name: str = "train") -> A
     return AlignedFiles(english=str(english), other=str(other), language=language)
 
 
-def settings(*sources: ParallelSource, **given: Any) -> DistillSettings:
+def settings(*sources, **given):
     chosen = {"teacher": "./t", "base": "./b", "parallel": list(sources), "seed": 1, **given}
     return DistillSettings.model_validate(chosen if "dev" in given else {"dev_sentences": 0, **chosen})
 
 
-def build(folder: Path, sources: Sequence[ParallelSource], **given: Any) -> ParallelCorpus:
+def build(folder, sources, **given):
     shutil.rmtree(folder / "cache", ignore_errors=True)
     return build_corpus(folder / "cache/key", settings(*sources, **given), folder)
 
 
-def items(corpus: ParallelCorpus) -> list[tuple[str, str, int]]:
+def items(corpus):
     """(text, English target, weight) of each item."""
     texts, english = corpus.texts(0, len(corpus)), corpus.english.read(0, len(corpus.english))
     rows = zip(texts, corpus.targets, corpus.weights, strict=True)
     return [(text, english[target], weight) for text, target, weight in rows]
 
 
-def numbered(language: str, numbers: Sequence[int]) -> Pairs:
+def numbered(language, numbers):
     return [(f"sentence number {n}", f"{language} number {n}") for n in numbers]
 
 
 # Items
 
 
-def test_items_targets_and_weights_by_hand(tmp_path: Path) -> None:
+def test_items_targets_and_weights_by_hand(tmp_path):
     german = aligned(tmp_path, "de", [("A dog.", "Ein Hund."), ("A cat.", "Eine Katze."), ("A dog.", "Der Hund.")])
     french = aligned(tmp_path, "fr", [("A cat.", "Un chat."), ("A bird.", "Un oiseau.")])
     assert items(build(tmp_path, [german, french])) == [
@@ -73,7 +69,7 @@ def test_items_targets_and_weights_by_hand(tmp_path: Path) -> None:
     ]
 
 
-def test_any_block_of_texts_is_the_same_as_that_part_of_all(tmp_path: Path) -> None:
+def test_any_block_of_texts_is_the_same_as_that_part_of_all(tmp_path):
     corpus = build(tmp_path, [aligned(tmp_path, "de", numbered("de", range(10_000)))])
     texts = corpus.texts(0, len(corpus))
     assert len(texts) == len(corpus) == 20_000
@@ -82,7 +78,7 @@ def test_any_block_of_texts_is_the_same_as_that_part_of_all(tmp_path: Path) -> N
     assert isinstance(corpus.targets, np.memmap)
 
 
-def test_case_makes_another_target_and_spaces_and_composition_do_not(tmp_path: Path) -> None:
+def test_case_makes_another_target_and_spaces_and_composition_do_not(tmp_path):
     pairs = [("a  café", "eins"), (" a\u00a0cafe\u0301 ", "zwei"), ("A café", "drei")]
     corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)])
     assert corpus.english.read(0, 9) == ["a café", "A café"]
@@ -92,14 +88,14 @@ def test_case_makes_another_target_and_spaces_and_composition_do_not(tmp_path: P
 # Sources
 
 
-def test_row_aligned_tables_pair_by_row_whatever_lines_their_fields_take(tmp_path: Path) -> None:
+def test_row_aligned_tables_pair_by_row_whatever_lines_their_fields_take(tmp_path):
     (tmp_path / "en.csv").write_text('"one\ntwo",x,1\nthree,y,2\n')
     (tmp_path / "de.csv").write_text('eins zwei,x,1\n"dr\nei",y,2\n')
     source = AlignedFiles(english=str(tmp_path / "en.csv"), other=str(tmp_path / "de.csv"), language="de", header=False)
     assert build(tmp_path, [source]).texts(0, 9) == ["one two", "three", "eins zwei", "dr ei"]
 
 
-def test_one_table_serves_several_languages(tmp_path: Path) -> None:
+def test_one_table_serves_several_languages(tmp_path):
     (tmp_path / "a.tsv").write_text("id\ten\tgerman\tfr\n1\tyes\tja\toui\n2\tno\tnein\t\n")
     source = TranslationColumns(path=str(tmp_path / "a.tsv"), others={"de": "german", "fr": "fr"})
     corpus = build(tmp_path, [source])
@@ -110,7 +106,7 @@ def test_one_table_serves_several_languages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("english", "other"), [(5, 3), (3, 5)])
-def test_unaligned_files_are_refused_with_both_counts_and_the_line(tmp_path: Path, english: int, other: int) -> None:
+def test_unaligned_files_are_refused_with_both_counts_and_the_line(tmp_path, english, other):
     source = aligned(tmp_path, "de", numbered("de", range(english)))
     Path(source.other).write_text("x\n" * other)
     with pytest.raises(RequestError) as refused:
@@ -121,7 +117,7 @@ def test_unaligned_files_are_refused_with_both_counts_and_the_line(tmp_path: Pat
     assert source.english in message and source.other in message
 
 
-def test_a_line_that_is_not_utf8_rejects_its_row_and_shifts_no_other(tmp_path: Path) -> None:
+def test_a_line_that_is_not_utf8_rejects_its_row_and_shifts_no_other(tmp_path):
     source = aligned(tmp_path, "de", numbered("de", range(200)))
     lines = Path(source.english).read_bytes().splitlines()
     lines[2] = b"bro\xffken"
@@ -135,7 +131,7 @@ def test_a_line_that_is_not_utf8_rejects_its_row_and_shifts_no_other(tmp_path: P
     assert rejected == {"file": source.english, "line": 3, "reason": "not valid UTF-8"}
 
 
-def test_too_many_unusable_records_stop_and_filtered_pairs_never_do(tmp_path: Path) -> None:
+def test_too_many_unusable_records_stop_and_filtered_pairs_never_do(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"en": "yes", "de": "ja"}\n' * 50 + '{"en": "yes", "de": 7}\n')
     source = TranslationColumns(path=str(tmp_path / "a.jsonl"), others={"de": "de"})
     with pytest.raises(WorkError, match=r"1 of 51 records.*1 × not text"):
@@ -165,11 +161,11 @@ def test_too_many_unusable_records_stop_and_filtered_pairs_never_do(tmp_path: Pa
         ("a" * 90, "今" * 15, None),
     ],
 )
-def test_each_filter_has_its_reason(english: str, other: str, reason: str | None) -> None:
+def test_each_filter_has_its_reason(english, other, reason):
     assert drop_reason(english, other, Filters()) == reason
 
 
-def test_wide_characters_are_those_of_unicode() -> None:
+def test_wide_characters_are_those_of_unicode():
     for text in [
         "Ein Satz über Füße",
         "天気がいい。ﾊﾝｶｸ",
@@ -185,7 +181,7 @@ def test_wide_characters_are_those_of_unicode() -> None:
         assert drop_reason("a" * 100, text, less) == "length ratio"
 
 
-def test_every_pair_is_accounted_for(tmp_path: Path) -> None:
+def test_every_pair_is_accounted_for(tmp_path):
     pairs = [("Same", "same"), ("", "x"), ("a", ""), ("b " * 600, "c"), ("d", "e"), ("d", " e "), ("f" * 99, "g")]
     corpus = build(tmp_path, [aligned(tmp_path, "de", pairs)])
     (account,) = corpus.facts["sources"]
@@ -193,7 +189,7 @@ def test_every_pair_is_accounted_for(tmp_path: Path) -> None:
     assert {key: account[key] for key in account if key not in ("source", "language")} == {"pairs": 7, **reasons}
 
 
-def test_copies_and_duplicates_stay_when_they_are_not_to_be_dropped(tmp_path: Path) -> None:
+def test_copies_and_duplicates_stay_when_they_are_not_to_be_dropped(tmp_path):
     pairs = [("Same", "Same"), ("Same", "Same")]
     corpus = build(
         tmp_path, [aligned(tmp_path, "de", pairs)], filters=Filters(drop_copies=False, drop_duplicates=False)
@@ -201,7 +197,7 @@ def test_copies_and_duplicates_stay_when_they_are_not_to_be_dropped(tmp_path: Pa
     assert items(corpus) == [("Same", "Same", 2), ("Same", "Same", 1), ("Same", "Same", 1)]
 
 
-def test_the_same_translation_in_two_sources_is_a_duplicate_and_in_two_languages_not(tmp_path: Path) -> None:
+def test_the_same_translation_in_two_sources_is_a_duplicate_and_in_two_languages_not(tmp_path):
     pairs = [("A taxi comes", "Un taxi")]
     sources = [aligned(tmp_path, "es", pairs), aligned(tmp_path, "es", pairs, "more"), aligned(tmp_path, "fr", pairs)]
     corpus = build(tmp_path, sources)
@@ -209,7 +205,7 @@ def test_the_same_translation_in_two_sources_is_a_duplicate_and_in_two_languages
     assert corpus.facts["sources"][1]["duplicate"] == 1
 
 
-def test_a_corpus_that_the_filters_empty_is_refused_with_the_counts(tmp_path: Path) -> None:
+def test_a_corpus_that_the_filters_empty_is_refused_with_the_counts(tmp_path):
     german, french = numbered("de", range(3)), [("Copy", "copy"), ("Copy", "COPY"), ("", "vide")]
     with pytest.raises(RequestError, match=r"no pair of en and fr .* 2 × copy of the source, 1 × empty side"):
         build(tmp_path, [aligned(tmp_path, "de", german), aligned(tmp_path, "fr", french)])
@@ -220,7 +216,7 @@ def test_a_corpus_that_the_filters_empty_is_refused_with_the_counts(tmp_path: Pa
 # Dev split
 
 
-def three_languages(folder: Path) -> list[AlignedFiles]:
+def three_languages(folder):
     """The same English in several languages, with other case and spaces, given several times."""
     german = [(f"Sentence  number {n} ", f"de {n} {form}") for n in range(300) for form in "ab"]
     french = [(f"sentence number {n}", f"fr {n}") for n in range(100, 400)]
@@ -228,7 +224,7 @@ def three_languages(folder: Path) -> list[AlignedFiles]:
     return [aligned(folder, "de", german), aligned(folder, "fr", french), aligned(folder, "ko", korean)]
 
 
-def test_no_english_sentence_is_in_dev_for_one_language_and_in_training_for_another(tmp_path: Path) -> None:
+def test_no_english_sentence_is_in_dev_for_one_language_and_in_training_for_another(tmp_path):
     corpus = build(tmp_path, three_languages(tmp_path), dev_sentences=80)
     dev = {english.casefold() for sides in corpus.dev.values() for english in sides.english}
     train = {english.casefold() for _, english, _ in items(corpus)}
@@ -238,7 +234,7 @@ def test_no_english_sentence_is_in_dev_for_one_language_and_in_training_for_anot
     assert all(len(sides.english) > 5 for sides in corpus.dev.values())
 
 
-def test_dev_pairs_are_real_pairs_one_for_each_sentence_and_language(tmp_path: Path) -> None:
+def test_dev_pairs_are_real_pairs_one_for_each_sentence_and_language(tmp_path):
     corpus = build(tmp_path, three_languages(tmp_path), dev_sentences=80)
     for language, (english, other) in corpus.dev.items():
         assert len({sentence.casefold() for sentence in english}) == len(english)
@@ -249,8 +245,8 @@ def test_dev_pairs_are_real_pairs_one_for_each_sentence_and_language(tmp_path: P
     assert german["pairs"] == german["dev"] + german["in the dev split"] + german["train"]
 
 
-def test_more_data_moves_few_dev_sentences_and_another_seed_moves_most(tmp_path: Path) -> None:
-    def dev(numbers: Sequence[int], seed: int) -> set[str]:
+def test_more_data_moves_few_dev_sentences_and_another_seed_moves_most(tmp_path):
+    def dev(numbers, seed):
         source = aligned(tmp_path, "de", numbered("de", numbers))
         return set(build(tmp_path, [source], seed=seed, dev_sentences=100).dev["de"].english)
 
@@ -260,7 +256,7 @@ def test_more_data_moves_few_dev_sentences_and_another_seed_moves_most(tmp_path:
     assert len(before & dev(range(1000), 2)) < 30
 
 
-def test_given_dev_sources_stand_as_they_are_and_training_gives_up_their_english(tmp_path: Path) -> None:
+def test_given_dev_sources_stand_as_they_are_and_training_gives_up_their_english(tmp_path):
     sources = [aligned(tmp_path, "de", numbered("de", range(10))), aligned(tmp_path, "fr", numbered("fr", range(10)))]
     given = [("SENTENCE number 3", "drei"), ("Sentence number 3", "auch drei"), ("", "leer"), ("new", "neu")]
     corpus = build(tmp_path, sources, dev=[aligned(tmp_path / "dev", "de", given)])
@@ -275,7 +271,7 @@ def test_given_dev_sources_stand_as_they_are_and_training_gives_up_their_english
 # On disk
 
 
-def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
+def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path):
     three_languages(tmp_path)
     code = (
         "import sys; from pathlib import Path; from students.corpus import *; "
@@ -296,7 +292,7 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed(tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_a_corpus_that_stands_is_not_read_again_and_a_half_built_one_is_built_anew(tmp_path: Path) -> None:
+def test_a_corpus_that_stands_is_not_read_again_and_a_half_built_one_is_built_anew(tmp_path):
     source = aligned(tmp_path, "de", numbered("de", range(5)))
     cache = tmp_path / "cache"
     (cache / "key.partial").mkdir(parents=True)
@@ -307,7 +303,7 @@ def test_a_corpus_that_stands_is_not_read_again_and_a_half_built_one_is_built_an
     assert sorted(path.name for path in cache.iterdir() if path.suffix != ".lock") == ["key"]
 
 
-def test_what_a_killed_run_has_left_is_removed_and_what_another_one_lays_down_is_not(tmp_path: Path) -> None:
+def test_what_a_killed_run_has_left_is_removed_and_what_another_one_lays_down_is_not(tmp_path):
     source = aligned(tmp_path, "de", numbered("de", range(5)))
     cache = tmp_path / "cache"
     for key in ("killed", "busy"):
@@ -318,7 +314,7 @@ def test_what_a_killed_run_has_left_is_removed_and_what_another_one_lays_down_is
     assert sorted(path.name for path in cache.iterdir() if path.is_dir()) == ["busy.partial", "key"]
 
 
-def test_a_lower_limit_of_unusable_records_is_held_by_a_corpus_that_stands(tmp_path: Path) -> None:
+def test_a_lower_limit_of_unusable_records_is_held_by_a_corpus_that_stands(tmp_path):
     source = aligned(tmp_path, "de", numbered("de", range(9)))
     other = gzip.decompress(Path(source.other).read_bytes())
     Path(source.other).write_bytes(other.replace(b"3", b"\xff"))  # one of nine
@@ -332,13 +328,13 @@ def test_a_lower_limit_of_unusable_records_is_held_by_a_corpus_that_stands(tmp_p
     assert (cache / "key" / "rejects.jsonl").stat().st_ino == listed.st_ino  # a corpus that stands is only read
 
 
-def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path, monkeypatch):
     """The runner tells a full disk by it. Files that go to /dev/full are written, and then find no room."""
     source = aligned(tmp_path, "de", numbered("de", range(50)))
     read_sentences = corpus_files._write_corpus
     for name in ("pairs.arrow", "english.arrow", "targets.npy", "weights.npy"):
 
-        def on_a_full_disk(folder: Path, *rest: Any, name: str = name) -> None:
+        def on_a_full_disk(folder, *rest, name=name):
             (folder / name).symlink_to("/dev/full")
             read_sentences(folder, *rest)
 
@@ -348,7 +344,7 @@ def test_a_full_disk_keeps_its_error_number_whichever_file_it_strikes(tmp_path: 
         assert found.value.errno == errno.ENOSPC, name
 
 
-def test_two_processes_that_want_one_corpus_build_it_once(tmp_path: Path) -> None:
+def test_two_processes_that_want_one_corpus_build_it_once(tmp_path):
     aligned(tmp_path, "de", numbered("de", range(20_000)))
     code = (
         "import sys; from pathlib import Path; import students.corpus as c; from students.settings import *; "
@@ -391,7 +387,7 @@ print(len(corpus), peak[0] - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="private memory is read from /proc")
-def test_memory_holds_some_numbers_for_each_pair_and_no_sentences(tmp_path: Path) -> None:
+def test_memory_holds_some_numbers_for_each_pair_and_no_sentences(tmp_path):
     rng = random.Random(1)
     for name, count in (("small", 20_000), ("large", 200_000)):
         tails = [" ".join(str(rng.randrange(10**6)) for _ in range(20)) for _ in range(count)]
@@ -408,11 +404,11 @@ def test_memory_holds_some_numbers_for_each_pair_and_no_sentences(tmp_path: Path
 # Settings
 
 
-def sources_of(*found: object) -> list[ParallelSource]:
+def sources_of(*found):
     return TypeAdapter(list[ParallelSource]).validate_python(list(found))
 
 
-def test_the_keys_tell_the_kind_of_source() -> None:
+def test_the_keys_tell_the_kind_of_source():
     files = {"english": "a.en", "other": "a.de", "language": "de"}
     columns = {"path": "a.tsv", "others": {"de": "de"}}
     first, second = sources_of(files, columns)
@@ -434,7 +430,7 @@ def test_the_keys_tell_the_kind_of_source() -> None:
         ("a.tsv", 0, "expected either two aligned files"),
     ],
 )
-def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found: object, where: str, message: str) -> None:
+def test_a_mistaken_source_is_judged_by_the_kind_its_keys_speak_of(found, where, message):
     with pytest.raises(ValidationError) as refused:
         sources_of(found)
     assert any(message in error["msg"] and error["loc"][-1] == where for error in refused.value.errors())

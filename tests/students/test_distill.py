@@ -7,29 +7,23 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from bertrelay.data.tokens import tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import Stopped
-from bertrelay.stage import Metrics, StageContext
+from bertrelay.stage import StageContext
 from bertrelay.training.loop import Training
-from students.corpus import ParallelCorpus, build_corpus
+from students.corpus import build_corpus
 from students.distill import CRITERION, DistillationTask, run
 from students.metrics import english_of
 from students.pairs import Translations
 from students.settings import DistillSettings
 from students.targets import Targets, fill_targets, read_variance
-
-MakeEncoder = Callable[..., SentenceEncoder]
 
 NEW = {"layers": 2, "dim": 32, "heads": 2, "vocabulary": 200, "max_tokens": 24, "dropout": 0.0}
 TRAINING = {
@@ -56,7 +50,7 @@ PAIRS = [
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> ParallelCorpus:
+def corpus(tmp_path):
     rows = [f"{english}\t{other}" for english, other in PAIRS]
     (tmp_path / "pairs.tsv").write_text("\n".join(["en\txx", *rows]) + "\n", encoding="utf-8")
     source = {"path": str(tmp_path / "pairs.tsv"), "others": {"xx": "xx"}}
@@ -65,7 +59,7 @@ def corpus(tmp_path: Path) -> ParallelCorpus:
 
 
 @pytest.fixture
-def task(tiny_encoder: MakeEncoder, corpus: ParallelCorpus, tmp_path: Path) -> DistillationTask:
+def task(tiny_encoder, corpus, tmp_path):
     """Three targets of 16 dimensions, and a student that has none of them yet."""
     student = tiny_encoder("xlm-roberta", [text for pair in PAIRS for text in pair])
     vectors = np.random.default_rng(0).normal(size=(len(corpus.english), 16)).astype(np.float32)
@@ -76,18 +70,18 @@ def task(tiny_encoder: MakeEncoder, corpus: ParallelCorpus, tmp_path: Path) -> D
     return DistillationTask(student, settings, corpus, Targets(vectors, 2.5, False), tokens, student.encode)
 
 
-def target_of(task: DistillationTask, english: str) -> np.ndarray:
+def target_of(task, english):
     sentences = task.corpus.english.read(0, len(task.corpus.english))
     return task.targets.vectors[sentences.index(english)].astype(np.float64)
 
 
-def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task: DistillationTask) -> None:
+def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task):
     """Σ over pairs |s(en) − t(en)|² + |s(xx) − t(en)|², with s of a sentence the same vector wherever it stands."""
     items = np.arange(len(task.corpus))
     row_of = {text: row for row, text in enumerate(task.corpus.texts(0, len(items)))}
     drawn = np.random.default_rng(1).normal(size=(len(items), 16))
     given = torch.tensor(drawn, requires_grad=True)
-    loss = task.loss(lambda *_: given, task.collate(items, 0))["distance"]  # type: ignore[arg-type]
+    loss = task.loss(lambda *_: given, task.collate(items, 0))["distance"]
     loss.backward()
     expected, gradient = 0.0, np.zeros_like(drawn)
     for pair in PAIRS:
@@ -100,11 +94,11 @@ def test_value_and_gradient_are_those_of_explicit_pairs_in_float64(task: Distill
     np.testing.assert_allclose(given.grad, gradient, rtol=1e-10)
 
 
-def test_the_denominator_counts_two_sentences_for_each_pair(task: DistillationTask) -> None:
+def test_the_denominator_counts_two_sentences_for_each_pair(task):
     assert task.collate(np.arange(len(task.corpus)), 0).counts == {"distance": 2 * len(PAIRS)}
 
 
-def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task: DistillationTask) -> None:
+def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task):
     student = task.model.eval()  # no dropout
     task.loss(student, task.collate(np.arange(len(task.corpus)), 0))["distance"].backward()
     weighted = {name: weight.grad.clone() for name, weight in student.named_parameters() if weight.grad is not None}
@@ -122,23 +116,23 @@ def test_one_item_of_weight_k_teaches_the_weights_what_k_pairs_do(task: Distilla
             torch.testing.assert_close(weight.grad, weighted[name], rtol=1e-4, atol=1e-6 * largest)
 
 
-def test_the_mean_of_the_targets_scores_1_and_the_teacher_0(corpus: ParallelCorpus, task: DistillationTask) -> None:
+def test_the_mean_of_the_targets_scores_1_and_the_teacher_0(corpus, task):
     counts = np.asarray(corpus.weights[: len(corpus.english)])
     repeated = np.repeat(task.targets.vectors.astype(np.float64), counts, axis=0)
     variance = float(np.mean(np.sum((repeated - repeated.mean(axis=0)) ** 2, axis=1)))
     task.targets = Targets(task.targets.vectors, variance, False)
     batch = task.collate(np.arange(len(corpus)), 0)
 
-    def score(vectors: np.ndarray) -> float:
+    def score(vectors):
         given = torch.tensor(np.broadcast_to(vectors, (len(corpus), 16)).astype(np.float64))
-        [(name, value)] = task.loss(lambda *_: given, batch).items()  # type: ignore[arg-type]
+        [(name, value)] = task.loss(lambda *_: given, batch).items()
         return value.item() / batch.counts[name]
 
     assert score(repeated.mean(axis=0)) == pytest.approx(1, rel=1e-6)
     assert score(task.targets.vectors[corpus.targets[:]]) == 0
 
 
-def test_each_item_meets_the_target_of_its_own_english(task: DistillationTask) -> None:
+def test_each_item_meets_the_target_of_its_own_english(task):
     texts = task.corpus.texts(0, len(task.corpus))
     english_of = {**{other: english for english, other in PAIRS}, **{english: english for english, _ in PAIRS}}
     items = np.array([4, 0, 7])
@@ -153,22 +147,22 @@ def test_each_item_meets_the_target_of_its_own_english(task: DistillationTask) -
 
 
 @pytest.fixture
-def given(tiny_encoder: MakeEncoder, toy: Any, tmp_path: Path) -> dict[str, Any]:
+def given(tiny_encoder, toy, tmp_path):
     english = [row[0] for row in toy.train]
     tiny_encoder("bert", english, normalize=True).save(tmp_path / "teacher")
     return {"teacher": str(tmp_path / "teacher"), "base": NEW, "parallel": [toy.source()], **TRAINING}
 
 
-def distill(context: StageContext, given: dict[str, Any], **more: Any) -> Metrics:
+def distill(context, given, **more):
     return run(DistillSettings.model_validate({**given, **more}), context)
 
 
-def logged(context: StageContext, key: str) -> list[dict[str, Any]]:
+def logged(context, key):
     log = (context.output / "metrics.jsonl").read_text().splitlines()
     return [line for line in map(json.loads, log) if key in line]
 
 
-def test_from_two_languages_to_one_space(context: StageContext, given: dict[str, Any], toy: Any) -> None:
+def test_from_two_languages_to_one_space(context, given, toy):
     metrics = distill(context, given)
     losses = [line["loss"] for line in logged(context, "loss")]
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
@@ -187,7 +181,7 @@ def test_from_two_languages_to_one_space(context: StageContext, given: dict[str,
     assert best["dev/explained_variance"] > 0.3
     assert best["dev/translation_accuracy/fr-en"] > 10 / 30  # one in thirty by chance
     assert metrics["train_items"] == 3 * (len(toy.train) - 30)
-    assert read_variance(SimpleNamespace(folder=context.output / "model")) == metrics["target_variance"]  # type: ignore[arg-type]
+    assert read_variance(SimpleNamespace(folder=context.output / "model")) == metrics["target_variance"]
     assert {path.name for path in context.output.iterdir()} - {context.work.name} == {
         "corpus.json",
         "metrics.jsonl",
@@ -196,9 +190,7 @@ def test_from_two_languages_to_one_space(context: StageContext, given: dict[str,
     }
 
 
-def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(
-    context: StageContext, given: dict[str, Any], toy: Any
-) -> None:
+def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(context, given, toy):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         peer = pytest.importorskip("sentence_transformers")
@@ -213,16 +205,14 @@ def test_sentence_transformers_loads_the_student_and_gives_the_same_vectors(
     np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, rtol=1e-5)
 
 
-def test_stopped_and_resumed_it_ends_with_the_same_bytes(
-    context: StageContext, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_resumed_it_ends_with_the_same_bytes(context, given, tmp_path, monkeypatch):
     whole = StageContext(tmp_path / "whole", tmp_path / "cache of another run")
     whole.output.mkdir()
     short = {"epochs": 1, "base": {**NEW, "dropout": 0.1}, "log_every": 4}
     expected = distill(whole, given, **short)
     update = Training._update
 
-    def stopped_after(self: Training) -> None:
+    def stopped_after(self):
         update(self)
         if self.state.step == 6:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -237,13 +227,11 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(
         assert (context.output / "model" / file.relative_to(whole.output / "model")).read_bytes() == file.read_bytes()
 
 
-def test_what_is_shared_between_runs_is_made_once(
-    context: StageContext, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
+def test_what_is_shared_between_runs_is_made_once(context, given, tmp_path, monkeypatch):
+    seen = []
     forward = SentenceEncoder.forward
 
-    def spy(self: SentenceEncoder, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def spy(self, input_ids, attention_mask):
         if self.backbone.config.model_type == "bert":
             seen.append(len(input_ids))
         return forward(self, input_ids, attention_mask)
@@ -257,7 +245,7 @@ def test_what_is_shared_between_runs_is_made_once(
     assert 230 <= sum(seen) < 280  # the dev sentences again: they are what the student is measured against
 
 
-def test_a_student_with_the_teachers_layers_learns_too(context: StageContext, given: dict[str, Any]) -> None:
+def test_a_student_with_the_teachers_layers_learns_too(context, given):
     base = {"layers_of": "teacher", "vocabulary": 200}
     metrics = distill(context, given, base=base, layers=1, epochs=2)
     assert metrics["dev/explained_variance"] is not None
@@ -267,9 +255,7 @@ def test_a_student_with_the_teachers_layers_learns_too(context: StageContext, gi
     assert saved.projection is None
 
 
-def test_what_could_not_be_used_is_listed_beside_the_model(
-    context: StageContext, given: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_could_not_be_used_is_listed_beside_the_model(context, given, tmp_path):
     (tmp_path / "more.tsv").write_bytes(b"en\tde\na bird\tein \xff\n" + b"a tree\tein Baum\n" * 120)
     broken = {"path": str(tmp_path / "more.tsv"), "others": {"de": "de"}}
     distill(context, given, parallel=[*given["parallel"], broken], epochs=1)
@@ -277,7 +263,7 @@ def test_what_could_not_be_used_is_listed_beside_the_model(
     assert listed == [{"file": str(tmp_path / "more.tsv"), "line": 2, "reason": "not valid UTF-8"}]
 
 
-def test_without_dev_sentences_the_last_weights_are_kept(context: StageContext, given: dict[str, Any]) -> None:
+def test_without_dev_sentences_the_last_weights_are_kept(context, given):
     metrics = distill(context, given, dev_sentences=0, epochs=1)
     assert not [name for name in metrics if name.startswith(("dev/", "best"))]
     assert not logged(context, "dev/explained_variance")
@@ -300,7 +286,7 @@ if context.process_group.is_main:
 """
 
 
-def test_two_processes_distill_what_one_does(context: StageContext, given: dict[str, Any], tmp_path: Path) -> None:
+def test_two_processes_distill_what_one_does(context, given, tmp_path):
     short = {"epochs": 1, "learning_rate": 1e-3}
     two = StageContext(tmp_path / "two/output", tmp_path / "two/cache")
     two.output.mkdir(parents=True)
@@ -329,32 +315,30 @@ def test_two_processes_distill_what_one_does(context: StageContext, given: dict[
 
 
 @pytest.fixture
-def toy_corpus(toy: Any, tmp_path: Path) -> ParallelCorpus:
+def toy_corpus(toy, tmp_path):
     return toy.corpus(tmp_path / "corpora", dev_sentences=30)
 
 
 @pytest.fixture
-def evaluated(
-    tiny_encoder: MakeEncoder, toy_corpus: ParallelCorpus, context: StageContext, given: dict[str, Any]
-) -> Any:
+def evaluated(tiny_encoder, toy_corpus, context, given):
     """A task that is only evaluated: the student is another network than the teacher."""
     teacher = tiny_encoder("bert", toy_corpus.english.read(0, 100))
     student = tiny_encoder("xlm-roberta", toy_corpus.texts(0, len(toy_corpus)), seed=4)
     targets = fill_targets(teacher, toy_corpus, context, "key", "fp32")
     tokens = SimpleNamespace(lengths=None)
     settings = DistillSettings.model_validate(given)
-    return DistillationTask(student, settings, toy_corpus, targets, tokens, teacher.encode)  # type: ignore[arg-type]
+    return DistillationTask(student, settings, toy_corpus, targets, tokens, teacher.encode)
 
 
-def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def cosines(first, second):
     return first @ second.T / np.linalg.norm(first, axis=1)[:, None] / np.linalg.norm(second, axis=1)[None, :]
 
 
-def test_dev_metrics_are_those_of_arithmetic_on_the_vectors(evaluated: Any) -> None:
+def test_dev_metrics_are_those_of_arithmetic_on_the_vectors(evaluated):
     student, pairs = evaluated.model, evaluated.corpus.dev
     english_sentences = english_of(pairs)
     assert len(english_sentences) == 30
-    expected: dict[str, float] = {}
+    expected = {}
     for language, sentences in {**pairs, "en": Translations(english_sentences, english_sentences)}.items():
         vectors = student.encode(sentences.other, precision="fp32").astype(np.float64)
         distances = vectors - evaluated.dev_teacher(sentences.english).astype(np.float64)
@@ -372,7 +356,7 @@ def test_dev_metrics_are_those_of_arithmetic_on_the_vectors(evaluated: Any) -> N
     }
 
 
-def test_one_encoding_of_each_sentence_serves_all_metrics(evaluated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_encoding_of_each_sentence_serves_all_metrics(evaluated, monkeypatch):
     calls = []
     encode = evaluated.model.encode
     monkeypatch.setattr(evaluated.model, "encode", lambda texts, **given: calls.append(texts) or encode(texts, **given))

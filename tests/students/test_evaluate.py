@@ -1,11 +1,9 @@
 """None"""
 
 import json
-from collections.abc import Callable, Sequence
 from itertools import permutations
 from math import sqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from bertrelay.distributed import ProcessGroup
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import METRICS, Metric
-from bertrelay.stage import Metrics, StageContext
+from bertrelay.stage import StageContext
 from students import similarity
 from students.evaluate import best_by_dice, lookup_metrics, run
 from students.metrics import mse_metrics, translation_metrics
@@ -25,12 +23,9 @@ from students.pairs import Translations, read_translations
 from students.settings import AlignedFiles, EvaluateSettings
 from students.targets import save_variance
 
-MakeEncoder = Callable[..., SentenceEncoder]
-Calls = list[tuple[str, list[str]]]
-
 
 @pytest.fixture
-def models(tiny_encoder: MakeEncoder, toy: Any, tmp_path: Path) -> dict[str, str]:
+def models(tiny_encoder, toy, tmp_path):
     """A student and a teacher on disk."""
     rows = [*toy.train, *toy.test]
     tiny_encoder("xlm-roberta", [text for row in rows for text in row]).save(tmp_path / "student")
@@ -39,12 +34,12 @@ def models(tiny_encoder: MakeEncoder, toy: Any, tmp_path: Path) -> dict[str, str
 
 
 @pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def encoded(monkeypatch):
     """Every call of `encode`: the kind of network, and the sentences."""
-    calls: Calls = []
+    calls = []
     encode = SentenceEncoder.encode
 
-    def spy(self: SentenceEncoder, sentences: Sequence[str], **given: Any) -> np.ndarray:
+    def spy(self, sentences, **given):
         calls.append((self.backbone.config.model_type, list(sentences)))
         return encode(self, sentences, **given)
 
@@ -52,23 +47,21 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return calls
 
 
-def evaluate(context: StageContext, **given: Any) -> Metrics:
+def evaluate(context, **given):
     return run(EvaluateSettings.model_validate({"precision": "fp32", **given}), context)
 
 
-def sts_file(path: Path, sentences: Sequence[str], pairs: int = 12) -> dict[str, Any]:
+def sts_file(path, sentences, pairs=12):
     rows = [f"{sentences[i]}\t{sentences[i + 1]}\t{i * 7 % 5}" for i in range(pairs)]
     path.write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n", encoding="utf-8")
     return {"path": str(path)}
 
 
-def figures(*names: str) -> set[str]:
+def figures(*names):
     return {f"{name}{end}" for name in names for end in ("", "_low", "_high")}
 
 
-def test_one_encoding_serves_all_figures_and_they_have_the_designs_names(
-    context: StageContext, models: dict[str, str], toy: Any, tmp_path: Path, encoded: Calls
-) -> None:
+def test_one_encoding_serves_all_figures_and_they_have_the_designs_names(context, models, toy, tmp_path, encoded):
     english, german, french = zip(*toy.test, strict=True)
     de, en = sts_file(tmp_path / "de.tsv", german), sts_file(tmp_path / "en.tsv", english)
     sts = {"de": de, "en-de": {**en, "second": de["path"]}}
@@ -84,9 +77,7 @@ def test_one_encoding_serves_all_figures_and_they_have_the_designs_names(
     assert sorted(taught) == sorted(english)
 
 
-def test_figures_are_those_of_arithmetic_on_the_vectors(
-    context: StageContext, models: dict[str, str], toy: Any, tmp_path: Path
-) -> None:
+def test_figures_are_those_of_arithmetic_on_the_vectors(context, models, toy, tmp_path):
     english, german, french = zip(*toy.test, strict=True)
     save_variance(2.5, Path(models["model"]))
     en = sts_file(tmp_path / "en.tsv", english)
@@ -112,7 +103,7 @@ def test_figures_are_those_of_arithmetic_on_the_vectors(
     assert metrics["sts/en-fr/spearman_cosine"] == pytest.approx(spearmanr(cosines, scores).statistic)
 
 
-def test_what_was_not_asked_for_is_absent_and_not_0(context: StageContext, models: dict[str, str], toy: Any) -> None:
+def test_what_was_not_asked_for_is_absent_and_not_0(context, models, toy):
     metrics = evaluate(context, model=models["model"], parallel=[toy.source("test")])
     assert not [name for name in metrics if name.startswith(("mse", "sts", "lookup"))]
     assert evaluate(context, **models, parallel=[toy.source("test")]).keys() - metrics.keys() == {
@@ -120,9 +111,7 @@ def test_what_was_not_asked_for_is_absent_and_not_0(context: StageContext, model
     }  # fmt: skip
 
 
-def test_the_picture_shows_each_sentence_in_every_language(
-    context: StageContext, models: dict[str, str], toy: Any
-) -> None:
+def test_the_picture_shows_each_sentence_in_every_language(context, models, toy):
     evaluate(context, model=models["model"], parallel=[toy.source("test")], picture_sentences=2)
     picture = json.loads((context.output / "similarity.json").read_text(encoding="utf-8"))
     texts = [text for row in toy.test[:2] for text in row]
@@ -134,14 +123,12 @@ def test_the_picture_shows_each_sentence_in_every_language(
     np.testing.assert_allclose(picture["matrix"], units @ units.T, atol=1e-5)
 
 
-def test_no_picture_when_none_is_asked_for(context: StageContext, models: dict[str, str], toy: Any) -> None:
+def test_no_picture_when_none_is_asked_for(context, models, toy):
     evaluate(context, model=models["model"], parallel=[toy.source("test")], picture_sentences=0)
     assert not (context.output / "similarity.json").exists()
 
 
-def test_pairs_with_an_empty_side_are_left_out_and_told(
-    context: StageContext, models: dict[str, str], toy: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pairs_with_an_empty_side_are_left_out_and_told(context, models, toy, tmp_path, capsys):
     english, german, _ = zip(*toy.test, strict=True)
     (tmp_path / "x.en").write_text("\n".join(english) + "\n")
     (tmp_path / "x.de").write_text("\n".join(["", *german[1:30], " ", *german[31:]]) + "\n", encoding="utf-8")
@@ -154,26 +141,26 @@ def test_pairs_with_an_empty_side_are_left_out_and_told(
 
 
 def test_a_teacher_of_another_size_is_refused_before_anything_is_encoded(
-    context: StageContext, models: dict[str, str], toy: Any, tiny_encoder: MakeEncoder, tmp_path: Path, encoded: Calls
-) -> None:
+    context, models, toy, tiny_encoder, tmp_path, encoded
+):
     tiny_encoder("bert", ["a dog"], pooling=["cls", "mean"]).save(tmp_path / "wide")
     with pytest.raises(RequestError, match="the model's 16 dimensions, found 32"):
         evaluate(context, model=models["model"], teacher=str(tmp_path / "wide"), parallel=[toy.source("test")])
     assert not encoded
 
 
-def test_only_the_main_process_scores(context: StageContext, models: dict[str, str], toy: Any, encoded: Calls) -> None:
+def test_only_the_main_process_scores(context, models, toy, encoded):
     second = StageContext(context.output, context.cache, ProcessGroup(rank=1, size=2))
     assert evaluate(second, **models, parallel=[toy.source("test")]) == {}
     assert not encoded
 
 
-def at(*degrees: float, length: float = 1.0) -> np.ndarray:
+def at(*degrees, length=1.0):
     turned = np.radians(degrees)
     return (length * np.stack([np.cos(turned), np.sin(turned)], axis=1)).astype(np.float32)
 
 
-def test_translation_accuracy_in_both_directions_by_hand() -> None:
+def test_translation_accuracy_in_both_directions_by_hand():
     english, german = at(0, 40, 90, 180), at(10, 80, 85, 100)
     # From English 0 finds 10, 40 finds 10 (a miss), 90 finds 85, 180 finds 100; from German 10 finds 0, 85 finds 90,
     # and 80 and 100 find 90, which is a miss.
@@ -183,7 +170,7 @@ def test_translation_accuracy_in_both_directions_by_hand() -> None:
     }
 
 
-def test_mse_is_the_mean_over_sentences_and_dimensions() -> None:
+def test_mse_is_the_mean_over_sentences_and_dimensions():
     student, teacher = np.array([[1, 2], [3, 4]], np.float32), np.array([[1, 0], [0, 4]], np.float32)
     assert mse_metrics("de", student, teacher, variance=2.6) == {
         "mse/de": 3.25,
@@ -195,7 +182,7 @@ NOUNS = {"dog": "perro", "cat": "gato", "bird": "pájaro", "horse": "caballo", "
 VERBS = {"sees": "ve", "hears": "oye", "seeks": "busca"}
 
 
-def pairs(swap: bool = False, reorder: bool = False) -> Translations:
+def pairs(swap=False, reorder=False):
     """`the dog sees the cat` and word for word what it is, with the verb first or with the roles swapped."""
     english, other = [], []
     for subject, object_ in permutations(NOUNS, 2):
@@ -207,32 +194,32 @@ def pairs(swap: bool = False, reorder: bool = False) -> Translations:
     return Translations(english, other)
 
 
-def one_way() -> Translations:
+def one_way():
     """Of each two sentences that differ in who does what to whom, one."""
     both = pairs(reorder=True)
     kept = [i for i, english in enumerate(both.english) if english.split()[0] < english.split()[2]]
     return Translations([both.english[i] for i in kept], [both.other[i] for i in kept])
 
 
-def test_dice_chooses_the_translation_by_hand() -> None:
+def test_dice_chooses_the_translation_by_hand():
     english = csr_matrix([[1, 1, 0], [1, 1, 0], [1, 0, 1]])  # of the sentences "a b", "a b", "a c"
     other = csr_matrix([[1, 0], [1, 0], [0, 1]])  # "x", "x", "y"
     # x with a: 2·2/(2+3), with b: 2·2/(2+2); y with a: 2·1/(1+3), with c: 2·1/(1+1).
     assert best_by_dice(other, english).toarray().tolist() == [[0, 1, 0], [0, 0, 1]]
 
 
-def test_reordered_words_are_solved_by_a_dictionary() -> None:
+def test_reordered_words_are_solved_by_a_dictionary():
     assert lookup_metrics("es", pairs(), one_way())["lookup_accuracy/en-es"] == 1.0
     assert lookup_metrics("es", pairs(), one_way())["lookup_accuracy/es-en"] == 1.0
 
 
-def test_who_does_what_to_whom_is_not() -> None:
+def test_who_does_what_to_whom_is_not():
     metrics = lookup_metrics("es", pairs(), pairs(reorder=True))
     assert metrics["lookup_accuracy/es-en"] == pytest.approx(0.5)  # both readings have the same words; one is found
     assert metrics["lookup_accuracy/en-es"] == pytest.approx(0.5)
 
 
-def test_words_never_seen_find_nothing_and_do_no_harm() -> None:
+def test_words_never_seen_find_nothing_and_do_no_harm():
     test = Translations(["dog sees cat", "zebra grazes"], ["perro ve gato", "cebra pasta"])
     metrics = lookup_metrics("es", pairs(), test)
     assert metrics["lookup_accuracy/es-en"] == 0.5
@@ -250,7 +237,7 @@ WEST_WITH_NORTH: dict[Metric, float] = {"cosine": 0, "dot": 0, "euclidean": -sqr
 
 
 @pytest.fixture
-def encoder(tiny_encoder: Callable[..., SentenceEncoder], monkeypatch: pytest.MonkeyPatch) -> SentenceEncoder:
+def encoder(tiny_encoder, monkeypatch):
     """Gives each word its known vector, and zeros in the other dimensions."""
     made, words = tiny_encoder("bert", list(KNOWN)), list(KNOWN)
     vectors = torch.zeros(len(words), made.dim)
@@ -261,7 +248,7 @@ def encoder(tiny_encoder: Callable[..., SentenceEncoder], monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_pairs_and_matrices_are_what_arithmetic_by_hand_gives(metric: Metric, encoder: SentenceEncoder) -> None:
+def test_pairs_and_matrices_are_what_arithmetic_by_hand_gives(metric, encoder):
     others = ["north", "west", "nowhere"]
     pairs = similarity(encoder, ["east"] * 3, others, metric)
     np.testing.assert_allclose(pairs, EAST[metric], rtol=1e-6, atol=1e-6)
@@ -271,7 +258,7 @@ def test_pairs_and_matrices_are_what_arithmetic_by_hand_gives(metric: Metric, en
     np.testing.assert_allclose(table[1, 0], WEST_WITH_NORTH[metric], rtol=1e-6, atol=1e-6)
 
 
-def test_a_matrix_of_one_list_is_of_it_with_itself(encoder: SentenceEncoder) -> None:
+def test_a_matrix_of_one_list_is_of_it_with_itself(encoder):
     found = similarity(encoder, ["east", "north"], matrix=True)
     np.testing.assert_allclose(found, [[1, 0.96], [0.96, 1]], rtol=1e-6)
 
@@ -289,8 +276,6 @@ def test_a_matrix_of_one_list_is_of_it_with_itself(encoder: SentenceEncoder) -> 
         ([["east"], ["west"]], {"metric": "cosin"}, "metric: expected cosine, dot"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
-    sides: list[Any], asked: dict[str, Any], told: str, encoder: SentenceEncoder
-) -> None:
+def test_what_cannot_be_compared_is_refused(sides, asked, told, encoder):
     with pytest.raises(RequestError, match=told):
         similarity(encoder, *sides, **asked)

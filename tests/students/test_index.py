@@ -6,9 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,20 +19,18 @@ from bertrelay.data.tables import Table
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
-from bertrelay.stage import StageContext
 from students import index_build as building
 from students import neighbours
-from students.index import Hit, SearchIndex, open_index
+from students.index import open_index
 from students.index_build import build_index, run, search
 from students.index_files import FileSeal
 from students.search_settings import Hnsw, IndexSettings
 
-MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8
 
 
 @pytest.fixture(scope="session")
-def texts() -> list[str]:
+def texts():
     """61 different sentences."""
     subjects = ["the dog", "two cats", "ein Hund", "le chat", "eine Maus"]
     verbs = ["runs", "sleeps", "bellt", "dort", "waits", "singt"]
@@ -43,12 +39,12 @@ def texts() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def encoder(tiny_encoder: MakeEncoder, texts: list[str]) -> SentenceEncoder:
+def encoder(tiny_encoder, texts):
     return tiny_encoder("bert", texts)
 
 
 @pytest.fixture
-def corpus(texts: list[str], tmp_path: Path) -> Path:
+def corpus(texts, tmp_path):
     """The sentences, and three blank lines: 4, 20 and the last one."""
     lines = [*texts[:3], "", *texts[3:18], " \t", *texts[18:], ""]
     path = tmp_path / "corpus.txt"
@@ -57,7 +53,7 @@ def corpus(texts: list[str], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch):
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
     monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", BLOCK)
     monkeypatch.setattr(neighbours, "GRAPH_BLOCK", BLOCK)
@@ -65,12 +61,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def encoded(monkeypatch):
     """Every sentence that is tokenized, which is what happens to one that is encoded."""
-    seen: list[str] = []
+    seen = []
     tokenize = SentenceEncoder.tokenize
 
-    def spy(self: SentenceEncoder, sentences: list[str]) -> list[list[int]]:
+    def spy(self, sentences):
         seen.extend(sentences)
         return tokenize(self, sentences)
 
@@ -78,12 +74,12 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def build(encoder: SentenceEncoder | str | Path, corpus: Path | Table, **given: Any) -> SearchIndex:
+def build(encoder, corpus, **given):
     folder = given.pop("folder", None) or Path(f"{corpus}.index")
     return build_index(encoder, corpus, folder, precision="fp32", **given)
 
 
-def nearest_lines(encoder: SentenceEncoder, corpus: Path, query: str, k: int) -> list[tuple[int, str]]:
+def nearest_lines(encoder, corpus, query, k):
     """By hand, in float64, of the lines that are not blank."""
     lines = [(number, line) for number, line in enumerate(corpus.read_text().splitlines(), 1) if line.strip()]
     vectors = encoder.encode([query, *(line for _, line in lines)], precision="fp32").astype(np.float64)
@@ -92,9 +88,7 @@ def nearest_lines(encoder: SentenceEncoder, corpus: Path, query: str, k: int) ->
 
 
 @pytest.mark.parametrize("kind", ["exact", "hnsw"])
-def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(
-    kind: str, encoder: SentenceEncoder, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(kind, encoder, corpus, capsys):
     index = build(encoder, corpus, kind=kind)
     for query in ("the cat sleeps", "ein Hund bellt dehors"):
         hits = index.search([query], 7, precision="fp32")[0]
@@ -103,9 +97,7 @@ def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(
     assert (index.facts.sentences, index.facts.blank) == (61, 3)
 
 
-def test_a_whole_index_is_opened_without_encoding_or_the_corpus(
-    encoder: SentenceEncoder, corpus: Path, encoded: list[str]
-) -> None:
+def test_a_whole_index_is_opened_without_encoding_or_the_corpus(encoder, corpus, encoded):
     build(encoder, corpus)
     assert len(encoded) == 61
     encoded.clear()
@@ -119,9 +111,7 @@ def test_a_whole_index_is_opened_without_encoding_or_the_corpus(
     assert sorted(path.name for path in before) == ["index.json", "sentences.arrow", "vectors.npy"]
 
 
-def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(
-    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(encoder, corpus, monkeypatch, capsys):
     monkeypatch.setattr(building, "EXACT_UP_TO", 61)
     assert build(encoder, corpus).facts.kind == "exact"
     assert "61 sentences: exact search, as exact is chosen up to 61; kind = exact or hnsw" in capsys.readouterr().err
@@ -131,9 +121,7 @@ def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(
     assert "61 sentences: an approximate index (HNSW), as exact is chosen up to 60" in capsys.readouterr().err
 
 
-def test_recall_of_a_graph_is_measured_printed_and_kept(
-    encoder: SentenceEncoder, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recall_of_a_graph_is_measured_printed_and_kept(encoder, corpus, capsys):
     poor = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=2, ef_construction=1, ef_search=1))
     measured = neighbours.recall(poor.graph, poor.vectors, 1).mean()
     assert poor.facts.recall["recall_at_10"] == pytest.approx(measured)
@@ -145,9 +133,7 @@ def test_recall_of_a_graph_is_measured_printed_and_kept(
     assert exact.facts.recall == {}
 
 
-def test_an_exact_index_gets_its_graph_from_its_vectors(
-    encoder: SentenceEncoder, corpus: Path, encoded: list[str]
-) -> None:
+def test_an_exact_index_gets_its_graph_from_its_vectors(encoder, corpus, encoded):
     build(encoder, corpus)
     encoded.clear()
     assert build(encoder, corpus, kind="hnsw").graph is not None
@@ -158,9 +144,7 @@ def test_an_exact_index_gets_its_graph_from_its_vectors(
 # What is refused
 
 
-def test_another_model_is_refused_with_what_to_do(
-    encoder: SentenceEncoder, tiny_encoder: MakeEncoder, texts: list[str], corpus: Path
-) -> None:
+def test_another_model_is_refused_with_what_to_do(encoder, tiny_encoder, texts, corpus):
     encoder.save(corpus.parent / "one")
     build(corpus.parent / "one", corpus)
     others = {16: tiny_encoder("bert", texts, seed=1), 32: tiny_encoder("bert", texts, pooling=["cls", "mean"])}
@@ -172,7 +156,7 @@ def test_another_model_is_refused_with_what_to_do(
     assert build(tiny_encoder("bert", texts, seed=1), corpus, rebuild=True).facts.sentences == 61
 
 
-def test_a_changed_corpus_is_told_and_taken_in_by_a_rebuild(encoder: SentenceEncoder, corpus: Path) -> None:
+def test_a_changed_corpus_is_told_and_taken_in_by_a_rebuild(encoder, corpus):
     build(encoder, corpus)
     with corpus.open("a") as file:
         file.write("a new line\n")
@@ -182,7 +166,7 @@ def test_a_changed_corpus_is_told_and_taken_in_by_a_rebuild(encoder: SentenceEnc
     assert build(encoder, corpus, rebuild=True).search(["a new line"], 1)[0][0].line == 65
 
 
-def test_another_column_is_told(encoder: SentenceEncoder, tmp_path: Path) -> None:
+def test_another_column_is_told(encoder, tmp_path):
     (tmp_path / "t.tsv").write_text("a\tb\nthe dog\tein Hund\n")
     tables = [Table.model_validate({"path": str(tmp_path / "t.tsv"), "columns": [column]}) for column in "ab"]
     build(encoder, tables[0], folder=tmp_path / "index")
@@ -192,7 +176,7 @@ def test_another_column_is_told(encoder: SentenceEncoder, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "hnsw.faiss", "index.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_damage_to_any_file_is_told_by_its_name(name: str, damage: str, encoder: SentenceEncoder, corpus: Path) -> None:
+def test_damage_to_any_file_is_told_by_its_name(name, damage, encoder, corpus):
     build(encoder, corpus, kind="hnsw")
     path = Path(f"{corpus}.index") / name
     written = bytearray(path.read_bytes())
@@ -210,7 +194,7 @@ def test_damage_to_any_file_is_told_by_its_name(name: str, damage: str, encoder:
         open_index(encoder, f"{corpus}.index")
 
 
-def test_a_byte_that_flips_unseen_is_found_by_verify(encoder: SentenceEncoder, corpus: Path) -> None:
+def test_a_byte_that_flips_unseen_is_found_by_verify(encoder, corpus):
     """As a failing disk does it: times and size stay. Here the facts are made to say so."""
     build(encoder, corpus)
     folder = Path(f"{corpus}.index")
@@ -226,7 +210,7 @@ def test_a_byte_that_flips_unseen_is_found_by_verify(encoder: SentenceEncoder, c
         open_index(encoder, folder, verify=True)
 
 
-def test_a_copied_index_is_whole(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
+def test_a_copied_index_is_whole(encoder, corpus, tmp_path):
     build(encoder, corpus)
     Path(tmp_path / "copy").mkdir()
     for path in Path(f"{corpus}.index").iterdir():
@@ -234,7 +218,7 @@ def test_a_copied_index_is_whole(encoder: SentenceEncoder, corpus: Path, tmp_pat
     assert open_index(encoder, tmp_path / "copy").facts.sentences == 61
 
 
-def test_a_foreign_index_json_makes_no_folder_ours(encoder: SentenceEncoder, corpus: Path, tmp_path: Path) -> None:
+def test_a_foreign_index_json_makes_no_folder_ours(encoder, corpus, tmp_path):
     (tmp_path / "mine").mkdir()
     foreign = {"index.json": '{"pages": 3}', "vectors.npy": "precious", "notes.txt": "mine"}
     for names, shown in ((["vectors.npy"], "vectors"), (["index.json", "vectors.npy"], "index"), (foreign, "notes")):
@@ -250,7 +234,7 @@ def test_a_foreign_index_json_makes_no_folder_ours(encoder: SentenceEncoder, cor
         }
 
 
-def test_a_file_of_ones_own_in_an_index_is_never_deleted_with_it(encoder: SentenceEncoder, corpus: Path) -> None:
+def test_a_file_of_ones_own_in_an_index_is_never_deleted_with_it(encoder, corpus):
     folder = build(encoder, corpus).folder
     (folder / "notes.txt").write_text("mine")
     before = {path: path.read_bytes() for path in folder.iterdir()}
@@ -261,16 +245,14 @@ def test_a_file_of_ones_own_in_an_index_is_never_deleted_with_it(encoder: Senten
 
 
 @pytest.mark.parametrize("name", ["sentences.arrow", "vectors.npy", "index.json"])
-def test_a_damaged_index_is_built_anew_with_rebuild(name: str, encoder: SentenceEncoder, corpus: Path) -> None:
+def test_a_damaged_index_is_built_anew_with_rebuild(name, encoder, corpus):
     folder = build(encoder, corpus).folder
     (folder / name).write_bytes(b"{")
     assert build(encoder, corpus, rebuild=True).facts.sentences == 61
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
-def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(
-    rebuild: bool, encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(rebuild, encoder, corpus, monkeypatch):
     with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
         stopped.setattr("students.index_build.fill_vectors", Mock(side_effect=KeyboardInterrupt))
         build(encoder, corpus, rebuild=rebuild)
@@ -279,9 +261,7 @@ def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(
     assert build(encoder, corpus, rebuild=rebuild).facts.sentences == 61
 
 
-def test_a_whole_index_is_opened_while_another_process_holds_it_and_nothing_is_written(
-    encoder: SentenceEncoder, corpus: Path
-) -> None:
+def test_a_whole_index_is_opened_while_another_process_holds_it_and_nothing_is_written(encoder, corpus):
     folder = build(encoder, corpus).folder
     with FileLock(f"{folder}.lock"):
         before = folder.stat().st_mtime_ns  # which a lock made or a file written would change
@@ -291,12 +271,10 @@ def test_a_whole_index_is_opened_while_another_process_holds_it_and_nothing_is_w
             build(encoder, corpus, kind="hnsw")
 
 
-def test_an_untouched_corpus_is_not_read_again(
-    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_untouched_corpus_is_not_read_again(encoder, corpus, monkeypatch):
     time.sleep(2 * CLOCK_GRAIN_NS / 1e9)  # as a corpus usually is not written the moment before
     build(encoder, corpus)
-    read: list[Path] = []
+    read = []
     of_file = Digests.of_file
     monkeypatch.setattr(Digests, "of_file", lambda self, path: read.append(path) or of_file(self, path))
     build(encoder, corpus)
@@ -314,9 +292,7 @@ def test_an_untouched_corpus_is_not_read_again(
         build(encoder, corpus)
 
 
-def test_a_corpus_written_the_moment_before_is_read_again(
-    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_corpus_written_the_moment_before_is_read_again(encoder, corpus, monkeypatch):
     monkeypatch.setattr("students.index_files.CLOCK_GRAIN_NS", 10**15)
     assert build(encoder, corpus).facts.origin.stamp == []
     assert build(encoder, corpus).facts.origin.stamp == []
@@ -330,18 +306,14 @@ def test_a_corpus_written_the_moment_before_is_read_again(
         (b"the dog\n\xff\n", "line 2: not valid UTF-8"),
     ],
 )
-def test_a_corpus_that_cannot_be_one_leaves_nothing_behind(
-    content: bytes, told: str, encoder: SentenceEncoder, tmp_path: Path
-) -> None:
+def test_a_corpus_that_cannot_be_one_leaves_nothing_behind(content, told, encoder, tmp_path):
     (tmp_path / "corpus.txt").write_bytes(content)
     with pytest.raises(RequestError, match=told):
         build(encoder, tmp_path / "corpus.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
 
 
-def test_a_corpus_that_is_not_there_and_a_prompt_that_the_model_lacks_are_told(
-    encoder: SentenceEncoder, corpus: Path, tmp_path: Path
-) -> None:
+def test_a_corpus_that_is_not_there_and_a_prompt_that_the_model_lacks_are_told(encoder, corpus, tmp_path):
     with pytest.raises(RequestError, match=r"none\.txt cannot be read: No such file"):
         build(encoder, tmp_path / "none.txt")
     with pytest.raises(RequestError, match="passage"):
@@ -351,7 +323,7 @@ def test_a_corpus_that_is_not_there_and_a_prompt_that_the_model_lacks_are_told(
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
 
 
-def test_vectors_that_are_not_finite_are_told(tiny_encoder: MakeEncoder, texts: list[str], corpus: Path) -> None:
+def test_vectors_that_are_not_finite_are_told(tiny_encoder, texts, corpus):
     broken = tiny_encoder("bert", texts)
     broken.backbone.embeddings.word_embeddings.weight.data.fill_(float("nan"))
     with pytest.raises(WorkError, match=r"not finite for line 1 of .*corpus\.txt"):
@@ -386,7 +358,7 @@ build_index(model, corpus, corpus + ".index", kind="hnsw", precision="fp32", reb
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
+def one_thread():
     import faiss
 
     before = faiss.omp_get_max_threads()
@@ -405,14 +377,8 @@ def one_thread() -> Iterator[None]:
     ],
 )
 def test_a_build_that_was_killed_goes_on_to_the_same_index(
-    module: str,
-    name: str,
-    rebuild: bool,
-    still_encoded: int,
-    encoder: SentenceEncoder,
-    corpus: Path,
-    encoded: list[str],
-) -> None:
+    module, name, rebuild, still_encoded, encoder, corpus, encoded
+):
     folder, model = Path(f"{corpus}.index"), corpus.parent / "model"
     encoder.save(model)
     if rebuild:
@@ -433,9 +399,7 @@ def test_a_build_that_was_killed_goes_on_to_the_same_index(
 
 
 @pytest.mark.usefixtures("small_blocks", "one_thread")
-def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(
-    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(encoder, corpus, monkeypatch):
     folder, model = Path(f"{corpus}.index"), corpus.parent / "model"
     encoder.save(model)
     build(str(model), corpus)
@@ -461,10 +425,8 @@ def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.folder.iterdir())
 
 
-def test_a_kill_between_a_new_graph_and_its_facts_costs_no_encoding(
-    encoder: SentenceEncoder, corpus: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*given: Any) -> None:
+def test_a_kill_between_a_new_graph_and_its_facts_costs_no_encoding(encoder, corpus, encoded, monkeypatch):
+    def stopped(*given):
         neighbours.write_index(*given)
         raise KeyboardInterrupt
 
@@ -478,10 +440,8 @@ def test_a_kill_between_a_new_graph_and_its_facts_costs_no_encoding(
     assert encoded == []
 
 
-def test_the_old_graph_serves_until_a_new_one_is_linked(
-    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*_: Any) -> None:
+def test_the_old_graph_serves_until_a_new_one_is_linked(encoder, corpus, monkeypatch):
+    def stopped(*_):
         raise KeyboardInterrupt
 
     build(encoder, corpus, kind="hnsw")
@@ -492,9 +452,7 @@ def test_the_old_graph_serves_until_a_new_one_is_linked(
     assert build(encoder, corpus, hnsw=Hnsw(links=4)).facts.hnsw["links"] == 4
 
 
-def test_other_candidates_are_measured_and_kept_without_linking_anew(
-    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_candidates_are_measured_and_kept_without_linking_anew(encoder, corpus, monkeypatch):
     links = {"links": 2, "ef_construction": 1}
     few = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(**links, ef_search=1))
     monkeypatch.setattr(building, "build_hnsw", None)
@@ -506,10 +464,8 @@ def test_other_candidates_are_measured_and_kept_without_linking_anew(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_build_begun_for_another_model_is_not_thrown_away(
-    encoder: SentenceEncoder, tiny_encoder: MakeEncoder, texts: list[str], corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+def test_a_build_begun_for_another_model_is_not_thrown_away(encoder, tiny_encoder, texts, corpus, monkeypatch):
+    def full(*_):
         raise WorkError("the disk is full")
 
     with monkeypatch.context() as patch:
@@ -521,10 +477,8 @@ def test_a_build_begun_for_another_model_is_not_thrown_away(
     assert build(encoder, corpus).facts.sentences == 61
 
 
-def test_a_rebuild_stopped_while_it_cleared_the_old_index_goes_on(
-    encoder: SentenceEncoder, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(_: Path) -> None:
+def test_a_rebuild_stopped_while_it_cleared_the_old_index_goes_on(encoder, corpus, monkeypatch):
+    def stopped(_):
         raise KeyboardInterrupt
 
     build(encoder, corpus)
@@ -536,13 +490,11 @@ def test_a_rebuild_stopped_while_it_cleared_the_old_index_goes_on(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_rebuild_goes_on_with_nothing_but_a_rebuild_of_the_same(
-    encoder: SentenceEncoder, corpus: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop_at_the_fourth(rebuild: bool) -> None:
+def test_a_rebuild_goes_on_with_nothing_but_a_rebuild_of_the_same(encoder, corpus, encoded, monkeypatch):
+    def stop_at_the_fourth(rebuild):
         write, calls = encode_files.write_block, []
 
-        def stopped(*given: Any) -> None:
+        def stopped(*given):
             calls.append(given)
             if len(calls) == 4:
                 raise KeyboardInterrupt
@@ -569,9 +521,7 @@ def test_a_rebuild_goes_on_with_nothing_but_a_rebuild_of_the_same(
 # The stage
 
 
-def test_the_stage_builds_an_index_and_lists_what_it_could_not_use(
-    encoder: SentenceEncoder, corpus: Path, context: StageContext, tmp_path: Path
-) -> None:
+def test_the_stage_builds_an_index_and_lists_what_it_could_not_use(encoder, corpus, context, tmp_path):
     encoder.save(tmp_path / "model")
     with corpus.open("ab") as file:
         file.write(b"\xff\xfe\n")
@@ -592,18 +542,18 @@ LINES = [f"{subject} {verb}" for verb in VERBS for subject in SUBJECTS]
 
 
 @pytest.fixture(scope="module")
-def word_encoder(tiny_encoder: MakeEncoder) -> SentenceEncoder:
+def word_encoder(tiny_encoder):
     return tiny_encoder("bert", LINES)
 
 
 @pytest.fixture(scope="module")
-def index(word_encoder: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
+def index(word_encoder, tmp_path_factory):
     corpus = tmp_path_factory.mktemp("search") / "corpus.txt"
     corpus.write_text("\n".join(LINES), encoding="utf-8")
     return build_index(word_encoder, corpus, f"{corpus}.index", kind="hnsw", precision="fp32")
 
 
-def test_every_query_of_many_has_its_own_hits_best_first(index: SearchIndex) -> None:
+def test_every_query_of_many_has_its_own_hits_best_first(index):
     found = index.search([*LINES, LINES[0]], 4, precision="fp32")
     assert [hits[0].text for hits in found] == [*LINES, LINES[0]]
     assert [hits[0].line for hits in found] == [*range(1, 21), 1]
@@ -615,7 +565,7 @@ def test_every_query_of_many_has_its_own_hits_best_first(index: SearchIndex) -> 
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_vectors_of_ones_own_find_what_their_sentences_find(index: SearchIndex, exact: bool) -> None:
+def test_vectors_of_ones_own_find_what_their_sentences_find(index, exact):
     similarities, rows = index.neighbours(index.vectors[[3, 7]], 2, exact)
     assert rows[:, 0].tolist() == [3, 7]
     np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-6)
@@ -630,12 +580,12 @@ def test_vectors_of_ones_own_find_what_their_sentences_find(index: SearchIndex, 
         (["a dog"], 0, "k: expected 1 or more, found 0"),
     ],
 )
-def test_wrong_queries_are_refused(index: SearchIndex, queries: list[str], k: int, told: str) -> None:
+def test_wrong_queries_are_refused(index, queries, k, told):
     with pytest.raises(RequestError, match=told):
         index.search(queries, k)
 
 
-def test_candidates_of_a_graph_are_for_one_that_is_walked(index: SearchIndex, tmp_path: Path) -> None:
+def test_candidates_of_a_graph_are_for_one_that_is_walked(index, tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
     without = build_index(index.encoder, tmp_path / "corpus.txt", tmp_path / "index", precision="fp32")
     with pytest.raises(RequestError, match=r"ef_search: expected search through a graph .*found exact search"):
@@ -647,17 +597,15 @@ def test_candidates_of_a_graph_are_for_one_that_is_walked(index: SearchIndex, tm
     assert len(index.search(["a dog"], 3, ef_search=5)[0]) == 3
 
 
-def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(
-    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(*_: object) -> tuple[np.ndarray, np.ndarray]:
+def test_where_the_graph_leads_to_fewer_there_are_fewer_hits(index, monkeypatch):
+    def lost(*_):
         return np.array([[0.5, -np.inf]], np.float32), np.array([[6, -1]])
 
     monkeypatch.setattr("students.index.approximate_neighbours", lost)
     assert index.search(["a dog"], 2) == [[(0.5, 7, LINES[6])]]
 
 
-def test_a_query_prompt_stands_before_queries_alone(tiny_encoder: MakeEncoder, tmp_path: Path) -> None:
+def test_a_query_prompt_stands_before_queries_alone(tiny_encoder, tmp_path):
     from bertrelay.layout import Prompts
 
     encoder = tiny_encoder("bert", LINES, prompts=Prompts({"query": "le chat "}))
@@ -668,14 +616,14 @@ def test_a_query_prompt_stands_before_queries_alone(tiny_encoder: MakeEncoder, t
     assert hit.similarity == pytest.approx(1, abs=1e-5)
 
 
-def test_a_model_whose_vectors_are_all_zero_finds_something_at_zero(tiny_encoder: MakeEncoder, tmp_path: Path) -> None:
+def test_a_model_whose_vectors_are_all_zero_finds_something_at_zero(tiny_encoder, tmp_path):
     encoder = _with_norms(tiny_encoder("bert", LINES), 0.0)
     (tmp_path / "corpus.txt").write_text("\n".join(LINES), encoding="utf-8")
     hits = build_index(encoder, tmp_path / "corpus.txt", tmp_path / "index").search(["a dog"], 3)[0]
     assert [hit.similarity for hit in hits] == [0, 0, 0]
 
 
-def _with_norms(word_encoder: SentenceEncoder, value: float) -> SentenceEncoder:
+def _with_norms(word_encoder, value):
     """The last normalisation scaled by `value`, and so every vector."""
     norm = word_encoder.backbone.encoder.layer[-1].output.LayerNorm
     norm.weight.data.fill_(value)
@@ -683,20 +631,18 @@ def _with_norms(word_encoder: SentenceEncoder, value: float) -> SentenceEncoder:
     return word_encoder
 
 
-def test_an_index_that_is_not_there_is_told_before_the_model_is_loaded(tmp_path: Path) -> None:
+def test_an_index_that_is_not_there_is_told_before_the_model_is_loaded(tmp_path):
     with pytest.raises(RequestError, match="expected an index, found none"):
         open_index("/no/such/model", tmp_path)
 
 
 @pytest.fixture
-def lines_file(tmp_path: Path) -> Path:
+def lines_file(tmp_path):
     (tmp_path / "c.txt").write_text("\n".join(LINES), encoding="utf-8")
     return tmp_path / "c.txt"
 
 
-def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
-    word_encoder: SentenceEncoder, lines_file: Path
-) -> None:
+def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(word_encoder, lines_file):
     built = search(word_encoder, lines_file, LINES[1:3], 2, precision="fp32")
     assert [[hit.line for hit in hits[:1]] for hits in built] == [[2], [3]]
     before = (lines_file.with_name("c.txt.index") / "index.json").stat()
@@ -705,14 +651,14 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
     assert (lines_file.with_name("c.txt.index") / "index.json").stat() == before
 
 
-def test_an_index_stands_where_it_is_told_to(word_encoder: SentenceEncoder, lines_file: Path, tmp_path: Path) -> None:
+def test_an_index_stands_where_it_is_told_to(word_encoder, lines_file, tmp_path):
     search(word_encoder, lines_file, ["a dog"], index=tmp_path / "elsewhere", kind="hnsw")
     assert open_index(word_encoder, tmp_path / "elsewhere").facts.kind == "hnsw"
     assert not Path(f"{lines_file}.index").exists()
 
 
-def test_an_index_is_built_anew_and_its_graph_walked_as_told(word_encoder: SentenceEncoder, lines_file: Path) -> None:
-    def ask(**given: Any) -> list[list[Hit]]:
+def test_an_index_is_built_anew_and_its_graph_walked_as_told(word_encoder, lines_file):
+    def ask(**given):
         return search(word_encoder, lines_file, LINES[:1], 1, precision="fp32", **given)
 
     assert ask(kind="hnsw", ef_search=5)[0][0].line == 1
@@ -732,9 +678,7 @@ def test_an_index_is_built_anew_and_its_graph_walked_as_told(word_encoder: Sente
         ({"ef_search": 5}, "ef_search: expected search through a graph"),
     ],
 )
-def test_searches_that_cannot_be_are_refused(
-    given: dict[str, Any], error: str, word_encoder: SentenceEncoder, lines_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_searches_that_cannot_be_are_refused(given, error, word_encoder, lines_file, monkeypatch):
     monkeypatch.chdir(lines_file.parent)
     search(word_encoder, "c.txt", ["a dog"])
     with pytest.raises(RequestError, match=error):

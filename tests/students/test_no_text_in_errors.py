@@ -27,22 +27,22 @@ CALLS: dict[str, Callable[[Any, Path], object]] = {
 VECTORS = np.eye(2, dtype=np.float32)
 
 ELSEWHERE: dict[str, Callable[[Any], object]] = {
-    "model": lambda given: SentenceEncoder.load([given]),  # type: ignore[arg-type]
+    "model": lambda given: SentenceEncoder.load([given]),
     "device": lambda given: SentenceEncoder.load("model", given),
     "metric": lambda given: pairwise(VECTORS, VECTORS, given),
     "method": lambda given: mine(VECTORS, VECTORS, method=given),
     "k": lambda given: mine(VECTORS, VECTORS, given),
-    "k, a list": lambda given: mine(VECTORS, VECTORS, [given]),  # type: ignore[arg-type]
+    "k, a list": lambda given: mine(VECTORS, VECTORS, [given]),
     "threshold": lambda given: mine(VECTORS, VECTORS, threshold=given),
-    "vectors": lambda given: mine([given], [given]),  # type: ignore[arg-type]
-    "vectors of pairs": lambda given: pairwise([given], [given]),  # type: ignore[arg-type]
+    "vectors": lambda given: mine([given], [given]),
+    "vectors of pairs": lambda given: pairwise([given], [given]),
     "prompt": lambda given: Prompts({"query": "q"}).text(given),
-    "prompt, a list": lambda given: Prompts({"query": "q"}).text([given]),  # type: ignore[arg-type]
+    "prompt, a list": lambda given: Prompts({"query": "q"}).text([given]),
 }
 
 
 @pytest.mark.parametrize("place", ELSEWHERE)
-def test_sentences_for_another_value_are_refused_without_a_word_of_them(place: str) -> None:
+def test_sentences_for_another_value_are_refused_without_a_word_of_them(place):
     with pytest.raises(RequestError, match=r"expected .* found (str|list|no numbers in list)") as refused:
         ELSEWHERE[place](SENTENCE)
     assert "Marker" not in str(refused.value)
@@ -50,7 +50,7 @@ def test_sentences_for_another_value_are_refused_without_a_word_of_them(place: s
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("given", [SENTENCE, [SENTENCE], (SENTENCE, SENTENCE), {SENTENCE: 1}])
-def test_sentences_for_a_file_are_refused_without_a_word_of_them(call: str, given: Any, tmp_path: Path) -> None:
+def test_sentences_for_a_file_are_refused_without_a_word_of_them(call, given, tmp_path):
     with pytest.raises(RequestError, match="expected a Table or the name of a file of sentences, found ") as refused:
         CALLS[call](given, tmp_path)
     assert "Marker" not in str(refused.value)

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.parametrize("name", ["students", "teachers"])
-def test_every_public_name_exists_and_importing_the_package_loads_nothing_heavy(name: str) -> None:
+def test_every_public_name_exists_and_importing_the_package_loads_nothing_heavy(name):
     package = import_module(name)
     assert {getattr(package, each).__name__ for each in package.__all__} == set(package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'mime'"):

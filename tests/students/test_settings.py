@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 
@@ -11,7 +9,7 @@ GIVEN = {"teacher": "@teacher/model", "base": "./base", "parallel": [FILES]}
 SIZE = {"layers": 2, "dim": 8, "heads": 2, "vocabulary": 100}
 
 
-def mistakes(**given: Any) -> list[tuple[str, str]]:
+def mistakes(**given):
     """Kind and key of everything that is wrong, tags of unions left out."""
     with pytest.raises(ValidationError) as raised:
         DistillSettings.model_validate({**GIVEN, **given})
@@ -22,8 +20,8 @@ def mistakes(**given: Any) -> list[tuple[str, str]]:
     ]
 
 
-def test_a_base_is_a_model_a_size_or_the_teachers_layers() -> None:
-    def base(value: Any) -> Any:
+def test_a_base_is_a_model_a_size_or_the_teachers_layers():
+    def base(value):
         return DistillSettings.model_validate({**GIVEN, "base": value}).base
 
     assert base("xlm-roberta-base") == "xlm-roberta-base"
@@ -31,7 +29,7 @@ def test_a_base_is_a_model_a_size_or_the_teachers_layers() -> None:
     assert isinstance(base({"layers_of": "teacher", "vocabulary": 100}), TeacherCopy)
 
 
-def test_of_a_mistake_inside_base_only_that_key_is_told() -> None:
+def test_of_a_mistake_inside_base_only_that_key_is_told():
     assert mistakes(base={**SIZE, "headz": 2}) == [("extra_forbidden", "base.headz")]
     assert mistakes(base={"layers_of": "teacher", "vocab": 9}) == [
         ("missing", "base.vocabulary"),
@@ -40,27 +38,27 @@ def test_of_a_mistake_inside_base_only_that_key_is_told() -> None:
     assert mistakes(base={"layers_of": "techer", "vocabulary": 90}) == [("literal_error", "base.layers_of")]
 
 
-def test_a_base_that_is_none_of_the_three_is_told_all_three() -> None:
+def test_a_base_that_is_none_of_the_three_is_told_all_three():
     assert mistakes(base=3) == [("student_base", "base")]
     with pytest.raises(ValidationError, match=r"'xlm-roberta-base'.*layers = 6.*layers_of = 'teacher'"):
         DistillSettings.model_validate({**GIVEN, "base": 3})
 
 
-def test_of_a_mistake_inside_parallel_only_that_key_is_told() -> None:
+def test_of_a_mistake_inside_parallel_only_that_key_is_told():
     assert mistakes(parallel=[FILES, {**FILES, "langauge": "de"}]) == [("extra_forbidden", "parallel.1.langauge")]
     assert mistakes(parallel=[{"path": "x.tsv", "others": {}}]) == [("too_short", "parallel.0.others")]
     assert mistakes(parallel=[]) == [("too_short", "parallel")]
     assert mistakes(filters={"max_character": 9}) == [("extra_forbidden", "filters.max_character")]
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_told_at_once():
     found = {key for _, key in mistakes(base=3, layers=0, dropout=1.0, epochs="2", parallel=[{**FILES, "column": -1}])}
     assert {"base", "layers", "dropout", "epochs"} <= found and any(
         key.startswith("parallel.0.column") for key in found
     )
 
 
-def test_students_learn_from_token_budgets_unless_items_are_asked_for() -> None:
+def test_students_learn_from_token_budgets_unless_items_are_asked_for():
     assert DistillSettings.model_validate(GIVEN).batch_tokens == 2048
     chosen = DistillSettings.model_validate({**GIVEN, "batch_items": 64})
     assert (chosen.batch_items, chosen.batch_tokens) == (64, None)
@@ -75,17 +73,17 @@ def test_students_learn_from_token_budgets_unless_items_are_asked_for() -> None:
         ({"parallel": [{"path": "x.tsv", "split": "dev", "others": {"de": "de"}}]}, "split: without effect"),
     ],
 )
-def test_a_setting_that_nothing_looks_at_is_told(given: dict[str, Any], told: str) -> None:
+def test_a_setting_that_nothing_looks_at_is_told(given, told):
     with pytest.raises(ValidationError, match=told):
         DistillSettings.model_validate({**GIVEN, **given})
 
 
-def test_a_teacher_without_parallel_sentences_is_told() -> None:
+def test_a_teacher_without_parallel_sentences_is_told():
     with pytest.raises(ValidationError, match="teacher: without effect, because it needs the sentences of `parallel`"):
         EvaluateSettings.model_validate({"model": "./a", "teacher": "./b", "sts": {"en": {"path": "sts.tsv"}}})
 
 
-def test_an_evaluation_of_nothing_is_refused() -> None:
+def test_an_evaluation_of_nothing_is_refused():
     with pytest.raises(ValidationError, match="expected `parallel` or `sts`"):
         EvaluateSettings.model_validate({"model": "./student"})
     assert EvaluateSettings.model_validate({"model": "./student", "sts": {"en": {"path": "sts.tsv"}}}).teacher is None

@@ -1,9 +1,6 @@
 """The stage that makes models smaller, and the figures before and after."""
 
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,17 +11,15 @@ from bertrelay.distributed import ProcessGroup
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.pooling import Projection
-from bertrelay.stage import Metrics, StageContext
+from bertrelay.stage import StageContext
 from students import shrinking as figures
 from students.settings import ShrinkSettings
 from students.shrinking import moved, principal_axes, projection_onto, run, sample_of, shrink, speeds
 from students.targets import read_variance, save_variance
 
-MakeEncoder = Callable[..., SentenceEncoder]
-
 
 @pytest.fixture
-def model(tiny_encoder: MakeEncoder, toy: Any, tmp_path: Path) -> Path:
+def model(tiny_encoder, toy, tmp_path):
     """An XLM-R of 4 layers whose vocabulary knows three languages."""
     tiny_encoder("xlm-roberta", [text for row in toy.train for text in row], layers=4, normalize=True).save(
         tmp_path / "large"
@@ -33,24 +28,24 @@ def model(tiny_encoder: MakeEncoder, toy: Any, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def german(toy: Any) -> list[str]:
+def german(toy):
     return [row[1] for row in toy.train]
 
 
-def stage(context: StageContext, model: Path, toy: Any, **given: Any) -> Metrics:
+def stage(context, model, toy, **given):
     corpus = [{"path": str(toy.train_path), "columns": ["de"]}]
     settings = {"model": str(model), "corpus": corpus, "precision": "fp32", **given}
     return run(ShrinkSettings.model_validate(settings), context)
 
 
-def vectors(encoder: SentenceEncoder, texts: Sequence[str]) -> np.ndarray:
+def vectors(encoder, texts):
     return encoder.encode(texts, precision="fp32")
 
 
 # In Python
 
 
-def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model: Path, german: list[str]) -> None:
+def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model, german):
     larger = SentenceEncoder.load(model)
     before = vectors(larger, german)
     shrunk = shrink(larger, german, trim=False, layers=2, dimensions=6, precision="fp32")
@@ -62,7 +57,7 @@ def test_what_is_asked_for_is_done_and_the_larger_encoder_stays(model: Path, ger
 
 
 @pytest.mark.parametrize("wrong", [{"layers": 0}, {"layers": -1}, {"dimensions": 0}, {"dimensions": -3}])
-def test_fewer_than_one_layer_or_dimension_is_refused(model: Path, german: list[str], wrong: dict[str, int]) -> None:
+def test_fewer_than_one_layer_or_dimension_is_refused(model, german, wrong):
     ((name, count),) = wrong.items()
     with pytest.raises(RequestError, match=f"{name}: expected 1 or more, found {count}$"):
         shrink(SentenceEncoder.load(model), german, trim=False, **wrong)
@@ -70,12 +65,12 @@ def test_fewer_than_one_layer_or_dimension_is_refused(model: Path, german: list[
 
 @pytest.mark.parametrize("texts", ["abc", None, 5, {"text": ["a"]}, [3], ["\ud800"], (text for text in ["a"])])
 @pytest.mark.parametrize("asked", [{}, {"dimensions": 2}])
-def test_what_holds_no_texts_to_shrink_for_is_refused(model: Path, texts: Any, asked: dict[str, int]) -> None:
+def test_what_holds_no_texts_to_shrink_for_is_refused(model, texts, asked):
     with pytest.raises(RequestError, match=r"^texts: expected"):
         shrink(SentenceEncoder.load(model), texts, **asked)
 
 
-def test_axes_are_those_of_the_model_with_fewer_layers(model: Path, german: list[str]) -> None:
+def test_axes_are_those_of_the_model_with_fewer_layers(model, german):
     larger = SentenceEncoder.load(model)
     shorter = shrink(larger, german, trim=False, layers=2).encoder
     shrunk = shrink(larger, german, trim=False, layers=2, dimensions=6, precision="fp32")
@@ -85,7 +80,7 @@ def test_axes_are_those_of_the_model_with_fewer_layers(model: Path, german: list
     np.testing.assert_allclose(vectors(shrunk.encoder, german), expected, atol=1e-5)
 
 
-def test_a_sample_has_each_text_once_and_depends_on_neither_order_nor_repeats() -> None:
+def test_a_sample_has_each_text_once_and_depends_on_neither_order_nor_repeats():
     texts = [f"text {number}" for number in range(100)]
     sample = sample_of(texts, 10)
     assert len(set(sample)) == 10 and set(sample) <= set(texts)
@@ -97,9 +92,7 @@ def test_a_sample_has_each_text_once_and_depends_on_neither_order_nor_repeats() 
 # The stage
 
 
-def test_the_stage_writes_a_model_that_gives_the_vectors_of_the_corpus(
-    context: StageContext, model: Path, toy: Any, german: list[str]
-) -> None:
+def test_the_stage_writes_a_model_that_gives_the_vectors_of_the_corpus(context, model, toy, german):
     metrics = stage(context, model, toy)
     smaller, larger = SentenceEncoder.load(context.output / "model"), SentenceEncoder.load(model)
     np.testing.assert_array_equal(vectors(smaller, german), vectors(larger, german))
@@ -109,7 +102,7 @@ def test_the_stage_writes_a_model_that_gives_the_vectors_of_the_corpus(
     assert metrics["parameters/before"] - metrics["parameters/after"] == left_out * 16
 
 
-def test_sizes_are_those_of_the_files_and_of_the_network(context: StageContext, model: Path, toy: Any) -> None:
+def test_sizes_are_those_of_the_files_and_of_the_network(context, model, toy):
     metrics = stage(context, model, toy, layers=2, dimensions=6)
     for side, folder in (("before", model), ("after", context.output / "model")):
         files = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -123,9 +116,7 @@ def test_sizes_are_those_of_the_files_and_of_the_network(context: StageContext, 
         assert metrics[f"sentences_per_second/{side}"] > 0
 
 
-def test_scores_are_those_of_the_two_models_vectors(
-    context: StageContext, model: Path, toy: Any, tmp_path: Path
-) -> None:
+def test_scores_are_those_of_the_two_models_vectors(context, model, toy, tmp_path):
     first, second, german = [row[0] for row in toy.test], [row[2] for row in toy.test], [row[1] for row in toy.test]
     rows = [f"{one}\t{other}\t{number % 5}" for number, (one, other) in enumerate(zip(first, second, strict=True))]
     (tmp_path / "sts.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]), encoding="utf-8")
@@ -144,9 +135,7 @@ def test_scores_are_those_of_the_two_models_vectors(
         assert f"translation_accuracy/{side}/en-de_low" in metrics
 
 
-def test_fewer_layers_move_vectors_and_it_is_told_how_far(
-    context: StageContext, model: Path, toy: Any, german: list[str]
-) -> None:
+def test_fewer_layers_move_vectors_and_it_is_told_how_far(context, model, toy, german):
     metrics = stage(context, model, toy, layers=2, trim_vocabulary=False)
     texts = sorted(set(german))
     before, after = (vectors(SentenceEncoder.load(each), texts) for each in (model, context.output / "model"))
@@ -156,14 +145,14 @@ def test_fewer_layers_move_vectors_and_it_is_told_how_far(
     assert metrics["cosine_min"] < 0.99
 
 
-def test_the_unit_of_a_students_distances_goes_with_it(context: StageContext, model: Path, toy: Any) -> None:
+def test_the_unit_of_a_students_distances_goes_with_it(context, model, toy):
     save_variance(0.25, model)
     stage(context, model, toy)
     settings = ShrinkSettings.model_validate({"model": str(context.output / "model"), "corpus": [{"path": "x"}]})
     assert read_variance(settings.model) == 0.25
 
 
-def test_all_named_columns_of_a_table_count(context: StageContext, model: Path, toy: Any, german: list[str]) -> None:
+def test_all_named_columns_of_a_table_count(context, model, toy, german):
     french = [row[2] for row in toy.train]
     stage(context, model, toy, corpus=[{"path": str(toy.train_path), "columns": ["de", "fr"]}])
     larger, smaller = SentenceEncoder.load(model), SentenceEncoder.load(context.output / "model")
@@ -173,9 +162,7 @@ def test_all_named_columns_of_a_table_count(context: StageContext, model: Path, 
         ]
 
 
-def test_records_that_cannot_be_used_are_listed_once_and_too_many_stop_the_work(
-    context: StageContext, model: Path, toy: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_that_cannot_be_used_are_listed_once_and_too_many_stop_the_work(context, model, toy, tmp_path, capsys):
     path = tmp_path / "corpus.jsonl"
     lines = ['{"text": "ein Hund"}', '{"text": 3}', '{"text": "zwei Katzen"}', '{"text": "drei"}']
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -187,18 +174,18 @@ def test_records_that_cannot_be_used_are_listed_once_and_too_many_stop_the_work(
         stage(context, model, toy, corpus=[{"path": str(path)}], max_rejects=0.01)
 
 
-def test_a_corpus_of_blank_lines_is_refused(context: StageContext, model: Path, toy: Any, tmp_path: Path) -> None:
+def test_a_corpus_of_blank_lines_is_refused(context, model, toy, tmp_path):
     (tmp_path / "blank.txt").write_text("\n \n")
     with pytest.raises(RequestError, match="found blank lines alone"):
         stage(context, model, toy, corpus=[{"path": str(tmp_path / "blank.txt")}])
 
 
-def test_only_the_main_process_works(context: StageContext, model: Path, toy: Any) -> None:
+def test_only_the_main_process_works(context, model, toy):
     assert stage(StageContext(context.output, context.cache, ProcessGroup(1, 2)), model, toy) == {}
     assert not list(context.output.iterdir())
 
 
-def test_a_stage_without_anything_to_do_is_refused() -> None:
+def test_a_stage_without_anything_to_do_is_refused():
     given = {"model": "./model", "corpus": [{"path": "corpus.txt"}], "trim_vocabulary": False}
     with pytest.raises(ValueError, match="expected trim_vocabulary, layers or dimensions"):
         ShrinkSettings.model_validate(given)
@@ -206,9 +193,7 @@ def test_a_stage_without_anything_to_do_is_refused() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"layers": 3, "dimensions": 6}, {}])
-def test_sentence_transformers_loads_the_smaller_model_and_gives_our_vectors(
-    context: StageContext, model: Path, toy: Any, german: list[str], asked: dict[str, int]
-) -> None:
+def test_sentence_transformers_loads_the_smaller_model_and_gives_our_vectors(context, model, toy, german, asked):
     peer = pytest.importorskip("sentence_transformers")
     stage(context, model, toy, **asked)
     theirs = peer.SentenceTransformer(str(context.output / "model"), device="cpu")
@@ -221,25 +206,25 @@ def test_sentence_transformers_loads_the_smaller_model_and_gives_our_vectors(
 # Side by side
 
 
-def test_the_encoders_are_timed_in_turn_and_the_median_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_encoders_are_timed_in_turn_and_the_median_counts(monkeypatch):
     clock, log = [0.0], []
     monkeypatch.setattr(figures.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(figures, "TIMED_SENTENCES", 10)
 
     class Timed:
-        def __init__(self, name: str, seconds: list[float]) -> None:
+        def __init__(self, name, seconds):
             self.name, self.seconds = name, iter(seconds)
 
-        def encode(self, sentences: list[str], precision: str) -> None:  # noqa: ARG002
+        def encode(self, sentences, precision):  # noqa: ARG002
             log.append((self.name, len(sentences)))
             clock[0] += next(self.seconds)
 
-    encoders: Any = [Timed("a", [9, 2, 2, 2, 9]), Timed("b", [5, 5, 1, 5, 5])]
+    encoders = [Timed("a", [9, 2, 2, 2, 9]), Timed("b", [5, 5, 1, 5, 5])]
     assert speeds(encoders, ["text"] * 30, "fp32") == [10 / 2, 10 / 5]
     assert log == [("a", 10), ("b", 10)] * 5
 
 
-def test_cosines_are_taken_where_the_axes_lead_back_to() -> None:
+def test_cosines_are_taken_where_the_axes_lead_back_to():
     before = np.array([[3.0, 4.0], [0.0, 2.0], [5.0, 0.0]], np.float32)
     along_first = np.array([[1.0], [0.0]])
     assert moved(before, before, None) == {"cosine_mean": pytest.approx(1), "cosine_min": pytest.approx(1)}
@@ -258,16 +243,16 @@ SENTENCES = [
 ]
 
 
-def drawn(count: int = 200, dim: int = 12) -> np.ndarray:
+def drawn(count=200, dim=12):
     generator = np.random.default_rng(0)
     return (generator.normal(size=(count, dim)) * np.arange(dim, 0, -1) + 2).astype(np.float32)
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def reduced(encoder: SentenceEncoder, dimensions: int) -> tuple[SentenceEncoder, np.ndarray]:
+def reduced(encoder, dimensions):
     """The encoder on the axes of its own vectors, and these axes."""
     axes = principal_axes(encoder.encode(SENTENCES, precision="fp32"), dimensions)
     projection = projection_onto(axes, encoder)
@@ -276,7 +261,7 @@ def reduced(encoder: SentenceEncoder, dimensions: int) -> tuple[SentenceEncoder,
     ).eval(), axes
 
 
-def test_axes_are_the_first_right_singular_vectors_of_the_vectors_as_they_are() -> None:
+def test_axes_are_the_first_right_singular_vectors_of_the_vectors_as_they_are():
     vectors = drawn()
     axes = principal_axes(vectors, 5)
     _, _, singular = np.linalg.svd(vectors.astype(np.float64))
@@ -287,9 +272,7 @@ def test_axes_are_the_first_right_singular_vectors_of_the_vectors_as_they_are() 
 
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("bias", [None, False, True])
-def test_a_model_gives_its_vectors_on_the_axes_whatever_it_ended_in(
-    tiny_encoder: MakeEncoder, tmp_path: Path, normalize: bool, bias: bool | None
-) -> None:
+def test_a_model_gives_its_vectors_on_the_axes_whatever_it_ended_in(tiny_encoder, tmp_path, normalize, bias):
     own = None if bias is None else Projection(16, 20, bias=bias)
     encoder = tiny_encoder("bert", SENTENCES, projection=own, normalize=normalize)
     smaller, axes = reduced(encoder, 6)
@@ -302,7 +285,7 @@ def test_a_model_gives_its_vectors_on_the_axes_whatever_it_ended_in(
     np.testing.assert_array_equal(loaded.encode(SENTENCES, precision="fp32"), vectors)
 
 
-def test_a_projection_that_bends_is_refused(tiny_encoder: MakeEncoder) -> None:
+def test_a_projection_that_bends_is_refused(tiny_encoder):
     encoder = tiny_encoder("bert", SENTENCES, projection=Projection(16, 16, activation=nn.Tanh()))
     with pytest.raises(RequestError, match="ends in a linear map, found Tanh"):
         projection_onto(np.eye(16)[:, :4], encoder)
@@ -316,6 +299,6 @@ def test_a_projection_that_bends_is_refused(tiny_encoder: MakeEncoder) -> None:
         (3, 4, "at least as many sentences in the corpus as dimensions, found 3 for 4"),
     ],
 )
-def test_too_many_dimensions_and_too_few_sentences_are_told(count: int, dimensions: int, told: str) -> None:
+def test_too_many_dimensions_and_too_few_sentences_are_told(count, dimensions, told):
     with pytest.raises(RequestError, match=told):
         principal_axes(drawn(count), dimensions)

@@ -3,8 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,18 +14,16 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from students import targets as room
-from students.corpus import ParallelCorpus, build_corpus
+from students.corpus import build_corpus
 from students.settings import DistillSettings
-from students.targets import Targets, fill_targets, read_variance, save_variance
-
-MakeEncoder = Callable[..., SentenceEncoder]
+from students.targets import fill_targets, read_variance, save_variance
 
 WORDS = ["a dog", "two cats", "the bird", "one fish", "a child", "the old man", "some mice", "no horse"]
 ENGLISH = [f"{who} {what}." for who in WORDS for what in ("runs", "sleeps here", "reads in the park", "sings")]
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> ParallelCorpus:
+def corpus(tmp_path):
     """Sentence i has 1 + i % 3 translations, and English repeats itself with each of them."""
     rows = [f"{english}\t{english[::-1]} {k}" for i, english in enumerate(ENGLISH) for k in range(1 + i % 3)]
     (tmp_path / "train.tsv").write_text("\n".join(["en\tde", *rows]) + "\n")
@@ -37,21 +33,19 @@ def corpus(tmp_path: Path) -> ParallelCorpus:
 
 
 @pytest.fixture
-def teacher(tiny_encoder: MakeEncoder) -> SentenceEncoder:
+def teacher(tiny_encoder):
     return tiny_encoder("bert", ENGLISH)
 
 
-def fill(teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, digest: str = "d") -> Targets:
+def fill(teacher, corpus, context, digest="d"):
     return fill_targets(teacher, corpus, context, digest, "fp32")
 
 
-def translations(corpus: ParallelCorpus) -> np.ndarray:
+def translations(corpus):
     return np.asarray(corpus.weights[: len(corpus.english)])
 
 
-def test_row_i_is_the_teachers_vector_of_english_sentence_i(
-    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext
-) -> None:
+def test_row_i_is_the_teachers_vector_of_english_sentence_i(teacher, corpus, context):
     found = fill(teacher, corpus, context)
     sentences = corpus.english.read(0, len(corpus.english))
     assert sorted(sentences) == sorted(ENGLISH)
@@ -60,12 +54,12 @@ def test_row_i_is_the_teachers_vector_of_english_sentence_i(
     assert isinstance(found.vectors, np.memmap) and not found.vectors.flags.writeable
 
 
-def rows_computed(teacher: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def rows_computed(teacher, monkeypatch):
     """Grows by the number of sentences in every batch the teacher sees."""
-    seen: list[int] = []
+    seen = []
     forward = teacher.forward
 
-    def spy(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    def spy(input_ids, attention_mask):
         seen.append(len(input_ids))
         return forward(input_ids, attention_mask)
 
@@ -73,9 +67,7 @@ def rows_computed(teacher: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> 
     return seen
 
 
-def test_each_distinct_english_sentence_goes_through_the_teacher_once(
-    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_distinct_english_sentence_goes_through_the_teacher_once(teacher, corpus, context, monkeypatch):
     seen = rows_computed(teacher, monkeypatch)
     fill(teacher, corpus, context)
     assert sum(seen) == len(ENGLISH) < len(corpus)
@@ -85,9 +77,7 @@ def test_each_distinct_english_sentence_goes_through_the_teacher_once(
     assert sum(seen) == 2 * len(ENGLISH)
 
 
-def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(
-    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(teacher, corpus, context, monkeypatch):
     monkeypatch.setattr(room, "BLOCK", 7)  # several blocks, the last one short
     found = fill(teacher, corpus, context)
     repeated = np.repeat(np.asarray(found.vectors, np.float64), translations(corpus), axis=0)
@@ -96,9 +86,7 @@ def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(
     assert found.variance == pytest.approx(expected, rel=1e-9)
 
 
-def test_only_a_teacher_that_normalises_is_unit_norm(
-    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext
-) -> None:
+def test_only_a_teacher_that_normalises_is_unit_norm(teacher, corpus, context):
     assert not fill(teacher, corpus, context).is_unit
     unit = SentenceEncoder(teacher.backbone, teacher.tokenizer, normalize=True)
     for precision in ("fp32", "bf16"):
@@ -111,7 +99,7 @@ def test_only_a_teacher_that_normalises_is_unit_norm(
         )
 
 
-def test_a_vector_a_little_off_length_1_is_not_unit_norm() -> None:
+def test_a_vector_a_little_off_length_1_is_not_unit_norm():
     vectors = np.eye(4, dtype=np.float32)
     weights = np.ones(4, np.int32)
     assert room._spread(vectors, weights) == (pytest.approx(0.75), True)
@@ -119,9 +107,7 @@ def test_a_vector_a_little_off_length_1_is_not_unit_norm() -> None:
     assert room._spread(vectors, weights)[1] is False
 
 
-def test_a_teacher_that_tells_no_sentences_apart_is_refused(
-    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext
-) -> None:
+def test_a_teacher_that_tells_no_sentences_apart_is_refused(teacher, corpus, context):
     with torch.no_grad():
         for name, weight in teacher.named_parameters():
             if "LayerNorm" in name:
@@ -130,9 +116,7 @@ def test_a_teacher_that_tells_no_sentences_apart_is_refused(
         fill(teacher, corpus, context)
 
 
-def test_a_teacher_whose_vectors_are_not_finite_is_told(
-    teacher: SentenceEncoder, corpus: ParallelCorpus, context: StageContext
-) -> None:
+def test_a_teacher_whose_vectors_are_not_finite_is_told(teacher, corpus, context):
     with torch.no_grad():
         for weight in teacher.parameters():
             weight.fill_(torch.nan)
@@ -170,19 +154,13 @@ fill_targets(SentenceEncoder.load(folder / "teacher"), corpus, context, "d", "fp
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_blocks(monkeypatch):
     monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", 5)
     return
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_killed_and_resumed_no_block_is_computed_twice(
-    teacher: SentenceEncoder,
-    corpus: ParallelCorpus,
-    context: StageContext,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_killed_and_resumed_no_block_is_computed_twice(teacher, corpus, context, tmp_path, monkeypatch):
     teacher.save(tmp_path / "teacher")
     done = subprocess.run([sys.executable, "-c", KILLED_AFTER_TWO_SHARDS, tmp_path], env=dict(os.environ), check=False)
     assert done.returncode == -signal.SIGKILL
@@ -197,7 +175,7 @@ def test_killed_and_resumed_no_block_is_computed_twice(
 # Kept with the model
 
 
-def test_the_variance_is_kept_with_the_model_and_unknown_without(tmp_path: Path) -> None:
+def test_the_variance_is_kept_with_the_model_and_unknown_without(tmp_path):
     assert read_variance(ModelSource.parse(str(tmp_path))) is None
     assert read_variance(ModelSource("some/model-of-the-hub")) is None
     save_variance(0.1 + 0.2, tmp_path)

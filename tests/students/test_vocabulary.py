@@ -1,9 +1,6 @@
 """Trimmed vocabularies: the same tokens and vectors of the corpus, and nothing unknown that was known."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +12,11 @@ from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Projection
-from bertrelay.stage import Metrics, StageContext
 from students import vocabulary as room
 from students.build import start_student
 from students.settings import DistillSettings
 from students.targets import fill_targets
 from students.vocabulary import trim_vocabulary
-
-MakeEncoder = Callable[..., SentenceEncoder]
 
 ENGLISH = ["a dog runs near the old station", "two cats and a bird sleep outside", "the dogs run again"]
 GERMAN = ["ein großer Hund läuft über die Straße", "zwei Kätzchen schlafen draußen", "ÖÄÜ?! 3,50 €"]
@@ -31,7 +25,7 @@ ROLES = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>", "unk_tok
 KINDS = ["bert", "distilbert", "albert", "xlm-roberta", "mpnet", "roberta"]
 
 
-def byte_level(texts: Sequence[str]) -> PreTrainedTokenizerFast:
+def byte_level(texts):
     """RoBERTa's tokenizer, with the processor that RoBERTa's own folders have."""
     rules = Tokenizer(models.BPE())
     rules.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -44,7 +38,7 @@ def byte_level(texts: Sequence[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **ROLES)
 
 
-def encoder_of(tokenizer: PreTrainedTokenizerFast, kind: str = "roberta", **parts: Any) -> SentenceEncoder:
+def encoder_of(tokenizer, kind="roberta", **parts):
     config = AutoConfig.for_model(
         kind,
         vocab_size=len(tokenizer) + 3,  # a network may have more rows than there are pieces
@@ -63,10 +57,10 @@ def encoder_of(tokenizer: PreTrainedTokenizerFast, kind: str = "roberta", **part
 
 
 @pytest.fixture
-def make(tiny_encoder: MakeEncoder) -> MakeEncoder:
+def make(tiny_encoder):
     """An encoder of a kind, whose vocabulary knows English and German."""
 
-    def of(kind: str, **parts: Any) -> SentenceEncoder:
+    def of(kind, **parts):
         if kind == "roberta":
             return encoder_of(byte_level(ALL), **parts)
         return tiny_encoder(kind, ALL * 20, sizes={"max_position_embeddings": 60}, **parts)
@@ -74,15 +68,15 @@ def make(tiny_encoder: MakeEncoder) -> MakeEncoder:
     return of
 
 
-def pieces(encoder: SentenceEncoder, texts: Sequence[str]) -> list[list[str]]:
+def pieces(encoder, texts):
     return [encoder.tokenizer.convert_ids_to_tokens(ids) for ids in encoder.tokenize(texts)]
 
 
-def vectors(encoder: SentenceEncoder, texts: Sequence[str]) -> np.ndarray:
+def vectors(encoder, texts):
     return encoder.eval().encode(texts, precision="fp32")
 
 
-def rows(encoder: SentenceEncoder) -> dict[str, np.ndarray]:
+def rows(encoder):
     """The token vector of each piece."""
     table = encoder.backbone.get_input_embeddings().weight.detach().numpy()
     return {piece: table[index] for piece, index in encoder.tokenizer.get_vocab().items()}
@@ -92,9 +86,7 @@ def rows(encoder: SentenceEncoder) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neither_tokens_nor_vectors_of_the_corpus_change_and_all_of_it_is_smaller(
-    make: MakeEncoder, kind: str, tmp_path: Path
-) -> None:
+def test_neither_tokens_nor_vectors_of_the_corpus_change_and_all_of_it_is_smaller(make, kind, tmp_path):
     encoder = make(kind)
     small = trim_vocabulary(encoder, ENGLISH)
     small.save(tmp_path / "model")
@@ -108,7 +100,7 @@ def test_neither_tokens_nor_vectors_of_the_corpus_change_and_all_of_it_is_smalle
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_piece_keeps_its_vector_and_every_single_character_its_place(make: MakeEncoder, kind: str) -> None:
+def test_every_piece_keeps_its_vector_and_every_single_character_its_place(make, kind):
     encoder = make(kind)
     before, after = rows(encoder), rows(trim_vocabulary(encoder, ENGLISH))
     assert all(np.array_equal(after[piece], before[piece]) for piece in after)
@@ -117,7 +109,7 @@ def test_every_piece_keeps_its_vector_and_every_single_character_its_place(make:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_text_never_seen_falls_into_smaller_pieces_and_does_not_turn_unknown(make: MakeEncoder, kind: str) -> None:
+def test_text_never_seen_falls_into_smaller_pieces_and_does_not_turn_unknown(make, kind):
     encoder = make(kind)
     small = trim_vocabulary(encoder, ENGLISH)
     for text in [*GERMAN, "".join(reversed(GERMAN[0])), "Ö" * 5]:
@@ -129,7 +121,7 @@ def test_text_never_seen_falls_into_smaller_pieces_and_does_not_turn_unknown(mak
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_keep_their_roles_and_padding_its_place(make: MakeEncoder, kind: str) -> None:
+def test_special_tokens_keep_their_roles_and_padding_its_place(make, kind):
     encoder = make(kind)
     small = trim_vocabulary(encoder, ENGLISH)
     assert small.tokenizer.special_tokens_map == encoder.tokenizer.special_tokens_map
@@ -146,7 +138,7 @@ def test_special_tokens_keep_their_roles_and_padding_its_place(make: MakeEncoder
     assert small.tokenizer.convert_ids_to_tokens(pair) == encoder.tokenizer.convert_ids_to_tokens(before)
 
 
-def test_all_else_of_the_encoder_comes_along_and_the_encoder_itself_stays(make: MakeEncoder) -> None:
+def test_all_else_of_the_encoder_comes_along_and_the_encoder_itself_stays(make):
     parts = {"pooling": ["cls", "mean"], "projection": Projection(32, 8), "normalize": True, "max_tokens": 9}
     encoder = make("xlm-roberta", **parts, prompts=Prompts({"query": "run "}, "query"), similarity_fn_name="dot")
     weights = {name: weight.clone() for name, weight in encoder.state_dict().items()}
@@ -160,7 +152,7 @@ def test_all_else_of_the_encoder_comes_along_and_the_encoder_itself_stays(make: 
     assert (encoder.backbone.config.to_dict(), encoder.tokenize(ALL)) == (config, ids)
 
 
-def test_pieces_behind_the_cut_and_of_prompts_stay_too(make: MakeEncoder) -> None:
+def test_pieces_behind_the_cut_and_of_prompts_stay_too(make):
     encoder = make("xlm-roberta", max_tokens=5, prompts=Prompts({"query": "schlafen Hund: ", "passage": "Straße "}))
     small = trim_vocabulary(encoder, ENGLISH)
     whole = [prompt + text for prompt in encoder.prompts.texts.values() for text in ENGLISH]
@@ -168,7 +160,7 @@ def test_pieces_behind_the_cut_and_of_prompts_stay_too(make: MakeEncoder) -> Non
         assert small.tokenizer.tokenize(text) == encoder.tokenizer.tokenize(text)
 
 
-def test_added_tokens_stay_and_are_found_in_text(make: MakeEncoder) -> None:
+def test_added_tokens_stay_and_are_found_in_text(make):
     tokenizer = make("bert").tokenizer
     tokenizer.add_tokens(["[name]"])
     encoder = encoder_of(tokenizer, "bert")
@@ -180,12 +172,12 @@ def test_added_tokens_stay_and_are_found_in_text(make: MakeEncoder) -> None:
 # Why tokens stay the same: three ways in which leaving pieces out could change them
 
 
-def unigram(scores: dict[str, float]) -> PreTrainedTokenizerFast:
+def unigram(scores):
     known = [*((name, 0.0) for name in list(ROLES.values())[:4]), *scores.items(), ("<mask>", 0.0)]
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram(known, unk_id=3)), **ROLES)
 
 
-def test_an_unknown_character_is_as_unlikely_as_before() -> None:
+def test_an_unknown_character_is_as_unlikely_as_before():
     """It is rated 10 below the lowest score, so the piece of that score stays, though nothing uses it."""
     scores = {"a": -15.0, "b": -15.0, "c": -15.0, "ab": -20.0, "cx": -20.0, "abc": -1.0, "longest": -30.0}
     encoder = encoder_of(unigram(scores), "xlm-roberta")
@@ -198,7 +190,7 @@ def test_an_unknown_character_is_as_unlikely_as_before() -> None:
     assert "longest" in small.tokenizer.get_vocab()
 
 
-def word_piece(*inner: str) -> PreTrainedTokenizerFast:
+def word_piece(*inner):
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *inner]
     rules = Tokenizer(models.WordPiece({name: index for index, name in enumerate(names)}, unk_token="[UNK]"))
     rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -209,7 +201,7 @@ DEAD_END = ["a", "x", "ab", "##bc", "##de"]
 """`abc` is unknown, because `ab` fits and nothing follows it; without `ab` it would be `a ##bc`."""
 
 
-def test_an_unknown_word_does_not_become_known() -> None:
+def test_an_unknown_word_does_not_become_known():
     encoder = encoder_of(word_piece(*DEAD_END), "bert")
     texts = ["abc xbc", "x", "x" * 200]
     assert pieces(encoder, texts)[0] == ["[UNK]", "x", "##bc"]
@@ -218,7 +210,7 @@ def test_an_unknown_word_does_not_become_known() -> None:
     assert small.tokenizer.get_vocab().keys() - {"[PAD]", "[UNK]"} == {"a", "x", "ab", "##bc"}
 
 
-def test_all_that_a_piece_is_merged_from_stays() -> None:
+def test_all_that_a_piece_is_merged_from_stays():
     encoder = encoder_of(byte_level(["lowest lower low est"] * 5))
     small = trim_vocabulary(encoder, ["lowest"])
     assert pieces(small, ["lowest"]) == pieces(encoder, ["lowest"])
@@ -236,11 +228,11 @@ def test_all_that_a_piece_is_merged_from_stays() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "bpe"])
-def test_random_vocabularies_cut_random_texts_as_before(kind: str) -> None:
+def test_random_vocabularies_cut_random_texts_as_before(kind):
     for seed in range(5 if kind == "bpe" else 20):
         drawn = random.Random(seed)
 
-        def word(longest: int, drawn: random.Random = drawn) -> str:
+        def word(longest, drawn=drawn):
             return "".join(drawn.choice("abcd") for _ in range(drawn.randint(1, longest)))
 
         found = list(dict.fromkeys(word(5) for _ in range(40)))
@@ -260,18 +252,18 @@ def test_random_vocabularies_cut_random_texts_as_before(kind: str) -> None:
 # What cannot be trimmed
 
 
-def test_tokens_that_would_change_stop_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_that_would_change_stop_the_work(monkeypatch):
     monkeypatch.setattr(room, "longest_failed_matches", lambda *_: ())
     with pytest.raises(WorkError, match="cut into other tokens than before, so nothing was trimmed"):
         trim_vocabulary(encoder_of(word_piece(*DEAD_END), "bert"), ["abc xbc"])
 
 
-def test_a_corpus_that_changes_while_it_is_read_stops_the_work(make: MakeEncoder) -> None:
+def test_a_corpus_that_changes_while_it_is_read_stops_the_work(make):
     class Growing:
-        def __init__(self) -> None:
+        def __init__(self):
             self.readings = 0
 
-        def __iter__(self) -> Iterator[str]:
+        def __iter__(self):
             self.readings += 1
             return iter(ALL[: 2 + self.readings])
 
@@ -279,14 +271,14 @@ def test_a_corpus_that_changes_while_it_is_read_stops_the_work(make: MakeEncoder
         trim_vocabulary(make("bert"), Growing())
 
 
-def test_texts_are_read_in_blocks_and_the_last_one_counts(make: MakeEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_read_in_blocks_and_the_last_one_counts(make, monkeypatch):
     encoder = make("xlm-roberta")
     at_once = trim_vocabulary(encoder, ALL).tokenizer.get_vocab()
     monkeypatch.setattr(room, "TEXTS_AT_ONCE", 4)
     assert trim_vocabulary(encoder, ALL).tokenizer.get_vocab() == at_once
 
 
-def test_a_generator_no_texts_and_whole_words_are_refused(make: MakeEncoder) -> None:
+def test_a_generator_no_texts_and_whole_words_are_refused(make):
     with pytest.raises(RequestError, match="found a generator"):
         trim_vocabulary(make("bert"), (text for text in ENGLISH))
     with pytest.raises(RequestError, match="expected texts to trim it to, found none"):
@@ -304,9 +296,7 @@ def test_a_generator_no_texts_and_whole_words_are_refused(make: MakeEncoder) -> 
 # Before a distillation
 
 
-def start(
-    base: str, toy: Any, teacher: SentenceEncoder, context: StageContext, **given: Any
-) -> tuple[SentenceEncoder, Metrics]:
+def start(base, toy, teacher, context, **given):
     settings = DistillSettings.model_validate(
         {"teacher": "./teacher", "base": base, "parallel": [toy.source()], **given}
     )
@@ -314,9 +304,7 @@ def start(
     return start_student(settings, corpus, teacher, fill_targets(teacher, corpus, context, "key", "fp32"), context)
 
 
-def test_a_student_can_start_from_a_base_trimmed_to_the_parallel_corpus(
-    tiny_encoder: MakeEncoder, toy: Any, context: StageContext, tmp_path: Path
-) -> None:
+def test_a_student_can_start_from_a_base_trimmed_to_the_parallel_corpus(tiny_encoder, toy, context, tmp_path):
     learnt = [text for row in toy.train for text in row]
     base = tiny_encoder("xlm-roberta", [*learnt, *ALL])
     base.save(tmp_path / "base")
@@ -335,7 +323,7 @@ def test_a_student_can_start_from_a_base_trimmed_to_the_parallel_corpus(
 @pytest.mark.parametrize(
     "base", [{"layers_of": "teacher", "vocabulary": 90}, {"layers": 1, "dim": 8, "heads": 2, "vocabulary": 90}]
 )
-def test_a_vocabulary_that_is_learnt_from_the_corpus_is_not_trimmed_to_it(base: dict[str, Any]) -> None:
+def test_a_vocabulary_that_is_learnt_from_the_corpus_is_not_trimmed_to_it(base):
     given = {"teacher": "./teacher", "base": base, "parallel": [{"path": "train.tsv", "others": {"de": "de"}}]}
     with pytest.raises(ValueError, match="trim_vocabulary: without effect, because the vocabulary of this base"):
         DistillSettings.model_validate({**given, "trim_vocabulary": True})
