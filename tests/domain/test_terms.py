@@ -16,12 +16,10 @@ from bertrelay.data.records import Rejects
 from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.plots import PIXELS_PER_INCH, POINTS, Label, Polygon, font_families, missing_scripts
-from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
 from domain.terms.picture import (
-    COLOURS,
     GREY,
     NO_GROUP,
     OTHERS,
@@ -34,7 +32,7 @@ from domain.terms.picture import (
 )
 from domain.terms.settings import read_ratings, read_terms
 from domain.terms.terms import run
-from domain.terms.vectors import group_metrics, load_encoder, term_tokens
+from domain.terms.vectors import group_metrics, term_tokens
 
 TERMS = [
     "heart failure",
@@ -119,14 +117,14 @@ def test_bf16_gives_nearly_the_directions_of_fp32(encoder):
 def test_a_classifier_a_sentence_encoder_and_a_plain_folder_of_one_network_give_the_same_vectors(
     encoder, model, tmp_path
 ):
-    expected = term_vectors(model, TERMS, precision="fp32")
     encoder.save(tmp_path / "sentences")
     classifier = BertForSequenceClassification(encoder.backbone.config)
     classifier.bert.load_state_dict(encoder.backbone.state_dict())
     classifier.save_pretrained(tmp_path / "classifier")
     save_tokenizer(encoder.tokenizer, tmp_path / "classifier", 40, has_types=True)
-    for folder in ("sentences", "classifier"):
-        np.testing.assert_allclose(term_vectors(tmp_path / folder, TERMS, precision="fp32"), expected, atol=1e-5)
+    expected, *found = (term_vectors(each, TERMS, precision="fp32") for each in (model, *tmp_path.iterdir()))
+    for vectors in found:
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_of_fewer_layers_all_are_summed_and_that_is_reported(tiny_encoder, tmp_path, capsys):
@@ -138,17 +136,18 @@ def test_of_fewer_layers_all_are_summed_and_that_is_reported(tiny_encoder, tmp_p
     assert "layers" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("odd", "told"), [("\u200b\u200b", "without a piece"), ("gout " * 60, "more than the 32 tok")])
-def test_a_term_without_a_vector_is_refused_by_its_place_and_never_by_its_text(encoder, odd, told):
-    with pytest.raises(RequestError, match=told) as error:
-        term_vectors(encoder, ["fever", odd])
-    assert "position 1" in str(error.value)
-    assert "gout" not in str(error.value)
-
-
-def test_one_string_is_no_list_of_terms(encoder):
-    with pytest.raises(RequestError, match="one string"):
-        term_vectors(encoder, "gout")
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        (["fever", "\u200b\u200b"], "without a piece .* position 1"),
+        (["fever", "gout " * 60], "more than the 32 tokens .* position 1"),
+        ("gout", "one string"),
+    ],
+)
+def test_terms_without_vectors_are_refused_by_their_place_and_never_by_their_text(encoder, terms, expected):
+    with pytest.raises(RequestError, match=expected) as error:
+        term_vectors(encoder, terms)
+    assert "gout gout" not in str(error.value)
 
 
 def test_pieces_are_counted_and_those_that_the_vocabulary_knows(encoder):
@@ -179,8 +178,7 @@ def test_neighbours_are_those_of_brute_force(monkeypatch, cells):
 
 
 def test_there_are_no_more_neighbours_than_others_and_no_term_is_its_own():
-    found = nearest_terms(np.eye(3, dtype=np.float32), 9)
-    assert found.rows.tolist() == [[1, 2], [0, 2], [0, 1]]
+    assert nearest_terms(np.eye(3, dtype=np.float32), 9).rows.tolist() == [[1, 2], [0, 2], [0, 1]]
     with pytest.raises(RequestError, match="two vectors"):
         nearest_terms(np.eye(1, dtype=np.float32))
 
@@ -189,9 +187,9 @@ def test_the_share_of_neighbours_of_the_same_group_is_that_by_hand():
     angles = np.array([0, 0.1, 0.25, 2.0, 2.1, 3.0])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     groups = ["a", "a", "b", "b", "b", ""]
-    told = group_metrics(groups, nearest_terms(vectors, 1), seed=1)
-    assert told["terms/same_group"] == pytest.approx(4 / 5)  # of b, the one at 0.25 has an a beside it
-    assert told["terms/same_group_by_chance"] == pytest.approx((2 * 1 / 5 + 3 * 2 / 5) / 5)
+    found = group_metrics(groups, nearest_terms(vectors, 1), seed=1)
+    assert found["terms/same_group"] == pytest.approx(4 / 5)  # of b, the one at 0.25 has an a beside it
+    assert found["terms/same_group_by_chance"] == pytest.approx((2 * 1 / 5 + 3 * 2 / 5) / 5)
     assert group_metrics(["a"] * 6, nearest_terms(vectors, 1), seed=1) == {}
 
 
@@ -252,9 +250,9 @@ def test_a_pair_rated_twice_has_the_mean_and_ratings_of_other_terms_are_counted(
         found = read_ratings(settings("/m", path, ratings=path).ratings, {"a": 0, "b": 1, "c": 2}, rejects)
     assert dict(zip(found.pairs, found.scores, strict=True)) == {(0, 1): 2.5, (1, 2): 3.5, (0, 2): 0.0}
     assert (found.missing, found.repeated, dict(rejects.counts)) == (2, 1, {"no score": 1})
-    told = capsys.readouterr().err
-    assert "2 of 6 ratings are of 2 terms that are not listed" in told
-    assert "1 ratings are of a pair that is rated already" in told
+    logged = capsys.readouterr().err
+    assert "2 of 6 ratings are of 2 terms that are not listed" in logged
+    assert "1 ratings are of a pair that is rated already" in logged
 
 
 def test_ratings_of_other_terms_alone_are_refused_without_their_text(tmp_path):
@@ -320,19 +318,14 @@ def test_a_label_without_room_is_left_out_and_counted():
     assert 0 < np.isnan(crowd.boxes).all(axis=1).sum() < 9
 
 
-def test_every_group_has_a_look_of_its_own():
-    assert len(set(looks_of([*map(str, range(12)), OTHERS, NO_GROUP]).values())) == 14
-
-
-def test_of_many_groups_the_smallest_are_shown_as_one():
+def test_of_many_groups_each_has_a_look_of_its_own_and_the_smallest_are_shown_as_one():
     groups = [str(place) for place in range(20) for _ in range(20 - place)]
     shown = shown_groups([*groups, ""])
-    assert len(set(shown)) == 13
-    assert shown[groups.index("10")] == "10"
-    assert shown[groups.index("11")] == OTHERS
+    assert (len(set(shown)), shown[groups.index("10")], shown[groups.index("11")]) == (13, "10", OTHERS)
     assert shown[-1] == NO_GROUP
-    assert {looks_of(shown)[name][0] for name in (OTHERS, NO_GROUP)} == {GREY}
-    assert GREY not in COLOURS
+    looks = looks_of(shown)
+    assert len(set(looks.values())) == 13
+    assert {looks[name][0] for name in (OTHERS, NO_GROUP)} == {GREY}
 
 
 # The stage
@@ -390,7 +383,7 @@ def test_correlations_with_ratings_are_those_of_scipy(model, listed, tmp_path):
     assert metrics["terms/rated_pairs"] == len(pairs)
 
 
-def test_parquet_has_the_terms_beside_their_vectors_and_what_an_earlier_run_left_is_gone(model, listed, tmp_path):
+def test_two_terms_have_no_picture_and_what_an_earlier_run_left_is_gone(model, listed, tmp_path, capsys):
     output = tmp_path / "out"
     describe_terms(settings(model, listed), output)
     two = write(tmp_path / "two.csv", [("term",), *((term,) for term in TERMS[:2])])
@@ -402,13 +395,8 @@ def test_parquet_has_the_terms_beside_their_vectors_and_what_an_earlier_run_left
     )
     assert not [path for path in output.iterdir() if path.name.startswith(("tsne", "vectors.npy"))]
     assert metrics["terms/perplexity"] is None
-
-
-def test_two_terms_have_neighbours_and_no_picture_which_is_reported(model, tmp_path, capsys):
-    two = write(tmp_path / "two.csv", [("term",), *((term,) for term in TERMS[:2])])
-    describe_terms(settings(model, two), tmp_path / "out")
     assert "no picture: t-SNE needs 5 terms at least, and there are 2" in capsys.readouterr().err
-    assert len(rows_of(tmp_path / "out" / "neighbours.csv")) == 2
+    assert len(rows_of(output / "neighbours.csv")) == 2
 
 
 def test_of_more_terms_than_can_be_seen_a_seeded_part_is_drawn_and_reported(
@@ -422,18 +410,14 @@ def test_of_more_terms_than_can_be_seen_a_seeded_part_is_drawn_and_reported(
     assert "6 of 8 terms, drawn at random" in capsys.readouterr().err
 
 
-def test_terms_that_the_vocabulary_does_not_know_are_reported_and_alone_they_are_refused(model, tmp_path, capsys):
+def test_terms_that_the_vocabulary_does_not_know_are_reported(model, tmp_path, capsys):
     some = write(tmp_path / "some.csv", [("term",), *((term,) for term in [*TERMS[:4], "☃", "☂"])])
     assert describe_terms(settings(model, some), tmp_path / "out")["terms/unknown"] == 2
     assert "2 of 6 terms have no piece" in capsys.readouterr().err
-    none = write(tmp_path / "none.csv", [("term",), ("☃",), ("☂",)])
-    with pytest.raises(RequestError, match="knows pieces of, found none among 2"):
-        describe_terms(settings(model, none), tmp_path / "out")
 
 
 def test_a_term_without_pieces_is_left_out_by_its_line_and_too_many_stop(model, tmp_path, capsys):
-    lines = [("term",), *((term,) for term in TERMS), ("\u200b",)]
-    odd = write(tmp_path / "odd.csv", lines)
+    odd = write(tmp_path / "odd.csv", [("term",), *((term,) for term in TERMS), ("\u200b",)])
     metrics = describe_terms(settings(model, odd, max_rejects=0.2), tmp_path / "out")
     assert (metrics["terms/count"], metrics["terms/rejected"]) == (8, 1)
     assert '"line": 10' in (tmp_path / "out" / "rejects.jsonl").read_text()
@@ -442,15 +426,18 @@ def test_a_term_without_pieces_is_left_out_by_its_line_and_too_many_stop(model, 
         describe_terms(settings(model, odd, max_rejects=0.05), tmp_path / "out")
 
 
-def test_one_term_is_too_few_and_what_was_left_out_is_reported(model, tmp_path):
-    one = write(tmp_path / "one.csv", [("term",), ("gout",), ("gout",)])
-    with pytest.raises(RequestError, match=r"two terms at least, .* found 1; left out were 1 × a term that is there"):
-        describe_terms(settings(model, one), tmp_path / "out")
-
-
-def test_a_perplexity_beyond_the_terms_is_refused(model, listed, tmp_path):
-    with pytest.raises(RequestError, match="less than the 8 terms"):
-        describe_terms(settings(model, listed, perplexity=8), tmp_path / "out")
+@pytest.mark.parametrize(
+    ("terms", "given", "expected"),
+    [
+        (["gout", "gout"], {}, r"two terms at least, .* found 1; left out were 1 × a term that is there"),
+        (["☃", "☂"], {}, "knows pieces of, found none among 2"),
+        (TERMS, {"perplexity": 8}, "less than the 8 terms"),
+    ],
+)
+def test_too_few_or_unknown_terms_and_too_much_perplexity_are_refused(model, tmp_path, terms, given, expected):
+    path = write(tmp_path / "terms.csv", [("term",), *((term,) for term in terms)])
+    with pytest.raises(RequestError, match=expected):
+        describe_terms(settings(model, path, **given), tmp_path / "out")
 
 
 def test_too_many_columns_are_refused_by_the_settings():
@@ -466,9 +453,3 @@ def test_one_process_does_the_stage(tmp_path):
     other = StageContext(tmp_path / "output", tmp_path / "cache", ProcessGroup(1, 2))
     assert run(settings("/nowhere", "/nothing.csv"), other) == {}
     assert not other.output.exists()
-
-
-def test_a_model_that_is_given_stays_where_it_is(encoder):
-    assert load_encoder(encoder) is encoder
-    with pytest.raises(RequestError, match="expected a model folder"):
-        load_encoder(ModelSource.parse("/nowhere/at/all"))

@@ -48,11 +48,11 @@ def write_ablation(data):
 def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(context, tmp_path, monkeypatch):
     monkeypatch.setitem(statistics.with_interval.__kwdefaults__, "resamples", 10)
     write_ablation(tmp_path)
-    ways = []
+    trained = []
     run = train.run
 
     def counted(settings, inner):
-        ways.append(inner.output.name)
+        trained.append(inner.output.name)
         return run(settings, inner)
 
     monkeypatch.setattr(train, "run", counted)
@@ -63,7 +63,7 @@ def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(context,
     cells += [f"concatenation/{parts}/NLI" for parts in ("u, v", "|u-v|", "u, v, |u-v|")]
     assert [name for name in metrics if not name.endswith(("_low", "_high"))] == [f"ablation/{cell}" for cell in cells]
     assert {f"ablation/{cell}_low" for cell in cells} <= metrics.keys()
-    assert len(ways) == len(set(ways)) == 8
+    assert len(trained) == len(set(trained)) == 8
     assert metrics["ablation/pooling/mean/NLI"] == metrics["ablation/concatenation/u, v, |u-v|/NLI"]
 
     model = SentenceEncoder.load(context.work / "cosine-mean-u-v-difference" / "model")
@@ -71,43 +71,38 @@ def test_the_ablation_fills_both_tables_and_trains_what_they_share_once(context,
     u, v = (model.encode([row[side] for row in tested], precision="fp32") for side in (0, 1))
     cosines = (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
     expected = spearmanr(cosines, [score for *_, score in tested]).statistic
-    assert metrics["ablation/pooling/mean/STSb"] == pytest.approx(
-        expected, abs=1e-3
-    )  # equal sentences are ties but for rounding
+    # Equal sentences are ties but for rounding.
+    assert metrics["ablation/pooling/mean/STSb"] == pytest.approx(expected, abs=1e-3)
 
-    ways.clear()
+    trained.clear()
     assert ablation.run(settings, context) == metrics  # as after a kill: nothing is trained again
     assert ablation.run(settings.model_copy(update={"part": "test"}), context) != metrics
-    assert ways == []
+    assert trained == []
 
 
-def test_a_concatenation_that_is_none_is_told_with_its_place(tmp_path):
+def test_a_concatenation_that_is_none_is_refused_with_its_place(tmp_path):
     with pytest.raises(ValidationError) as raised:
         AblationSettings.model_validate({**QUICK, "data": str(tmp_path), "concatenations": [["u", "v"], ["v", "u"]]})
     assert explain(AblationSettings, raised.value).startswith("concatenations[1]: expected one of u, v; |u-v|; ")
 
 
-def test_data_without_its_parts_is_told_before_anything_is_trained(context, tmp_path):
+def test_data_without_its_parts_or_with_other_scores_is_refused_before_anything_is_trained(context, tmp_path):
     settings = AblationSettings.model_validate({**QUICK, "data": str(tmp_path)})
-    with pytest.raises(RequestError, match=r"expected SICK_train\.txt, found none below"):
-        ablation.run(settings, context)
-    write_ablation(tmp_path)
-    (tmp_path / "sts-dev.csv").rename(tmp_path / "sts-part.csv")
-    with pytest.raises(RequestError, match=r"expected sts-dev\.csv or stsb-en-dev\.csv, found none below"):
-        ablation.run(settings, context)
-    (tmp_path / "sts-train.csv").unlink()
-    with pytest.raises(RequestError, match=r"expected sts-train\.csv or stsb-en-train\.csv, found none below"):
-        ablation.run(settings, context)
-    assert not context.work.exists()
 
+    def refused(expected):
+        with pytest.raises(RequestError, match=expected):
+            ablation.run(settings, context)
 
-def test_scores_beyond_those_of_the_benchmark_are_told(context, tmp_path):
+    refused(r"expected SICK_train\.txt, found none below")
     write_ablation(tmp_path)
     path = tmp_path / "sts-dev.csv"
     rows = [line.split("\t") for line in path.read_text().splitlines()]
     path.write_text("".join("\t".join([*row[:4], "7", *row[5:]]) + "\n" for row in rows))
-    with pytest.raises(RequestError, match=r"sts-dev\.csv: expected gold scores from 0 to 5, found one outside"):
-        ablation.run(AblationSettings.model_validate({**QUICK, "data": str(tmp_path)}), context)
+    refused(r"sts-dev\.csv: expected gold scores from 0 to 5, found one outside")
+    for part in ("dev", "train"):
+        (tmp_path / f"sts-{part}.csv").unlink()
+        refused(rf"expected sts-{part}\.csv or stsb-en-{part}\.csv, found none below")
+    assert not context.work.exists()
 
 
 def write_topics(data, pairs):
@@ -142,8 +137,8 @@ def test_every_pair_is_tested_once_by_what_the_others_teach(context, tmp_path, m
     assert len(tested) == folds
     for number, fold in enumerate(tested):
         lines = (context.work / f"{split}-{number}.jsonl").read_text().splitlines()
-        taught = [tuple(json.loads(line).values()) for line in lines]
-        assert sorted([*taught, *fold]) == everything
+        learned = [tuple(json.loads(line).values()) for line in lines]
+        assert sorted([*learned, *fold]) == everything
     if split == "cross-topic":
         assert [sorted(fold) for fold in tested] == [sorted(pairs) for pairs in topics.values()]
     for name, statistic in (("spearman", spearmanr), ("pearson", pearsonr)):
@@ -192,32 +187,15 @@ def test_what_a_cross_encoder_has_no_use_for_is_refused(given, expected):
         FacetSettings.model_validate({"base": "./base", "data": "data", "learner": "cross-encoder", **given})
 
 
-def test_folds_too_small_to_correlate_are_told_before_anything_is_trained(context, tmp_path):
+def test_parts_that_cannot_be_correlated_are_refused_before_anything_is_trained(context, tmp_path):
     write_topics(tmp_path, pairs=6)
-    settings = FacetSettings.model_validate({**QUICK, "data": str(tmp_path)})
+    given = {**QUICK, "data": str(tmp_path)}
     with pytest.raises(RequestError, match=r"at least 2 pairs with a score in each of 10 folds, .* found 1 in one"):
-        facet_training.run(settings, context)
-    assert not context.work.exists()
-
-
-def test_a_topic_of_one_score_is_told_before_anything_is_trained(context, tmp_path):
-    write_topics(tmp_path, pairs=6)
+        facet_training.run(FacetSettings.model_validate(given), context)
     path = tmp_path / TOPICS["gay-marriage"]
     head, *rows = csv.reader(path.open(newline=""))
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([head, *(["2", *row[1:]] for row in rows)])
-    settings = FacetSettings.model_validate({**QUICK, "data": str(tmp_path), "split": "cross-topic"})
     with pytest.raises(RequestError, match="found one score alone in gay-marriage"):
-        facet_training.run(settings, context)
+        facet_training.run(FacetSettings.model_validate({**given, "split": "cross-topic"}), context)
     assert not context.work.exists()
-
-
-def test_folds_of_two_pairs_have_a_figure_without_an_interval(context, tmp_path):
-    for place, file in enumerate(TOPICS.values()):  # 24 different scores and pairs, so that every fold has a figure
-        rows = [[(8 * place + n) / 5, *"abcdefgh", f"the {ANIMALS[place]}", f"a {VERBS[n % 4]} {n}"] for n in range(8)]
-        with (tmp_path / file).open("w", newline="") as written:
-            csv.writer(written).writerows([["score", *"abcdefgh", "x", "y"], *rows])
-    settings = FacetSettings.model_validate({**QUICK, "data": str(tmp_path), "folds": 12})
-    metrics = facet_training.run(settings, context)
-    assert metrics["facets/ten-fold/spearman_cosine"] is not None
-    assert "facets/ten-fold/spearman_cosine_low" not in metrics
