@@ -1,1 +1,1 @@
-"""BERTs carried into domains: clinics and laboratories."""
+"""Domain adaptation: text, pretraining, terms, clinical outcomes, biomedical entities and answers."""

@@ -5,7 +5,7 @@ The checks of annotated entities, of questions and of what clinical splits share
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
@@ -43,14 +43,14 @@ class Finding(NamedTuple):
         return int(next(iter(self.counts.values())))
 
 
-def worst(severities: Sequence[Severity]) -> Severity:
+def worst(severities: Iterable[Severity]) -> Severity:
     """The most severe; good where there is none."""
     return max(severities, key=SEVERITIES.index, default="good")
 
 
 def overall(findings: Sequence[Finding]) -> Severity:
     """The most severe of all findings."""
-    return worst([finding.severity for finding in findings])
+    return worst(finding.severity for finding in findings)
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
@@ -87,13 +87,11 @@ def shown(places: Sequence[str]) -> str:
 
 def spreads(lengths: Mapping[Split, Sequence[int]]) -> str:
     """Median, 95th percentile and maximum of each split."""
-    return "; ".join(f"{split}: {_spread(each)}" for split, each in lengths.items() if each) or "none"
-
-
-def _spread(lengths: Sequence[int]) -> str:
-    ordered = sorted(lengths)
-    most = ordered[int(0.95 * (len(ordered) - 1))]
-    return f"median {statistics.median_low(ordered):,}, 95 % up to {most:,}, longest {ordered[-1]:,}"
+    listed = []
+    for split, ordered in ((split, sorted(each)) for split, each in lengths.items() if each):
+        median, most = statistics.median_low(ordered), ordered[int(0.95 * (len(ordered) - 1))]
+        listed.append(f"{split}: median {median:,}, 95 % up to {most:,}, longest {ordered[-1]:,}")
+    return "; ".join(listed) or "none"
 
 
 def spread_evenly(items: Sequence[Item], most: int) -> list[Item]:

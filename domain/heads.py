@@ -33,7 +33,7 @@ class FullPrecision(nn.Linear):
 
 
 class HeadNetwork(nn.Module):
-    """Base of the networks here.
+    """Base of the networks with a head.
 
     network: one of transformers' with a head. last: the last linear map of the head, which then computes in float32.
     """
@@ -91,8 +91,12 @@ class Head:
         layout = read_layout(folder)
         folder = folder / layout.transformer_folder
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # for a pooler that the files lack
-            backbone = _with_pooler(folder) if self.reads_pooler else load_backbone(folder)
+            torch.manual_seed(seed)
+            if self.reads_pooler:
+                backbone, missing = load_network(folder)  # a pooler that the files lack is drawn
+                refuse_missing(folder, missing)
+            else:
+                backbone = load_backbone(folder)
             tokenizer = load_tokenizer(folder, layout.lower_case)
             check_vocabulary(tokenizer, backbone.config.vocab_size)
             if prepare is not None:
@@ -142,13 +146,6 @@ class Head:
             setattr(backbone, "pooler", pooler)  # noqa: B010 (zeros in a folder mean that there never was one)
         setattr(network, network.base_model_prefix, backbone)
         return cast(PreTrainedModel, network)
-
-
-def _with_pooler(folder: Path) -> PreTrainedModel:
-    """The network of `folder` with a pooler that is trained; one that the files lack is drawn."""
-    backbone, missing = load_network(folder)
-    refuse_missing(folder, missing)
-    return backbone
 
 
 def save_network(network: HeadNetwork, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

@@ -250,7 +250,7 @@ class CrossEncoder(PairScorer):
         return PairTokens(np.concatenate(ids), np.array([lengths], np.int64), np.concatenate(types))
 
 
-def holds_cross_encoder(folder: Path) -> bool:
+def is_cross_encoder(folder: Path) -> bool:
     """Whether a folder's network, which no sentence encoder is made of, has one score for a pair."""
     config = read_network_config(folder)
     if config is None or len(config.id2label or ()) != 1:

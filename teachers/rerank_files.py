@@ -164,9 +164,6 @@ def _text(value: Any, record: Record) -> str:
     return value
 
 
-# In blocks
-
-
 def scan(source: PairSource, cache: Path | None = None) -> Scan:
     """Reads `source` through: queries, in spans of pairs.
 
@@ -180,9 +177,6 @@ def scan(source: PairSource, cache: Path | None = None) -> Scan:
             yield len(question.candidates), len(question.candidates)
 
     return Scan(cut_spans(sizes(), BLOCK_PAIRS), digest.hexdigest())
-
-
-# Written
 
 
 def check_ranking(source: PairSource, output: Path) -> None:

@@ -14,7 +14,7 @@ from bertrelay.hardware import default_device
 from bertrelay.pooling import Pooling
 from teachers.baselines.poly_encoder import WEIGHTS
 from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
-from teachers.cross_encoder import holds_cross_encoder
+from teachers.cross_encoder import is_cross_encoder
 from teachers.evaluation.settings import EncoderSource
 from teachers.evaluation.sts import Encode, Fit
 
@@ -44,7 +44,7 @@ def encoder_at(
     Raises RequestError for a network that scores pairs, whose inner BERT would else pass for an encoder.
     """
     folder = model_folder(model, cache_dir=cache and cache / "hub")
-    if (folder / WEIGHTS).is_file() or holds_cross_encoder(folder):
+    if (folder / WEIGHTS).is_file() or is_cross_encoder(folder):
         raise RequestError(
             f"model: expected a sentence encoder, found in {folder} a network that scores pairs of sentences. "
             "Use it by `bertrelay rerank`, in recipes by teachers.rerank."
