@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from sentence_transformers import CrossEncoder as PeerCrossEncoder
-from torch.nn import functional as F  # noqa: N812
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertrelay.errors import RequestError
@@ -70,10 +69,7 @@ def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gr
     scores, gold = model.predict(PAIRS, precision="fp32").astype(float), np.arange(17) / 17
     by_hand = -(gold * np.log(scores) + (1 - gold) * np.log(1 - scores)).sum()
     assert float(loss.detach()) == pytest.approx(by_hand, rel=1e-5)
-    assert float(F.binary_cross_entropy(torch.tensor(scores), torch.tensor(gold), reduction="sum")) == pytest.approx(
-        by_hand
-    )
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
 
@@ -101,7 +97,7 @@ def test_it_learns_and_its_metrics_are_scipys_on_its_scores(both_orders, context
     model = CrossEncoder.load(context.output / "model")
     scores = model.predict([row[:2] for row in tested], precision="fp32")
     found = metrics["sts/toy/spearman_score"]
-    assert found is not None and found > 0.6
+    assert found > 0.6
     assert found == pytest.approx(spearmanr(scores, [row[2] for row in tested]).statistic)
     assert model.both_orders == both_orders and metrics["train_items"] == 400 * (1 + both_orders)
     assert {"dev/spearman_score", "sts/toy/spearman_score_low", "best_step", "train_items"} <= metrics.keys()

@@ -261,19 +261,6 @@ def test_a_head_of_other_classes_or_another_size_is_refused(nli, changed, classe
         start_head(TrainSettings.model_validate({**given, **own}), encoder, classes or ["dissimilar", "similar"])
 
 
-def test_sts_after_nli_starts_from_the_first_stages_model(nli, context, tmp_path):
-    given = {**write_toy(tmp_path, "cosine", train=64), "base": str(nli[1].output / "model")}
-    start = start_encoder(TrainSettings.model_validate(given), [], context)
-    for name, weight in SentenceEncoder.load(nli[1].output / "model").state_dict().items():
-        assert torch.equal(start.state_dict()[name], weight)
-    teach(context, {**given, "epochs": 1, "learning_rate": 1e-12})
-    sentences = ["a dog runs here", "a mouse sings at home"]
-    before, after = (SentenceEncoder.load(of.output / "model") for of in (nli[1], context))
-    np.testing.assert_allclose(
-        after.encode(sentences, precision="fp32"), before.encode(sentences, precision="fp32"), atol=1e-5
-    )
-
-
 # The start
 
 SENTENCES = ["A dog runs in the park.", "Two cats sleep.", "The bird sings in the tall tree.", "A child reads."]
