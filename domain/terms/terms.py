@@ -13,7 +13,7 @@ from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import pairwise
 from bertrelay.evaluation.statistics import pearson, spearman, with_interval
 from bertrelay.files import atomic_write, write_error, write_json
-from bertrelay.plots import write_picture
+from bertrelay.plots import write_figure
 from bertrelay.progress import log
 from bertrelay.stage import Metrics, StageContext
 from domain.terms.picture import LEAST_TERMS, MOST_TERMS, Map, draw_terms, place_terms
@@ -157,9 +157,9 @@ def _placed(vectors: Vectors, settings: TermsSettings) -> Map | None:
 def _write_pictures(output: Path, texts: Sequence[str], groups: Sequence[str], placed: Map) -> Metrics:
     drawn = draw_terms(texts, groups, placed)
     for name in PICTURES:
-        write_picture(output / name, drawn.drawing)
+        write_figure(output / name, drawn.figure)
     if drawn.unlabelled:
-        log(f"{drawn.unlabelled:,} terms have no label on the picture, for lack of space; the SVG has them as hints")
+        log(f"{drawn.unlabelled:,} terms have no label on the picture, for lack of space; terms.csv has their places")
     return {"terms/unlabelled": drawn.unlabelled}
 
 

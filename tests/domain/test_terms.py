@@ -15,19 +15,18 @@ from bertrelay.backbone import save_backbone
 from bertrelay.data.records import Rejects
 from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError, WorkError
-from bertrelay.plots import PIXELS_PER_INCH, POINTS, Label, Polygon, font_families, missing_scripts
+from bertrelay.plots import cut, missing_scripts
 from bertrelay.stage import StageContext
 from bertrelay.tokenizer import load_tokenizer, save_tokenizer
 from domain.terms import TermsSettings, describe_terms, nearest_terms, term_vectors
 from domain.terms.picture import (
-    GREY,
     NO_GROUP,
     OTHERS,
     TERM_SIZE,
-    Crowd,
     Map,
     draw_terms,
-    looks_of,
+    perplexity_for,
+    place_labels,
     shown_groups,
 )
 from domain.terms.settings import read_ratings, read_terms
@@ -265,32 +264,36 @@ def test_ratings_of_other_terms_alone_are_refused_without_their_text(tmp_path):
 # The picture
 
 
-def crowded(count, seed=5):
-    """Terms in tight clusters of some 20, as t-SNE gives them."""
-    generator = np.random.default_rng(seed)
+@pytest.mark.parametrize(("terms", "expected"), [(5, 4 / 3), (20, 19 / 3), (60, 59 / 3), (91, 30), (200, 30)])
+def test_perplexity_is_a_third_of_the_others_and_30_at_most(terms, expected):
+    assert perplexity_for(terms) == pytest.approx(expected)
+    assert perplexity_for(terms) < terms
+
+
+@pytest.mark.parametrize("count", [20, 60, 200])
+def test_no_label_covers_another_or_a_mark_or_leaves_the_frame(count):
+    """Measured on what matplotlib draws, for terms in tight clusters of some 20, as t-SNE gives them."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    generator = np.random.default_rng(5)
     positions = generator.normal(size=(count // 20 + 1, 2)).repeat(20, axis=0)[:count] * 30
     names = ["acute kidney injury", "gout", "심부전", "recurrent swelling of both of the ankles", "COPD"]
     texts = [f"{names[place % 5]} {place}" for place in range(count)]
     placed = Map(np.arange(count), positions + generator.normal(size=(count, 2)) * 2, 30.0, 7, count)
-    return draw_terms(texts, [str(place // 20) for place in range(count)], placed)
+    drawn = draw_terms(texts, [str(place // 20) for place in range(count)], placed)
+    assert drawn.unlabelled == 0
 
-
-def extents(drawing):
-    """Where matplotlib really puts the terms: left, top, right, bottom, in pixels of the drawing."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(drawing.width / PIXELS_PER_INCH, drawing.height / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    sides = {"start": "left", "middle": "center", "end": "right"}
-    found = []
-    for label in (shape for shape in drawing.shapes if isinstance(shape, Label) and shape.size == TERM_SIZE):
-        text = figure.text(0, 0, label.text, fontsize=label.size * POINTS, family=font_families())
-        text.set(horizontalalignment=sides[label.anchor], verticalalignment="baseline", parse_math=False)
-        with missing_scripts():
-            box = text.get_window_extent(renderer)
-        found.append((label.x + box.x0, label.y - box.y1, label.x + box.x1, label.y - box.y0))
-    return np.array(found)
+    axes, renderer = drawn.figure.axes[0], FigureCanvasAgg(drawn.figure).get_renderer()
+    labels = [text for text in axes.texts if text.get_fontsize() == TERM_SIZE]
+    assert {text.get_text() for text in labels} == set(map(cut, texts))
+    with missing_scripts():
+        boxes = np.array([text.get_window_extent(renderer).extents for text in labels])
+    assert not np.triu(overlaps(boxes, boxes), 1).any()
+    centres = np.concatenate([axes.transData.transform(marks.get_offsets()) for marks in axes.collections])
+    assert len(centres) == count
+    assert not overlaps(boxes, np.hstack([centres - 4, centres + 4])).any()
+    frame = axes.get_window_extent(renderer)
+    assert (boxes[:, :2] >= frame.min).all() and (boxes[:, 2:] <= frame.max + 2).all()
 
 
 def overlaps(boxes, others, slack=0.5):
@@ -299,33 +302,16 @@ def overlaps(boxes, others, slack=0.5):
     return (high - low > slack).all(axis=-1)
 
 
-@pytest.mark.parametrize("count", [20, 60, 200])
-def test_no_label_covers_another_or_a_mark_or_leaves_the_frame(count):
-    drawn = crowded(count)
-    boxes = extents(drawn.drawing)
-    assert drawn.unlabelled == 0
-    assert len(boxes) == count
-    assert not np.triu(overlaps(boxes, boxes), 1).any()
-    marks = [np.array(shape.corners) for shape in drawn.drawing.shapes if isinstance(shape, Polygon)][:count]
-    covered = overlaps(boxes, np.array([[*mark.min(axis=0), *mark.max(axis=0)] for mark in marks]))
-    assert not covered.any()
-    assert (boxes[:, :2] >= 0).all()
-    assert (boxes[:, 2] <= drawn.drawing.width).all()
-
-
 def test_a_label_without_room_is_left_out_and_counted():
-    crowd = Crowd(np.full((9, 2), 50.0), np.full((9, 2), (60.0, 30.0)), 100, 100)
-    assert 0 < np.isnan(crowd.boxes).all(axis=1).sum() < 9
+    boxes = place_labels(np.full((9, 2), 50.0), np.full((9, 2), (60.0, 30.0)), (100, 100), 5)
+    assert 0 < np.isnan(boxes).all(axis=1).sum() < 9
 
 
-def test_of_many_groups_each_has_a_look_of_its_own_and_the_smallest_are_shown_as_one():
+def test_of_many_groups_the_smallest_are_shown_as_one():
     groups = [str(place) for place in range(20) for _ in range(20 - place)]
     shown = shown_groups([*groups, ""])
     assert (len(set(shown)), shown[groups.index("10")], shown[groups.index("11")]) == (13, "10", OTHERS)
     assert shown[-1] == NO_GROUP
-    looks = looks_of(shown)
-    assert len(set(looks.values())) == 13
-    assert {looks[name][0] for name in (OTHERS, NO_GROUP)} == {GREY}
 
 
 # The stage
