@@ -129,7 +129,8 @@ def _overlap(boxes: Floats, others: Floats) -> NDArray[np.bool_]:
     """Which of `boxes` (a, 4) cover some of any of `others` (b, 4), with some air between them; nan covers nothing."""
     low, high = boxes[:, None, :2] - AIR, boxes[:, None, 2:] + AIR
     apart = ((low >= others[:, 2:]) | (others[:, :2] >= high)).any(axis=2)
-    return np.asarray(~apart).any(axis=1)
+    covered: NDArray[np.bool_] = np.any(~np.asarray(apart), axis=1)
+    return covered
 
 
 def _in_pixels(positions: Floats, sizes: Floats) -> tuple[Floats, float, float]:

@@ -135,7 +135,7 @@ def entities(folder: Path, with_text: bool = True) -> Iterator[Part]:
 
 
 def _marked_sentences(examples: Mapping[str, Any]) -> Iterator[Markup]:
-    from domain.biomedical.page import compared, hues_of, legend, marked_entities
+    from domain.biomedical.documents.page import compared, hues_of, legend, marked_entities
 
     pairs = {
         name: [
@@ -206,7 +206,7 @@ def _slice_chart(caption: str, slices: Sequence[Mapping[str, Any]]) -> Curve:
 
 
 def _answer(each: Mapping[str, Any], is_right: bool) -> Markup:
-    from domain.biomedical.page import marked, percent
+    from domain.biomedical.documents.page import marked, percent
 
     golds = " / ".join(dict.fromkeys(gold for gold in each["golds"] if gold))
     return ANSWER.format(
@@ -220,7 +220,7 @@ def _answer(each: Mapping[str, Any], is_right: bool) -> Markup:
 
 def _marks(listed: Sequence[Mapping[str, Any]], is_right: bool) -> list[Any]:
     """The answer, and the right ones that are elsewhere or longer or shorter."""
-    from domain.biomedical.page import Highlight
+    from domain.biomedical.documents.page import Highlight
 
     spans = {
         kind: [(each["start"], each["end"]) for each in listed if each["kind"] == kind] for kind in ("answer", "gold")

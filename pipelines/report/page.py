@@ -76,7 +76,7 @@ def _seeds(stage_folder: Path) -> list[str]:
 def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[str]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from domain.biomedical.page import style
+    from domain.biomedical.documents.page import style
 
     environment = Environment(
         loader=PackageLoader("pipelines.report", ""),

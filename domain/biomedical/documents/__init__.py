@@ -28,8 +28,8 @@ from domain.biomedical.documents.document import (
     usable,
     with_distinct_ids,
 )
-from domain.biomedical.page import check as check_page
-from domain.biomedical.page import writing as write_page
+from domain.biomedical.documents.page import check as check_page
+from domain.biomedical.documents.page import writing as write_page
 
 __all__ = [
     "FORMATS",

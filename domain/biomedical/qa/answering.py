@@ -270,7 +270,7 @@ def _row(question: Question, reply: "Reply | None") -> Row:
 
 def _write_page(source: QuestionFile, answered: Iterator[Row], path: Path) -> None:
     """Writes the page of all contexts with the answers to their questions."""
-    from domain.biomedical.page import answer_page
+    from domain.biomedical.documents.page import answer_page
 
     try:
         write_text(

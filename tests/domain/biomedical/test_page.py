@@ -4,9 +4,9 @@ from html.parser import HTMLParser
 from itertools import accumulate, pairwise
 
 from domain.biomedical.documents.document import Document, Entity
+from domain.biomedical.documents.page import MarkedEntity, compared, entity_page, hues_of, legend, marked_entities
 from domain.biomedical.documents.tokens import TokenSpan
 from domain.biomedical.ner.metrics import pairings
-from domain.biomedical.page import MarkedEntity, compared, entity_page, hues_of, legend, marked_entities
 
 NASTY = '<script>alert("x")</script> & 𝒜 café\x00\x07\u202e'
 
