@@ -128,8 +128,8 @@ def place_labels(points: Floats, sizes: Floats, frame: tuple[float, float], mark
 def _overlap(boxes: Floats, others: Floats) -> NDArray[np.bool_]:
     """Which of `boxes` (a, 4) cover some of any of `others` (b, 4), with some air between them; nan covers nothing."""
     low, high = boxes[:, None, :2] - AIR, boxes[:, None, 2:] + AIR
-    apart = ((low >= others[:, 2:]) | (others[:, :2] >= high)).any(axis=2)
-    covered: NDArray[np.bool_] = np.any(~np.asarray(apart), axis=1)
+    covers = (low < others[:, 2:]) & (others[:, :2] < high)  # (a, b, 2)
+    covered: NDArray[np.bool_] = np.any(np.all(covers, axis=2), axis=1)
     return covered
 
 
