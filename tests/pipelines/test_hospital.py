@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -20,13 +20,12 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
 from bertrelay.stage import StageContext
-from pipelines.samples.hospital import columns, run, write_hospital, write_hospitals
+from pipelines.samples.hospital import write_hospital, write_hospitals
 from pipelines.samples.notes import statements, statements_of_relatives, wordings
 from pipelines.samples.patients import (
     SHARE,
     WEIGHTS,
     diagnoses,
-    draw_given,
     draw_prognosis,
     draw_subject,
     risk_of,
@@ -84,9 +83,6 @@ def by_subject(admissions):
     return found.values()
 
 
-# The risk
-
-
 @cache
 def cases():
     """The risk of each combination of conditions, and its share of all stays."""
@@ -120,14 +116,6 @@ def test_patients_have_the_best_auroc_and_the_risks_that_follow_by_arithmetic(su
     assert np.quantile(risks, deciles) == pytest.approx(np.quantile(of_patients, deciles), abs=0.03)
 
 
-def test_a_risk_given_its_outcome_is_a_true_one_among_as_many_of_either():
-    random = Random(4)
-    outcomes = [random.random() < prevalence() for _ in range(4000)]
-    risks = np.array([draw_given(random, outcome).risk for outcome in outcomes])
-    assert roc_auc_score(outcomes, risks) == pytest.approx(best_auroc(), abs=0.025)
-    assert risks.mean() == pytest.approx(np.mean(outcomes), abs=0.025)
-
-
 def slow_labels(subject):
     """(risk, returned) of the stays of one patient, joined where they touch, by looking at each pair of stays."""
     joined = []
@@ -153,13 +141,6 @@ def test_patients_return_as_often_as_their_risk_says(subjects):
         assert returned[part].mean() == pytest.approx(risks[part].mean(), abs=error)
 
 
-def test_stays_for_observation_may_be_left_out_and_no_label_changes(subjects):
-    for subject in subjects[:3000]:
-        for before, stay in pairwise(subject.stays):
-            if stay.kind == "observation":
-                assert stay.admitted - before.discharged > 30 * DAY
-
-
 @pytest.mark.parametrize("form", ["third", "fourth"])
 def test_the_cohort_returns_as_its_true_risk_says(form, request, tmp_path):
     import pandas as pd
@@ -178,9 +159,6 @@ def test_the_cohort_returns_as_its_true_risk_says(form, request, tmp_path):
     deviation = 0.5 / math.sqrt(cohort["readmitted"].sum())
     assert roc_auc_score(cohort["readmitted"], risks) == pytest.approx(best_auroc(), abs=2 * deviation)
     assert cohort["readmitted"].mean() == pytest.approx(risks.mean(), abs=1.5 / math.sqrt(len(cohort)))
-
-
-# Where the risk is stated
 
 
 def discharge_texts(hospital):
@@ -296,21 +274,6 @@ def test_conditions_that_are_absent_are_denied_or_someone_elses():
         assert all(re.match("Mother|Father|Brother|Sister", sentence) for sentence in relatives)
 
 
-def test_statements_and_denials_are_as_many_whatever_the_risk():
-    random = Random(7)
-    counts = [
-        Counter(bool(re.match(r"Patient denies|No |Negative|Team ruled out", s)) for s in statements(random, present))
-        for present in ((False,) * 4, (True, False, True, False))
-        for _ in range(300)
-    ]
-    first, second = counts[:300], counts[300:]
-    assert {count.total() for count in first} <= {6, 7}
-    assert np.mean([c[True] for c in first]) == pytest.approx(np.mean([c[True] for c in second]), abs=0.15)
-
-
-# What nobody has at the discharge
-
-
 def texts_read(folder, **settings):
     """The discharge texts by stay, as the pipeline reads them."""
     import pandas as pd
@@ -362,126 +325,6 @@ def test_late_notes_change_nothing_else(tmp_path, monkeypatch):
                 assert len(found) > len(others) + 3
 
 
-# The tables
-
-
-def test_columns_are_those_of_the_real_tables(third, fourth):
-    found = {name: ",".join(table[0]) for name, table in third.tables.items()}
-    assert found["noteevents"] == (
-        "ROW_ID,SUBJECT_ID,HADM_ID,CHARTDATE,CHARTTIME,STORETIME,CATEGORY,DESCRIPTION,CGID,ISERROR,TEXT"
-    )
-    assert found["patients"] == "ROW_ID,SUBJECT_ID,GENDER,DOB,DOD,DOD_HOSP,DOD_SSN,EXPIRE_FLAG"
-    assert found["diagnoses_icd"] == "ROW_ID,SUBJECT_ID,HADM_ID,SEQ_NUM,ICD9_CODE"
-    assert found["admissions"].startswith("ROW_ID,SUBJECT_ID,HADM_ID,ADMITTIME,DISCHTIME,DEATHTIME,ADMISSION_TYPE,")
-    found = {name: ",".join(table[0]) for name, table in fourth.tables.items()}
-    notes = "note_id,subject_id,hadm_id,note_type,note_seq,charttime,storetime,text"
-    assert found["discharge"] == found["radiology"] == notes
-    assert found["patients"] == "subject_id,gender,anchor_age,anchor_year,anchor_year_group,dod"
-    assert found["diagnoses_icd"] == "subject_id,hadm_id,seq_num,icd_code,icd_version"
-    assert found["admissions"].startswith("subject_id,hadm_id,admittime,dischtime,deathtime,admission_type,")
-    assert len(columns("III")["ADMISSIONS"]) == 19 and len(columns("IV")["hosp/admissions"]) == 16
-    files = {str(path.relative_to(fourth.folder)) for path in fourth.folder.rglob("*.gz")}
-    assert {"mimic/hosp/admissions.csv.gz", "mimic/note/discharge.csv.gz", "risk.csv.gz"} <= files
-
-
-def test_numbers_of_admissions_are_their_own_and_do_not_show_their_order(third):
-    ids = [row["HADM_ID"] for row in third.tables["admissions"]]
-    assert len(set(ids)) == len(ids)
-    pairs = [
-        int(first["HADM_ID"]) < int(second["HADM_ID"])
-        for stays in by_subject(third.tables["admissions"])
-        for first, second in pairwise(stays)
-    ]
-    assert 0.4 < np.mean(pairs) < 0.6
-
-
-def share(found):
-    found = list(found)
-    return sum(found) / len(found)
-
-
-def test_notes_have_the_oddities_of_the_real_ones(third):
-    notes = third.tables["noteevents"]
-    categories = Counter(note["CATEGORY"] for note in notes)
-    assert {"Physician ", "Respiratory ", "Case Management ", "Nursing/other", "ECG", "Echo"} <= categories.keys()
-    assert 0.001 < share(note["ISERROR"] == "1" for note in notes) < 0.01
-    assert {note["ISERROR"] for note in notes} == {"", "1"}
-    assert 0.003 < share(note["HADM_ID"] == "" for note in notes) < 0.03
-    timeless = Counter(note["CATEGORY"] for note in notes if not note["CHARTTIME"])
-    for category in ("Discharge summary", "ECG", "Echo"):
-        assert timeless[category] == categories[category]
-    assert 0 < timeless["Nursing"] < 0.1 * categories["Nursing"]
-    reports = Counter(
-        (note["HADM_ID"], note["DESCRIPTION"])
-        for note in notes
-        if note["CATEGORY"] == "Discharge summary" and REVIEW not in note["TEXT"]
-    )
-    kinds = Counter(description if count == 1 else f"{description}s" for (_, description), count in reports.items())
-    assert 0.015 < kinds["Reports"] / len(third.risk) < 0.05
-    assert 0.03 < kinds["Addendum"] / len(third.risk) < 0.10
-
-
-def test_an_addendum_stands_before_its_report_or_after_it(third):
-    charted = defaultdict(dict)
-    for note in third.tables["noteevents"]:
-        if note["CATEGORY"] == "Discharge summary":
-            charted[note["HADM_ID"]][note["DESCRIPTION"]] = (note["CHARTDATE"], int(note["ROW_ID"]))
-    both = [stay for stay in charted.values() if len(stay) == 2]
-    assert any(stay["Addendum"][0] < stay["Report"][0] for stay in both)
-    assert any(stay["Addendum"][0] > stay["Report"][0] for stay in both)
-    assert any(stay["Addendum"][1] < stay["Report"][1] for stay in both)
-
-
-def test_stays_have_the_oddities_of_the_real_ones(third):
-    admissions = third.tables["admissions"]
-    types = Counter(row["ADMISSION_TYPE"] for row in admissions)
-    assert types.keys() == {"EMERGENCY", "URGENT", "ELECTIVE", "NEWBORN"}
-    assert 0.02 < share(row["HOSPITAL_EXPIRE_FLAG"] == "1" for row in admissions) < 0.12
-    pairs = [pair for stays in by_subject(admissions) for pair in pairwise(stays)]
-    gaps = [time(second["ADMITTIME"]) - time(first["DISCHTIME"]) for first, second in pairs]
-    assert sum(gap == timedelta(0) for gap in gaps) > 20
-    assert sum(gap < timedelta(0) for gap in gaps) > 10
-    assert sum(gap == 30 * DAY for gap in gaps) >= 3
-    same_day = [first["DISCHTIME"][:10] == second["ADMITTIME"][:10] for first, second in pairs]
-    assert sum(same and timedelta(0) < gap for same, gap in zip(same_day, gaps, strict=True)) > 5
-    between = [
-        (first["ADMISSION_TYPE"], second["ADMISSION_TYPE"], third_stay["ADMISSION_TYPE"])
-        for stays in by_subject(admissions)
-        for first, second, third_stay in zip(stays, stays[1:], stays[2:], strict=False)
-    ]
-    assert between.count(("EMERGENCY", "ELECTIVE", "EMERGENCY")) > 10
-
-
-def test_donors_die_twice_and_some_stays_end_before_they_begin(third):
-    donors = [row for row in third.tables["admissions"] if row["DIAGNOSIS"] == "ORGAN DONOR ACCOUNT"]
-    deaths = Counter((row["SUBJECT_ID"], row["DEATHTIME"]) for row in third.tables["admissions"] if row["DEATHTIME"])
-    assert len(donors) > 5
-    assert all(deaths[row["SUBJECT_ID"], row["DEATHTIME"]] == 2 for row in donors)
-    assert any(row["DISCHTIME"] < row["ADMITTIME"] for row in donors)
-    assert not any(row["HADM_ID"] in third.risk for row in donors)
-
-
-def test_patients_are_newborn_or_over_89_or_die_after_their_discharge(third, fourth):
-    first = {stays[0]["SUBJECT_ID"]: stays for stays in by_subject(third.tables["admissions"])}
-    patients = third.tables["patients"]
-    ages = [time(first[row["SUBJECT_ID"]][0]["ADMITTIME"]).year - time(row["DOB"]).year for row in patients]
-    assert 0.03 < share(age == 300 for age in ages) < 0.09
-    assert 0.05 < share(age == 0 for age in ages) < 0.11
-    assert 0.05 < share(row["DOD"] != "" and row["DOD_HOSP"] == "" for row in patients) < 0.25
-    hidden = {row["anchor_age"] for row in fourth.tables["patients"] if int(row["anchor_age"]) > 89}
-    assert hidden == {"91"}
-
-
-def test_codes_keep_their_zeros_and_texts_their_marks(third, fourth):
-    assert any(row["ICD9_CODE"].startswith("0") for row in third.tables["diagnoses_icd"])
-    assert {row["icd_version"] for row in fourth.tables["diagnoses_icd"]} == {"9", "10"}
-    assert any("[**" in note["TEXT"] for note in third.tables["noteevents"])
-    texts = [note["text"] for note in fourth.tables["discharge"]]
-    assert all("[**" not in text for text in texts) and any("___" in text for text in texts)
-    assert {note["note_type"] for note in fourth.tables["discharge"]} == {"DS", "AD"}
-    assert "" in {note["hadm_id"] for note in fourth.tables["radiology"]}
-
-
 def test_summaries_have_sections_lists_boxes_decimals_and_the_requested_length(tmp_path):
     for words in (300, 900):
         write_hospital(tmp_path / str(words), HospitalSettings(subjects=60, words=words))
@@ -489,12 +332,9 @@ def test_summaries_have_sections_lists_boxes_decimals_and_the_requested_length(t
         texts = [note["TEXT"] for note in notes if "Chief Complaint:" in note["TEXT"]]
         assert np.mean([len(text.split()) for text in texts]) == pytest.approx(words, rel=0.12)
         for pattern in (r"^Brief Hospital Course:$", r"^1\. \w", r"\[x\] ", r"T \d\d\.\d BP", r"^Family History:$"):
-            assert share(re.search(pattern, text, re.MULTILINE) is not None for text in texts) > 0.85
+            assert np.mean([re.search(pattern, text, re.MULTILINE) is not None for text in texts]) > 0.85
         assert not any(re.search(r"[{}]", text) for text in texts)
         assert max(len(line) for text in texts for line in text.split("\n")) < 110
-
-
-# Seeds
 
 
 @pytest.mark.parametrize("version", ["III", "IV"])
@@ -516,10 +356,3 @@ def test_both_forms_have_the_same_stays(tmp_path):
     assert [row["ADMITTIME"] for row in third.tables["admissions"]] == [
         row["admittime"] for row in fourth.tables["admissions"]
     ]
-
-
-def test_the_stage_counts_the_rows_that_it_wrote(tmp_path):
-    metrics = run(HospitalSettings(subjects=10), StageContext(tmp_path, tmp_path))
-    assert metrics["rows/patients"] == 10
-    assert metrics["rows/noteevents"] == len(rows(tmp_path / "mimic" / "NOTEEVENTS.csv.gz"))
-    assert metrics["rows/risk"] == len(rows(tmp_path / "risk.csv.gz"))
