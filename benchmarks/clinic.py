@@ -87,9 +87,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 if __name__ == "__main__":
     numbers = {"type": int, "nargs": "+", "metavar": "N"}
-    main(
-        measure,
-        __doc__,
-        seeds={**numbers, "help": "run the recipe alone, once for each seed"},
-        threads={**numbers, "help": "with --seeds (default: those of torch)"},
-    )
+    main(measure, __doc__, seeds=numbers, threads={**numbers, "help": "with --seeds (default: those of torch)"})

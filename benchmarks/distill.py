@@ -251,8 +251,8 @@ if __name__ == "__main__":
         device=True,
         rows=3_000,
         rounds=3,
-        languages={"default": LANGUAGES, "choices": LANGUAGES},
         learning_rate=LEARNING_RATE,
-        seed={"default": 0, "help": "of the rows, and of the first round's training"},
+        seed=0,
+        languages={"default": LANGUAGES, "choices": LANGUAGES},
         contenders={"default": [*PEERS, *OURS], "choices": [*PEERS, *OURS]},
     )

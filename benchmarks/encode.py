@@ -163,7 +163,7 @@ if __name__ == "__main__":
         device=True,
         sentences=8_000,
         rounds=5,
-        seed={"default": 0, "help": "of the choice of sentences"},
+        seed=0,
+        environments=Path(".peers"),
         peers={"nargs": "*", "choices": list(PEERS)[1:], "help": "beside the default (default: all)"},
-        environments={"default": Path(".peers"), "metavar": "DIR"},
     )

@@ -378,12 +378,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(
-        measure,
-        __doc__,
-        cases=2_400,
-        workers=2,
-        seed=0,
-        only={"type": int, "help": "the number of one case"},
-        folder={"type": Path, "help": "where the recipe is run; a temporary folder when left out"},
-    )
+    main(measure, __doc__, cases=2_400, workers=2, seed=0, only=int, folder=Path)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -177,7 +177,7 @@ def main(
     """A script: parses, prints the machine, gets claims and metrics from `measure`, exits with 0 if all claims hold.
 
     needed: files below --data. device: whether there are --device and --threads. options: name to default, or to a
-    dictionary of what argparse takes besides. `measure` gets them, and `scratch`, a folder that is removed at the end.
+    type, or to what argparse takes. `measure` gets them, and `scratch`, a folder that is removed at the end.
     """
     given = _parsed(doc, needed, device, options, arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -206,7 +206,9 @@ def _parsed(
     doc: str | None, needed: Sequence[str], device: bool, options: dict[str, Any], arguments: Sequence[str] | None
 ) -> Namespace:
     name = Path(sys.argv[0]).stem
-    parser = ArgumentParser(prog=f"python -m benchmarks.{name}", description=(doc or "").partition("\n")[0])
+    parser = ArgumentParser(
+        f"python -m benchmarks.{name}", description=doc, formatter_class=RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="save machine, options, metrics and claims there")
     if needed:
         parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help=f"the real data (default {DATA})")
@@ -215,7 +217,7 @@ def _parsed(
         parser.add_argument("--device", choices=["cpu", "cuda"], help="(default: cuda where there is one)")
         parser.add_argument("--threads", type=int, default=cores, help="of each contender (default: as many as cores)")
     for name, given in options.items():
-        known = given if isinstance(given, dict) else {"default": given}
+        known = given if isinstance(given, dict) else {"type": given} if isinstance(given, type) else {"default": given}
         default = known.get("default")
         if default and isinstance(default, list):
             known = {"nargs": "+", "type": type(default[0]), **known}
@@ -223,6 +225,8 @@ def _parsed(
             known = {"action": "store_true", **known}
         elif not isinstance(default, list | None):
             known = {"type": type(default), **known}
+        if default:
+            known = {"help": f"(default: {default})", **known}
         parser.add_argument(f"--{name.replace('_', '-')}", **known)
     found = parser.parse_args(arguments)
     if missing := [name for name in needed if not (found.data / name).exists()]:

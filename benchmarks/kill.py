@@ -140,9 +140,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(
-        measure,
-        __doc__,
-        times={"default": 20, "help": "kills for each number of processes"},
-        seed={"default": 0, "help": "of the moments"},
-    )
+    main(measure, __doc__, times={"default": 20, "help": "kills for each number of processes"}, seed=0)

@@ -151,7 +151,7 @@ if __name__ == "__main__":
     main(
         measure,
         __doc__,
-        sizes={"default": SIZES, "metavar": "SENTENCES"},
+        sizes=SIZES,
+        warm_up=WARM_UP,
         works={"default": list(WORKS), "choices": WORKS, "metavar": "WORK"},
-        warm_up={"default": WARM_UP, "metavar": "SENTENCES"},
     )

@@ -125,7 +125,7 @@ if __name__ == "__main__":
         TEST,
         **options_of([OURS, DEFAULT, BF16]),
         epochs=3,
-        batch_items={"default": 32, "metavar": "N", "help": "sentences in a batch (default 32)"},
-        learning_rate={"default": 3e-4, "metavar": "RATE"},
-        sentences={"type": int, "metavar": "N", "help": "only the first N of each file, to try it out"},
+        batch_items=32,
+        learning_rate=3e-4,
+        sentences=int,
     )

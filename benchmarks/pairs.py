@@ -114,13 +114,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(
-        measure,
-        __doc__,
-        *SOURCES,
-        device=True,
-        sentences=10_000,
-        cross_pairs={"default": 512, "help": "pairs that the cross-encoder reads"},
-        rounds=3,
-        seed={"default": 0, "help": "of the choice of sentences"},
-    )
+    main(measure, __doc__, *SOURCES, device=True, sentences=10_000, cross_pairs=512, rounds=3, seed=0)

@@ -88,11 +88,7 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    models = {"action": "append", "default": [], "metavar": "DIR", "help": "a folder written by BertRelay"}
     main(
-        measure,
-        __doc__,
-        STSB,
-        model={"action": "append", "default": [], "metavar": "DIR", "help": "a folder written by BertRelay"},
-        environments={"default": Path(".peers"), "metavar": "DIR"},
-        versions={"default": PEERS, "choices": PEERS},
+        measure, __doc__, STSB, model=models, environments=Path(".peers"), versions={"default": PEERS, "choices": PEERS}
     )

@@ -141,11 +141,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(
-        measure,
-        __doc__,
-        *TEXTS,
-        **options_of([OURS, PEER, WITH_NSP]),
-        epochs=1,
-        documents={"type": int, "metavar": "N", "help": "only the first N of each file, to try it out"},
-    )
+    main(measure, __doc__, *TEXTS, **options_of([OURS, PEER, WITH_NSP]), epochs=1, documents=int)

@@ -138,11 +138,5 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 if __name__ == "__main__":
     main(
-        measure,
-        __doc__,
-        XQUAD,
-        COVID,
-        **options_of([OURS, DEFAULT, BF16], [OURS, DEFAULT]),
-        epochs={"type": int, "metavar": "N", "help": "of each training (default: the recipe's)"},
-        questions={"type": int, "metavar": "N", "help": "only the first N of each split, to try it out"},
+        measure, __doc__, XQUAD, COVID, **options_of([OURS, DEFAULT, BF16], [OURS, DEFAULT]), epochs=int, questions=int
     )

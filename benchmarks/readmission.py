@@ -134,13 +134,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(
-        measure,
-        __doc__,
-        device=True,
-        model={"type": Path, "metavar": "DIR", "help": "a folder that domain.readmission wrote"},
-        notes={"default": 100, "help": "so many admissions for the speed"},
-        words={"default": WORDS, "help": "of a discharge summary, on average"},
-        rounds=3,
-        admissions={"default": [1_000, 10_000], "help": "for the memory"},
-    )
+    main(measure, __doc__, device=True, model=Path, notes=100, words=WORDS, rounds=3, admissions=[1_000, 10_000])

@@ -124,12 +124,4 @@ def measure(options: Namespace) -> tuple[list[Claim], dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main(
-        measure,
-        __doc__,
-        "sts/stsb",
-        "sts/sick",
-        nli={"default": False, "help": "SICK's NLI labels first"},
-        steps={"type": int, "help": "only so many steps, to try the script out"},
-        **options_of([OURS, PEER]),
-    )
+    main(measure, __doc__, "sts/stsb", "sts/sick", nli=False, steps=int, **options_of([OURS, PEER]))

@@ -137,8 +137,8 @@ if __name__ == "__main__":
         __doc__,
         ABSTRACTS,
         device=True,
-        model={"type": Path, "required": True, "metavar": "DIR", "help": "a folder that domain.ner wrote"},
-        texts={"default": 1_000, "help": "so many abstracts"},
+        model={"type": Path, "required": True},
+        texts=1_000,
         rounds=3,
-        words={"default": 100_000, "help": f"of a document; the long one has {TIMES} times"},
+        words=100_000,
     )
