@@ -22,6 +22,7 @@ PARTICLES = re.compile(r"(\w)(은/는|이/가|을/를|으로/로)")
 Template = tuple[str, tuple["str | Template", ...]]
 """A text with `%s` for each name, and the names; one with names of its own is a template."""
 Conditions = list[tuple[str, bool | frozenset[str]]]
+Alternatives = list[tuple[Conditions, Template]]
 Option = str | Sequence[str] | Callable[[], str]
 
 
@@ -106,22 +107,34 @@ class Scope(dict[str, Any]):
     Another name is that of a rule, of a word of a table, or a path into features; what it leads to is kept.
     """
 
+    __slots__ = ("_rules",)
+
     def __init__(self, rules: Rules, features: Mapping[str, Any]) -> None:
         super().__init__(features)
         self._rules = rules
 
     def __missing__(self, path: str) -> Any:
-        self[path] = value = self._value(path)
+        if path in self._rules.rules:
+            value = self._written(self._rules.rules[path])
+        elif path in self._rules.words:
+            value = self._rules.words[path]
+        else:
+            value = self._inner(path)
+        self[path] = value
         return value
 
-    def _value(self, path: str) -> Any:
-        for conditions, template in self._rules.rules.get(path, ()):
-            if self._holds(conditions):
+    def _written(self, alternatives: Alternatives) -> str:
+        """The template of the first alternative whose conditions hold; nothing where none do."""
+        for conditions, template in alternatives:
+            for path, wanted in conditions:
+                found = self[path]
+                if bool(found) is not wanted if isinstance(wanted, bool) else found not in wanted:
+                    break
+            else:
                 return fill(template, self)
-        if path in self._rules.rules:
-            return ""
-        if path in self._rules.words:
-            return self._rules.words[path]
+        return ""
+
+    def _inner(self, path: str) -> Any:
         name, _, rest = path.partition(".")
         if inner := self.get(name):
             if not isinstance(inner, Scope):
@@ -130,13 +143,6 @@ class Scope(dict[str, Any]):
         if name in self or name in self._rules.tables:
             return ""
         raise KeyError(f"expected a feature, a rule or a word, found {path!r}")
-
-    def _holds(self, conditions: Conditions) -> bool:
-        for path, wanted in conditions:
-            found = self[path]
-            if bool(found) is not wanted if isinstance(wanted, bool) else found not in wanted:
-                return False
-        return True
 
 
 def _words(path: str, rows: Any, columns: Sequence[str] | None) -> Iterator[tuple[str, str]]:
