@@ -228,11 +228,6 @@ def in_another_process(work: Callable[[], object]) -> int:
 
 
 @pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module, "SHARD_SENTENCES", 40)
-
-
-@pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which files are read and which shards written, as it happens; a name put before them kills instead."""
     found: list[str] = []
@@ -254,37 +249,33 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def four_files(folder: Path) -> None:
-    folder.mkdir(parents=True)
+def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(
+    tmp_path: Path, steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "SHARD_SENTENCES", 40)
+    (tmp_path / "in").mkdir()
     for number in range(4):
         rows = [{"text": text, "p": n % 7} for n, text in enumerate(texts(25, 25 * number))]
-        written(folder / f"{number}.jsonl", [*rows, {"text": 1}, ""])
-
-
-@pytest.mark.usefixtures("small_shards")
-def test_a_killed_preparation_resumes_at_its_shard_and_ends_the_same(tmp_path: Path, steps: list[str]) -> None:
-    for run in ("whole", "killed"):
-        four_files(tmp_path / run / "in")
+        written(tmp_path / "in" / f"{number}.jsonl", [*rows, {"text": 1}, ""])
 
     def prepare(run: str) -> Corpus:
-        source = DocumentSource(path=str(tmp_path / run / "in"), group="p")
-        return build_corpus([source], TOKENIZER, tmp_path / run / "cache", Digests(), rejects_limit=0.1)
+        source = DocumentSource(path=str(tmp_path / "in"), group="p")
+        return build_corpus([source], TOKENIZER, tmp_path / run, Digests(), rejects_limit=0.1)
 
-    prepare("whole")
+    whole = prepare("whole")
     numbers = [step for step in steps if step.isdigit()]
     for kill_at in ("000004", "000007"):
         steps[:] = [f"kill at {kill_at}"]
         assert in_another_process(lambda: prepare("killed")) == -signal.SIGKILL
     steps.clear()
-    facts = prepare("killed").facts
+    killed = prepare("killed")
     assert [step for step in steps if step.isdigit()] == numbers[7:]
     assert not {"0.jsonl", "1.jsonl"} & {*steps}  # what was done with is not opened again
-    assert (facts["documents"], facts["left_out"], facts["rejects"]) == (100, {"without text": 4}, {"not text": 4})
-    whole, killed = (
-        {path.name: content(path).replace(str(tmp_path / run).encode(), b"") for path in files_below(tmp_path / run)}
-        for run in ("whole", "killed")
-    )
-    assert whole == killed
+    found = killed.facts
+    assert (found["documents"], found["left_out"], found["rejects"]) == (100, {"without text": 4}, {"not text": 4})
+    assert killed.groups.tolist() == whole.groups.tolist() and sentences_of(killed) == sentences_of(whole)
+    files = [{path.name: content(path) for path in (tmp_path / run).rglob("*.*")} for run in ("whole", "killed")]
+    assert files[0] == files[1]
 
 
 def content(path: Path) -> bytes:
@@ -292,10 +283,6 @@ def content(path: Path) -> bytes:
     if path.suffix != ".arrow":
         return path.read_bytes()
     return json.dumps(Dataset.from_file(str(path)).remove_columns("group").to_dict()).encode()
-
-
-def files_below(folder: Path) -> list[Path]:
-    return [path for path in (folder / "cache").rglob("*") if path.is_file()]
 
 
 def test_two_processes_that_want_one_corpus_prepare_it_once(tmp_path: Path) -> None:

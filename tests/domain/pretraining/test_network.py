@@ -3,19 +3,13 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
     AutoTokenizer,
     BertConfig,
-    BertForMaskedLM,
     BertForPreTraining,
-    BertModel,
-    DistilBertConfig,
-    DistilBertForMaskedLM,
-    RobertaConfig,
-    RobertaForMaskedLM,
-    XLMRobertaConfig,
-    XLMRobertaForMaskedLM,
 )
 
 from bertrelay.encoder import SentenceEncoder
@@ -37,32 +31,27 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 40,
 }
 TOKENIZERS = {"wordpiece": train_wordpiece(TEXTS, 90, 40), "unigram": train_unigram(TEXTS, 90, 38)}
-LIKE_ROBERTA = {**SIZES, "pad_token_id": 1, "type_vocab_size": 1}
+LIKE_ROBERTA = {"pad_token_id": 1, "type_vocab_size": 1}
+KINDS = {
+    "bert": (AutoModelForPreTraining, "bert", {}),
+    "bert without heads": (AutoModel, "bert", {}),
+    "bert for masked words": (AutoModelForMaskedLM, "bert", {}),
+    "roberta": (AutoModelForMaskedLM, "roberta", LIKE_ROBERTA),
+    "xlm-roberta": (AutoModelForMaskedLM, "xlm-roberta", LIKE_ROBERTA),
+    "distilbert": (AutoModelForMaskedLM, "distilbert", {}),
+    "albert": (AutoModelForMaskedLM, "albert", {"embedding_size": 8}),
+}
 
 
-def written(folder, kind, config, **sizes):
+def written(folder, architecture, model_type, sizes):
     """A model folder with random weights, and the tokenizer that goes with it."""
-    tokenizer = TOKENIZERS["unigram" if "roberta" in config.model_type else "wordpiece"]
+    tokenizer = TOKENIZERS["unigram" if "roberta" in model_type else "wordpiece"]
     torch.manual_seed(1)
-    network = kind(type(config)(**{**config.to_dict(), "vocab_size": len(tokenizer), **sizes}))
+    config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **SIZES, **sizes)
     folder.mkdir()
-    network.save_pretrained(folder)
+    architecture.from_config(config).save_pretrained(folder)
     save_tokenizer(tokenizer, folder, 38, has_types=getattr(config, "type_vocab_size", 0) > 1)
     return folder
-
-
-KINDS = {
-    "bert": (BertForPreTraining, BertConfig(**SIZES)),
-    "bert without heads": (BertModel, BertConfig(**SIZES)),
-    "bert for masked words": (BertForMaskedLM, BertConfig(**SIZES)),
-    "roberta": (RobertaForMaskedLM, RobertaConfig(**LIKE_ROBERTA)),
-    "xlm-roberta": (XLMRobertaForMaskedLM, XLMRobertaConfig(**LIKE_ROBERTA)),
-    "distilbert": (
-        DistilBertForMaskedLM,
-        DistilBertConfig(dim=16, n_layers=1, n_heads=2, hidden_dim=32, max_position_embeddings=40),
-    ),
-    "albert": (AlbertForMaskedLM, AlbertConfig(**SIZES, embedding_size=8)),
-}
 
 
 def started(tmp_path, kind, **settings):
@@ -140,14 +129,7 @@ def test_absent_weights_and_a_tokenizer_that_does_not_fit_are_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "objectives"),
-    [
-        ("bert", ["mlm", "nsp"]),
-        ("bert", ["mlm"]),
-        ("bert", ["nsp"]),
-        ("roberta", ["mlm"]),
-        ("xlm-roberta", ["mlm"]),
-        ("distilbert", ["mlm"]),
-    ],
+    [("bert", ["mlm", "nsp"]), ("bert", ["nsp"]), *((kind, ["mlm"]) for kind in ("bert", "roberta", "distilbert"))],
 )
 def test_all_that_learns_gets_a_gradient_and_nothing_else_learns(tmp_path, random_corpus, kind, objectives):
     given = {"base": "./none", "documents": [{"path": "none.jsonl"}], "max_tokens": 32, "objectives": objectives}
