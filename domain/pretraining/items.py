@@ -117,7 +117,7 @@ def draw_pairs(text: Text, max_tokens: int, short_share: float, seed: int, epoch
     """Pairs of segments for masked words and next sentences, as in BERT's `create_pretraining_data`.
 
     A document is walked from its start. Sentences that fill a sequence are cut in two at a random place; a fair coin
-    says whether the second part stays, or gives way to text of another document of another group, and is then walked
+    decides whether the second part stays, or gives way to text of another document of another group, and is then walked
     again. `short_share` of the sequences aim at a random shorter length. A pair that is too long loses tokens of its
     longer segment, from either end by chance.
 

@@ -105,7 +105,7 @@ def start_network(settings: PretrainSettings, cache: Path) -> tuple[PreTrainedMo
     positions = position_limit(network)
     if positions is not None and settings.max_tokens > positions:
         raise RequestError(
-            f"max_tokens: the network has {positions} positions, and {settings.max_tokens} are asked for; lower it"
+            f"max_tokens: expected at most {positions}, the positions of the network, found {settings.max_tokens}"
         )
     heads = HEADS[network.config.model_type]
     idle = tuple(prefix for name in heads.keys() - set(settings.objectives) for prefix in heads[name])
@@ -215,7 +215,7 @@ def _with_words(rules: Tokenizer, words: Sequence[str], marks: Sequence[str]) ->
     if broken:
         raise RequestError(
             f"new_tokens: expected single words, found {len(broken):,} which the tokenizer cuts at spaces or signs "
-            f"before it looks at its vocabulary: {', '.join(map(repr, broken[:5]))}{', …' if len(broken) > 5 else ''}"
+            f"before it searches its vocabulary: {', '.join(map(repr, broken[:5]))}{', …' if len(broken) > 5 else ''}"
         )
     vocabulary = rules.get_vocab(with_added_tokens=True)
     first = max(vocabulary.values()) + 1

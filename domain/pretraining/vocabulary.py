@@ -67,8 +67,8 @@ class WordStarts:
     """Which pieces begin a word, for masking of whole words.
 
     `WordStarts(tokenizer)(ids)` is bool (tokens,) for ids (tokens,) of neighbouring tokens; the first is always True.
-    WordPiece marks the pieces that go on (`##`). SentencePiece and byte-level vocabularies mark those that begin (`▁`,
-    `Ġ`); there punctuation is a word of its own, as it is for BERT, and so begins what follows it.
+    WordPiece marks the pieces that continue a word (`##`). SentencePiece and byte-level vocabularies mark those that
+    begin one (`▁`, `Ġ`); there punctuation is a word of its own, as it is for BERT, and so begins what follows it.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -62,12 +62,11 @@ AT_ONCE = 1000
 class EntitySurvey:
     """What one pass over a file has counted.
 
-    records: sentences of CoNLL, documents of other formats: what is used or unusable as a whole, as in training.
+    used: sentences of CoNLL, documents of other formats: what is used or unusable as a whole, as in training.
     untaggable: entities that tags of words cannot represent: nested, discontinuous, of white space, or ending inside a
         word.
     """
 
-    name: str
     used: int = 0
     entities: Counter[str] = field(default_factory=Counter)
     untaggable: Counter[str] = field(default_factory=Counter)
@@ -123,7 +122,7 @@ def survey(
 ) -> EntitySurvey:
     """One pass over a file of any format."""
     name = format_name or format_of(path)
-    found = EntitySurvey(str(path))
+    found = EntitySurvey()
     if name not in CONLL:
         refuse_columns(path, columns)
     sentences = _tagged(path, name, columns, found) if name in CONLL else _documents(path, name, found)
@@ -274,10 +273,11 @@ def _leaks(surveys: Surveys) -> Iterator[Finding]:
 def _lengths(surveys: Surveys) -> Finding:
     """Words in a sentence."""
     longest = max((max(found.words) for found in surveys.values() if found.words), default=0)
-    is_split = longest < MAX_WORDS
     summary = spreads({split: found.words for split, found in surveys.items()})
-    summary += "" if is_split else f"; more than {MAX_WORDS:,} words are hardly one sentence: are blank lines missing?"
-    return Finding("words in a sentence", "good" if is_split else "warn", summary, {"longest": longest})
+    if longest < MAX_WORDS:
+        return Finding("words in a sentence", "good", summary, {"longest": longest})
+    summary += f"; more than {MAX_WORDS:,} words are hardly one sentence: are blank lines missing?"
+    return Finding("words in a sentence", "warn", summary, {"longest": longest})
 
 
 def _subwords(surveys: Surveys, limit: int) -> Finding:

@@ -44,7 +44,6 @@ from domain.biomedical.documents.tokens import (
 DOCUMENT_START = "-DOCSTART-"
 START_LINES = f"{DOCUMENT_START}\t{OUTSIDE}\n\n"
 SEPARATORS = "\t\n\r\0"
-BYTE_ORDER_MARK = "\ufeff"
 ILLEGAL = "an illegal tag sequence"
 STRAY_SPACE = "a tag with a stray space"
 CONLL = ("conll", "conll-iobes")
@@ -123,17 +122,14 @@ def sentence_rows(
 
 def legal(sentence: TaggedSentence | Unusable, scheme: Scheme) -> TaggedSentence | Unusable:
     """The sentence; unusable when its tags are not legal in `scheme`."""
-    places = illegal_places(sentence.tags, scheme) if isinstance(sentence, TaggedSentence) else []
-    if isinstance(sentence, Unusable) or not places:
+    if isinstance(sentence, Unusable) or not (places := illegal_places(sentence.tags, scheme)):
         return sentence
-    detail = (
-        f"in {scheme}, {len(places):,} of {len(sentence.tags):,} tags of the sentence are not allowed where they are"
-    )
-    return Unusable(sentence.file, sentence.line + places[0], ILLEGAL, detail)
+    found = f"in {scheme}, {len(places):,} of {len(sentence.tags):,} tags of the sentence"
+    return Unusable(sentence.file, sentence.line + places[0], ILLEGAL, f"{found} are not allowed where they are")
 
 
 def refuse_columns(path: Path | str, columns: Columns) -> None:
-    """Raises RequestError where columns are asked for of a file that is no CoNLL."""
+    """Raises RequestError for columns other than the usual ones, of a file that is no CoNLL."""
     if columns != TOKEN_AND_TAG:
         raise RequestError(f"{path}: columns: only {' and '.join(CONLL)} have them; leave them out, or name the format")
 

@@ -1,6 +1,6 @@
 """Texts with entities or answers marked in colour: as pages of their own, and as HTML for a report.
 
-The hues can be told apart by the colour-blind (after Okabe and Ito), and every mark bears a label as well: the type of
+The colour-blind can distinguish the hues (after Okabe and Ito), and every mark bears a label as well: the type of
 its entity, or the number of its question.
 """
 

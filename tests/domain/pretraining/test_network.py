@@ -106,8 +106,12 @@ MLM = {"objectives": ["mlm"]}
         ("roberta", {}, r"need a BERT.* the base is a 'roberta'.*set objectives = \['mlm'\]"),
         ("distilbert", {}, r"need a BERT.* the base is a 'distilbert'"),
         ("albert", MLM, r"expected one of bert, distilbert, roberta.*found 'albert'"),
-        ("bert", {**MLM, "max_tokens": 64}, "max_tokens: the network has 40 positions, and 64 are asked for"),
-        ("roberta", {**MLM, "max_tokens": 64}, "max_tokens: the network has 38 positions, and 64 are asked for"),
+        ("bert", {**MLM, "max_tokens": 64}, "max_tokens: expected at most 40, the positions of the network, found 64"),
+        (
+            "roberta",
+            {**MLM, "max_tokens": 64},
+            "max_tokens: expected at most 38, the positions of the network, found 64",
+        ),
     ],
 )
 def test_a_network_that_will_not_do_is_refused(tmp_path, kind, settings, told):
