@@ -42,7 +42,7 @@ def reworded(error: BertRelayError, message: str) -> BertRelayError:
 
 @contextmanager
 def disk_explained(folder: Path) -> Iterator[None]:
-    """Turns what a full disk or a forbidden folder raises into an error that says what to do."""
+    """Turns what a full disk or a forbidden folder raises into an error with what to do."""
     try:
         yield
     except BertRelayError:
@@ -78,7 +78,7 @@ def _error_number(error: BaseException | None) -> int | None:
 def stopping_at_once(then: str = "the same command resumes from here") -> Iterator[None]:
     """Turns SIGTERM, Ctrl-C and SIGHUP into Stopped. A training, which stops at a step of its own, handles them itself.
 
-    then: what the error says of the work so far.
+    then: what the error reports of the work so far.
     """
 
     def stop(number: int) -> None:

@@ -53,7 +53,7 @@ def unknown_ids(step: Step, known: Mapping[str, str]) -> list[Source]:
 
 
 def learn_revisions(steps: Iterable[Step], path: Path, ask: Ask) -> Revisions:
-    """The known revisions and, asked of the hub and written down, those still unknown."""
+    """The known revisions and, fetched from the hub and written down, those still unknown."""
     known = read_revisions(path)
     wanted = {name_of(source): source for step in steps for source in unknown_ids(step, known)}
     if not wanted:
@@ -65,7 +65,7 @@ def learn_revisions(steps: Iterable[Step], path: Path, ask: Ask) -> Revisions:
 
 
 def with_revisions(settings: Settings, known: Mapping[str, str]) -> Settings:
-    """`settings` with every hub id written `id@revision`, so that a stage takes what its fingerprint says."""
+    """`settings` with every hub id written `id@revision`, so that a stage takes what its fingerprint names."""
 
     def pin(_: str, value: Any) -> Any:
         if isinstance(value, Source) and value.hub_id and not value.revision:

@@ -37,7 +37,7 @@ LATE = (1, -signal.SIGABRT)
 
 
 def check_process_group(processes: int | None, environment: Mapping[str, str] = os.environ) -> ProcessGroup:
-    """The place of this process among those of a launcher. Raises RequestError when `--processes` says otherwise."""
+    """The place of this process among those of a launcher. Raises RequestError when `--processes` differs."""
     process_group = ProcessGroup.from_environment()
     if "RANK" in environment and processes not in (None, process_group.size):
         raise RequestError(
@@ -150,7 +150,7 @@ def _explained(failed: Mapping[int, int], errors: Path) -> int:
     killed = [rank for rank, code in failed.items() if code < 0 and code not in LATE]
     left = sorted(errors.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     reports = [(int(path.stem), json.loads(path.read_text(encoding="utf-8"))) for path in left]
-    # One that was asked to stop because another had failed is no reason.
+    # One that was stopped because another had failed is no reason.
     reasons = [each for each in reports if each[0] in failed or each[1]["code"] != 128 + signal.SIGTERM]
     if reasons and not killed:
         rank, report = reasons[0]
@@ -165,7 +165,7 @@ def _explained(failed: Mapping[int, int], errors: Path) -> int:
             f"process {rank} was ended by {signal.Signals(-code).name}{why}; the same command resumes from what is done"
         )
         return 128 - code
-    if code <= 128:  # else it was asked to stop
+    if code <= 128:  # else it was stopped
         log(f"process {rank} ended with exit code {code} and gave no reason")
     return code
 

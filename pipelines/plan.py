@@ -40,7 +40,7 @@ class PlannedStep:
     """A step, what happens to it and why.
 
     parts: what its result depends on; empty as long as a hub revision is unknown.
-    afresh: what its folder holds is removed before it runs.
+    afresh: what is in its folder is removed before it runs.
     """
 
     step: Step

@@ -100,7 +100,7 @@ def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: 
 
 def _plan(recipe: Recipe, options: RunOptions, digests: Digests) -> tuple[Plan, Revisions]:
     steps = chosen_steps(recipe, options)
-    check_inputs(recipe, steps)  # before a hub is asked
+    check_inputs(recipe, steps)  # before a hub is contacted
     settle(options.runs / recipe.name, digests)
     revisions = learn_revisions(steps, lock_path(recipe, options.runs), options.ask)
     plan = make_plan(recipe, options, digests, revisions)
@@ -213,7 +213,7 @@ def summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
 
 
 def without_text(withheld: Collection[str]) -> str:
-    """What a report says of the stages whose text is left out; empty where there are none."""
+    """The note of a report on the stages whose text is left out; empty where there are none."""
     names = ", ".join(sorted(withheld))
     return f"Text is left out of what is sensitive: {names}." if names else ""
 
@@ -225,7 +225,7 @@ def _upstream_results(done: Done) -> set[str]:
 
 
 def over_seeds(metrics: Sequence[Metrics]) -> Metrics:
-    """The mean of each figure and its sample standard deviation; null where a seed lacks it."""
+    """The mean of each metric and its sample standard deviation; null where a seed lacks it."""
     found: Metrics = {}
     for name in dict.fromkeys(name for each in metrics for name in each):
         values = [value for each in metrics if (value := each.get(name)) is not None]

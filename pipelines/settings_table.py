@@ -22,7 +22,7 @@ TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "true or fa
 KINDS = {"ModelSource": "model", "InputFile": "file", "HubDataset": "data set of the hub"}
 
 MARKED = re.compile(r"(<!-- settings of ([\w.:-]+):((?: \w+)+) -->\n).*?(<!-- end -->)", re.DOTALL)
-"""In a page, where the table of some settings of a stage, or of `module:Class`, stands."""
+"""Where the table of some settings of a stage, or of `module:Class`, is in a page."""
 
 COMMON = {
     "model": "A model folder, `@stage/model`, `package:name/path` or a hub id.",

@@ -56,7 +56,7 @@ OF_ANY = """
 Write to OUT the probability of the outcome that MODEL predicts for each admission in NOTES.
 
 For research only; this is no medical device. MODEL was trained by domain.outcome or domain.readmission, and its folder
-says for which outcome. For deaths and readmissions a row holds what `bertrelay readmission score` writes; for lengths
+says for which outcome. For deaths and readmissions a row has what `bertrelay readmission score` writes; for lengths
 of stay and diagnoses the likeliest label and its P, and P of each label. Places count characters of the notes as they
 are read, cleaned and joined by empty lines. Score early notes with a model of early notes. Stop it at any time: the
 same command resumes.
@@ -135,7 +135,7 @@ def score(
 
 
 def _id_in(file: Path) -> str:
-    """The id of an admission that is all that a file holds."""
+    """The id of an admission that is all that is in a file."""
     try:
         found = file.read_text(encoding="utf-8-sig").split()
     except (OSError, UnicodeDecodeError) as error:
@@ -228,6 +228,6 @@ def _described(metrics: Metrics, folder: Path) -> str:
     from pipelines.report.tables import cell_of, metric_values
 
     first = f"{metrics['terms/count']:,.0f} terms of {metrics['terms/dim']:,.0f} dimensions in {folder}"
-    known = {name: figure for name, figure in metric_values(metrics).items() if figure.interval}
-    rows = [f"{cell_of('', name, 'domain.terms').row}: {figure} ({figure.interval})" for name, figure in known.items()]
+    known = {name: value for name, value in metric_values(metrics).items() if value.interval}
+    rows = [f"{cell_of('', name, 'domain.terms').row}: {value} ({value.interval})" for name, value in known.items()]
     return "\n".join([first, *rows])

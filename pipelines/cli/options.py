@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bertrelay.data.tables import Table
 
 FLAGS = {"as_json": "--json", "processes": "--processes N", "page": "--html FILE"}
-"""The option of a field where it is not `--field-name`, with what stands for its value in help."""
+"""The option of a field where it is not `--field-name`, with the placeholder of its value in help."""
 PANELS = {
     "Input": "column source_column target_column format header prompt query_prompt max_rejects skip_invalid group "
     "ratings columns id_column text_column cleaned",

@@ -82,7 +82,7 @@ def _named(copy: str) -> Iterator[str]:
 
 
 def first_bytes(path: str) -> bytes:
-    """The beginning of what a file holds, unpacked where it is gzip, without white space before it."""
+    """The beginning of a file, unpacked where it is gzip, without white space before it."""
     from bertrelay.data.readers import open_input
 
     with open_input(path) as stream:

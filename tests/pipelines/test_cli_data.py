@@ -21,14 +21,11 @@ def files(tmp_path):
     return [tmp_path / f"{name}.tsv" for name in ("train", "devel", "test")]
 
 
-def test_good_data_ends_with_0(files):
+def test_good_data_ends_with_0_and_data_that_will_not_do_with_1(files):
     result = call(*files[:2])
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == f"train  {files[0]}"
     assert "good  tags" in result.stdout
-
-
-def test_data_that_will_not_do_ends_with_1(files):
     result = call(*files)
     assert result.exit_code == 1
     assert f"{files[2]}, line 1" in result.stdout

@@ -71,20 +71,12 @@ def test_a_mistake_in_standard_input_is_told_with_its_line_and_leaves_nothing(ca
 
 
 def test_other_commands_say_that_they_need_a_file(refused):
-    requests = [
-        ["search", "model", "-"],
-        ["search", "model", "c.txt", "--queries", "-"],
-        ["rerank", "model", "-", "best.csv"],
-        ["mine", "model", "a.txt", "-", "mined.tsv"],
-        ["shrink", "model", "-", "small"],
-        ["terms", "model", "-", "terms"],
-        ["data", "check", "-"],
-        ["data", "audit", "-"],
-        ["readmission", "score", "model", "-", "scores.csv"],
-        ["outcome", "score", "model", "-", "scores.csv"],
-        ["run", "-"],
-        ["plan", "-"],
-    ]
+    commands = (
+        "search model -|search model c.txt --queries -|rerank model - best.csv|mine model a.txt - mined.tsv|run -|"
+        "shrink model - small|terms model - terms|data check -|data audit -|readmission score model - scores.csv|"
+        "outcome score model - scores.csv|plan -"
+    )
+    requests = [command.split() for command in commands.split("|")]
     for code, told in refused(requests):
         assert (code, told.partition("; ")[0]) == (2, "-: expected a file")
     ((code, told),) = refused([["similarity", "model", "a dog", "-"]])
