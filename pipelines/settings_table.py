@@ -31,6 +31,7 @@ COMMON = {
     "max_rejects": "Share of records that may be unusable.",
     "seed": "Of all that is random.",
     "prompt": "Which of the model's prompts precedes each sentence; the model's default when absent.",
+    "format": "Format of the input; found by its name, or else its content, when absent.",
     "with_text": "Show text and ids of sensitive data too.",
 }
 """Settings that mean the same in most stages, where a stage does not describe them itself."""
