@@ -25,12 +25,12 @@ from benchmarks.harness import Answer, Claim, Spread, at_least, main
 from benchmarks.machine import MINILM
 from benchmarks.trainer import BF16, DEFAULT, OURS, behind, faster, options_of, train_in_turns, train_with_trainer
 from bertrelay.data.records import Rejects
-from bertrelay.stage import StageContext
+from bertrelay.stage import StageContext, run_alone
 from domain.biomedical.qa import evaluate
 from domain.biomedical.qa.model import save_model, start_model
 from domain.biomedical.qa.question_files import read_all
 from domain.biomedical.qa.settings import SPLITS, QaEvaluateSettings, QaSettings, QuestionsSettings
-from domain.biomedical.qa.split import write_splits
+from domain.biomedical.qa.split import run as split_questions
 from domain.biomedical.qa.train import QaTask, run
 from pipelines.recipe import read_recipe
 from pipelines.registry import REGISTRY
@@ -110,7 +110,7 @@ def trainings_of(options: Namespace) -> tuple[list[QaSettings], Path]:
     settings = {step.name: step.settings for step in recipe.steps}
     trainings = list[QaSettings]()
     for split, stage in STAGES.items():
-        write_splits(cast(QuestionsSettings, settings[split]), options.scratch / split)
+        run_alone(split_questions, cast(QuestionsSettings, settings[split]), options.scratch / split)
         if options.questions is not None:
             shorten(options.scratch / split, options.questions)
         given = cast(QaSettings, settings[stage]).model_dump(exclude={"base", "train", "dev"}, exclude_unset=True)

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import load_backbone, load_network, model_folder, position_limit, refuse_missing, save_backbone
+from bertrelay.backbone import (
+    load_backbone,
+    load_network,
+    model_folder,
+    position_limit,
+    read_network_config,
+    refuse_missing,
+    save_backbone,
+)
 from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
 from bertrelay.errors import RequestError
 from bertrelay.layout import read_layout
@@ -154,6 +162,15 @@ def save_network(network: HeadNetwork, tokenizer: PreTrainedTokenizerFast, folde
     save_backbone(network.network, folder)
     limit = position_limit(network.network) or tokenizer.model_max_length
     save_tokenizer(tokenizer, folder, limit, has_types(network.network))
+
+
+def read_tokenizer(model: str) -> tuple[PreTrainedTokenizerFast, int | None]:
+    """The tokenizer of a model folder or hub id, and how many positions the model has, where its files name them."""
+    folder = model_folder(model)
+    layout = read_layout(folder)
+    folder = folder / layout.transformer_folder
+    config = read_network_config(folder)
+    return load_tokenizer(folder, layout.lower_case), config.max_position_embeddings if config else None
 
 
 def has_types(network: PreTrainedModel) -> bool:

@@ -292,15 +292,9 @@ def _subwords(surveys: Surveys, limit: int) -> Finding:
 
 def subword_counter(model: str) -> tuple[CountSubwords, int]:
     """What counts the subwords of sentences with a model's tokenizer, and how many the model reads at once."""
-    from bertrelay.backbone import model_folder, read_network_config
-    from bertrelay.layout import read_layout
-    from bertrelay.tokenizer import load_tokenizer
     from domain.biomedical.ner.model import SPECIALS, WordSplitter
+    from domain.heads import read_tokenizer
 
-    folder = model_folder(model)
-    layout = read_layout(folder)
-    transformer = folder / layout.transformer_folder
-    splitter = WordSplitter(load_tokenizer(transformer, layout.lower_case))
-    config = read_network_config(transformer)
-    positions = (config and config.max_position_embeddings) or 512
-    return lambda sentences: splitter(sentences).lengths.tolist(), positions - SPECIALS
+    tokenizer, positions = read_tokenizer(model)
+    splitter = WordSplitter(tokenizer)
+    return lambda sentences: splitter(sentences).lengths.tolist(), (positions or 512) - SPECIALS

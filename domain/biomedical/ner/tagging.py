@@ -106,7 +106,7 @@ def scan(source: DocumentSource, listed: Path, max_rejects: float, output: Forma
             plain = replace(document, entities=())
             check_held(plain, output, refused)
             digest.update(jsonl.line_of(plain).encode(errors="surrogatepass"))
-            yield len(document.text), count_words(document.text)
+            yield len(document.text), sum(1 for _ in WORD.finditer(document.text))
 
     with Rejects(listed, max_rejects, keep_empty=False) as rejects:
         spans = cut_spans(sizes(rejects), BLOCK_CHARACTERS)
@@ -118,25 +118,20 @@ def scan(source: DocumentSource, listed: Path, max_rejects: float, output: Forma
     return Scan(spans, digest.hexdigest(), rejects.counts.total())
 
 
-def count_words(text: str) -> int:
-    """As white space divides them; a list of them would be ten times the text."""
-    return sum(1 for _ in WORD.finditer(text))
+def assemble(
+    shards: Shards, output: Path, format_name: FormatName, listed: Path, max_rejects: float
+) -> tuple[dict[str, int], int]:
+    """Writes `output`; the entities by type, the most frequent first, and how many documents its format cannot hold.
 
-
-def tagged_documents(shards: Shards) -> Iterator[Document]:
-    """All tagged documents, in order, without their places in the shards."""
-    for path in shards.complete():
-        for document in read_documents(path, "jsonl", unique=False):
-            yield replace(document, file="", line=0)
-
-
-def assemble(shards: Shards, output: Path, format_name: FormatName, listed: Path, max_rejects: float) -> int:
-    """Writes `output`; how many documents its format cannot hold, which `listed` lists where there are any."""
-    rejects = Rejects(listed, max_rejects, keep_empty=False)
+    listed: lists these documents where there are any.
+    """
+    rejects, counts = Rejects(listed, max_rejects, keep_empty=False), Counter[str]()
     with writing(output, format_name, rejects) as write, rejects:  # too many rejects end before the output is there
-        for document in tagged_documents(shards):
-            write(document)
-    return rejects.counts.total()
+        for path in shards.complete():
+            for document in read_documents(path, "jsonl", unique=False):
+                counts.update(entity.type for entity in document.entities)
+                write(replace(document, file="", line=0))  # without its place in the shard
+    return dict(counts.most_common()), rejects.counts.total()
 
 
 class TaggedFile(NamedTuple):
@@ -201,10 +196,9 @@ def tag_file(
         check_types(tagger.model.labels.types, output_format)
         compute = partial(_lines, tagger, source, work.precision, batch_tokens)
         filled = work.shards.fill(compute, "tagging", "words")
-        entities, refused = {}, 0
+        entities, refused = dict[str, int](), 0
         if work.is_main:
-            entities = _count(work.shards)
-            refused = assemble(work.shards, output, output_format, _list(output, "refused"), max_rejects)
+            entities, refused = assemble(work.shards, output, output_format, _list(output, "refused"), max_rejects)
     return TaggedFile(work.scan.items, work.scan.size, entities, work.scan.rejected, refused, filled.rate)
 
 
@@ -253,9 +247,3 @@ def _rounded(document: Document) -> Document:
     """The document with confidences as they are written."""
     rounded = (replace(entity, confidence=round(entity.confidence or 0.0, DIGITS)) for entity in document.entities)
     return replace(document, entities=tuple(rounded))
-
-
-def _count(shards: Shards) -> dict[str, int]:
-    """The entities of all documents by type, the most frequent first."""
-    counts = Counter(entity.type for document in tagged_documents(shards) for entity in document.entities)
-    return dict(counts.most_common())

@@ -44,18 +44,13 @@ class Training(NamedTuple):
     @classmethod
     def of(cls, model: str) -> "Training":
         """Of a model folder or hub id; only its tokenizer and configuration are read."""
-        from bertrelay.backbone import model_folder, read_network_config
-        from bertrelay.layout import read_layout
-        from bertrelay.tokenizer import load_tokenizer
         from domain.biomedical.qa.model import MAX_TOKENS, default_stride
         from domain.biomedical.qa.subwords import PairSplitter
+        from domain.heads import read_tokenizer
 
-        folder = model_folder(model)
-        layout = read_layout(folder)
-        transformer = folder / layout.transformer_folder
-        config = read_network_config(transformer)
-        size = min(MAX_TOKENS, (config and config.max_position_embeddings) or MAX_TOKENS)
-        return cls(PairSplitter(load_tokenizer(transformer, layout.lower_case)), size, default_stride(size))
+        tokenizer, positions = read_tokenizer(model)
+        size = min(MAX_TOKENS, positions or MAX_TOKENS)
+        return cls(PairSplitter(tokenizer), size, default_stride(size))
 
 
 class QuestionSurvey:

@@ -6,7 +6,6 @@ Writes `train.jsonl`, `dev.jsonl` and `test.jsonl`, `rejects.jsonl`, and of BioA
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack
-from pathlib import Path
 
 import pandas as pd
 from scipy.sparse import coo_array
@@ -15,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_json
-from bertrelay.stage import Metrics, StageContext, run_alone
+from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.qa.question_files import line_of, log_notes, once, source_items, usable_questions
 from domain.biomedical.qa.questions import ALIGNMENTS, Question
 from domain.biomedical.qa.settings import SPLITS, QuestionsSettings, SplitShares
@@ -23,11 +22,6 @@ from domain.draws import place
 
 ArticleGroups = dict[int, str]
 """The name of the group that an article is in, by the hash of the article's name."""
-
-
-def write_splits(settings: QuestionsSettings, folder: Path) -> Metrics:
-    """The stage outside of a recipe: writes into `folder`."""
-    return run_alone(run, settings, folder)
 
 
 def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
