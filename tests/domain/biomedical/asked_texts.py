@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from bertrelay.errors import Stopped
 from domain.biomedical.ner import model as ner
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.settings import NerSettings
@@ -100,3 +101,14 @@ def find_answers(
 
 def ask(question: str, context: str, name: str = "") -> Question:
     return Question(name, question, context)
+
+
+def stopping_after(evaluate: Any) -> Any:
+    """The evaluation in training, after which a signal arrives."""
+
+    def stop(self: Any, criterion: str) -> None:
+        evaluate(self, criterion)
+        self._save()
+        raise Stopped("stopped", 15)
+
+    return stop

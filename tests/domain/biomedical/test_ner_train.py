@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asked_texts import start_tagger
+from asked_texts import start_tagger, stopping_after
 from pydantic import ValidationError
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
@@ -150,15 +150,6 @@ def test_masks_are_drawn_anew_in_each_epoch_and_alike_whatever_else_is_in_the_ba
     assert not torch.equal(read(everyone, 1, mask_share=0.3, seed=5), masked)
 
 
-def test_windows_of_one_sentence_have_masks_of_their_own(tiny_bert: Path) -> None:
-    example = Example(("gout",) * 200, ("B-Disease",) * 200, "1")
-    given = {"base": str(tiny_bert), "train": [{"path": "none.tsv"}], "mask_share": 0.3}
-    model = start_tagger(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=40)
-    task = NerTask(model, NerSettings.model_validate(given), [example], [])
-    rows = task.collate(np.arange(len(task.lengths)), 0).inputs["input_ids"]
-    assert len({tuple(row.tolist()) for row in rows}) == len(rows) > 3
-
-
 def test_masks_need_a_mask_token(tiny_bert: Path) -> None:
     model = start_tagger(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=40)
     model.tokenizer.mask_token = None
@@ -188,14 +179,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights(
     learn(context, given, epochs=2, decoder="crf", mask_share=0.2)
     other = StageContext(tmp_path / "other", context.cache)
     other.output.mkdir()
-    evaluate = Training._evaluate
-
-    def stop_after_first_look(self: Training, criterion: str) -> None:
-        evaluate(self, criterion)
-        self._save()
-        raise Stopped("stopped", 15)
-
-    monkeypatch.setattr(Training, "_evaluate", stop_after_first_look)
+    monkeypatch.setattr(Training, "_evaluate", stopping_after(Training._evaluate))
     with pytest.raises(Stopped):
         learn(other, given, epochs=2, decoder="crf", mask_share=0.2)
     monkeypatch.undo()
@@ -210,11 +194,6 @@ def test_types_of_dev_that_train_lacks_are_told(
     train = write_sentences("diseases.tsv", 20, types=("Disease",))
     with pytest.raises(RequestError, match=r"types Chemical, found Disease in .*diseases\.tsv"):
         learn(context, given, train=[{"path": str(train)}])
-
-
-def test_types_that_are_set_are_the_only_ones_learnt(context: StageContext, given: dict[str, Any]) -> None:
-    learn(context, given, types=["Chemical"], epochs=1)
-    assert load_model(context.output / "model").labels == LabelSet.of_types(["Chemical"])
 
 
 def test_data_with_types_that_the_model_lacks_is_told(
@@ -253,12 +232,6 @@ def test_what_no_line_can_hold_is_left_out_of_the_predictions_and_counts(
         ["seen"]
     ]
     assert "left out 1 sentences that no lines can hold; the score counts them" in capsys.readouterr().err
-
-
-def test_settings_without_effect_are_refused() -> None:
-    least = {"base": "/m", "train": [{"path": "t.tsv"}]}
-    with pytest.raises(ValidationError, match="patience: without effect"):
-        NerSettings.model_validate({**least, "patience": 2})
 
 
 def test_the_transitions_of_a_crf_learn_at_a_rate_of_their_own(context: StageContext, given: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from asked_texts import start_answerer
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from bertrelay.errors import RequestError
 from domain.biomedical import QuestionAnswerer
@@ -44,26 +43,6 @@ def test_an_answer_is_the_text_at_its_offsets_in_a_sentence_of_the_context(answe
         assert len(reply.nbest) == 5
         assert sorted((each.probability for each in reply.nbest), reverse=True) == [c.probability for c in reply.nbest]
         assert 0 < reply.probability <= 1
-
-
-def test_the_best_span_is_the_one_that_transformers_scores_highest(answerer, folder):
-    network, tokenizer = (
-        AutoModelForQuestionAnswering.from_pretrained(folder).eval(),
-        AutoTokenizer.from_pretrained(folder),
-    )
-    context = "After a course of insulin no flu was seen."
-    cut = tokenizer("Was gout seen?", context, return_tensors="pt", return_offsets_mapping=True)
-    spans, texts = cut.pop("offset_mapping")[0].tolist(), cut.sequence_ids(0)
-    with torch.inference_mode():
-        scores = network(**cut)
-    best = max(
-        (float(scores.start_logits[0, a] + scores.end_logits[0, b]), spans[a][0], spans[b][1])
-        for a in range(len(spans))
-        for b in range(a, min(a + 6, len(spans)))
-        if texts[a] == texts[b] == 1
-    )
-    reply = answerer("Was gout seen?", context, precision="fp32")
-    assert (reply.start, reply.end) == best[1:]
 
 
 def test_many_are_answered_as_each_alone(answerer):

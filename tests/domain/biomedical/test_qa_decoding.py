@@ -100,10 +100,6 @@ def test_the_threshold_is_the_best_there_is() -> None:
     assert best_threshold(np.array([np.inf]), np.ones(1), np.zeros(1)) == 0.0
 
 
-def test_the_threshold_lies_half_way_between_those_it_parts() -> None:
-    assert best_threshold(np.array([3.0, -1.0, 5.0]), np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0])) == 4.0
-
-
 def test_nothing_read_gives_nothing() -> None:
     none = CandidateSpans(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0))
     found = n_best(none, np.full(2, np.inf), 3)

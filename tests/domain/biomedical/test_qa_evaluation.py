@@ -13,7 +13,7 @@ from asked_texts import ask, find_answers, many, start_answerer, write
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate as evaluation
 from domain.biomedical.qa.decoding import NBest, Pools
-from domain.biomedical.qa.evaluate import AROUND, passages, slices
+from domain.biomedical.qa.evaluate import slices
 from domain.biomedical.qa.metrics import Score
 from domain.biomedical.qa.model import AnswerModel, save_model
 from domain.biomedical.qa.questions import Answer, Question
@@ -223,15 +223,6 @@ def test_slices_are_by_words_and_by_fifths() -> None:
     assert short[1] == [("0–20 %", 2, 0.5), ("20–40 %", 1, 1.0), ("80–100 %", 1, 0.5)]
 
 
-def test_passages_that_touch_are_one_and_far_ones_are_two() -> None:
-    text = "x" * 5000
-    (both,) = passages(text, [(2000, 2010, "gold"), (1500, 1505, "answer")])
-    assert both["start"] == 1500 - AROUND
-    assert [mark["kind"] for mark in both["marks"]] == ["answer", "gold"]
-    assert len(passages(text, [(0, 5, "gold"), (4000, 4005, "answer")])) == 2
-    assert passages(text, [])[0]["text"] == text[:AROUND]
-
-
 def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model: AnswerModel) -> None:
     questions = many(80, 6, words=10, impossible=0.5)
     dev = QaDevSet(questions, model, PairSplitter(model.tokenizer), "fp32")
@@ -252,16 +243,3 @@ def test_the_threshold_and_the_temperature_are_the_best_for_dev_questions(model:
     assert 0 < np.mean(is_right) < 1
     assert all(likelihood(tuned.temperature) >= likelihood(other) - 1e-4 for other in (0.5, 1.0, 2.0, 4.0))
     assert dev.metrics(model)["dev/f1"] == pytest.approx(mean_f1(tuned.threshold))
-
-
-def test_a_pool_is_right_by_any_of_its_texts_and_impossible_only_as_a_whole() -> None:
-    answered = Question("q_1", "mild", "of gout", (Answer("gout", 3),), pool="q")
-    impossible, alone = Question("q_2", "mild", "of flu", impossible=True, pool="q"), Question("p", "mild", "seen")
-    pools = Pools.of([answered, alone, impossible])
-    assert [(each.id, each.gold_texts, each.impossible) for each in pools.scored] == [
-        ("q", ("gout",), False),
-        ("p", ("",), False),
-    ]
-    assert pools.pool_of.tolist() == [0, 1, 0]
-    assert pools.known.tolist() == [0]
-    assert Pools.of([impossible]).scored[0].impossible

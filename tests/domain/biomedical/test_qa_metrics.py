@@ -11,7 +11,6 @@ from domain.biomedical.qa.metrics import (
     best_answers,
     factoid_metrics,
     factoid_score,
-    score,
     scores,
     squad_metrics,
 )
@@ -104,28 +103,10 @@ def adversarial(generator):
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
-def test_scores_are_those_of_a_slow_implementation_to_the_last_digit(version):
-    generator = random.Random(7)
-    seen = set()
-    for _ in range(4000):
-        answer, golds = adversarial(generator), [adversarial(generator) for _ in range(generator.randint(1, 4))]
-        if generator.random() < 0.5:
-            answer = generator.choice(golds) + generator.choice(PARTS)
-        kept = [gold for gold in golds if slow_words(gold)] or [""] if version == "2.0" else golds
-        expected = (
-            max(slow_exact(answer, gold) for gold in kept),
-            max(slow_f1(answer, gold, version) for gold in kept),
-        )
-        assert score(answer, golds, version) == expected, (answer, golds)
-        seen.add(expected)
-    assert len(seen) > 20
-
-
-@pytest.mark.parametrize("version", ["1.1", "2.0"])
 def test_figures_of_a_file_are_those_of_the_published_scripts_to_the_last_digit(version, tmp_path):
     generator = random.Random(11)
     articles, answers = [], {}
-    for number in range(150):
+    for number in range(900):
         golds = [text for text in (adversarial(generator) for _ in range(generator.randint(1, 4))) if text.strip()]
         impossible = version == "2.0" and generator.random() < 0.3
         golds = [] if impossible else golds or ["the"]
@@ -139,10 +120,10 @@ def test_figures_of_a_file_are_those_of_the_published_scripts_to_the_last_digit(
             answers[f"q{number}"] = guess + generator.choice(["", ".", " the", "!"])
     (tmp_path / "q.json").write_text(json.dumps({"version": version, "data": articles}))
     questions = list(read_questions(tmp_path / "q.json"))
-    assert len(questions) == 150
+    assert len(questions) == 900
     found = scores(answers, questions, version)
     assert squad_metrics(found, questions) == slow_figures(articles, answers, version)
-    assert len(found) == (150 if version == "1.1" else 135)
+    assert len(found) == (900 if version == "1.1" else 810)
 
 
 def test_the_version_is_told_by_impossible_questions():
@@ -155,10 +136,6 @@ def test_the_version_is_told_by_impossible_questions():
 def test_what_nobody_knows_the_answer_of_has_no_score():
     assert scores({"1": "c"}, [Question("1", "q", "c")]) == {}
     assert squad_metrics({}, []) == {"exact_match": None, "f1": None}
-
-
-def test_a_gold_that_stands_nowhere_counts():
-    assert score("b", Question("1", "q", "a", (Answer("a", 0),), ("b",)).gold_texts) == (1, 1)
 
 
 # BioASQ

@@ -81,15 +81,6 @@ def test_a_damaged_description_is_told_and_never_taken_for_none(
     assert told in str(error.value)
 
 
-def test_a_tokenizer_without_padding_is_refused_while_loading(tiny_bert: Path, tmp_path: Path) -> None:
-    save_model(started(tiny_bert), tmp_path)
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        file = tmp_path / name
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"pad_token": None}))
-    with pytest.raises(RequestError, match="has a pad_token, and this one does not"):
-        load_model(tmp_path)
-
-
 def test_a_model_that_answers_already_begins_with_its_head(tiny_bert: Path, tmp_path: Path) -> None:
     model = started(tiny_bert)
     save_model(model, tmp_path)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -84,14 +83,6 @@ def test_answers_are_those_of_a_walk_over_the_windows_with_transformers_network(
     ]
     assert near(found, expected)
     assert len(starts) > 3
-
-
-def test_fewer_told_are_the_first_of_more_with_the_same_probabilities(model: AnswerModel) -> None:
-    questions = asked(8, seed=3)
-    more, fewer = (list(find_answers(model, questions, top=top, precision="fp32")) for top in (15, 2))
-    assert [found[:2] for found in more] == fewer
-    assert all(sum(each.probability for each in found) <= 1 + 1e-9 for found in more)
-    assert all(each.probability >= other.probability for found in more for each, other in pairwise(found))
 
 
 def test_a_text_of_many_questions_is_cut_once(model: AnswerModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,19 +188,3 @@ def test_only_a_block_ahead_is_read(model: AnswerModel) -> None:
     for _ in range(20):
         next(found)
     assert read <= 20 + 3 * 5
-
-
-def test_a_text_of_ten_thousand_words_is_read_to_its_end(model: AnswerModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = 0
-    windows = answering.spans_in_windows
-
-    def counted(scores: torch.Tensor, longest: int, top: int) -> object:
-        nonlocal seen
-        seen += len(scores)
-        return windows(scores, longest, top)
-
-    monkeypatch.setattr(answering, "spans_in_windows", counted)
-    context = "the patient of gout was seen " * 1667
-    (found,) = find_answers(model, [ask("mild", context)], precision="fp32")
-    assert seen == 1 + -(-(6 * 1667 - 20) // 8)
-    assert found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from domain.biomedical.qa.questions import MOST_SHIFT, Answer, Question, aligned, placed
+from domain.biomedical.qa.questions import MOST_SHIFT, Answer, aligned, placed
 
 
 def test_an_answer_at_its_offset_stays_there():
@@ -80,15 +80,3 @@ def test_letters_whose_case_has_another_length_do_not_move_an_answer():
     answers, how = aligned(context, ("FIEBER",))
     assert how == "by case"
     assert context[answers[0].start : answers[0].end] == "Fieber"
-
-
-def test_golds_are_all_that_is_right():
-    question = Question("1", "q", "a b", (Answer("a", 0), Answer("b", 2)), ("c",))
-    assert question.gold_texts == ("a", "b", "c")
-    assert question.has_gold
-
-
-def test_where_nothing_is_right_the_gold_is_empty():
-    assert Question("1", "q", "c", impossible=True).gold_texts == ("",)
-    assert Question("1", "q", "c", impossible=True).has_gold
-    assert not Question("1", "q", "c").has_gold

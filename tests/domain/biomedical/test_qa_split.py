@@ -13,7 +13,6 @@ from domain.biomedical.qa.question_files import read_questions, write_questions
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QuestionsSettings, SplitShares
 from domain.biomedical.qa.split import SPLITS, article_groups, run, split_of
-from pipelines.registry import REGISTRY
 
 
 def questions_of(articles, per_article=3):
@@ -95,11 +94,6 @@ def test_a_chain_of_shared_articles_is_one_group_whatever_the_order():
         assert set(names(groups, links)) == {"d0"}
 
 
-def test_an_article_that_shares_nothing_is_named_by_itself_alone():
-    questions = questions_of(["m", "a", "z"], 1)
-    assert names(article_groups(questions), questions) == ["m", "a", "z"]
-
-
 def test_what_was_mended_found_and_left_out_is_counted(context, tmp_path, capsys):
     qas = [
         {"id": 1, "question": "q", "answers": [{"text": "fever", "answer_start": 0}]},
@@ -167,25 +161,10 @@ def test_a_split_that_nobody_fell_into_is_told(context, tmp_path):
         split(context, questions_of(["one"]), tmp_path, split={"train": 0.98, "dev": 0.01, "test": 0.01})
 
 
-def test_ids_are_those_of_all_files_together(context, tmp_path):
-    write_questions(tmp_path / "a.jsonl", questions_of(["x"], 1))
-    write_questions(tmp_path / "b.jsonl", questions_of(["x", "y"], 1))
-    files = [{"path": str(tmp_path / name)} for name in ("a.jsonl", "b.jsonl")]
-    everything = {"train": 1.0, "dev": 0, "test": 0}
-    figures = run(QuestionsSettings(files=files, split=everything, max_rejects=0.5), context)
-    assert (figures["questions"], figures["rejected"]) == (2, 1)
-
-
 @pytest.mark.parametrize("shares", [{"train": 0.9}, {"train": 1.2, "dev": -0.1, "test": -0.1}, {"test": 0.2}])
 def test_shares_must_be_whole(shares):
     with pytest.raises(ValidationError):
         SplitShares(**shares)
-
-
-def test_a_recipe_can_use_the_stage():
-    stage = next(each for each in REGISTRY if each.kind == "domain.questions")
-    assert stage.load_settings() is QuestionsSettings
-    assert stage.load_run() is run
 
 
 @with_covid

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asked_texts import WORDS, ask, asked, find_answers, many, write
+from asked_texts import WORDS, ask, asked, find_answers, many, stopping_after, write
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, Stopped, WorkError
@@ -17,9 +17,8 @@ from bertrelay.training.loop import Training
 from domain.biomedical.qa import train as training
 from domain.biomedical.qa.metrics import score
 from domain.biomedical.qa.model import AnswerModel, load_model, start_model
-from domain.biomedical.qa.question_files import read_all
 from domain.biomedical.qa.questions import Answer, Question
-from domain.biomedical.qa.settings import QaSettings, QuestionSource
+from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import PairSplitter, gold_spans
 from domain.biomedical.qa.train import QaTask
 
@@ -214,29 +213,6 @@ def test_what_dev_data_cannot_do_is_told(tiny_bert: Path, tmp_path: Path, capsys
     assert "there is no dev data: the probabilities of this model are not calibrated" in capsys.readouterr().err
 
 
-def test_offsets_mended_in_reading_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = {"question": "q", "context": "a fever, a rash"}
-    rows = [
-        {"id": "1", **asked, "answers": [{"text": "fever", "start": 0}]},
-        {"id": "2", **asked, "answers": [{"text": "rash", "start": 11}, {"text": "pain", "start": 11}]},
-    ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = read_all([QuestionSource.model_validate({"path": str(tmp_path / "a.jsonl")})], Rejects(None))
-    told = capsys.readouterr().err
-    assert [len(each.answers) for each in found] == [1, 1]
-    assert "corrected the offsets of 1 answers" in told
-    assert "1 further answers are not in their context: scored by, not trained on" in told
-
-
-def test_many_rejects_among_many_more_questions_are_borne(tmp_path: Path) -> None:
-    good = ({"id": number, "question": "q", "context": "c"} for number in range(30_000))
-    bad = ({"id": number, "question": "", "context": "c"} for number in range(30_000, 31_000))
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*good, *bad)))
-    with Rejects(None, 0.05) as rejects:
-        read_all([QuestionSource.model_validate({"path": str(tmp_path / "a.jsonl")})], rejects)
-    assert rejects.records == 31_000
-
-
 def test_a_question_that_nobody_knows_the_answer_to_teaches_nothing(
     tiny_bert: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,14 +236,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_weights(
     }
     given = {**files, "epochs": 2, "empty_windows": 1}
     learn(tmp_path / "whole", tiny_bert, **given)
-    evaluate = Training._evaluate
-
-    def stop_after_first_look(self: Training, criterion: str) -> None:
-        evaluate(self, criterion)
-        self._save()
-        raise Stopped("stopped", 15)
-
-    monkeypatch.setattr(Training, "_evaluate", stop_after_first_look)
+    monkeypatch.setattr(Training, "_evaluate", stopping_after(Training._evaluate))
     with pytest.raises(Stopped):
         learn(tmp_path / "cut", tiny_bert, **given)
     monkeypatch.undo()

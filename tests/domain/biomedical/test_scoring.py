@@ -27,33 +27,6 @@ def random_tags(seed: int, sentences: int = 60) -> list[list[str]]:
     return [generator.choice(TAGS, generator.integers(1, 15)).tolist() for _ in range(sentences)]
 
 
-def slow_spans(tags: list[str]) -> set[tuple[int, int, str]]:
-    """Every stretch of words, asked whether it is an entity: a B, then I of its type, then none of these."""
-    found = set()
-    for start in range(len(tags)):
-        for end in range(start + 1, len(tags) + 1):
-            kind = tags[start][2:]
-            continues = all(tag == f"I-{kind}" for tag in tags[start + 1 : end])
-            ends = end == len(tags) or tags[end] != f"I-{kind}"
-            if tags[start].startswith("B-") and continues and ends:
-                found.add((start, end, kind))
-    return found
-
-
-def slow_lenient_spans(tags: list[str]) -> set[tuple[int, int, str]]:
-    """Every stretch of words, asked whether it is an entity: a B, or an I after another type or none; then I of it."""
-    found = set()
-    for start in range(len(tags)):
-        for end in range(start + 1, len(tags) + 1):
-            kind, before = tags[start][2:], tags[start - 1][2:] if start else ""
-            begins = tags[start].startswith("B-") or (tags[start].startswith("I-") and before != kind)
-            continues = all(tag == f"I-{kind}" for tag in tags[start + 1 : end])
-            ends = end == len(tags) or tags[end] != f"I-{kind}"
-            if begins and continues and ends:
-                found.add((start, end, kind))
-    return found
-
-
 def metrics(gold: list[list[str]], predicted: list[list[str]], find=strict_spans, **more):
     spans = [[find(tags) for tags in side] for side in (gold, predicted)]
     none = [()] * len(gold)
@@ -82,18 +55,6 @@ def test_lenient_figures_are_seqevals_default(seed: int) -> None:
     predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
     ours = metrics(gold, predicted, lenient_spans, intervals=False)
     assert_same(ours, classification_report(gold, predicted, output_dict=True, zero_division=0))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_lenient_entities_are_those_of_a_slow_matcher(seed: int) -> None:
-    for tags in random_tags(seed):
-        assert set(lenient_spans(tags)) == slow_lenient_spans(tags)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_strict_entities_are_those_of_a_slow_matcher(seed: int) -> None:
-    for tags in random_tags(seed):
-        assert set(strict_spans(tags)) == slow_spans(tags)
 
 
 def test_intervals_hold_the_figure_and_come_from_units() -> None:

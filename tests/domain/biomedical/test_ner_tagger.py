@@ -1,10 +1,13 @@
-import subprocess
-import sys
-from dataclasses import replace
-from itertools import pairwise
+"""Texts and documents tagged as streams, in blocks and alone, and long sentences beside a walk over their windows."""
 
+from collections.abc import Iterator
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from asked_texts import start_tagger
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForTokenClassification, BertConfig, PreTrainedTokenizerFast
 
@@ -13,32 +16,12 @@ from domain.biomedical import EntityTagger
 from domain.biomedical.documents.document import Document
 from domain.biomedical.documents.tokens import word_spans
 from domain.biomedical.ner.decoding import LabelSet
-from domain.biomedical.ner.model import EntityModel, TokenClassifier, save_model
+from domain.biomedical.ner.model import EntityModel, TokenClassifier, WordSplitter, save_model
+from domain.biomedical.ner.tagger import decoded_blocks
 from domain.sentences import sentence_spans
 
 TYPES = ["Disease", "Gene"]
-WORDS = [
-    "gout",
-    "fever",
-    "mice",
-    "had",
-    "the",
-    "of",
-    "and",
-    "BRCA1",
-    "p53",
-    "in",
-    "rats",
-    "(",
-    ")",
-    ".",
-    ",",
-    ";",
-    "-",
-    "1",
-    "2",
-    "3",
-]
+WORDS = ["gout", "fever", "mice", "had", "the", "of", "and", "BRCA1", "p53", "in", "rats", *"().,;-123"]
 CORNERS = [
     "",
     " \n\t ",
@@ -58,25 +41,16 @@ NEVER_ENDING = " ".join(["the rats had fever of BRCA1 and gout"] * 60)
 @pytest.fixture(scope="module")
 def model():
     """A random tagger that knows a few words; windows of 32 subwords, so that long sentences need several."""
-    rules = Tokenizer(
-        models.WordPiece(
-            {word: row for row, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}, unk_token="[UNK]"
-        )
-    )
+    vocabulary = {word: row for row, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
+    rules = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=rules, **named)
     labels = LabelSet.of_types(TYPES)
     config = BertConfig(
-        vocab_size=len(WORDS) + 4,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=32,
-        id2label=dict(enumerate(labels.tags)),
-        label2id=dict(labels.number),
-    )
+        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=32, id2label=dict(enumerate(labels.tags)), label2id=dict(labels.number),
+    )  # fmt: skip
     network = TokenClassifier(AutoModelForTokenClassification.from_config(config)).eval()
     torch.manual_seed(11)
     for weight in network.parameters():
@@ -181,12 +155,6 @@ def test_a_saved_tagger_gives_the_same_and_knows_its_temperature(model, tag, tmp
     assert loaded(texts, precision="fp32") == tag(texts)
 
 
-def test_the_temperature_changes_confidences_and_no_entity(model, tag):
-    (cold,), (warm,) = EntityTagger(replace(model, temperature=0.5))([LONG], precision="fp32"), tag([LONG])
-    assert places(cold) == places(warm)
-    assert [entity.confidence for entity in cold.entities] != [entity.confidence for entity in warm.entities]
-
-
 @pytest.mark.parametrize(
     ("texts", "told"),
     [
@@ -201,7 +169,36 @@ def test_what_is_no_list_of_texts_is_told(tag, texts, told):
         tag(texts)
 
 
-def test_importing_the_package_loads_no_torch():
-    code = "import sys, domain.biomedical as b; print('torch' in sys.modules, sorted(b.__all__)[0])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("False ")
+def test_a_word_is_scored_in_the_window_in_which_it_is_most_central(tiny_bert: Path) -> None:
+    model = start_tagger(tiny_bert, LabelSet.of_types(["Disease"]), max_tokens=16, overlap=6)
+    model.network.train()
+    words = ["patient", "of", "gout", "the"] * 12  # one subword each
+    (block,) = decoded_blocks(model, [words], precision="fp32")
+    assert model.network.training  # as before
+    model.network.eval()
+    splitter = WordSplitter(model.tokenizer)
+    ids = splitter([words]).ids
+    starts = [*range(0, 48 - 14, 8), 48 - 14]
+    for place in range(48):
+        start = max(starts, key=lambda start: (min(place - start, start + 13 - place), -start))
+        window = torch.from_numpy(np.concatenate([[2], ids[start : start + 14], [3]]))[None]
+        assert window[0, 0] == model.tokenizer.cls_token_id
+        with torch.inference_mode():
+            logits = model.network.network(window).logits[0, 1 + place - start]
+        np.testing.assert_allclose(block.emissions[place], logits.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_only_a_block_ahead_is_read(model: EntityModel) -> None:
+    read = 0
+
+    def endless() -> Iterator[list[str]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield ["the", "patient"] * 10
+
+    blocks = decoded_blocks(model, endless(), precision="fp32", block_words=100)
+    found = chain.from_iterable(block.by_sentence() for block in blocks)
+    for _ in range(20):
+        next(found)
+    assert read <= 20 + 3 * 5

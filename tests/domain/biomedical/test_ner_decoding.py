@@ -1,0 +1,135 @@
+"""Decoding and the CRF beside the slow way: every sequence of tags that there is, one by one."""
+
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from domain.biomedical.documents.tokens import Scheme, illegal_places
+from domain.biomedical.documents.tokens import spans_of as spans_of_tags
+from domain.biomedical.ner.decoding import Chain, LabelSet, legal_chain, marginals, span_probabilities, viterbi
+from domain.biomedical.ner.model import LinearChain
+
+CASES: list[tuple[Scheme, list[str]]] = [("IOB2", ["A"]), ("IOB2", ["A", "B"]), ("IOBES", ["A"])]
+Floats = NDArray[np.float64]
+
+
+def drawn(labels: LabelSet, seed: int, trained: bool) -> tuple[Floats, NDArray[np.int64], Chain]:
+    """Emissions for sentences of 0 to 5 words, and a chain with or without trained scores."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(0, 6 if len(labels) < 5 else 5, 7)
+    emissions = generator.normal(scale=2.0, size=(int(lengths.sum()), len(labels)))
+    chain = legal_chain(labels)
+    if trained:
+        shapes = [(len(labels),), (len(labels), len(labels)), (len(labels),)]
+        chain = chain.plus(*(generator.normal(size=shape) for shape in shapes))
+    return emissions, lengths, chain
+
+
+def legal_sequences(words: int, labels: LabelSet) -> list[tuple[int, ...]]:
+    """Every legal sequence of a sentence, legality as `domain.biomedical.documents.tokens` has it."""
+    sequences = product(range(len(labels)), repeat=words)
+    return [tags for tags in sequences if not illegal_places([labels.tags[tag] for tag in tags], labels.scheme)]
+
+
+def all_sequences(emissions: Floats, chain: Chain, labels: LabelSet) -> dict[tuple[int, ...], float]:
+    """The score of every legal sequence of a sentence."""
+    return {
+        tags: float(
+            sum(emissions[place, tag] for place, tag in enumerate(tags))
+            + (chain.start[tags[0]] + chain.end[tags[-1]] + sum(chain.follow[pair] for pair in pairwise(tags)))
+        )
+        for tags in legal_sequences(len(emissions), labels)
+    }
+
+
+def sentences(values: NDArray[np.generic], lengths: NDArray[np.int64]) -> list[NDArray[np.generic]]:
+    return np.split(values, np.cumsum(lengths)[:-1])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize(("scheme", "types"), CASES)
+def test_tags_are_the_best_and_probabilities_shares_of_all_legal_sequences(
+    scheme: Scheme, types: list[str], trained: bool, temperature: float
+) -> None:
+    labels = LabelSet.of_types(types, scheme)
+    for seed in range(3):
+        emissions, lengths, chain = drawn(labels, seed, trained)
+        tags = viterbi(emissions, lengths, chain)
+        found = span_probabilities(emissions, lengths, chain, tags, labels, temperature)
+        by_word = marginals(emissions / temperature, lengths, chain.divided(temperature)).probabilities
+        expected: list[float] = []
+        for scores, best, shares in zip(*(sentences(x, lengths) for x in (emissions, tags, by_word)), strict=True):
+            if not len(scores):
+                continue
+            known = all_sequences(scores, chain, labels)
+            assert tuple(best.tolist()) == max(known, key=lambda each: known[each])
+            mass = {each: np.exp(score / temperature) for each, score in known.items()}
+            whole = sum(mass.values())
+            names = {each: [labels.tags[tag] for tag in each] for each in mass}
+            for span in spans_of_tags(names[tuple(best.tolist())], scheme):
+                with_it = [each for each in mass if span in spans_of_tags(names[each], scheme)]
+                expected.append(sum(mass[each] for each in with_it) / whole)
+            for place, tag in product(range(len(scores)), range(len(labels))):
+                share = sum(value for each, value in mass.items() if each[place] == tag) / whole
+                assert shares[place, tag] == pytest.approx(share, abs=1e-12)
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_nothing_decodes_to_nothing() -> None:
+    labels = LabelSet.of_types(["A"])
+    none = np.zeros((0, 3)), np.zeros(0, np.int64), legal_chain(labels)
+    assert len(viterbi(*none)) == len(span_probabilities(*none, viterbi(*none), labels)) == 0
+
+
+def test_scores_far_apart_leave_finite_probabilities() -> None:
+    labels = LabelSet.of_types(["A"], "IOBES")
+    emissions = np.full((40, len(labels)), -2000.0)
+    emissions[:20, labels.number["I-A"]] = emissions[20:, labels.number["O"]] = 2000.0
+    found = marginals(emissions, np.array([40]), legal_chain(labels))
+    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1.0, rtol=1e-9)
+
+
+def by_enumeration(crf: LinearChain, labels: LabelSet, emissions: Tensor, tags: list[int]) -> Tensor:
+    """log P of one sentence's tags: its score, and the sum over every legal sequence."""
+    scores = {}
+    for each in legal_sequences(len(emissions), labels):
+        emitted = torch.stack([emissions[place, tag] for place, tag in enumerate(each)]).sum()
+        followed = sum(crf.follow[pair] for pair in pairwise(each))
+        scores[each] = crf.start[each[0]] + emitted + followed + crf.end[each[-1]]
+    return scores[tuple(tags)] - torch.logsumexp(torch.stack(list(scores.values())), dim=0)
+
+
+@pytest.mark.parametrize(("scheme", "types"), CASES[1:])
+def test_likelihood_and_gradients_of_a_crf_are_those_of_enumeration(scheme: Scheme, types: list[str]) -> None:
+    labels = LabelSet.of_types(types, scheme)
+    torch.manual_seed(1)
+    crf = LinearChain(labels).double()
+    for weight in crf.parameters():
+        torch.nn.init.normal_(weight)
+    names = ["B-A", "I-A", "O", "B-A"] if scheme == "IOB2" else ["B-A", "I-A", "E-A", "S-A"]
+    tags = [labels.number[name] for name in [*names, "O", "O", "O", "O"]]
+    emissions = torch.randn(8, len(labels), dtype=torch.float64, requires_grad=True)
+    true = torch.ones(3, dtype=torch.bool)
+    ours = crf.log_likelihood(emissions, torch.tensor(tags), torch.tensor([4, 1, 3]), true, true)
+    places = [slice(0, 4), slice(4, 5), slice(5, 8)]
+    theirs = torch.stack([by_enumeration(crf, labels, emissions[place], tags[place]) for place in places])
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    gradients = (torch.autograd.grad(each.sum(), [emissions, *crf.parameters()]) for each in (ours, theirs))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+
+
+def test_words_from_the_middle_of_a_sentence_may_begin_inside_an_entity() -> None:
+    labels = LabelSet.of_types(["A"])
+    crf = LinearChain(labels).double()
+    tags = torch.tensor([labels.number["I-A"], labels.number["O"]])
+    emissions, no, yes = torch.zeros(2, 3, dtype=torch.float64), torch.tensor([False]), torch.tensor([True])
+    inside = crf.log_likelihood(emissions, tags, torch.tensor([2]), opens=no, closes=yes)
+    begins = crf.log_likelihood(emissions, tags, torch.tensor([2]), opens=yes, closes=yes)
+    assert inside.item() == pytest.approx(-torch.tensor(8.0).log().item())  # 3 · 3 pairs but for O I
+    assert begins.item() < -1000

@@ -1,0 +1,236 @@
+"""The folder of a tagger and its subwords: what transformers makes of both, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asked_texts import start_tagger
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForTokenClassification,
+    BertModel,
+)
+
+from bertrelay.errors import RequestError
+from bertrelay.tokenizer import load_tokenizer, save_tokenizer
+from domain.biomedical.ner.decoding import LabelSet
+from domain.biomedical.ner.model import EntityModel, WordSplitter, load_model, save_model
+
+LABELS = LabelSet.of_types(["Disease", "Chemical"])
+WORDS = ["the", "patient", "angina", "pectoris", "fluxyz"]
+SENTENCES = [["the", "patient", "angina", "pectoris"], [], ["\x01", "fluxyz", "of"], ["gout"]]
+
+
+def started(tiny_bert: Path, **more: object) -> EntityModel:
+    model = start_tagger(tiny_bert, LABELS, max_tokens=40, overlap=8, **more)
+    if model.network.crf is not None:
+        for weight in model.network.crf.parameters():
+            torch.nn.init.normal_(weight)
+    return EntityModel(model.network.eval(), model.tokenizer, LABELS, 40, 8, 1.7, model.capitals)
+
+
+def small(tiny_bert: Path, **more: Any) -> BertConfig:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertConfig(vocab_size=len(load_tokenizer(tiny_bert)), max_position_embeddings=64, **sizes, **more)
+
+
+def scores_of(model: EntityModel, words: list[str], splitter: WordSplitter | None = None) -> torch.Tensor:
+    splitter = splitter or model.make_splitter()
+    subwords = splitter([words])
+    with torch.inference_mode():
+        return model.network(**splitter.batch(subwords, subwords.windows(40, 8), 20, 1))
+
+
+def their_scores(folder: Path, words: list[str], marked: tuple[int, ...] = ()) -> torch.Tensor:
+    """What transformers computes of a folder; marked: the words of the second token type."""
+    theirs = AutoModelForTokenClassification.from_pretrained(folder).eval()
+    encoded = AutoTokenizer.from_pretrained(folder)(words, is_split_into_words=True, return_tensors="pt")
+    encoded["token_type_ids"] = torch.tensor([[int(word in marked) for word in encoded.word_ids()]])
+    with torch.inference_mode():
+        return theirs(**encoded).logits[0][[encoded.word_ids().index(word) for word in range(len(words))]]
+
+
+@pytest.fixture
+def folder(tiny_bert: Path, tmp_path: Path) -> Path:
+    save_model(started(tiny_bert, decoder="crf"), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_transformers_loads_the_folder_and_gives_the_same_scores(tiny_bert: Path, tmp_path: Path) -> None:
+    model = started(tiny_bert)
+    save_model(model, tmp_path)
+    torch.testing.assert_close(scores_of(model, WORDS), their_scores(tmp_path, WORDS), rtol=1e-5, atol=1e-5)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["label2id"] == LABELS.number
+    assert list(config["id2label"].values()) == list(LABELS.tags)
+
+
+def test_a_model_comes_back_as_it_was(tiny_bert: Path, folder: Path) -> None:
+    back = load_model(folder)
+    assert (back.labels, back.max_tokens, back.overlap, back.temperature) == (LABELS, 40, 8, 1.7)
+    weights, saved = load_file(folder / "model.safetensors"), load_file(folder / "crf.safetensors")
+    for name, tensor in back.network.network.state_dict().items():
+        if name in weights:
+            torch.testing.assert_close(tensor, weights[name])
+    assert back.network.crf is not None
+    for name, tensor in back.network.crf.state_dict().items():
+        torch.testing.assert_close(tensor, saved[name])
+    save_model(started(tiny_bert), folder)
+    assert load_model(folder).network.crf is None
+
+
+def test_marked_capitals_begin_unseen_and_come_back(tiny_bert: Path, tmp_path: Path) -> None:
+    model, words = started(tiny_bert, capitals=True), ["the", "PATIENT", "gout"]
+    unmarked = scores_of(model, words, WordSplitter(model.tokenizer))
+    torch.testing.assert_close(scores_of(model, words), unmarked, rtol=0, atol=0)
+    with torch.no_grad():
+        model.network.network.bert.embeddings.token_type_embeddings.weight[1] += torch.linspace(-1, 1, 32)
+    marked = scores_of(model, words)
+    assert not torch.allclose(marked, unmarked)
+    save_model(model, tmp_path)
+    back = load_model(tmp_path)
+    assert back.capitals
+    torch.testing.assert_close(scores_of(back, words), marked)
+    torch.testing.assert_close(their_scores(tmp_path, words, (1,)), marked, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("why", ["vocabulary has capitals", "base, bert, has no second token type"])
+def test_capitals_are_marked_where_the_vocabulary_has_none_and_there_is_a_type_for_it(
+    tiny_bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], why: str
+) -> None:
+    shutil.copytree(tiny_bert, tmp_path, dirs_exist_ok=True)
+    if "vocabulary" in why:
+        rules = json.loads((tmp_path / "tokenizer.json").read_text())
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**rules, "normalizer": None}))
+    else:
+        BertModel(small(tiny_bert, type_vocab_size=1)).save_pretrained(tmp_path)
+    assert not start_tagger(tmp_path, LABELS, max_tokens=40, capitals=True).capitals
+    assert f"{why}, so they are not marked" in capsys.readouterr().err
+
+
+def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert: Path, tmp_path: Path) -> None:
+    names = ["O", "B-Gene", "I-Gene", "E-Gene", "S-Gene"]
+    config = small(tiny_bert, id2label=dict(enumerate(names)), label2id={name: n for n, name in enumerate(names)})
+    BertForTokenClassification(config).save_pretrained(tmp_path)
+    save_tokenizer(load_tokenizer(tiny_bert), tmp_path, 64, has_types=True)
+    model = load_model(tmp_path)
+    assert (model.labels, model.max_tokens) == (LabelSet(tuple(names), "IOBES"), 64)
+    assert model.network.crf is None
+
+
+def edit(file: Path, change: Any) -> None:
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def no_padding(folder: Path) -> None:
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        edit(folder / name, lambda content: content.update(pad_token=None))
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (
+            lambda it: edit(it / "config.json", lambda c: c["id2label"].update({"1": "X"})),
+            "id2label: expected the tags",
+        ),
+        (lambda it: (it / "crf.safetensors").unlink(), r"CRF of 5 tags in .*crf\.safetensors"),
+        (lambda it: cut(it / "crf.safetensors"), r"CRF of 5 tags in .*crf\.safetensors"),
+        (no_padding, "needs a tokenizer with a pad_token"),
+        (lambda it: (it / "ner.json").unlink(), r"ner\.json to name the decoder crf, .* found no such file"),
+        (lambda it: edit(it / "ner.json", lambda c: c.update(decoder="softmax")), "the decoder crf, .* found softmax"),
+        (lambda it: edit(it / "ner.json", lambda c: c.update(temperature="1.7")), r"ner\.json is not as expected"),
+        (lambda it: edit(it / "ner.json", lambda c: c.update(temperature=1e12)), r"ner\.json is not as expected"),
+        (lambda it: (it / "ner.json").write_text("[]"), r"ner\.json is not as expected"),
+        (lambda it: cut(it / "ner.json"), r"expected JSON, .*ner\.json"),
+    ],
+)
+def test_a_damaged_folder_is_refused(folder: Path, damage: Any, told: str) -> None:
+    damage(folder)
+    with pytest.raises(RequestError, match=told):
+        load_model(folder)
+
+
+def test_what_is_no_tagger_is_refused(tiny_bert: Path) -> None:
+    with pytest.raises(RequestError, match=r"train it with domain\.ner"):
+        load_model(tiny_bert)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_tokens": 41}, "max_tokens: the base has 40 positions, and 41"),
+        ({"overlap": 21}, "overlap: expected at most half of max_tokens, which is 40, found 21"),
+    ],
+)
+def test_windows_that_the_base_cannot_read_are_refused(tiny_bert: Path, given: dict[str, int], told: str) -> None:
+    with pytest.raises(RequestError, match=told):
+        start_tagger(tiny_bert, LABELS, **given)
+
+
+def test_the_head_is_drawn_from_the_seed(tiny_bert: Path) -> None:
+    heads = [start_tagger(tiny_bert, LABELS, max_tokens=40, seed=seed).network.network.classifier for seed in (1, 1, 2)]
+    torch.testing.assert_close(heads[0].weight, heads[1].weight)
+    assert not torch.equal(heads[0].weight, heads[2].weight)
+
+
+# Subwords
+
+
+@pytest.fixture
+def splitter(tiny_bert: Path) -> WordSplitter:
+    return WordSplitter(load_tokenizer(tiny_bert))
+
+
+def test_subwords_are_the_tokenizers_own(tiny_bert: Path, splitter: WordSplitter) -> None:
+    tokenizer, subwords = load_tokenizer(tiny_bert), splitter(SENTENCES)
+    theirs = [tokenizer(words, is_split_into_words=True, add_special_tokens=False) for words in SENTENCES if words]
+    place = subwords.firsts[4]  # of the control character, for which the tokenizer has nothing
+    assert subwords.ids[place] == tokenizer.unk_token_id
+    assert np.delete(subwords.ids, place).tolist() == [number for each in theirs for number in each["input_ids"]]
+    assert subwords.words.tolist() == [4, 0, 3, 1]
+    assert subwords.lengths.sum() == len(subwords.ids)
+
+
+def test_a_window_is_framed_as_the_tokenizer_frames_a_sentence(tiny_bert: Path, splitter: WordSplitter) -> None:
+    subwords = splitter([SENTENCES[0]])
+    batch = splitter.batch(subwords, subwords.windows(40, 4), width=20, height=1)
+    theirs = load_tokenizer(tiny_bert)(SENTENCES[0], is_split_into_words=True, padding="max_length", max_length=20)
+    for name in ("input_ids", "attention_mask"):
+        assert batch[name][0].tolist() == theirs[name]
+    assert batch["places"].tolist() == [theirs.word_ids().index(word) for word in range(4)]
+
+
+def test_windows_of_a_long_sentence_own_each_word_once(splitter: WordSplitter) -> None:
+    subwords = splitter([["patient", "pectorisxyz", "of"] * 30])
+    windows = subwords.windows(12, 4)
+    first, counts = subwords.owned_words(windows)
+    assert np.concatenate([np.arange(a, a + n) for a, n in zip(first, counts, strict=True)]).tolist() == list(range(90))
+    batch = splitter.batch(subwords, windows, width=12, height=len(windows.starts) + 2)
+    np.testing.assert_array_equal(batch["input_ids"].flatten()[batch["places"]], subwords.ids[subwords.firsts])
+
+
+def test_words_with_two_capitals_have_the_second_token_type(tiny_bert: Path) -> None:
+    splitter = WordSplitter(load_tokenizer(tiny_bert), capitals=True)
+    subwords = splitter([["The", "PatientS", "gout", "WAS"], [], ["a", "A", "ÄÖ", "pH7", "fluXYZ"] * 5])
+    assert subwords.token_types is not None
+    of_word = [0, 1, 0, 1, *[0, 0, 1, 0, 1] * 5]
+    lengths = np.diff(np.append(subwords.firsts, len(subwords.ids)))
+    assert subwords.token_types.tolist() == np.repeat(of_word, lengths).tolist()  # all subwords of such words
+    windows = subwords.windows(12, 4)
+    marked = splitter.batch(subwords, windows, width=14, height=len(windows.starts) + 2)["token_type_ids"]
+    for row, (start, end) in enumerate(zip(windows.starts, windows.ends, strict=True)):
+        assert marked[row].tolist() == [0, *subwords.token_types[start:end], *[0] * (14 - 1 - (end - start))]
