@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 from bertrelay.data.records import Rejects, rows
-from bertrelay.data.shards import Scan, Span, cut_spans, json_line, model_output, read_spans
+from bertrelay.data.shards import Scan, Shards, Span, cut_spans, json_line, model_output, read_spans
 from bertrelay.data.tables import Table, Unusable, format_of, write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
@@ -180,8 +180,7 @@ def answer_file(
     max_rejects: the share of questions that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
     cache: where a model of the hub is kept.
     with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
-    process_group: each of several processes computes its share; they need torch.distributed, to synchronise, and
-        one folder of `output`, on a disk that all of them see.
+    process_group: each of several processes computes its share; see `tag_file`.
 
     Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
@@ -190,7 +189,7 @@ def answer_file(
     from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
 
     source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column)
-    output, page = Path(output), page and Path(page)
+    output, page = Path(output), Path(page) if page else None
     check_output(output, SUFFIXES, source.path)
     if page:
         check_output(page, (".html",), option="page")
@@ -210,16 +209,7 @@ def answer_file(
         answerer = QuestionAnswerer.load(work.folder, whole_words=whole_words)
         options = {"top": top, "precision": work.precision, "batch_tokens": batch_tokens}
         filled = work.shards.fill(partial(_lines, answerer, source, options), "answering", "questions")
-        without_answer, refused = 0, list[str]()
-        if work.is_main:
-            if output.suffix == ".jsonl":
-                work.shards.join(output)
-            else:
-                write_table(output, COLUMNS, (tuple(map(row.get, COLUMNS)) for row in work.shards.rows()))
-            if page:
-                _write_page(source, work.shards.rows(), page)
-            without_answer = sum(bool(row["nbest"] and not row["answer"]) for row in work.shards.rows())
-            refused = [row["id"] for row in work.shards.rows() if not row["nbest"]]
+        without_answer, refused = _assemble(source, work.shards, output, page) if work.is_main else (0, [])
     if refused:
         summary = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
         log(f"{summary}: {too_long(answerer.model)}")
@@ -266,6 +256,18 @@ def _row(question: Question, reply: "Reply | None") -> Row:
     ]
     sentence = reply.sentence if reply else ""
     return {"id": question.id, **(nbest[0] if nbest else REFUSED), "sentence": sentence, "nbest": nbest}
+
+
+def _assemble(source: QuestionFile, shards: Shards, output: Path, page: Path | None) -> tuple[int, list[str]]:
+    """Writes the answers; how many questions have none in their contexts, and the ids of those that are too long."""
+    if output.suffix == ".jsonl":
+        shards.join(output)
+    else:
+        write_table(output, COLUMNS, (tuple(map(row.get, COLUMNS)) for row in shards.rows()))
+    if page:
+        _write_page(source, shards.rows(), page)
+    without_answer = sum(bool(row["nbest"] and not row["answer"]) for row in shards.rows())
+    return without_answer, [row["id"] for row in shards.rows() if not row["nbest"]]
 
 
 def _write_page(source: QuestionFile, answered: Iterator[Row], path: Path) -> None:

@@ -1,5 +1,6 @@
 """Made-up texts of plain words with a disease and a chemical in them, one of which a question asks for."""
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -80,6 +81,21 @@ def start_tagger(base: Path, labels: LabelSet, **more: Any) -> ner.EntityModel:
 def start_answerer(base: Path, **more: Any) -> qa.AnswerModel:
     """A model before its first step."""
     return qa.start_model(QaSettings.model_validate({"base": str(base), "train": [{"path": "none.jsonl"}], **more}))
+
+
+def edit(file: Path, **values: object) -> None:
+    """Sets keys of a JSON file."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def remove_padding(folder: Path) -> None:
+    """From the tokenizer of a model."""
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        edit(folder / name, pad_token=None)
 
 
 class Found(NamedTuple):

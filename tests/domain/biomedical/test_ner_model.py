@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asked_texts import start_tagger
+from asked_texts import cut, edit, remove_padding, start_tagger
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForTokenClassification,
@@ -125,21 +125,6 @@ def test_a_folder_of_transformers_without_ours_beside_tags_too(tiny_bert: Path, 
     assert model.network.crf is None
 
 
-def edit(file: Path, change: Any) -> None:
-    content = json.loads(file.read_text())
-    change(content)
-    file.write_text(json.dumps(content))
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def no_padding(folder: Path) -> None:
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        edit(folder / name, lambda content: content.update(pad_token=None))
-
-
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
@@ -149,11 +134,11 @@ def no_padding(folder: Path) -> None:
         ),
         (lambda it: (it / "crf.safetensors").unlink(), r"CRF of 5 tags in .*crf\.safetensors"),
         (lambda it: cut(it / "crf.safetensors"), r"CRF of 5 tags in .*crf\.safetensors"),
-        (no_padding, "needs a tokenizer with a pad_token"),
+        (remove_padding, "needs a tokenizer with a pad_token"),
         (lambda it: (it / "ner.json").unlink(), r"ner\.json to name the decoder crf, .* found no such file"),
-        (lambda it: edit(it / "ner.json", lambda c: c.update(decoder="softmax")), "the decoder crf, .* found softmax"),
-        (lambda it: edit(it / "ner.json", lambda c: c.update(temperature="1.7")), r"ner\.json is not as expected"),
-        (lambda it: edit(it / "ner.json", lambda c: c.update(temperature=1e12)), r"ner\.json is not as expected"),
+        (lambda it: edit(it / "ner.json", decoder="softmax"), "the decoder crf, .* found softmax"),
+        (lambda it: edit(it / "ner.json", temperature="1.7"), r"ner\.json is not as expected"),
+        (lambda it: edit(it / "ner.json", temperature=1e12), r"ner\.json is not as expected"),
         (lambda it: (it / "ner.json").write_text("[]"), r"ner\.json is not as expected"),
         (lambda it: cut(it / "ner.json"), r"expected JSON, .*ner\.json"),
     ],
