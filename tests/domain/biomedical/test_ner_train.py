@@ -100,17 +100,29 @@ def test_entities_are_learnt_and_scored_as_seqeval_scores_the_written_tags(
     assert set(kept["right"][0]) == {"tokens", "gold", "predicted"}
 
 
-def test_long_sentences_lose_no_gold_entity(
-    context: StageContext, given: dict[str, Any], write_sentences: Any, tmp_path: Path
+def test_every_gold_entity_of_any_file_counts(
+    context: StageContext,
+    given: dict[str, Any],
+    write_sentences: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     learn(context, given, epochs=1)
-    test = write_sentences("long.tsv", 5, seed=4, plain=300)
-    scores = evaluate(context, tmp_path, test=[{"path": str(test)}])
-    tags = [row[1] for sentence in read_tsv(test) for row in sentence]
-    assert scores["gold_entities"] == sum(tag.startswith("B-") for tag in tags)
-    assert [row[:2] for s in read_tsv(tmp_path / "scores" / "predictions.tsv") for row in s] == [
-        row for s in read_tsv(test) for row in s
-    ]
+    long = write_sentences("long.tsv", 5, seed=4, plain=300)
+    scores = evaluate(context, tmp_path, test=[{"path": str(long)}])
+    assert scores["gold_entities"] == sum(row[1].startswith("B-") for sentence in read_tsv(long) for row in sentence)
+    written = [[row[:2] for row in sentence] for sentence in read_tsv(tmp_path / "scores" / "predictions.tsv")]
+    assert written == read_tsv(long)
+    illegal = tmp_path / "illegal.tsv"  # read as seqeval reads it
+    illegal.write_text("no\tO\nflu\tI-Disease\n\ngout\tB-Disease\nseen\tO\n\n")
+    assert evaluate(context, tmp_path, test=[{"path": str(illegal)}])["gold_entities"] == 1
+    first = {"start": 0, "end": 6, "type": "Disease"}
+    row = {"text": "no\tflu\nseen", "sentences": [[[0, 6]], [[7, 11]]], "entities": [first]}
+    own_tokens = tmp_path / "own-tokens.jsonl"
+    own_tokens.write_text(f"{json.dumps(row)}\n" + json.dumps({"text": " ", "entities": [{**first, "end": 1}]}))
+    assert evaluate(context, tmp_path, test=[{"path": str(own_tokens)}])["gold_entities"] == 2
+    assert [[row[0] for row in s] for s in read_tsv(tmp_path / "scores" / "predictions.tsv")] == [["seen"]]
+    assert "left out 1 sentences that no lines can hold; the score counts them" in capsys.readouterr().err
 
 
 def test_windows_of_a_long_sentence_teach_every_tag_once(tiny_bert: Path) -> None:
@@ -204,34 +216,6 @@ def test_data_with_types_that_the_model_lacks_is_told(
     with pytest.raises(RequestError, match=r"types Chemical, and .*test\.tsv has Disease as well.*`types`"):
         evaluate(context, tmp_path, test=[{"path": str(test)}])
     assert evaluate(context, tmp_path, test=[{"path": str(test)}], types=["Chemical"])["gold_entities"] > 0
-
-
-def test_a_gold_file_with_illegal_tags_is_read_as_seqeval_reads_it(
-    context: StageContext, given: dict[str, Any], tmp_path: Path
-) -> None:
-    learn(context, given, epochs=1)
-    file = tmp_path / "illegal.tsv"
-    file.write_text("no\tO\nflu\tI-Disease\n\ngout\tB-Disease\nseen\tO\n\n")
-    assert evaluate(context, tmp_path, test=[{"path": str(file)}])["gold_entities"] == 1
-
-
-def test_what_no_line_can_hold_is_left_out_of_the_predictions_and_counts(
-    context: StageContext, given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    learn(context, given, epochs=1)
-    file = tmp_path / "own-tokens.jsonl"
-    row = {
-        "text": "no\tflu\nseen",
-        "sentences": [[[0, 6]], [[7, 11]]],
-        "entities": [{"start": 0, "end": 6, "type": "Disease"}],
-    }
-    file.write_text(f"{json.dumps(row)}\n" + json.dumps({"text": " ", "entities": [{**row["entities"][0], "end": 1}]}))
-    scores = evaluate(context, tmp_path, test=[{"path": str(file)}])
-    assert scores["gold_entities"] == 2
-    assert [[row[0] for row in sentence] for sentence in read_tsv(tmp_path / "scores" / "predictions.tsv")] == [
-        ["seen"]
-    ]
-    assert "left out 1 sentences that no lines can hold; the score counts them" in capsys.readouterr().err
 
 
 def test_the_transitions_of_a_crf_learn_at_a_rate_of_their_own(context: StageContext, given: dict[str, Any]) -> None:
