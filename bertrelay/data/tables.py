@@ -201,10 +201,8 @@ def write_parquet(path: Path, columns: Mapping[str, Any], rows: Iterable[Sequenc
     schema, stream = pa.schema(list(columns.items())), iter(rows)
     with path.open("wb") as file, pq.ParquetWriter(file, schema) as writer:
         while block := list(islice(stream, PARQUET_ROWS)):
-            arrays = [
-                pa.array(column, field.type) for column, field in zip(zip(*block, strict=True), schema, strict=True)
-            ]
-            writer.write_table(pa.table(arrays, schema=schema))
+            documents = [dict(zip(schema.names, row, strict=True)) for row in block]
+            writer.write_table(pa.Table.from_pylist(documents, schema))
 
 
 def write_table(output: Path, columns: Mapping[str, Any], rows: Iterable[Sequence[Any]]) -> None:

@@ -8,22 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import (
-    AlbertConfig,
-    AlbertModel,
-    BertConfig,
-    BertModel,
-    DistilBertConfig,
-    DistilBertModel,
-    MPNetConfig,
-    MPNetModel,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaModel,
-    XLMRobertaConfig,
-    XLMRobertaModel,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from bertrelay.encoder import SentenceEncoder
 
@@ -41,8 +26,16 @@ SENTENCES = [
 ]
 BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-LIKE_ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "max_position_embeddings": 40}
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 40,
+    "embedding_size": 8,
+}
+LIKE_ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}
 
 
 @pytest.fixture(scope="session")
@@ -65,14 +58,8 @@ def word_piece() -> PreTrainedTokenizerFast:
     rules.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=rules,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), BERT_TOKENS, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=rules, **names)
 
 
 @pytest.fixture(scope="session")
@@ -85,34 +72,9 @@ def unigram() -> PreTrainedTokenizerFast:
     rules.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=rules,
-        pad_token="<pad>",
-        unk_token="<unk>",
-        cls_token="<s>",
-        sep_token="</s>",
-        bos_token="<s>",
-        eos_token="</s>",
-        mask_token="<mask>",
-    )
-
-
-def _network(architecture: str) -> PreTrainedModel:
-    match architecture:
-        case "bert":
-            return BertModel(BertConfig(vocab_size=300, max_position_embeddings=40, **SIZES))
-        case "albert":
-            return AlbertModel(AlbertConfig(vocab_size=300, max_position_embeddings=40, embedding_size=8, **SIZES))
-        case "distilbert":
-            sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
-            return DistilBertModel(DistilBertConfig(vocab_size=300, max_position_embeddings=40, **sizes))
-        case "roberta":
-            return RobertaModel(RobertaConfig(vocab_size=300, type_vocab_size=1, **LIKE_ROBERTA, **SIZES))
-        case "xlm-roberta":
-            return XLMRobertaModel(XLMRobertaConfig(vocab_size=300, type_vocab_size=1, **LIKE_ROBERTA, **SIZES))
-        case "mpnet":
-            return MPNetModel(MPNetConfig(vocab_size=300, **LIKE_ROBERTA, **SIZES))
-    raise ValueError(architecture)
+    names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
+    special = dict(zip(names, ROBERTA_TOKENS, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=rules, bos_token="<s>", eos_token="</s>", **special)
 
 
 @pytest.fixture(scope="session")
@@ -123,11 +85,13 @@ def make_encoder(
 
     def make(architecture: str = "bert", seed: int = 0, **settings: Any) -> SentenceEncoder:
         torch.manual_seed(seed)
-        network = _network(architecture).eval()
+        is_like_roberta = architecture in ("roberta", "xlm-roberta", "mpnet")
+        config = AutoConfig.for_model(architecture, **SIZES, **(LIKE_ROBERTA if is_like_roberta else {}))
+        network = AutoModel.from_config(config).eval()
         for weight in network.parameters():  # BERT starts so near to zero that all sentences look the same
             if weight.dim() > 1:
                 torch.nn.init.normal_(weight, std=0.3)
-        tokenizer = unigram if architecture in ("roberta", "xlm-roberta", "mpnet") else word_piece
+        tokenizer = unigram if is_like_roberta else word_piece
         return SentenceEncoder(network, tokenizer, **settings).eval()
 
     return make
