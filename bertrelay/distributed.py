@@ -67,11 +67,7 @@ def from_main(value: AnyValue | None, process_group: ProcessGroup) -> AnyValue:
     Raises WorkError when another process has ended, or the processes are not connected.
     """
     values = [value]
-    if process_group.size > 1:
-        from torch.distributed import broadcast_object_list
-
-        with _connected(process_group):
-            broadcast_object_list(values)
+    _collective("broadcast_object_list", process_group, values)
     return cast(AnyValue, values[0])
 
 
@@ -83,21 +79,13 @@ def on_main(compute: Callable[[], AnyValue], process_group: ProcessGroup) -> Any
 def gather(value: AnyValue, process_group: ProcessGroup) -> list[AnyValue]:
     """The values of all processes, by rank, in every process. Raises as `from_main` does."""
     values = [value] * process_group.size
-    if process_group.size > 1:
-        from torch.distributed import all_gather_object
-
-        with _connected(process_group):
-            all_gather_object(values, value)
+    _collective("all_gather_object", process_group, values, value)
     return values
 
 
 def wait_for_all(process_group: ProcessGroup) -> None:
     """Returns when every process is here. Raises as `from_main` does."""
-    if process_group.size > 1:
-        from torch.distributed import barrier
-
-        with _connected(process_group):
-            barrier()
+    _collective("barrier", process_group)
 
 
 def check_shared(folder: Path, process_group: ProcessGroup) -> None:
@@ -128,8 +116,10 @@ def check_shared(folder: Path, process_group: ProcessGroup) -> None:
         )
 
 
-@contextmanager
-def _connected(process_group: ProcessGroup) -> Iterator[None]:
+def _collective(name: str, process_group: ProcessGroup, *arguments: object) -> None:
+    """Calls this function of torch.distributed where there are several processes."""
+    if process_group.size == 1:
+        return
     from torch import distributed
 
     is_connected = distributed.is_available() and distributed.is_initialized()
@@ -140,6 +130,6 @@ def _connected(process_group: ProcessGroup) -> Iterator[None]:
             "torch.distributed.init_process_group first, or let --processes N, torchrun or accelerate launch do it"
         )
     try:
-        yield
+        getattr(distributed, name)(*arguments)
     except RuntimeError as error:  # of the back end, whose words are about sockets
         raise WorkError("another process has ended, and reported why if it could; this one ends too") from error

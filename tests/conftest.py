@@ -2,9 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,10 +14,8 @@ from bertrelay.stage import StageContext
 LIKE_ROBERTA = ("roberta", "xlm-roberta", "mpnet")
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 40}
 
-MakeEncoder = Callable[..., SentenceEncoder]
 
-
-def pytest_configure() -> None:
+def pytest_configure():
     """One thread, here and in the processes of tests: in networks so tiny, more of them only wait for one another.
 
     Signals act as usual, also where the tests were started in the background or under nohup.
@@ -33,17 +28,10 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder() -> MakeEncoder:
+def tiny_encoder():
     """`tiny_encoder("xlm-roberta", texts, layers=4, pooling=["cls"])`: random, and always the same for one seed."""
 
-    def make(
-        kind: str,
-        texts: Sequence[str],
-        layers: int = 2,
-        seed: int = 0,
-        sizes: dict[str, Any] | None = None,
-        **parts: Any,
-    ) -> SentenceEncoder:
+    def make(kind, texts, layers=2, seed=0, sizes=None, **parts):
         tokenizer = (train_unigram if kind in LIKE_ROBERTA else train_wordpiece)(texts, 400, 32)
         config = AutoConfig.for_model(
             kind,
@@ -63,7 +51,7 @@ def tiny_encoder() -> MakeEncoder:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> StageContext:
+def context(tmp_path):
     for name in ("output", "cache"):
         (tmp_path / name).mkdir()
     return StageContext(tmp_path / "output", tmp_path / "cache")

@@ -2,10 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-
-from bertrelay.encoder import SentenceEncoder
 
 WORK = """
 import sys
@@ -107,9 +104,7 @@ print("all the same")
 """
 
 
-def test_what_loads_a_model_computes_on_the_accelerator_and_brings_back_what_a_cpu_gives(
-    tiny_encoder: Callable[..., SentenceEncoder], tmp_path: Path
-) -> None:
+def test_what_loads_a_model_computes_on_the_accelerator_and_brings_back_what_a_cpu_gives(tiny_encoder, tmp_path):
     tiny_encoder("bert", ["A dog runs.", "Rain.", "The cat sleeps on the mat."]).save(tmp_path / "base")
     command = [sys.executable, "-c", WORK, str(tmp_path), str(Path(__file__).parent / "bertrelay")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

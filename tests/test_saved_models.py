@@ -23,12 +23,12 @@ TEXTS = ["The heart beats.", "Lungs breathe air."]
 OUTCOME = OutcomeModelSettings.model_validate({"chunking": {"max_tokens": 24}})
 
 
-def save_entities(base: Path, folder: Path) -> None:
+def save_entities(base, folder):
     settings = NerSettings.model_validate({"base": str(base), "train": [{"path": "none"}], "decoder": "crf"})
     entities.save_model(entities.start_model(settings, LabelSet.of_types(["Disease"], "IOB2")), folder)
 
 
-def save_answers(base: Path, folder: Path) -> None:
+def save_answers(base, folder):
     settings = QaSettings.model_validate({"base": str(base), "train": [{"path": "none"}]})
     answers.save_model(answers.start_model(settings), folder)
 

@@ -1,9 +1,7 @@
 """Tiny random encoders of every architecture, with tokenizers trained on a few sentences."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -39,18 +37,18 @@ LIKE_ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_v
 
 
 @pytest.fixture(scope="session")
-def sentences() -> list[str]:
+def sentences():
     return list(SENTENCES)
 
 
 @pytest.fixture
-def many(sentences: list[str]) -> list[str]:
+def many(sentences):
     """61 sentences: seven blocks and a bit, some sentences equal, lengths mixed."""
     return [f"{sentences[i % 7]} {sentences[i % 5]}"[: 10 + i % 7] for i in range(61)]
 
 
 @pytest.fixture(scope="session")
-def word_piece() -> PreTrainedTokenizerFast:
+def word_piece():
     rules = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     rules.normalizer = normalizers.BertNormalizer(lowercase=False)
     rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -63,7 +61,7 @@ def word_piece() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="session")
-def unigram() -> PreTrainedTokenizerFast:
+def unigram():
     rules = Tokenizer(models.Unigram())
     rules.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("ß", "ss")])
     rules.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -78,12 +76,10 @@ def unigram() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="session")
-def make_encoder(
-    word_piece: PreTrainedTokenizerFast, unigram: PreTrainedTokenizerFast
-) -> Callable[..., SentenceEncoder]:
+def make_encoder(word_piece, unigram):
     """`make_encoder("xlm-roberta", seed=1, pooling=["cls"])`: a random encoder, always the same for one seed."""
 
-    def make(architecture: str = "bert", seed: int = 0, **settings: Any) -> SentenceEncoder:
+    def make(architecture="bert", seed=0, **settings):
         torch.manual_seed(seed)
         is_like_roberta = architecture in ("roberta", "xlm-roberta", "mpnet")
         config = AutoConfig.for_model(architecture, **SIZES, **(LIKE_ROBERTA if is_like_roberta else {}))

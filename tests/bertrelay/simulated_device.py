@@ -6,7 +6,6 @@ It is torch's for as long as the process lives, so tests use it in a process of 
 
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -19,7 +18,7 @@ HELD: dict[int, torch.Tensor] = {}
 _libraries: list[torch.library.Library] = []  # what they register lasts as long as they do
 
 
-def install() -> torch.device:
+def install():
     """Makes it the accelerator of this machine."""
     module = SimpleNamespace(
         is_available=lambda: True,
@@ -48,7 +47,7 @@ def install() -> torch.device:
 
 @torch.inference_mode(False)  # views of what is no inference tensor must be none either
 @torch.no_grad()
-def _computed(operation: Any, *arguments: Any, **options: Any) -> Any:
+def _computed(operation, *arguments, **options):
     OPERATIONS.append(str(operation))
     if operation.name() == "aten::_copy_from":  # between devices
         _held(arguments[1]).copy_(_held(arguments[0]))
@@ -65,13 +64,13 @@ def _computed(operation: Any, *arguments: Any, **options: Any) -> Any:
     return tree_map(lambda value: _wrapped(value, owners), operation(*arguments, **options))
 
 
-def _held(value: Any) -> Any:
+def _held(value):
     is_ours = isinstance(value, torch.Tensor) and value.device.type == NAME
     # torch itself makes some aliases, of another shape
     return HELD[value.untyped_storage()._cdata].view(value.shape) if is_ours else value
 
 
-def _wrapped(value: Any, owners: dict[int, torch.Tensor]) -> Any:
+def _wrapped(value, owners):
     if not isinstance(value, torch.Tensor):
         return value
     if id(value) in owners:  # changed in place

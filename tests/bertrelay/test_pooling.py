@@ -10,7 +10,7 @@ LENGTHS = [5, 1, 7, 3]
 TOKENS, DIM = 7, 6
 
 
-def ragged_batch(left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def ragged_batch(left):
     vectors = torch.randn(len(LENGTHS), TOKENS, DIM, generator=torch.Generator().manual_seed(3)) - 2
     mask = torch.zeros(len(LENGTHS), TOKENS, dtype=torch.long)
     for row, length in enumerate(LENGTHS):
@@ -18,7 +18,7 @@ def ragged_batch(left: bool) -> tuple[torch.Tensor, torch.Tensor]:
     return vectors, mask
 
 
-def pooled_by_hand(mode: str, tokens: np.ndarray) -> np.ndarray:
+def pooled_by_hand(mode, tokens):
     """One sentence's real token vectors, (tokens, dim) in float64, pooled in plain loops."""
     result = np.zeros(tokens.shape[1])
     for dimension in range(tokens.shape[1]):
@@ -37,7 +37,7 @@ def pooled_by_hand(mode: str, tokens: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("modes", [[mode] for mode in POOLINGS] + [["cls", "max", "mean"], ["mean", "cls"]])
-def test_pooling_is_what_plain_loops_give(modes: list[str], left: bool) -> None:
+def test_pooling_is_what_plain_loops_give(modes, left):
     vectors, mask = ragged_batch(left)
     expected = [
         np.concatenate([pooled_by_hand(mode, vectors[row][mask[row] == 1].double().numpy()) for mode in modes])
@@ -49,13 +49,13 @@ def test_pooling_is_what_plain_loops_give(modes: list[str], left: bool) -> None:
 
 
 @pytest.mark.parametrize("rubbish", [1e30, -1e30, float("nan"), float("inf")])
-def test_what_stands_in_padding_enters_no_pooling(rubbish: float) -> None:
+def test_what_stands_in_padding_enters_no_pooling(rubbish):
     vectors, mask = ragged_batch(left=False)
     spoilt = vectors.masked_fill(mask.unsqueeze(-1) == 0, rubbish)
     assert torch.equal(Pooling(POOLINGS)(vectors, mask), Pooling(POOLINGS)(spoilt, mask))
 
 
-def test_pooling_counts_in_float32_whatever_comes_in() -> None:
+def test_pooling_counts_in_float32_whatever_comes_in():
     ones = torch.ones(1, 1000, 2, dtype=torch.bfloat16)
     mask = torch.ones(1, 1000, dtype=torch.long)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -65,6 +65,6 @@ def test_pooling_counts_in_float32_whatever_comes_in() -> None:
 
 
 @pytest.mark.parametrize("modes", [[], ["median"], ["mean", "mean"]])
-def test_unknown_absent_and_doubled_poolings_are_refused(modes: list[str]) -> None:
+def test_unknown_absent_and_doubled_poolings_are_refused(modes):
     with pytest.raises(RequestError, match="pooling"):
         Pooling(modes)

@@ -18,7 +18,7 @@ def usual_umask():
     os.umask(before)
 
 
-def mode(path: Path) -> int:
+def mode(path):
     return path.stat().st_mode & 0o7777
 
 

@@ -1,9 +1,5 @@
 """Code written for sentence-transformers runs here with its import line changed, and gives the same."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -87,7 +83,7 @@ EXAMPLES = {
 
 
 @pytest.fixture
-def path(make_encoder: Callable[..., SentenceEncoder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def path(make_encoder, tmp_path, monkeypatch):
     """A model with prompts; both compute in float32, as sentence-transformers does by itself."""
     monkeypatch.setattr("bertrelay.hardware.computes_in_bf16", lambda _: False)
     prompts = Prompts({"query": "Two dogs: ", "document": "Rain: "}, default="document")
@@ -96,7 +92,7 @@ def path(make_encoder: Callable[..., SentenceEncoder], tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_gives_the_same_with_its_import_line_changed(name: str, path: str, sentences: list[str]) -> None:
+def test_an_example_gives_the_same_with_its_import_line_changed(name, path, sentences):
     ours, theirs = ({"path": path, "texts": sentences, "torch": torch} for _ in range(2))
     body = "\n".join(line.removeprefix(" " * 8) for line in EXAMPLES[name].splitlines())
     exec(f"{OURS}\n{body}", ours)
@@ -104,7 +100,7 @@ def test_an_example_gives_the_same_with_its_import_line_changed(name: str, path:
     assert_same(ours["found"], theirs["found"])
 
 
-def assert_same(ours: Any, theirs: Any) -> None:
+def assert_same(ours, theirs):
     assert type(ours) is type(theirs)
     if isinstance(ours, list | tuple):
         assert len(ours) == len(theirs)
@@ -117,9 +113,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
-def test_queries_and_documents_without_a_prompt_of_their_own(
-    path: str, make_encoder: Callable[..., SentenceEncoder], sentences: list[str]
-) -> None:
+def test_queries_and_documents_without_a_prompt_of_their_own(path, make_encoder, sentences):
     """None, not the default one; for documents a model may also call it `passage`, as E5 does."""
     make_encoder(prompts=Prompts({"title": "Rain: "}, default="title")).save(path)
     encoder, theirs = SentenceEncoder(path), peer.SentenceTransformer(path, device="cpu")
@@ -129,7 +123,7 @@ def test_queries_and_documents_without_a_prompt_of_their_own(
     np.testing.assert_array_equal(found, expected)
 
 
-def test_no_vector_depends_on_the_size_of_the_batch(path: str, sentences: list[str]) -> None:
+def test_no_vector_depends_on_the_size_of_the_batch(path, sentences):
     encoder = SentenceEncoder(path, device="cpu")
     shapes = list[tuple[int, ...]]()
     encoder.backbone.register_forward_pre_hook(
@@ -150,6 +144,6 @@ def test_no_vector_depends_on_the_size_of_the_batch(path: str, sentences: list[s
         ({"precision": "int8"}, "precision: expected auto, bf16 or fp32, found 'int8'"),
     ],
 )
-def test_options_without_a_meaning_are_refused(options: dict[str, Any], message: str, path: str) -> None:
+def test_options_without_a_meaning_are_refused(options, message, path):
     with pytest.raises(RequestError, match=message):
         SentenceEncoder(path).encode(["Rain."], **options)

@@ -3,7 +3,6 @@ import gzip
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -17,17 +16,17 @@ from bertrelay.errors import RequestError, WorkError
 SECRET = "Mrs Smith has a fever"
 
 
-def table(path: Path, content: str | bytes = b"", **settings: object) -> Table:
+def table(path, content=b"", **settings):
     data = content.encode() if isinstance(content, str) else content
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return Table(path=str(path), **settings)
 
 
-def values(source: Table, *columns: str | int, rejects: Rejects | None = None) -> list[tuple[object, ...]]:
+def values(source, *columns, rejects=None):
     return [record.values for record in read(source, columns, rejects=rejects)]
 
 
-def refusal(source: Table, *columns: str | int) -> str:
+def refusal(source, *columns):
     with pytest.raises(RequestError) as refused:
         values(source, *columns)
     return str(refused.value)
@@ -42,7 +41,7 @@ def refusal(source: Table, *columns: str | int) -> str:
     ],
 )
 @pytest.mark.parametrize("packed", ["", ".gz"])
-def test_every_text_format_gives_the_same_records(tmp_path: Path, name: str, content: str, packed: str) -> None:
+def test_every_text_format_gives_the_same_records(tmp_path, name, content, packed):
     source = table(tmp_path / (name + packed), content)
     assert values(source, "text", "score") == [("one, two", "0.5"), ("three", "1")]
     assert values(source.model_copy(update={"columns": ["score", 1]}), "nothing") == [
@@ -51,14 +50,14 @@ def test_every_text_format_gives_the_same_records(tmp_path: Path, name: str, con
     ]
 
 
-def test_a_note_of_a_megabyte_is_one_field_and_other_readers_keep_their_limit(tmp_path: Path) -> None:
+def test_a_note_of_a_megabyte_is_one_field_and_other_readers_keep_their_limit(tmp_path):
     note = "It is\n" * 180_000
     usual = csv.field_size_limit()
     assert values(table(tmp_path / "a.csv", f'id,text\n1,"{note}"\n2,short\n'), "text") == [(note,), ("short",)]
     assert csv.field_size_limit() == usual < len(note)
 
 
-def test_plain_lines_split_at_newlines_alone_and_keep_blank_ones(tmp_path: Path) -> None:
+def test_plain_lines_split_at_newlines_alone_and_keep_blank_ones(tmp_path):
     text = "\ufeffone\r\n\nthree\u2028still\x85still\x0bstill\x1cstill\rstill\nlast"
     assert values(table(tmp_path / "a.en", text), 0) == [
         ("one",),
@@ -68,7 +67,7 @@ def test_plain_lines_split_at_newlines_alone_and_keep_blank_ones(tmp_path: Path)
     ]
 
 
-def test_tsv_knows_no_quotes_and_skips_blank_lines(tmp_path: Path) -> None:
+def test_tsv_knows_no_quotes_and_skips_blank_lines(tmp_path):
     source = table(tmp_path / "a.tsv", '\ufefftext\tlabel\r\n"open\tyes\r\n\r\n\u2028x"y\tno\r\n')
     assert list(read(source, ("label", "text"))) == [
         Record(("yes", '"open'), source.name, 2),
@@ -76,7 +75,7 @@ def test_tsv_knows_no_quotes_and_skips_blank_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_newlines_in_a_csv_field_stay_as_they_are_and_line_numbers_right(tmp_path: Path) -> None:
+def test_newlines_in_a_csv_field_stay_as_they_are_and_line_numbers_right(tmp_path):
     source = table(tmp_path / "a.csv", 'text,label\n"one\r\ntwo\n\nthree",yes\n\n"say ""hi""",no\n')
     assert list(read(source, ("text",))) == [
         Record(("one\r\ntwo\n\nthree",), source.name, 2),
@@ -84,7 +83,7 @@ def test_newlines_in_a_csv_field_stay_as_they_are_and_line_numbers_right(tmp_pat
     ]
 
 
-def test_a_file_without_header_goes_by_position(tmp_path: Path) -> None:
+def test_a_file_without_header_goes_by_position(tmp_path):
     source = table(tmp_path / "a.csv", "one,two,3\nfour,five,6\n", header=False)
     assert values(source, "sentence1", "sentence2") == [("one", "two"), ("four", "five")]
     assert values(source.model_copy(update={"columns": [2, 0]}), "x") == [("3", "one"), ("6", "four")]
@@ -94,7 +93,7 @@ def test_a_file_without_header_goes_by_position(tmp_path: Path) -> None:
     assert values(wider, 0, 2) == [("1", "b"), ("2", "d")]
 
 
-def test_dotted_columns_reach_into_nested_objects(tmp_path: Path) -> None:
+def test_dotted_columns_reach_into_nested_objects(tmp_path):
     objects = [
         {"translation": {"en": "yes", "de": "ja"}, "a.b": "plain"},
         {"translation": {"en": "no", "de": "nein"}, "a.b": "dotted"},
@@ -105,7 +104,7 @@ def test_dotted_columns_reach_into_nested_objects(tmp_path: Path) -> None:
         assert values(source, "translation.de", "a.b") == [("ja", "plain"), ("nein", "dotted")]
 
 
-def test_parquet_gives_typed_values_and_row_numbers(tmp_path: Path) -> None:
+def test_parquet_gives_typed_values_and_row_numbers(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [f"t{i}" for i in range(3000)], "score": [i / 2 for i in range(3000)]}), path)
     found = list(read(Table(path=str(path)), ("score", 0)))
@@ -113,14 +112,12 @@ def test_parquet_gives_typed_values_and_row_numbers(tmp_path: Path) -> None:
     assert len(found) == 3000
 
 
-def test_a_hub_name_is_loaded_at_its_revision_into_the_given_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_name_is_loaded_at_its_revision_into_the_given_cache(tmp_path, monkeypatch):
     from huggingface_hub import constants
 
     asked: dict[str, object] = {}
 
-    def load_dataset(*names: object, **options: object) -> datasets.Dataset:
+    def load_dataset(*names, **options):
         asked.update(options, names=names, downloads=constants.HF_HUB_CACHE)
         return datasets.Dataset.from_list([{"translation": {"en": "yes", "de": "ja"}, "n": 1}] * 2)
 
@@ -140,9 +137,9 @@ def test_a_hub_name_is_loaded_at_its_revision_into_the_given_cache(
     [(ValueError("Unknown split 'tset'"), RequestError), (ConnectionError("Couldn't reach the Hub"), WorkError)],
 )
 def test_a_hub_that_refuses_is_a_wrong_request_and_one_out_of_reach_failed_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: Exception, expected: type[Exception]
-) -> None:
-    def load_dataset(*_: object, **__: object) -> None:
+    tmp_path, monkeypatch, raised, expected
+):
+    def load_dataset(*_, **__):
         raise raised
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
@@ -150,7 +147,7 @@ def test_a_hub_that_refuses_is_a_wrong_request_and_one_out_of_reach_failed_work(
         next(read(Table(hub="owner/corpus"), ("text",), context_cache=tmp_path))
 
 
-def test_reading_a_text_file_loads_no_heavy_library(tmp_path: Path) -> None:
+def test_reading_a_text_file_loads_no_heavy_library(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\n1\t2\n")
     code = (
@@ -187,19 +184,17 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "content", "column", "message"), REFUSED)
-def test_what_stops_the_reading_is_named_with_its_place(
-    tmp_path: Path, name: str, content: str | bytes, column: str | int, message: str
-) -> None:
+def test_what_stops_the_reading_is_named_with_its_place(tmp_path, name, content, column, message):
     found = refusal(table(tmp_path / name, content), column)
     assert str(tmp_path / name) in found and message in found
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_named(tmp_path):
     assert f"there is no file {tmp_path}/gone.tsv" in refusal(Table(path=str(tmp_path / "gone.tsv")), "a")
     assert "cannot be read: Is a directory" in refusal(Table(path=str(tmp_path)), 0)
 
 
-def test_plain_lines_have_one_column_and_no_other_is_passed_over(tmp_path: Path) -> None:
+def test_plain_lines_have_one_column_and_no_other_is_passed_over(tmp_path):
     source = table(tmp_path / "a.txt", "one\n")
     assert values(source.model_copy(update={"columns": [0]}), 0) == values(source, 0)
     assert "whose one column is 0; found 'a', 'b'" in refusal(source, "a", "b")
@@ -209,7 +204,7 @@ def test_plain_lines_have_one_column_and_no_other_is_passed_over(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_a_first_row_that_may_be_a_record_is_answered_with_its_size_alone(tmp_path: Path, name: str) -> None:
+def test_a_first_row_that_may_be_a_record_is_answered_with_its_size_alone(tmp_path, name):
     mark = "," if name.endswith("csv") else "\t"
     source = table(tmp_path / name, mark.join(["Haemoptysis", "Smith", "SCORE"]) + "\n")
     message = refusal(source, "score")
@@ -220,7 +215,7 @@ def test_a_first_row_that_may_be_a_record_is_answered_with_its_size_alone(tmp_pa
     assert "no column 7: it has 3" in refusal(source, 7)
 
 
-def test_a_quote_left_open_stops_with_the_line_where_it_opens(tmp_path: Path) -> None:
+def test_a_quote_left_open_stops_with_the_line_where_it_opens(tmp_path):
     content = 'text,label\n"fine",a\n"never closed,b\n' + "x,c\n" * 5
     source = table(tmp_path / "a.csv", content)
     with Rejects(None, limit=1) as rejects, pytest.raises(RequestError, match="line 3: a quoted field starts here"):
@@ -240,7 +235,7 @@ def test_a_quote_left_open_stops_with_the_line_where_it_opens(tmp_path: Path) ->
         ("a.jsonl", f'{{"label": "{SECRET} \\ud800"}}\n'),
     ],
 )
-def test_no_error_quotes_a_record(tmp_path: Path, name: str, content: str) -> None:
+def test_no_error_quotes_a_record(tmp_path, name, content):
     message = refusal(table(tmp_path / name, content), "label")
     assert not any(word in message for word in SECRET.split() if len(word) > 3)
     assert str(tmp_path / name) in message
@@ -262,7 +257,7 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize("name", BAD_ROWS)
-def test_bad_rows_are_listed_by_file_line_and_reason_and_the_others_read(tmp_path: Path, name: str) -> None:
+def test_bad_rows_are_listed_by_file_line_and_reason_and_the_others_read(tmp_path, name):
     content, expected = BAD_ROWS[name]
     source = table(tmp_path / name, content)
     with Rejects(tmp_path / "out" / "rejects.jsonl", limit=1) as rejects:
@@ -275,7 +270,7 @@ def test_bad_rows_are_listed_by_file_line_and_reason_and_the_others_read(tmp_pat
     assert rejects.counts.total() == len(expected)
 
 
-def test_two_tables_are_walked_side_by_side_and_an_unusable_row_keeps_its_place(tmp_path: Path) -> None:
+def test_two_tables_are_walked_side_by_side_and_an_unusable_row_keeps_its_place(tmp_path):
     english, german = table(tmp_path / "a.en", b"one\n\xff\nthree\n"), table(tmp_path / "a.de", "eins\nzwei\ndrei\n")
     found = [
         tuple(isinstance(row, Record) and row.values[0] for row in pair) for pair in aligned_rows(english, german, [0])
@@ -284,14 +279,14 @@ def test_two_tables_are_walked_side_by_side_and_an_unusable_row_keeps_its_place(
 
 
 @pytest.mark.parametrize(("first", "second"), [(5, 2), (2, 5)])
-def test_tables_that_are_not_aligned_are_told_with_the_rows_of_both(tmp_path: Path, first: int, second: int) -> None:
+def test_tables_that_are_not_aligned_are_told_with_the_rows_of_both(tmp_path, first, second):
     tables = [table(tmp_path / name, "x\n" * count) for name, count in (("a.en", first), ("a.de", second))]
     longer = tables[0 if first > second else 1].name
     with pytest.raises(RequestError, match=f"first has {first} rows and the second {second}: line 3 of {longer}"):
         list(aligned_rows(*tables, [0]))
 
 
-def test_rejects_up_to_the_limit_are_borne_and_one_more_stops(tmp_path: Path) -> None:
+def test_rejects_up_to_the_limit_are_borne_and_one_more_stops(tmp_path):
     (tmp_path / "r.jsonl").write_text("from an earlier run\n")
     with Rejects(tmp_path / "r.jsonl"):
         pass
@@ -311,7 +306,7 @@ def test_rejects_up_to_the_limit_are_borne_and_one_more_stops(tmp_path: Path) ->
     assert "1 × too few fields in f.tsv" in message and "1 × not valid UTF-8 in f.tsv" in message
 
 
-def test_the_account_says_which_data_it_concerns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_account_says_which_data_it_concerns(tmp_path, capsys):
     with Rejects(tmp_path / "r.jsonl", limit=0.5) as rejects:
         rejects.used(7)
         for file, reason in [("dev", "no score"), ("train", "no score"), ("train", "no score"), ("dev", "empty")]:
@@ -323,7 +318,7 @@ def test_the_account_says_which_data_it_concerns(tmp_path: Path, capsys: pytest.
     assert told == f"left out 4 of 11 records, which cannot be used: {rejects.summary()}; r.jsonl lists them\n"
 
 
-def test_a_bad_beginning_of_a_good_file_does_not_stop() -> None:
+def test_a_bad_beginning_of_a_good_file_does_not_stop():
     with Rejects(None, limit=0.01) as rejects:
         for line in range(900):
             rejects.add("f", line, "bad")
@@ -332,7 +327,7 @@ def test_a_bad_beginning_of_a_good_file_does_not_stop() -> None:
             rejects.add("f", line, "bad")
 
 
-def test_a_hopeless_file_stops_early() -> None:
+def test_a_hopeless_file_stops_early():
     rejects = Rejects(None, limit=0.01)
     with pytest.raises(WorkError, match="1,000 of 1,005"), rejects:
         rejects.used(5)
@@ -342,7 +337,7 @@ def test_a_hopeless_file_stops_early() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "@stage/a.tsv"])
-def test_a_header_is_for_csv_and_tsv_and_what_is_read_again_is_as_it_was(name: str) -> None:
+def test_a_header_is_for_csv_and_tsv_and_what_is_read_again_is_as_it_was(name):
     settings = Table(path=name, header=False)
     assert Table.model_validate(settings.model_dump()) == settings
 
@@ -362,6 +357,6 @@ def test_a_header_is_for_csv_and_tsv_and_what_is_read_again_is_as_it_was(name: s
         ({"path": "a", "columns": []}, "at least 1 item"),
     ],
 )
-def test_a_table_that_makes_no_sense_is_refused(settings: dict[str, object], message: str) -> None:
+def test_a_table_that_makes_no_sense_is_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         Table.model_validate(settings)

@@ -1,5 +1,4 @@
 import stat
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,25 +8,22 @@ from bertrelay.data.shards import MANIFEST, Shards, Span, cut_spans, read_spans
 from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.privacy import sensitive_data
-from bertrelay.progress import Bar
 
 SPANS = [Span(0, 2, 20), Span(2, 3, 30), Span(3, 5, 50)]
 
 
-def lines(spans: Sequence[Span], bar: Bar) -> Iterator[list[str]]:
+def lines(spans, bar):
     for first, _, size in spans:
         yield [f"{first}\n"]
         bar.advance(size)
 
 
 @pytest.fixture
-def shards(tmp_path: Path) -> Shards:
+def shards(tmp_path):
     return Shards(tmp_path / "output", SPANS)
 
 
-def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(shards, monkeypatch, capsys):
     monkeypatch.setattr("bertrelay.progress.SECONDS_BETWEEN_LINES", -1.0)  # a line for each step of it
     shards.begin({"a": 1})
     shards.write(1, ["2\n"])
@@ -43,9 +39,7 @@ def test_only_missing_shards_are_computed_and_progress_counts_what_was_there(
     assert logged == ["tagging: resuming after 30 of 100 words", *(f"tagging: {n} of 100 words" for n in (50, 100))]
 
 
-def test_processes_fill_every_nth_shard_and_count_those_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_processes_fill_every_nth_shard_and_count_those_of_the_others(tmp_path, monkeypatch, capsys):
     """Ranks one after the other in this process, so without exchanging anything."""
     for name, value in (("check_shared", None), ("wait_for_all", None), ("gather", [0])):
         monkeypatch.setattr(module, name, lambda *_, value=value: value)
@@ -53,7 +47,7 @@ def test_processes_fill_every_nth_shard_and_count_those_of_the_others(
     for each in ranks:
         each.begin({})
 
-    def while_the_other_works(spans: Sequence[Span], bar: Bar) -> Iterator[list[str]]:
+    def while_the_other_works(spans, bar):
         assert spans == [SPANS[0], SPANS[2]]
         ranks[1].fill(lines, "tagging", "words")
         yield from lines(spans, bar)
@@ -63,14 +57,12 @@ def test_processes_fill_every_nth_shard_and_count_those_of_the_others(
     assert ranks[0].missing() == []
 
 
-def test_another_manifest_restarts_and_a_kill_while_removing_is_resumed(
-    shards: Shards, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_manifest_restarts_and_a_kill_while_removing_is_resumed(shards, monkeypatch, capsys):
     shards.begin({"a": 1})
     shards.write(0, ["0\n"])
     removed = list[str]()
 
-    def unlink(path: Path) -> None:
+    def unlink(path):
         removed.append(path.name)
         raise KeyboardInterrupt
 
@@ -85,7 +77,7 @@ def test_another_manifest_restarts_and_a_kill_while_removing_is_resumed(
     assert not shards.folder.exists()
 
 
-def test_a_folder_of_something_else_and_a_symbolic_link_are_refused_and_stay(shards: Shards, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_and_a_symbolic_link_are_refused_and_stay(shards, tmp_path):
     shards.folder.mkdir()
     (shards.folder / ".manifest.json.x").write_text("")  # what a kill leaves
     shards.begin({"a": 1})
@@ -102,7 +94,7 @@ def test_a_folder_of_something_else_and_a_symbolic_link_are_refused_and_stay(sha
     assert (tmp_path / "elsewhere" / "mine.txt").exists()
 
 
-def test_what_was_begun_before_data_were_sensitive_is_closed_to_others(shards: Shards) -> None:
+def test_what_was_begun_before_data_were_sensitive_is_closed_to_others(shards):
     shards.begin({})
     shards.write(0, ["0\n"])
     with sensitive_data():
@@ -115,13 +107,13 @@ def test_what_was_begun_before_data_were_sensitive_is_closed_to_others(shards: S
     ]
 
 
-def test_a_span_ends_with_the_item_that_brings_it_to_the_limit() -> None:
+def test_a_span_ends_with_the_item_that_brings_it_to_the_limit():
     assert cut_spans([(3, 1), (4, 2), (9, 3), (1, 4)], 7) == [Span(0, 2, 3), Span(2, 3, 3), Span(3, 4, 4)]
     assert cut_spans([(7, 1)], 7) == [Span(0, 1, 1)]
     assert cut_spans([], 7) == []
 
 
-def test_records_of_spans_are_read_in_one_pass_and_a_source_that_became_shorter_is_an_error() -> None:
+def test_records_of_spans_are_read_in_one_pass_and_a_source_that_became_shorter_is_an_error():
     wanted = [Span(1, 3, 0), Span(4, 6, 0)]
     assert [list(block) for block in read_spans(iter("abcdef"), wanted, "x.txt")] == [["b", "c"], ["e", "f"]]
     with pytest.raises(WorkError, match=r"x\.txt became shorter"):

@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +9,11 @@ from bertrelay.data.vectors import check_space, open_vectors, write_npy, write_v
 from bertrelay.errors import RequestError, WorkError
 
 
-def some_vectors(rows: int, dim: int = 3) -> np.ndarray:
+def some_vectors(rows, dim=3):
     return np.random.default_rng(rows).normal(size=(rows, dim)).astype(np.float32)
 
 
-def test_blocks_are_the_file_that_numpy_reads_and_must_be_all_there(tmp_path: Path) -> None:
+def test_blocks_are_the_file_that_numpy_reads_and_must_be_all_there(tmp_path):
     path, expected = tmp_path / "v.npy", some_vectors(7)
     write_npy(path, [expected[:4], expected[4:]], 7, 3)
     np.testing.assert_array_equal(np.load(path), expected)
@@ -25,7 +24,7 @@ def test_blocks_are_the_file_that_numpy_reads_and_must_be_all_there(tmp_path: Pa
     assert open_vectors(path).shape == (0, 3)
 
 
-def test_opened_vectors_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
+def test_opened_vectors_are_mapped_and_cannot_be_written(tmp_path):
     np.save(tmp_path / "v.npy", some_vectors(5))
     vectors = open_vectors(tmp_path / "v.npy")
     assert isinstance(vectors, np.memmap)
@@ -33,7 +32,7 @@ def test_opened_vectors_are_mapped_and_cannot_be_written(tmp_path: Path) -> None
         vectors[0] = 1
 
 
-def test_a_cut_off_file_is_refused_with_both_sizes(tmp_path: Path) -> None:
+def test_a_cut_off_file_is_refused_with_both_sizes(tmp_path):
     path = tmp_path / "v.npy"
     np.save(path, some_vectors(5))
     os.truncate(path, path.stat().st_size - 1)
@@ -41,7 +40,7 @@ def test_a_cut_off_file_is_refused_with_both_sizes(tmp_path: Path) -> None:
         open_vectors(path)
 
 
-def test_files_of_something_else_are_refused(tmp_path: Path) -> None:
+def test_files_of_something_else_are_refused(tmp_path):
     path = tmp_path / "v.npy"
     with pytest.raises(RequestError, match="found none"):
         open_vectors(path)
@@ -77,7 +76,7 @@ except BertRelayError as error:
 """
 
 
-def test_a_full_disk_and_a_folder_that_may_not_be_written_leave_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_and_a_folder_that_may_not_be_written_leave_nothing(tmp_path):
     done = subprocess.run([sys.executable, "-c", FULL, tmp_path], capture_output=True, text=True, check=True)
     tmp_path.chmod(0o700)
     logged = done.stdout.splitlines()
@@ -88,7 +87,7 @@ def test_a_full_disk_and_a_folder_that_may_not_be_written_leave_nothing(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_and_a_disk_without_space_are_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_and_a_disk_without_space_are_named(tmp_path):
     with pytest.raises(RequestError, match=r"No such file or directory at .*nowhere"):
         write_vectors(tmp_path / "nowhere" / "v.npy", [some_vectors(1)], 1, 3, lambda first, end: [])  # noqa: ARG005
     check_space(tmp_path, 1)

@@ -18,7 +18,7 @@ from domain.clinical.metrics import Bins, Calibration, calibration_metrics, logi
 from domain.clinical.outcomes import OutcomeModelSettings
 
 
-def test_the_temperature_that_spoiled_confidences_is_found_again() -> None:
+def test_the_temperature_that_spoiled_confidences_is_found_again():
     generator = np.random.default_rng(0)
     honest = generator.uniform(0.02, 0.98, 20_000)
     is_right = generator.random(20_000) < honest
@@ -32,7 +32,7 @@ def test_the_temperature_that_spoiled_confidences_is_found_again() -> None:
     assert after < 0.02 < 0.1 < before
 
 
-def test_calibration_error_is_that_of_a_calculation_by_hand() -> None:
+def test_calibration_error_is_that_of_a_calculation_by_hand():
     confidences = np.array([0.95, 0.91, 0.55, 0.52, 1.0])
     is_right = np.array([True, False, True, True, True])
     # bin 9: 0.95, 0.91 and 1.0, mean 0.9533…, two of three right; bin 5: mean 0.535, both right
@@ -42,9 +42,7 @@ def test_calibration_error_is_that_of_a_calculation_by_hand() -> None:
 
 
 @pytest.mark.parametrize("is_right", [np.ones(50, bool), np.zeros(50, bool), np.array([True, False])])
-def test_too_little_to_learn_from_leaves_the_temperature_and_is_reported(
-    is_right: np.ndarray, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_little_to_learn_from_leaves_the_temperature_and_is_reported(is_right, capsys):
     assert fit_temperature(lambda _: np.full(len(is_right), 0.5), is_right) == 1.0
     told = f"found {is_right.sum()} right (or positive) of {len(is_right)}; give more dev data"
     assert f"probabilities are not calibrated: expected at least 20 dev examples, not all of one outcome, {told}" in (
@@ -52,14 +50,14 @@ def test_too_little_to_learn_from_leaves_the_temperature_and_is_reported(
     )
 
 
-def drawn(count: int, prevalence: float = 0.3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def drawn(count, prevalence=0.3, seed=0):
     """Log-odds of true risks, and outcomes."""
     generator = np.random.default_rng(seed)
     risks = generator.normal(logit(prevalence), 1.2, count)
     return risks, generator.random(count) < expit(risks)
 
 
-def error(probability: np.ndarray, outcomes: np.ndarray) -> float:
+def error(probability, outcomes):
     return float(Bins(probability, outcomes).error(np.ones(len(outcomes))))
 
 

@@ -122,7 +122,7 @@ def test_what_is_not_defined_has_no_value_and_one_subject_no_interval():
     assert auroc_with_interval(scores, np.array([False, True, False]), np.zeros(3)) == {"auroc": 1.0}
 
 
-def noisy(risks: np.ndarray, seed: int) -> np.ndarray:
+def noisy(risks, seed):
     """A score that a model might give: the log-odds of the true risk, and noise of one size, each patient's own."""
     return np.log(risks / (1 - risks)) + np.random.default_rng(seed).normal(0, NOISE, len(risks))
 
