@@ -40,7 +40,7 @@ SINGLE_PROCESS = ProcessGroup()
 def joined(process_group: ProcessGroup) -> Iterator[None]:
     """Connects the processes, and leaves the group at the end; after an error launchers end the others.
 
-    Raises WorkError when there are not as many as `process_group` says.
+    Raises WorkError when there are not as many as `process_group` has.
     """
     if process_group.size == 1:
         yield

@@ -127,7 +127,7 @@ def fill_vectors(
 ) -> int:
     """Sees that `path`, a `.npy` file, has the vectors of `rows` sentences: row i for sentence i, resumable.
 
-    A manifest beside it says what the vectors are of; another call with the same one computes nothing.
+    A manifest beside it describes what the vectors are of; another call with the same one computes nothing.
 
     read_block: (first, end) -> the sentences of these rows; called in rising order, from one thread.
     key: what decides the vectors besides prompt and precision, such as digests of model and text.

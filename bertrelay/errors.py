@@ -1,4 +1,4 @@
-"""The project's own errors. Each says what was expected, what was found and where, and what to do."""
+"""The project's own errors. Each names what was expected, what was found and where, and what to do."""
 
 import traceback
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class WorkError(BertRelayError):
 
 
 class Stopped(BertRelayError):
-    """A signal asked the work to stop; what was done is saved and can be resumed."""
+    """A signal stopped the work; what was done is saved and can be resumed."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)

@@ -92,7 +92,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def sync_contents(folder: Path) -> None:
-    """Makes the files of `folder` durable, and their names, before a marker says that they are there."""
+    """Makes the files of `folder` durable, and their names, before a marker declares them complete."""
     for path in folder.iterdir():
         sync(path)
     sync(folder)

@@ -21,7 +21,7 @@ NO_LABELS: Mapping[str, Mapping[str, str]] = {}
 class Family:
     """Metrics that a report shows together.
 
-    about: what they measure. place: families stand in this order. in_terminal: whether `bertrelay run` prints them,
+    about: what they measure. place: the order of families. in_terminal: whether `bertrelay run` prints them,
         with_intervals with their intervals. with_means: whether a row of means is added.
     published: caption to {(row, model): value}, shown for comparison.
     """
@@ -36,7 +36,7 @@ class Family:
 
 
 class Cell(NamedTuple):
-    """Where a report shows a metric. A caption is that of a table; columns stand in groups."""
+    """Where a report shows a metric. A caption is that of a table; columns are in groups."""
 
     family: Family
     caption: str

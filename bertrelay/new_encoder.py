@@ -99,7 +99,7 @@ def bert_config(size: NewEncoder, tokenizer: PreTrainedTokenizerFast) -> BertCon
 
 
 def start_positions(network: PreTrainedModel, size: NewEncoder) -> None:
-    """Initializes the position embeddings of a new network as `size` asks, in the range of its other weights."""
+    """Initializes the position embeddings of a new network as `size` requests, in the range of its other weights."""
     table = position_table(network)
     if size.positions is None or table is None:
         return

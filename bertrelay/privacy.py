@@ -63,7 +63,7 @@ def identifiers_shown() -> Iterator[None]:
 
 @contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Sends temporary files to `folder`: Python's, SQLite's, and those of libraries that ask the environment."""
+    """Sends temporary files to `folder`: Python's, SQLite's, and those of libraries that read the environment."""
     names = ("TMPDIR", "SQLITE_TMPDIR")
     before, usual = {name: os.environ[name] for name in names if name in os.environ}, tempfile.tempdir
     folder.mkdir(parents=True, exist_ok=True)

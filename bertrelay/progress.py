@@ -115,7 +115,7 @@ def renamed(text: str) -> str:
 def printable(text: str) -> str:
     r"""`text` with control characters as escapes, as JSON writes them (`\u001b`); line breaks and tabs stay.
 
-    Halves of surrogate pairs, which stand for undecodable bytes of a file's name, are escaped too. Files are called
+    Halves of surrogate pairs, which represent undecodable bytes of a file's name, are escaped too. Files are called
     by the names in `NAMES`.
     """
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", renamed(text))

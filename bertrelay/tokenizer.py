@@ -54,7 +54,7 @@ class _TokenizerConfig(_SpecialTokens):
 def load_tokenizer(folder: Path, lower_case: bool = False) -> PreTrainedTokenizerFast:
     """The tokenizer of `folder`: tokenizer.json as it is, else built from the vocabulary.
 
-    lower_case: lower-case before everything else, as `do_lower_case` of sentence-transformers asks.
+    lower_case: lower-case before everything else, as `do_lower_case` of sentence-transformers requests.
     """
     settings = read_model_file(folder / "tokenizer_config.json", _TokenizerConfig) or _TokenizerConfig()
     read_model_file(folder / "special_tokens_map.json", _SpecialTokens)

@@ -206,7 +206,7 @@ def write_parquet(path: Path, columns: Mapping[str, Any], rows: Iterable[Sequenc
 
 
 def write_table(output: Path, columns: Mapping[str, Any], rows: Iterable[Sequence[Any]]) -> None:
-    """Writes rows as the suffix of `output` says: .csv, .tsv, .jsonl or .parquet. The file is whole or not there.
+    """Writes rows in the format of the suffix: .csv, .tsv, .jsonl or .parquet. The file is whole or not there.
 
     columns: name to Arrow type, or its name. Raises RequestError or WorkError where the file cannot be written.
     """

@@ -93,7 +93,7 @@ def check_space(folder: Path, size: int) -> None:
 def open_vectors(path: Path) -> Vectors:
     """The vectors of `path`, float32 (rows, dim), memory-mapped and read-only; only what is touched is read.
 
-    Raises RequestError when the file is not there, not float32 vectors, or shorter than its header says.
+    Raises RequestError when the file is not there, not float32 vectors, or shorter than its header states.
     """
     rows, dim, start = _read_header(path)
     expected, found = start + rows * dim * FLOAT_BYTES, path.stat().st_size
