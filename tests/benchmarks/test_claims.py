@@ -1,14 +1,19 @@
 """Claims hold for metrics that meet them and fail for others."""
 
 import gzip
+import zlib
 from argparse import Namespace
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from transformers import BertConfig
 
-from benchmarks import clinic, distill, encode, tagging
+from benchmarks import clinic, distill, encode, sts, tagging
 from benchmarks.harness import Spread
+from teachers.evaluation.sts import StsPairs
+from teachers.evaluation.sts_sets import set_metrics
 
 
 def test_operations_are_those_of_every_matrix_product():
@@ -103,6 +108,24 @@ def test_memory_of_a_long_document_may_grow_by_the_slack_alone(growth, beyond, h
     assert [claim.holds for claim in tagging.claims(rates, [ten, ten, one])] == held
 
 
-def test_documents_are_texts_until_they_have_enough_words():
-    texts = ["one two three", "four", "five six"]
-    assert tagging.long_documents(texts, 4, 2) == ["one two three\n\nfour", "five six\n\none two three"]
+PAIRS = StsPairs([f"left {n}" for n in range(40)], [f"right {n}" for n in range(40)], np.arange(40.0) % 6)
+SETS = {"STSb": {"": PAIRS}, "STS13": {"FNWN": PAIRS, "OnWN": PAIRS}}
+
+
+def drawn_vectors(sentences: Sequence[str]) -> NDArray[np.float32]:
+    drawn = [np.random.default_rng(zlib.crc32(sentence.encode())).normal(size=6) for sentence in sentences]
+    return np.array(drawn, np.float32)
+
+
+@pytest.mark.parametrize(("bend", "names"), [(0.0, []), (6e-5, ["sts/STSb/spearman_cosine"])])
+def test_a_metric_that_differs_in_its_fourth_digit_is_named(bend: float, names: list[str]) -> None:
+    ours = set_metrics(SETS, drawn_vectors, intervals=False)
+    theirs = sts.by_scipy(SETS, drawn_vectors)
+    assert set(theirs) == {f"sts/{name}/spearman_cosine" for name in ("STSb", "STS13/FNWN", "STS13/OnWN")}
+    theirs["sts/STSb/spearman_cosine"] += bend
+    assert [claim.text.split()[0] for claim in sts.claims(ours, theirs) if not claim.holds] == names
+
+
+def test_a_missing_metric_fails() -> None:
+    (claim,) = sts.claims({"sts/STSb/spearman_cosine": None}, {"sts/STSb/spearman_cosine": 0.8})
+    assert not claim.holds

@@ -69,6 +69,7 @@ def test_missing_data_is_named(tmp_path, capsys):
 SCRIPTS = {path.stem for path in Path(harness.__file__).parent.glob("*.py") if "main(\n" in path.read_text()}
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("name", sorted(SCRIPTS - {"harness"}))
 def test_every_script_lists_its_options(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [name, "--help"])
