@@ -1,7 +1,7 @@
 """Bitext mining: pairs of source and target sentences scored by the ratio margin, taken best first, one to one.
 
-Artetxe & Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual Sentence Embeddings": a cosine says
-little alone, as some sentences are near to everything. The margin divides it by how near both are to their neighbours.
+Artetxe & Schwenk (2019), "Margin-based Parallel Corpus Mining with Multilingual Sentence Embeddings": a cosine alone
+means little, as some sentences are near to everything. The margin divides it by how near both are to their neighbours.
 """
 
 from contextlib import nullcontext, suppress
@@ -133,7 +133,7 @@ def quality_at(threshold: float, scores: Scores, right: Mask, true_pairs: int) -
 
 
 class Mined(NamedTuple):
-    """A source and a target row that translate one another, as far as the score says: their ratio margin."""
+    """A source and a target row that translate one another, with their ratio margin as the score."""
 
     score: float
     source: int

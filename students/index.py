@@ -99,7 +99,7 @@ class SearchIndex:
             )
 
     def log_precision(self, precision: str) -> None:
-        """Says so where `precision` is not what the sentences were encoded in; `auto` asks for none."""
+        """Logs where `precision` is neither `auto` nor what the sentences were encoded in."""
         if precision not in ("auto", self.facts.precision):
             log(
                 f"{self.folder}: its sentences were encoded in {self.facts.precision} and stay so; {precision} is for "
@@ -142,7 +142,7 @@ def load_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> 
     vectors = open_vectors(folder / VECTORS)
     expected = (facts.sentences, facts.origin.dim)
     if vectors.shape != expected:
-        raise damaged(folder, f"{VECTORS} holds vectors of shape {vectors.shape} and not {expected}")
+        raise damaged(folder, f"{VECTORS} has vectors of shape {vectors.shape} and not {expected}")
     graph = open_hnsw(folder / GRAPH) if facts.kind == "hnsw" else None
     return SearchIndex(folder, facts, encoder, vectors, mapped(folder / SENTENCES), graph)
 

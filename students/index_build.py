@@ -104,7 +104,7 @@ def build_index(
     cache: where a model or data set of the hub is kept.
     process_group: all processes encode, each its share of the blocks; the main one does the rest.
     rejects: entered while the corpus is read; without it the first record that cannot be used raises.
-    Raises RequestError when `folder` holds something else, an index of another model or corpus, or a damaged one.
+    Raises RequestError when `folder` has something else in it, an index of another model or corpus, or a damaged one.
     """
     check_choice("kind", kind, get_args(IndexKind))
     load_faiss()  # where it is missing, say so before hours of encoding
@@ -134,7 +134,7 @@ def build_index(
 
 
 def _check_is_index(folder: Path) -> None:
-    """Raises RequestError where `folder` holds anything that is not of an index, for a rebuild deletes by name."""
+    """Raises RequestError where anything in `folder` is not of an index, for a rebuild deletes by name."""
     try:
         found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:

@@ -24,7 +24,7 @@ def encoded_once(encoder: SentenceEncoder, sentences: Sequence[str], precision: 
 
 def english_of(pairs: Mapping[str, Translations]) -> list[str]:
     """The distinct English sentences of all languages' pairs, in order of appearance."""
-    return list(dict.fromkeys(sentence for sides in pairs.values() for sentence in sides.english))
+    return list(dict.fromkeys(sentence for each in pairs.values() for sentence in each.english))
 
 
 def parallel_metrics(
@@ -39,14 +39,16 @@ def parallel_metrics(
     variance: of the training targets, the unit of relative distances; there are none where it is not known.
     """
     metrics: Metrics = {}
-    for language, sides in pairs.items():
-        metrics |= translation_metrics(language, student(sides.english), student(sides.other), intervals=intervals)
+    for language, sentences in pairs.items():
+        metrics |= translation_metrics(
+            language, student(sentences.english), student(sentences.other), intervals=intervals
+        )
     if teacher is None or not pairs:
         return metrics
     english = english_of(pairs)
     metrics |= mse_metrics(ENGLISH, student(english), teacher(english), variance)
-    for language, sides in pairs.items():
-        metrics |= mse_metrics(language, student(sides.other), teacher(sides.english), variance)
+    for language, sentences in pairs.items():
+        metrics |= mse_metrics(language, student(sentences.other), teacher(sentences.english), variance)
     return metrics
 
 
@@ -55,7 +57,7 @@ def translation_metrics(
 ) -> Metrics:
     """How often the nearest sentence of the other moment, by cosine, is the translation: both directions.
 
-    english, other: row i of one translates row i of the other, (sentences, dim). A sentence that stands in a side
+    english, other: row i of one translates row i of the other, (sentences, dim). A sentence that is there
     twice counts by its row, as in other tools, so one of the two is a miss.
     """
     metrics: Metrics = {}

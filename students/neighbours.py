@@ -33,7 +33,7 @@ Rows = NDArray[np.int64]
 
 
 class Neighbours(NamedTuple):
-    """The k nearest rows of the other side, best first: cosines and row numbers, both (n, k)."""
+    """The k nearest rows, best first: cosines and row numbers, both (n, k)."""
 
     cosines: NDArray[np.float64]
     rows: Rows
@@ -129,9 +129,9 @@ def _check_dim(queries: Vectors, dim: int) -> None:
 
 
 def build_hnsw(vectors: Vectors, hnsw: Hnsw, checkpoint: Path | None = None, key: str = "") -> Any:
-    """A FAISS index that walks a graph over `vectors` (n, dim), of which it holds a copy in memory.
+    """A FAISS index that walks a graph over `vectors` (n, dim), of which it keeps a copy in memory.
 
-    checkpoint: a file written every minute or so; killed and called again with the same `key` (which stands for the
+    checkpoint: a file written every minute or so; killed and called again with the same `key` (which identifies the
         vectors), it resumes from there. The caller removes it. With one thread the same vectors give the same graph,
         stopped on the way or not; with more, the order in which threads take their turns changes some links.
     """
@@ -175,7 +175,7 @@ def open_hnsw(path: Path) -> Any:
 
 
 def _save_checkpoint(index: Any, path: Path, key: str) -> None:
-    """Writes the graph without its vectors, under a line that says what it is of and its sha256."""
+    """Writes the graph without its vectors, under a line with its key and sha256."""
     faiss = load_faiss()
     with atomic_write(path) as building, building.open("w+b") as file:
         unknown = _head(key, "0" * 64)

@@ -128,14 +128,14 @@ def read_gold(table: Table, source: SentenceFile, target: SentenceFile, cache: P
 
     They are in the columns `source_line` and `target_line`, else in the first two.
 
-    Raises RequestError, with file and line, for what is no line number, or of a line that holds no sentence.
+    Raises RequestError, with file and line, for what is no line number, or of a line without a sentence.
     """
     found = set()
     for record in read(_without_header(table), LINES, cache):
         if len(record.values) != len(LINES):
             raise RequestError(f"{table.name}: expected two columns of line numbers, found {len(record.values)} named")
         source_row, target_row = (
-            _row_at(value, side, record) for value, side in zip(record.values, (source, target), strict=True)
+            _row_at(value, sentences, record) for value, sentences in zip(record.values, (source, target), strict=True)
         )
         found.add(source_row * len(target) + target_row)
     return np.array(sorted(found), np.int64)

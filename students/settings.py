@@ -28,7 +28,7 @@ Language = Annotated[str, AfterValidator(_language)]
 class AlignedFiles(DataSource):
     """Two files in which row n of one translates row n of the other: plain lines, or the same table in two languages.
 
-    column: which column of both files holds the sentence.
+    column: the column of the sentence in both files.
     format, header: as for any table.
     """
 
@@ -46,7 +46,7 @@ class AlignedFiles(DataSource):
 
     @property
     def name(self) -> str:
-        """What accounts call it."""
+        """Its name in counts of pairs."""
         return f"{self.english} + {self.other}"
 
     @property
@@ -80,7 +80,7 @@ class TranslationColumns(TableSource):
 
 
 def _kind(value: Any) -> str | None:
-    """Which kind of source the keys of `value` speak of, so that mistakes are judged by that kind alone."""
+    """The kind of source that the keys of `value` belong to, so that its errors are of that kind alone."""
     keys = set(value) if isinstance(value, dict) else set(type(value).model_fields) if _is_source(value) else set()
     if keys & {"others", "path", "hub"}:
         return "columns"
@@ -109,7 +109,7 @@ class Filters(Settings):
 
     max_characters: of either side; longer ones are seldom one sentence, and a student would see them cut.
     max_length_ratio: of the longer side to the shorter, where the longer has at least 30 characters. East Asian wide
-    characters (Unicode TR 11) count as two, as one of them says about as much as two letters; short pairs are spared,
+    characters (Unicode TR 11) count as two, as one of them means about as much as two letters; short pairs are spared,
     because "Yes." rightly becomes "Oui, bien sûr."
     drop_copies: pairs whose two sides are the same but for case and spaces, which are mostly untranslated.
     drop_duplicates: the same translation of the same English, given again.

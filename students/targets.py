@@ -45,7 +45,7 @@ def fill_targets(
 ) -> Targets:
     """The targets of the corpus, from the cache or computed by all processes together, each a share of the blocks.
 
-    teacher_digest: stands for the teacher's weights; with the text and the precision it names the vectors.
+    teacher_digest: identifies the teacher's weights; with the text and the precision it names the vectors.
     """
     key = fingerprint({"teacher": teacher_digest, "text": _text_digest(corpus.english)})
     precision = from_main(resolve_precision(precision, teacher.device), context.process_group)

@@ -34,7 +34,7 @@ END_OF_TEXT = -1
 
 Ids = NDArray[np.int64]
 Document = dict[str, Any]
-"""The rules of a tokenizer, as tokenizer.json holds them."""
+"""The rules of a tokenizer, as in tokenizer.json."""
 
 LEAVE_IT = "leave the vocabulary as it is: trim_vocabulary = false, or --no-trim"
 KINDS = ("Unigram", "WordPiece", "BPE")
@@ -43,7 +43,7 @@ CHARACTER = re.compile("(##|▁|Ġ)?.?|<0x[0-9A-F]{2}>", re.DOTALL)
 
 
 def document_of(rules: Tokenizer) -> Document:
-    """What `rules` say. Raises RequestError for a tokenizer of another kind than KINDS."""
+    """The content of `rules`. Raises RequestError for a tokenizer of another kind than KINDS."""
     document: Document = json.loads(rules.to_str())
     model = document["model"]
     if model["type"] not in KINDS:
@@ -60,7 +60,7 @@ def document_of(rules: Tokenizer) -> Document:
 
 
 def always_kept(document: Document, rules: Tokenizer) -> set[int]:
-    """The ids that stay whatever a corpus holds: characters, special and added tokens, the unknown token.
+    """The ids that stay whatever a corpus contains: characters, special and added tokens, the unknown token.
 
     The piece of the lowest score stays too: by it unigram rates an unknown character.
     """
@@ -184,7 +184,7 @@ def trim_vocabulary(encoder: SentenceEncoder, texts: Iterable[str]) -> SentenceE
 
 
 def check_can_be_read_again(texts: Iterable[str]) -> None:
-    """Raises RequestError for what holds no texts, and for a generator, which can be read once only."""
+    """Raises RequestError for what are no texts, and for a generator, which can be read once only."""
     each_text(texts, "texts")
     if isinstance(texts, Iterator):
         raise RequestError("texts: expected a list, or what can be read again from its beginning; found a generator")
