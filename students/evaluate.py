@@ -90,8 +90,15 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         tests = HeldOut.read(settings, context, rejects)
         dictionaries = read_translations(settings.lookup, context.cache, rejects)
-    student, teacher = _models(settings, context)
-    encode, encode_teacher = tests.encoded(student, settings.precision, progress=True), None
+    student, teacher, encode_teacher = as_encoder(settings.model, context.cache), None, None
+    if settings.teacher is not None:
+        teacher = as_encoder(settings.teacher, context.cache)
+        if teacher.dim != student.dim:
+            raise RequestError(
+                f"teacher: expected vectors of the model's {student.dim} dimensions, found {teacher.dim}; "
+                "leave `teacher` out when the model is no student of it"
+            )
+    encode = tests.encoded(student, settings.precision, progress=True)
     if teacher is not None:
         encode_teacher = encoded_once(teacher, english_of(tests.parallel), settings.precision, progress=True)
     metrics = tests.metrics(encode, encode_teacher, read_variance(settings.model))
@@ -102,19 +109,6 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     if picture is not None:
         write_json(context.output / PICTURE, picture)
     return metrics
-
-
-def _models(settings: EvaluateSettings, context: StageContext) -> tuple[SentenceEncoder, SentenceEncoder | None]:
-    """Student and teacher; raises RequestError when their vectors cannot be compared."""
-    hub = context.cache / "hub"
-    student = SentenceEncoder.load(settings.model, cache_dir=hub)
-    teacher = None if settings.teacher is None else SentenceEncoder.load(settings.teacher, cache_dir=hub)
-    if teacher is not None and teacher.dim != student.dim:
-        raise RequestError(
-            f"teacher: expected vectors of the model's {student.dim} dimensions, found {teacher.dim}; "
-            "leave `teacher` out when the model is no student of it"
-        )
-    return student, teacher
 
 
 def similarity_examples(tests: dict[str, Translations], encode: Encode, count: int) -> dict[str, object] | None:

@@ -309,14 +309,6 @@ def test_a_new_tokens_vector_is_the_mean_of_the_teachers_pieces(bert):
     np.testing.assert_allclose(space, old_row(bert, "[UNK]"))
 
 
-def test_special_tokens_begin_as_their_counterparts(bert):
-    student = copy_of(bert, unigram(PIECES))
-    table = student.backbone.get_input_embeddings().weight.detach().numpy()
-    pairs = {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
-    for new, old in pairs.items():
-        np.testing.assert_array_equal(table[student.tokenizer.convert_tokens_to_ids(new)], old_row(bert, old))
-
-
 def test_a_cased_teacher_tells_capitals_apart_and_an_uncased_one_does_not(tiny_encoder):
     cased = teacher_of("bert", word_piece(["▁a", "▁A", "A", "a"]))
     np.testing.assert_array_equal(rows_of(cased, "A")[0], old_row(cased, "##A"))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -77,6 +76,22 @@ def encoded(monkeypatch):
 def build(encoder, corpus, **given):
     folder = given.pop("folder", None) or Path(f"{corpus}.index")
     return build_index(encoder, corpus, folder, precision="fp32", **given)
+
+
+def stopped(module, name, work, call=1, is_done=False):
+    """Ctrl-C in place of the so-manieth call of a function, or right after it."""
+    real, calls = getattr(module, name), []
+
+    def replaced(*given):
+        calls.append(given)
+        if len(calls) < call or is_done:
+            real(*given)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, name, replaced)
+        work()
 
 
 def nearest_lines(encoder, corpus, query, k):
@@ -252,10 +267,8 @@ def test_a_damaged_index_is_built_anew_with_rebuild(name, encoder, corpus):
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
-def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(rebuild, encoder, corpus, monkeypatch):
-    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-        stopped.setattr("students.index_build.fill_vectors", Mock(side_effect=KeyboardInterrupt))
-        build(encoder, corpus, rebuild=rebuild)
+def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(rebuild, encoder, corpus):
+    stopped(building, "fill_vectors", lambda: build(encoder, corpus, rebuild=rebuild))
     sentences = Path(f"{corpus}.index", "sentences.arrow")
     sentences.write_bytes(sentences.read_bytes()[:-20])
     assert build(encoder, corpus, rebuild=rebuild).facts.sentences == 61
@@ -357,6 +370,12 @@ build_index(model, corpus, corpus + ".index", kind="hnsw", precision="fp32", reb
 """
 
 
+def kill(model, corpus, module, name, rebuild=False):
+    script = [sys.executable, "-c", KILLED.format(block=BLOCK, rebuild=rebuild), model, corpus, module, name]
+    killed = subprocess.run(script, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert killed.returncode == -signal.SIGKILL
+
+
 @pytest.fixture
 def one_thread():
     import faiss
@@ -384,10 +403,7 @@ def test_a_build_that_was_killed_goes_on_to_the_same_index(
     if rebuild:
         build(str(model), corpus)
         encoded.clear()
-    code = KILLED.format(block=BLOCK, rebuild=rebuild)
-    script = [sys.executable, "-c", code, str(model), str(corpus), module, name]
-    killed = subprocess.run(script, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert killed.returncode == -signal.SIGKILL
+    kill(model, corpus, module, name, rebuild)
     with pytest.raises(RequestError, match="this index is not finished"):
         open_index(str(model), folder)
     build(str(model), corpus, kind="hnsw", rebuild=rebuild)
@@ -403,17 +419,7 @@ def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(encoder
     folder, model = Path(f"{corpus}.index"), corpus.parent / "model"
     encoder.save(model)
     build(str(model), corpus)
-    script = [
-        sys.executable,
-        "-c",
-        KILLED.format(block=BLOCK, rebuild=False),
-        str(model),
-        str(corpus),
-        "neighbours",
-        "_save_checkpoint",
-    ]
-    killed = subprocess.run(script, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
-    assert killed.returncode == -signal.SIGKILL
+    kill(model, corpus, "neighbours", "_save_checkpoint")
     assert open_index(str(model), folder).facts.kind == "exact"
     build(str(model), corpus)  # which asks for no graph, and takes nothing away
     saves, save = [], neighbours._save_checkpoint
@@ -425,29 +431,18 @@ def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(encoder
     assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.folder.iterdir())
 
 
-def test_a_kill_between_a_new_graph_and_its_facts_costs_no_encoding(encoder, corpus, encoded, monkeypatch):
-    def stopped(*given):
-        neighbours.write_index(*given)
-        raise KeyboardInterrupt
-
+def test_a_kill_between_a_new_graph_and_its_facts_costs_no_encoding(encoder, corpus, encoded):
     build(encoder, corpus, kind="hnsw")
     encoded.clear()
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(building, "write_index", stopped)
-        build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=4))
+    stopped(building, "write_index", lambda: build(encoder, corpus, hnsw=Hnsw(links=4)), is_done=True)
     assert open_index(encoder, f"{corpus}.index").facts.kind == "exact"
     assert build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=4)).facts.hnsw["links"] == 4
     assert encoded == []
 
 
-def test_the_old_graph_serves_until_a_new_one_is_linked(encoder, corpus, monkeypatch):
-    def stopped(*_):
-        raise KeyboardInterrupt
-
+def test_the_old_graph_serves_until_a_new_one_is_linked(encoder, corpus):
     build(encoder, corpus, kind="hnsw")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(building, "recall", stopped)
-        build(encoder, corpus, hnsw=Hnsw(links=4))
+    stopped(building, "recall", lambda: build(encoder, corpus, hnsw=Hnsw(links=4)))
     assert open_index(encoder, f"{corpus}.index").facts.hnsw["links"] == Hnsw().links
     assert build(encoder, corpus, hnsw=Hnsw(links=4)).facts.hnsw["links"] == 4
 
@@ -464,45 +459,23 @@ def test_other_candidates_are_measured_and_kept_without_linking_anew(encoder, co
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_build_begun_for_another_model_is_not_thrown_away(encoder, tiny_encoder, texts, corpus, monkeypatch):
-    def full(*_):
-        raise WorkError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(encode_files, "write_block", full)
-        with pytest.raises(WorkError):
-            build(encoder, corpus)
+def test_a_build_begun_for_another_model_is_not_thrown_away(encoder, tiny_encoder, texts, corpus):
+    stopped(encode_files, "write_block", lambda: build(encoder, corpus))
     with pytest.raises(RequestError, match="found another one"):
         build(tiny_encoder("bert", texts, seed=1), corpus)
     assert build(encoder, corpus).facts.sentences == 61
 
 
-def test_a_rebuild_stopped_while_it_cleared_the_old_index_goes_on(encoder, corpus, monkeypatch):
-    def stopped(_):
-        raise KeyboardInterrupt
-
+def test_a_rebuild_stopped_while_it_cleared_the_old_index_is_resumed(encoder, corpus):
     build(encoder, corpus)
-    with monkeypatch.context() as patch:
-        patch.setattr(building, "_forget_building", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            build(encoder, corpus, rebuild=True)
+    stopped(building, "_forget_building", lambda: build(encoder, corpus, rebuild=True))
     assert build(encoder, corpus).facts.sentences == 61
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_rebuild_goes_on_with_nothing_but_a_rebuild_of_the_same(encoder, corpus, encoded, monkeypatch):
+def test_a_rebuild_resumes_nothing_but_a_rebuild_of_the_same(encoder, corpus, encoded):
     def stop_at_the_fourth(rebuild):
-        write, calls = encode_files.write_block, []
-
-        def stopped(*given):
-            calls.append(given)
-            if len(calls) == 4:
-                raise KeyboardInterrupt
-            write(*given)
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(encode_files, "write_block", stopped)
-            build(encoder, corpus, rebuild=rebuild)
+        stopped(encode_files, "write_block", lambda: build(encoder, corpus, rebuild=rebuild), call=4)
         encoded.clear()
 
     stop_at_the_fourth(rebuild=False)

@@ -10,7 +10,7 @@ import torch
 
 from bertrelay import encode_files
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError, WorkError
+from bertrelay.errors import RequestError
 from bertrelay.settings import ModelSource
 from bertrelay.stage import StageContext
 from students import targets as room
@@ -67,16 +67,6 @@ def rows_computed(teacher, monkeypatch):
     return seen
 
 
-def test_each_distinct_english_sentence_goes_through_the_teacher_once(teacher, corpus, context, monkeypatch):
-    seen = rows_computed(teacher, monkeypatch)
-    fill(teacher, corpus, context)
-    assert sum(seen) == len(ENGLISH) < len(corpus)
-    fill(teacher, corpus, context)
-    assert sum(seen) == len(ENGLISH), "they lie in the cache"
-    fill(teacher, corpus, context, digest="another teacher")
-    assert sum(seen) == 2 * len(ENGLISH)
-
-
 def test_variance_is_the_weighted_mean_squared_distance_to_the_weighted_mean(teacher, corpus, context, monkeypatch):
     monkeypatch.setattr(room, "BLOCK", 7)  # several blocks, the last one short
     found = fill(teacher, corpus, context)
@@ -113,14 +103,6 @@ def test_a_teacher_that_tells_no_sentences_apart_is_refused(teacher, corpus, con
             if "LayerNorm" in name:
                 weight.zero_()
     with pytest.raises(RequestError, match="teacher: expected vectors that differ"):
-        fill(teacher, corpus, context)
-
-
-def test_a_teacher_whose_vectors_are_not_finite_is_told(teacher, corpus, context):
-    with torch.no_grad():
-        for weight in teacher.parameters():
-            weight.fill_(torch.nan)
-    with pytest.raises(WorkError, match="gives a vector that is not finite for sentence 1"):
         fill(teacher, corpus, context)
 
 
