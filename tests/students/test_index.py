@@ -82,10 +82,10 @@ def stopped(module, name, work, call=1, is_done=False):
     """Ctrl-C in place of the so-manieth call of a function, or right after it."""
     real, calls = getattr(module, name), []
 
-    def replaced(*given):
+    def replaced(*given, **options):
         calls.append(given)
         if len(calls) < call or is_done:
-            real(*given)
+            real(*given, **options)
         if len(calls) == call:
             raise KeyboardInterrupt
 
