@@ -77,24 +77,17 @@ FORMATS: dict[FormatName, Format] = {
     "html": Format(None, write_page, check_page),
 }
 
-SUFFIXES: dict[str, FormatName] = {
-    ".conll": "conll",
-    ".tsv": "conll",
-    ".iob": "conll",
-    ".iob1": "conll",
-    ".iob2": "conll",
-    ".bilou": "conll",
-    ".bio": "conll",
-    ".iobes": "conll-iobes",
-    ".pubtator": "pubtator",
-    ".json": "bioc",
-    ".bioc": "bioc",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".ann": "brat",
-    ".txt": "text",
-    ".html": "html",
+SUFFIXES_OF: dict[FormatName, tuple[str, ...]] = {
+    "conll": (".conll", ".tsv", ".iob", ".iob1", ".iob2", ".bilou", ".bio"),
+    "conll-iobes": (".iobes",),
+    "pubtator": (".pubtator",),
+    "bioc": (".json", ".bioc"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "brat": (".ann",),
+    "text": (".txt",),
+    "html": (".html",),
 }
+SUFFIXES = {suffix: name for name, suffixes in SUFFIXES_OF.items() for suffix in suffixes}
 
 DUPLICATE = "an id that another document has"
 TITLE_LINE = re.compile(rb"[^|\t\n]+\|t\|")
