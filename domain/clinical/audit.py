@@ -119,8 +119,8 @@ def run(settings: AuditSettings, context: StageContext) -> Metrics:
 
 def finding_json(finding: Finding) -> dict[str, Any]:
     """A finding as `audit.json` and the command line have it."""
-    summary, rows = finding.summary, list(finding.examples)
-    return {"level": finding.severity, "name": finding.check, "told": summary, "count": finding.total, "rows": rows}
+    about = {"level": finding.severity, "name": finding.check, "told": finding.summary}
+    return about | {"count": finding.total, "rows": list(finding.examples)}
 
 
 @sensitive_data()

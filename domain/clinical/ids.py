@@ -36,15 +36,10 @@ def is_missing(value: object) -> bool:
 
 def warn_of_mixed_ids(column: str, kinds: Iterable[type]) -> None:
     """Logs where the ids of a column are of several kinds: those written alike are taken for one."""
-    found = sorted({_named(kind) for kind in kinds})
+    names = {"text": str, "whole numbers": Integral, "numbers with a point": object}
+    found = sorted({next(name for name, known in names.items() if issubclass(kind, known)) for kind in kinds})
     if len(found) > 1:
         log(f'{column}: some ids are {", others ".join(found)}; 7, 7.0 and "7" are taken for one admission')
-
-
-def _named(kind: type) -> str:
-    if issubclass(kind, str):
-        return "text"
-    return "whole numbers" if issubclass(kind, Integral) else "numbers with a point"
 
 
 def given_note(identifier: object, text: object) -> tuple[str, str]:

@@ -112,8 +112,7 @@ def alarm_threshold(
 
 def precise_enough(hits: Floats, misses: Floats) -> Flags:
     """Where the precision is `PRECISION` or more, and there are true positives."""
-    reaching: Flags = (hits > 0) & (np.nan_to_num(ratio(hits, hits + misses)) >= PRECISION)
-    return reaching
+    return (hits > 0) & (np.nan_to_num(ratio(hits, hits + misses)) >= PRECISION)
 
 
 def auroc_of(probabilities: Floats, outcomes: Flags) -> float | None:

@@ -151,6 +151,7 @@ def note_store(path: Path) -> Iterator[sqlite3.Connection]:
     """
     store = sqlite3.connect(path)
     try:
+        store.execute("PRAGMA temp_store = MEMORY")  # nothing lies outside the stage's folder
         store.execute(
             "CREATE TABLE IF NOT EXISTS notes (stay INT, hadm_id TEXT, kind INT, at TEXT, place INT, text TEXT)"
         )

@@ -79,13 +79,9 @@ class OutcomeTask:
         chunks = self.chunks[items]
         width = int(self.tokens.lengths[chunks].max())
         ids, mask = self.tokens.batch(chunks, width, self.outcome_model.pad_id)
-        labels = self.notes.labels[self.tokens.admissions[chunks]].astype(np.float32)  # (chunks, labels)
-        inputs = {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "labels": torch.from_numpy(labels),
-            "weights": torch.from_numpy(self.weights[items].astype(np.float32)),
-        }
+        labels = torch.from_numpy(self.notes.labels[self.tokens.admissions[chunks]]).float()  # (chunks, labels)
+        weights = torch.from_numpy(self.weights[items]).float()
+        inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels, "weights": weights}
         return Batch(inputs, {self.notes.outcome.name: len(items)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
@@ -142,10 +138,7 @@ def run(settings: ReadmissionSettings, context: StageContext) -> Metrics:
 
 
 def run_outcome(settings: OutcomeSettings, context: StageContext) -> Metrics:
-    """The other tasks, from early notes: the same training, and the metrics of their kind.
-
-    Raises RequestError as `run` does, and for notes that leak the outcome.
-    """
+    """The other tasks, from early notes. Raises RequestError as `run` does, and for notes that leak the outcome."""
     outcome = OUTCOMES[settings.task]
     notes = read_labelled_notes(Path(settings.notes), Path(settings.cohort), outcome, settings.groups)
     return _trained(notes, settings, context)

@@ -53,13 +53,6 @@ def test_recall_at_precision_is_that_of_scikit_learns_curve(seed):
         assert outcomes[probabilities >= threshold].mean() >= 0.8
 
 
-def test_four_of_five_is_a_precision_of_eighty_per_cent():
-    probabilities = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
-    outcomes = np.array([True, False, True, True, True, False])
-    assert threshold_at_precision(probabilities, outcomes) == 0.5
-    assert none_if_nan(best_recall(*Ranking(probabilities, outcomes).counts(np.ones(6)))) == 1
-
-
 def test_an_alarm_threshold_does_not_rest_on_a_few_alarms():
     outcomes = np.append([True, True], np.random.default_rng(0).random(500) < 0.06)
     probabilities = np.append([0.9, 0.8], np.linspace(0.1, 0.7, 500))

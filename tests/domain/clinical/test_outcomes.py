@@ -198,19 +198,6 @@ def test_diagnoses_are_evaluated_over_those_that_can_be(learnt):
     assert {each["group"] for each in listed} >= {None} and all("401" not in str(each["group"]) for each in listed)
 
 
-def test_the_folder_says_what_it_predicts_and_is_plain_for_transformers(learnt):
-    from transformers import AutoModelForSequenceClassification
-
-    for task, problem in (
-        ("length-of-stay", "single_label"),
-        ("diagnoses", "multi_label"),
-    ):
-        _, folder = learnt(task)
-        assert json.loads((folder / "model/outcome.json").read_text())["task"] == task
-        network = AutoModelForSequenceClassification.from_pretrained(folder / "model")
-        assert network.config.problem_type == f"{problem}_classification" and network.config.num_labels == 3
-
-
 def test_settings_of_binary_tasks_are_refused_by_others(clinic, bert):
     for key, value in (("alarm_precision", 0.9), ("minimum_alarms", 5), ("permutations", 50)):
         settings(clinic, bert, "mortality", **{key: value})

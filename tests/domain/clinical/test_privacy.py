@@ -145,8 +145,9 @@ def test_marks_are_in_the_outputs_and_nowhere_else(run, tmp_path):
     assert latest("cohort", "flow.csv").is_file() and Path("runs/private/report.html").is_file()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("max_rejects", [0, 1])
+@pytest.mark.parametrize(
+    ("fault", "max_rejects"), [*((fault, 1) for fault in FAULTS), ("a wrong time", 0), ("a wrong date", 0)]
+)
 def test_broken_rows_show_no_mark(run, tmp_path, fault, max_rejects):
     found = tables()
     FAULTS[fault](found)
