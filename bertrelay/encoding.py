@@ -6,21 +6,20 @@ sentences of like length share a batch, so that little of it is padding.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import chain
-from typing import NamedTuple, Protocol, TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
-from bertrelay.cpu_kernels import Packed, pack, using
+from bertrelay.cpu_kernels import Packed, using
 from bertrelay.data.sentences import texts_of
 from bertrelay.data.vectors import Vectors, not_finite_row
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import WorkError, check_count
-from bertrelay.hardware import autocast, resolve_precision
+from bertrelay.hardware import resolve_precision
+from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
 from bertrelay.progress import Bar
 from bertrelay.progress import progress as progress_of
 
@@ -154,94 +153,3 @@ def _compute(encoder: SentenceEncoder, block: _Tokens, batch_tokens: int, bar: B
     distinct = np.empty_like(sorted_vectors)
     distinct[order] = sorted_vectors
     return distinct[block.row_of]  # (sentences, dim)
-
-
-# Batches of any network
-
-WIDTH_BITS, HEIGHT_BITS = 5, 3  # a batch of 32 to 63 tokens has an even number; 8 to 15 rows become 8, 10, 12, 14 or 16
-
-
-def batch_shape(longest: int, rows: int, batch_tokens: int, max_tokens: int) -> tuple[int, int]:
-    """Tokens and rows of the next batch, padding included, when its longest row has `longest` tokens.
-
-    Both are rounded up a little, so that few shapes occur: oneDNN compiles kernels for each and keeps them.
-    """
-    width = max(longest, min(_rounded_up(longest, WIDTH_BITS), max_tokens))
-    full = max(1, batch_tokens // width)
-    return width, min(full, _rounded_up(rows, HEIGHT_BITS))
-
-
-def sorted_batches(
-    lengths: NDArray[np.integer], batch_tokens: int, max_tokens: int, most_rows: int | None = None
-) -> Iterator[tuple[NDArray[np.int64], int, int]]:
-    """(rows, width, height) of each batch of rows of `lengths`; longest first: if memory is short, it shows at once.
-
-    A batch may have fewer rows than its height; the others are padding.
-    """
-    order, start = np.argsort(-lengths.astype(np.int64), kind="stable"), 0
-    while start < len(order):
-        width, height = batch_shape(int(lengths[order[start]]), len(order) - start, batch_tokens, max_tokens)
-        height = min(height, most_rows or height)
-        yield order[start : start + height], width, height
-        start += height
-
-
-def _rounded_up(number: int, bits: int) -> int:
-    """The next number that has no more than `bits` binary digits before its zeros."""
-    step = 1 << max(0, number.bit_length() - bits)
-    return -(-number // step) * step
-
-
-def padded(
-    ids: NDArray[np.integer], starts: NDArray[np.integer], lengths: NDArray[np.integer], width: int, pad_id: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The runs of `ids` from `starts` on, (rows,), padded, and their mask, both (rows, width)."""
-    places = np.arange(width)  # (width,)
-    mask = places < lengths[:, None]  # (rows, width)
-    rows = np.full(mask.shape, pad_id, np.int64)
-    rows[mask] = ids[(starts[:, None] + places)[mask]]
-    return rows, mask
-
-
-CPU_BATCH_TOKENS = 2_048  # as much as stays in the caches; more is slower
-GPU_BATCH_TOKENS = 65_536
-
-
-class Network(Protocol):
-    """A module that knows its device."""
-
-    training: bool
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def train(self, mode: bool = True) -> object: ...
-
-
-def best_batch_tokens(device: torch.device, requested: int | None = None) -> int:
-    """As many tokens, padding included, as the device computes best at once, or the `requested` number.
-
-    Raises RequestError for fewer than one.
-    """
-    check_count("batch_tokens", requested)
-    return requested or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS)
-
-
-def pack_for(tokens: int, network: nn.Module, precision: str, batch_tokens: int) -> Packed:
-    """The weights of `network` laid out for so many tokens; none for one batch, where it costs more than it saves."""
-    return pack(network) if precision == "bf16" and tokens > batch_tokens else {}
-
-
-@contextmanager
-def computing(network: Network, precision: str) -> Iterator[None]:
-    """Without gradients or dropout, in `precision`, bf16 or fp32.
-
-    Threads may do so with one network, unless it is in training mode: to that the first to end brings it back.
-    """
-    was_training = network.training
-    network.train(False)
-    try:
-        with torch.inference_mode(), autocast(network.device, precision):
-            yield
-    finally:
-        network.train(was_training)

@@ -27,9 +27,9 @@ from bertrelay.backbone import (
 )
 from bertrelay.cpu_kernels import use_cpu_kernels, using
 from bertrelay.data.sentences import each_pair, texts_of
-from bertrelay.encoding import best_batch_tokens, computing, pack_for, padded, sorted_batches
 from bertrelay.errors import RequestError, WorkError, check_count
 from bertrelay.hardware import as_device, resolve_precision
+from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
 from bertrelay.layout import read_layout
 from bertrelay.progress import Bar, progress
 from bertrelay.tokenizer import check_max_tokens, load_tokenizer, pad_id_of, save_tokenizer, warn_of_special_tokens

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import padded
 from bertrelay.files import sync_contents, write_json
+from bertrelay.inference import padded
 from bertrelay.progress import progress
 
 BLOCK = 8192  # sentences tokenized at once

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertrelay.cpu_kernels import Packed, using
-from bertrelay.encoding import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.errors import check_count
 from bertrelay.hardware import release_memory, resolve_precision
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from domain.heads import HeadNetwork
 
 Integers = NDArray[np.int64]

@@ -16,8 +16,8 @@ from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from bertrelay.encoding import padded
 from bertrelay.errors import RequestError
+from bertrelay.inference import padded
 from bertrelay.progress import log
 from domain.clinical.outcomes import ChunkSettings
 from domain.pretraining.vocabulary import before_sentences, plain_rules

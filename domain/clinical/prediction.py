@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from bertrelay.cpu_kernels import Packed, using
-from bertrelay.encoding import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.errors import RequestError
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.progress import Bar
 from domain.clinical.chunks import ChunkTokens
 from domain.clinical.classifier import OutcomeModel

@@ -13,10 +13,10 @@ from scipy.special import expit
 
 from bertrelay.cpu_kernels import Packed
 from bertrelay.data.sentences import texts_of
-from bertrelay.encoding import best_batch_tokens, pack_for
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.calibration import calibrated
 from bertrelay.hardware import as_device, resolve_precision
+from bertrelay.inference import best_batch_tokens, pack_for
 from bertrelay.progress import log
 from domain.clinical.chunks import Chunker, ChunkTokens, chunk_tokens, unknown_shares, unreadable, warn_of_unknown
 from domain.clinical.classifier import OutcomeModel, load_model

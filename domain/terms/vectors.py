@@ -13,11 +13,11 @@ from torch import Tensor
 from bertrelay.cpu_kernels import using
 from bertrelay.data.sentences import texts_of
 from bertrelay.encoder import SentenceEncoder
-from bertrelay.encoding import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.errors import RequestError
 from bertrelay.evaluation.similarity import unit
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.hardware import resolve_precision
+from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
 from bertrelay.pooling import Pooling
 from bertrelay.progress import log
 from bertrelay.stage import Metrics

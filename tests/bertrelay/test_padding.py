@@ -1,6 +1,6 @@
 import numpy as np
 
-from bertrelay.encoding import batch_shape, padded, sorted_batches
+from bertrelay.inference import batch_shape, padded, sorted_batches
 
 
 def test_stretches_stand_in_rows_with_padding_behind_them():

@@ -7,18 +7,15 @@ its entity, or the number of its question.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from markupsafe import Markup, escape
 
 from bertrelay.files import atomic_write
 from domain.biomedical.documents.document import Document, Entity, Write, check_contiguous, check_disjoint
 from domain.biomedical.documents.tokens import TokenSpan
-
-if TYPE_CHECKING:
-    from domain.biomedical.qa.questions import Question
 
 Verdict = Literal["found", "missed", "spurious", "border", "type", "both"]
 
@@ -37,12 +34,9 @@ HUES = 8
 FOLDER = Path(__file__).parent
 PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
 """Control characters, which HTML cannot hold, as the pictures that Unicode has of them."""
-MAX_OF_SENTENCE = 0.6
-"""An answer of a larger share of its sentence is not shown in it again."""
 
 Hues = Mapping[str, int]
 """The number of each type's hue."""
-Row = dict[str, Any]
 
 
 class Highlight(NamedTuple):
@@ -112,13 +106,16 @@ def percent(probability: float) -> str:
     return "> 99 %" if 0.99 < probability < 1 else f"{probability:.0%}".replace("%", " %")
 
 
-def _render(template: str, **values: object) -> str:
+def render(template: Path, **values: object) -> str:
+    """The page of a template, which may extend those beside this module."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=FileSystemLoader([template.parent, FOLDER]), autoescape=True, undefined=StrictUndefined
+    )
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters["percent"] = percent
-    return environment.get_template(template).render(style=style(), **values)
+    return environment.get_template(template.name).render(style=style(), **values)
 
 
 # Entities
@@ -205,59 +202,10 @@ def entity_page(documents: Iterable[Document], title: str) -> str:
     everything = [each for _, found in listed for each in found]
     hues = hues_of(each.entity.type for each in everything)
     articles = [(document.id, marked_entities(document.text, found, hues)) for document, found in listed]
-    return _render(
-        "entities.html.jinja", title=title, articles=articles, entities=len(everything), legend=legend(everything, hues)
+    return render(
+        FOLDER / "entities.html.jinja",
+        title=title,
+        articles=articles,
+        entities=len(everything),
+        legend=legend(everything, hues),
     )
-
-
-# Answers
-
-
-class AnsweredQuestion(NamedTuple):
-    """A question, and what its context answers, for the page."""
-
-    number: int
-    question: str
-    best: Row
-    others: list[Row]
-    sentence: Markup
-    anchor: str
-    hue: str
-
-
-def answer_page(asked: Iterable[tuple["Question", Row]], title: str) -> str:
-    """A page of questions and their answers, as `answer_file` writes them, grouped by context."""
-    groups = groupby(asked, key=lambda each: each[0].context)
-    articles = [_article(number, context, list(found)) for number, (context, found) in enumerate(groups, 1)]
-    answered = [each for article in articles for each in article["answered"]]
-    without_answer = sum(not each.best["answer"] for each in answered)
-    return _render(
-        "answers.html.jinja", title=title, articles=articles, questions=len(answered), without_answer=without_answer
-    )
-
-
-def _article(article: int, context: str, asked: Sequence[tuple["Question", Row]]) -> dict[str, Any]:
-    """A context and the questions about it."""
-    answered = []
-    for number, (question, row) in enumerate(asked, 1):
-        hue, anchor = f"hue-{(number - 1) % HUES}", f"answer-{article}-{number}"
-        sentence = _in_its_sentence(context, row, hue)
-        answered.append(AnsweredQuestion(number, question.question, row, row["nbest"][1:], sentence, anchor, hue))
-    highlights = [
-        Highlight(each.best["start"], each.best["end"], each.hue, str(each.number), each.question, each.anchor)
-        for each in answered
-        if each.best["answer"]
-    ]
-    document = asked[0][0].document
-    name = document if document and not document.startswith("article-") else f"Context {article}"
-    return {"name": name, "context": marked(context, highlights), "answered": answered}
-
-
-def _in_its_sentence(context: str, row: Row, hue: str) -> Markup:
-    """The sentence around an answer, with the answer marked in it; nothing where the answer is most of it."""
-    start, end, sentence = row["start"], row["end"], row["sentence"]
-    if len(row["answer"]) >= MAX_OF_SENTENCE * len(sentence):
-        return Markup()
-    offset = context.index(sentence, max(0, end - len(sentence)))  # an equal one may occur elsewhere
-    before, answer, after = context[offset:start], context[start:end], context[end : offset + len(sentence)]
-    return Markup('{}<mark class="{}">{}</mark>{}').format(shown(before), hue, shown(answer), shown(after))

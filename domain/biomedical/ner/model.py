@@ -19,10 +19,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from bertrelay.backbone import model_folder
-from bertrelay.encoding import padded
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json, write_tensors
+from bertrelay.inference import padded
 from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
 from domain.biomedical.documents.tokens import Scheme

@@ -272,7 +272,7 @@ def _assemble(source: QuestionFile, shards: Shards, output: Path, page: Path | N
 
 def _write_page(source: QuestionFile, answered: Iterator[Row], path: Path) -> None:
     """Writes the page of all contexts with the answers to their questions."""
-    from domain.biomedical.documents.page import answer_page
+    from domain.biomedical.qa.page import answer_page
 
     try:
         write_text(
