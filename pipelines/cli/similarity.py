@@ -16,7 +16,7 @@ from bertrelay.data.tables import on_one_line
 from bertrelay.encoder_settings import EncodeSettings, Metric
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.progress import Bar, log, progress
+from bertrelay.progress import Bar, log, printable, progress
 from pipelines.cli.options import ModelArgument, OutputOptions, TableOptions, argument, check_model, command, write_out
 from pipelines.cli.stdin import DASH, NAME, input_file
 from pipelines.error_handling import stopping_at_once
@@ -338,4 +338,4 @@ def _values(block: "Compared") -> Any:
 def _short(sentence: str) -> str:
     from bertrelay.plots import cut
 
-    return cut(on_one_line(sentence), LABEL_COLUMNS)
+    return cut(printable(on_one_line(sentence)), LABEL_COLUMNS)  # with escapes, where `cut` would put blanks
