@@ -15,24 +15,24 @@ from bertrelay.pooling import Pooling
 from teachers.baselines.poly_encoder import WEIGHTS
 from teachers.baselines.word_vectors import BiLstmEncoder, vectors_for
 from teachers.cross_encoder import is_cross_encoder
-from teachers.evaluation.settings import EncoderSource
+from teachers.evaluation.settings import ProtocolSettings
 from teachers.evaluation.sts import Encode, Fit
 
 TERMS = 5_000  # the most frequent ones: enough for these sets, and small enough to hold them dense
 
 
-def fit_of(source: EncoderSource, cache: Path | None = None) -> Fit:
-    """What gives the vectors that `source` names, float32 (sentences, dim), all of them finite."""
-    if source.glove is not None:
-        path = Path(source.glove)
+def fit_of(settings: ProtocolSettings, cache: Path | None = None) -> Fit:
+    """What gives the vectors that `settings` name, float32 (sentences, dim), all of them finite."""
+    if settings.glove is not None:
+        path = Path(settings.glove)
         return lambda sentences: finite(vectors_for(path, sentences).encode)
-    if source.tfidf:
+    if settings.tfidf:
         return tfidf
-    if source.bilstm is not None:
-        encode = finite(BiLstmEncoder.load(source.bilstm).to(default_device()).encode)
+    if settings.bilstm is not None:
+        encode = finite(BiLstmEncoder.load(settings.bilstm).to(default_device()).encode)
     else:
-        assert source.model is not None
-        encode = encoder_at(source.model, source.precision, cache, source.pooling)
+        assert settings.model is not None
+        encode = encoder_at(settings.model, settings.precision, cache, settings.pooling)
     return lambda _: encode
 
 

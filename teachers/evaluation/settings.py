@@ -62,14 +62,23 @@ TRIPLET = ("Sentence1", "Sentence2", "Sentence3")
 """Columns of the sections' files: anchor, positive, negative."""
 
 
-class EncoderSource(Settings):
-    """What gives vectors: exactly one of `model`, `glove`, `bilstm` and `tfidf`.
+class ProtocolSettings(Settings):
+    """An encoder scored by protocols of the SBERT paper, without training it.
+
+    Vectors are given by exactly one of `model`, `glove`, `bilstm` and `tfidf`.
 
     model: any encoder; a plain BERT gives the mean of its token vectors.
     pooling: of the model, in place of its own: `["cls"]` for the vector of [CLS].
     glove: a text file of word vectors, a word and its numbers in each line, `.gz` too; a sentence is their mean.
     bilstm: the folder that a training of InferSent's encoder wrote.
     tfidf: words weighted by how rare they are among the sentences of the set that is scored.
+    precision: fp32, as for published results; `auto` is faster, and moves a correlation by some 0.001.
+    protocols: `sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet
+        Similarity), `sections` (triplets of Wikipedia sections).
+    data: a folder that has the official files, wherever below it.
+    sets: the names of some sets, such as STSb or MRPC, all of which must be there, at least one of each protocol;
+        without names, every set that is.
+    folds, seed: of the classifications without a test set.
     """
 
     model: ModelSource | None = None
@@ -77,7 +86,13 @@ class EncoderSource(Settings):
     glove: InputFile | None = None
     bilstm: InputFile | None = None
     tfidf: bool = False
-    precision: Precision = "auto"
+    precision: Precision = "fp32"
+    protocols: Annotated[list[Protocol], Field(min_length=1)]
+    data: InputFile
+    sets: list[str] = []
+    folds: Annotated[int, Field(ge=2)] = 10
+    seed: Seed = 0
+    max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -86,27 +101,6 @@ class EncoderSource(Settings):
         if self.model is None:
             refuse_idle(self, "pooling", "precision", because="only a model has one")
         return self
-
-
-class ProtocolSettings(EncoderSource):
-    """An encoder scored by protocols of the SBERT paper, without training it.
-
-    protocols: `sts` (STS12 to 16, STSb, SICK-R), `senteval` (seven classifications), `facets` (Argument Facet
-        Similarity), `sections` (triplets of Wikipedia sections).
-    data: a folder that has the official files, wherever below it.
-    sets: the names of some sets, such as STSb or MRPC, all of which must be there, at least one of each protocol;
-        without names, every set that is.
-    folds, seed: of the classifications without a test set.
-    precision: fp32, as for published results; `auto` is faster, and moves a correlation by some 0.001.
-    """
-
-    protocols: Annotated[list[Protocol], Field(min_length=1)]
-    data: InputFile
-    sets: list[str] = []
-    folds: Annotated[int, Field(ge=2)] = 10
-    seed: Seed = 0
-    precision: Precision = "fp32"
-    max_rejects: MaxRejects = 0.01
 
     @model_validator(mode="after")
     def _known_sets(self) -> Self:

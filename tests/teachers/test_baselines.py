@@ -17,13 +17,13 @@ from teachers.baselines.poly_encoder import WEIGHTS, PolyEncoder
 from teachers.baselines.word_vectors import BiLstmEncoder, WordVectors, run
 from teachers.cross_encoder import start_cross_encoder
 from teachers.cross_encoder_train import run_poly
-from teachers.evaluation.settings import EncoderSource
+from teachers.evaluation.settings import ProtocolSettings
 from teachers.evaluation.sts import at_once
 from teachers.settings import BiLstmSettings, PolyEncoderSettings
 
 
-def encode_of(source, cache):
-    return at_once(fit_of(source, cache))
+def encode_of(**source):
+    return at_once(fit_of(ProtocolSettings.model_validate({"protocols": ["sts"], "data": ".", **source})))
 
 
 VECTORS = {
@@ -45,7 +45,7 @@ def write_vectors(path, first=""):
 
 @pytest.mark.parametrize(("name", "first"), [("glove.txt", ""), ("glove.txt.gz", ""), ("word2vec.txt", "6 3")])
 def test_a_sentence_is_the_mean_of_its_words(tmp_path, name, first):
-    encode = encode_of(EncoderSource(glove=str(write_vectors(tmp_path / name, first))), tmp_path)
+    encode = encode_of(glove=str(write_vectors(tmp_path / name, first)))
     found = encode(["The dog runs.", "Dog zebra", "I can't.", "zebra"])
     means = [np.mean([VECTORS[word] for word in ("the", "dog", "runs", ".")], axis=0)]
     means += [np.array(VECTORS["Dog"]), np.mean([VECTORS["can't"], VECTORS["."]], axis=0), np.zeros(3)]
@@ -98,8 +98,8 @@ def test_another_pooling_is_that_of_the_same_network(tmp_path, tiny_encoder):
     sentences = ["A dog runs.", "Two cats sleep.", "A bird."]
     tiny_encoder("bert", sentences).save(tmp_path / "model")
     expected = tiny_encoder("bert", sentences, pooling=["cls"]).encode(sentences, precision="fp32")
-    source = EncoderSource.model_validate({"model": str(tmp_path / "model"), "pooling": ["cls"], "precision": "fp32"})
-    np.testing.assert_allclose(encode_of(source, tmp_path)(sentences), expected, rtol=1e-5)
+    encode = encode_of(model=str(tmp_path / "model"), pooling=["cls"])
+    np.testing.assert_allclose(encode(sentences), expected, rtol=1e-5)
 
 
 def test_a_network_that_scores_pairs_is_no_sentence_encoder(tmp_path, tiny_encoder):
@@ -108,9 +108,8 @@ def test_a_network_that_scores_pairs_is_no_sentence_encoder(tmp_path, tiny_encod
     PolyEncoder(encoder, codes=2).save(tmp_path / "poly")
     start_cross_encoder(tmp_path / "base").save(tmp_path / "cross")
     for kind in ("poly", "cross"):
-        source = EncoderSource.model_validate({"model": str(tmp_path / kind)})
         with pytest.raises(RequestError, match=rf"{kind} a network that scores pairs of .* `bertrelay rerank`"):
-            encode_of(source, tmp_path)
+            encode_of(model=str(tmp_path / kind))
 
 
 def test_vectors_that_are_not_finite_are_refused_without_their_sentence():
@@ -123,7 +122,7 @@ def test_vectors_that_are_not_finite_are_refused_without_their_sentence():
 @pytest.mark.parametrize("given", [{}, {"tfidf": True, "glove": "a.txt"}, {"tfidf": True, "pooling": ["cls"]}])
 def test_exactly_one_source_of_vectors_is_taken(given):
     with pytest.raises(ValueError, match=r"exactly one of model, glove, bilstm and tfidf|only a model has one"):
-        EncoderSource.model_validate(given)
+        encode_of(**given)
 
 
 WORDS = ["the", "dog", "cat", "bird", "runs", "sleeps", "sings", "."]
@@ -200,7 +199,7 @@ def test_it_learns_labelled_pairs_and_leaves_the_word_vectors(context, tmp_path)
     trained = BiLstmEncoder.load(context.output / "model")
     kept = trained.embeddings.weight[1 + trained.words.index("dog")].numpy()
     np.testing.assert_allclose(kept, WORD_VECTORS[WORDS.index("dog")], rtol=1e-5)
-    encode = encode_of(EncoderSource.model_validate({"bilstm": str(context.output / "model")}), tmp_path)
+    encode = encode_of(bilstm=str(context.output / "model"))
     np.testing.assert_allclose(encode(SENTENCES), trained.encode(SENTENCES), rtol=1e-6)
 
 
