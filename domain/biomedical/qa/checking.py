@@ -34,7 +34,7 @@ SUFFIXES = (".json", ".jsonl", ".ndjson")
 AT_ONCE = 1000
 
 
-class Training(NamedTuple):
+class ModelTraining(NamedTuple):
     """How a training reads questions that is given no `max_tokens` and no `stride`."""
 
     splitter: "PairSplitter"
@@ -42,7 +42,7 @@ class Training(NamedTuple):
     stride: int
 
     @classmethod
-    def of(cls, model: str) -> "Training":
+    def of(cls, model: str) -> "ModelTraining":
         """Of a model folder or hub id; only its tokenizer and configuration are read."""
         from domain.biomedical.qa.model import MAX_TOKENS, default_stride
         from domain.biomedical.qa.subwords import PairSplitter
@@ -99,7 +99,7 @@ class QuestionSurvey:
     def note_first(self, what: str, question: Question) -> None:
         self.first.setdefault(what, f"question {shown_id(question.id)} in {self.name}")
 
-    def measure(self, questions: Sequence[Question], has_new_context: Sequence[bool], training: Training) -> None:
+    def measure(self, questions: Sequence[Question], has_new_context: Sequence[bool], training: ModelTraining) -> None:
         """Counts the subwords of questions, and those that a training would leave out."""
         from domain.biomedical.qa.subwords import gold_spans, training_faults
 
@@ -138,7 +138,7 @@ def check_questions(
         training that is given neither `max_tokens` nor `stride`.
     Raises RequestError for a file that cannot be read at all, or without a question.
     """
-    training = Training.of(model) if model is not None else None
+    training = ModelTraining.of(model) if model is not None else None
     surveys = {split: survey(path, format_name, training) for split, path in files.items()}
     notes = _total(each.notes for each in surveys.values())
     findings = [_records(surveys), _ids(surveys), _offsets(surveys, notes), *_aligned(notes), _answers(surveys)]
@@ -150,7 +150,9 @@ def check_questions(
     return [*findings, *(_subwords(surveys, part, training.max_tokens) for part in PARTS)] if training else findings
 
 
-def survey(path: Path, format_name: QuestionFormat | None = None, training: Training | None = None) -> QuestionSurvey:
+def survey(
+    path: Path, format_name: QuestionFormat | None = None, training: ModelTraining | None = None
+) -> QuestionSurvey:
     """One pass over a file of any format."""
     found = QuestionSurvey(str(path))
 
