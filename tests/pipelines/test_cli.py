@@ -204,3 +204,9 @@ def test_no_command_replaces_a_file_that_is_there_unless_asked(refused, call, tm
             call(*each, "--overwrite")
         assert not re.search(replaced, str(next_fault.value)), each
     assert {file.read_text() for file in there} == {"mine"}
+
+
+def test_processes_that_contradict_the_launcher_are_refused(write_recipe, bertrelay):
+    code, _, err = bertrelay("run", write_recipe(RELAY), "--processes", "2", RANK="0", WORLD_SIZE="1")
+    assert code == 2
+    assert "--processes 2: expected the number that the launcher started, found 1" in err

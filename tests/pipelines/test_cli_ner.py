@@ -5,11 +5,13 @@ import re
 import shutil
 
 import pytest
+from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import EntityTagger, tag_file
 from domain.biomedical.documents import FORMATS, read_documents, write_documents
 from domain.biomedical.documents.document import Document, Entity, Passage
+from domain.biomedical.ner.settings import TagSettings
 from domain.biomedical.ner.tagging import written
 
 TEXTS = [
@@ -165,3 +167,17 @@ def test_standard_input_has_a_document_in_each_line_or_what_it_is_said_to_hold(c
         with pytest.raises(RequestError, match="standard input: expected a document in each line, found"):
             call("ner", "tag", tagger, "-", *output, stdin=stdin)
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "found.jsonl"}
+
+
+def test_raw_text_is_one_document_to_the_character(call, tagger, tmp_path):
+    text = "\ufeffgout\r\n\r\nof p53\tfever 𝒢 \r\n"
+    (tmp_path / "note.txt").write_bytes(text.encode())
+    call("ner", "tag", tagger, tmp_path / "note.txt", tmp_path / "found.jsonl")
+    (document,) = read_documents(tmp_path / "found.jsonl")
+    assert (document.id, document.text) == ("note", text)
+
+
+@pytest.mark.parametrize("name", ["text", "lines"])
+def test_a_stage_writes_no_format_that_is_only_read(name):
+    with pytest.raises(ValidationError, match="output"):
+        TagSettings.model_validate({"model": "/m", "documents": "/d.txt", "output": name})

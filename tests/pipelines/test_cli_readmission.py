@@ -9,8 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.clinical import OutcomeScorer, ReadmissionScorer, score_file
+from domain.clinical.score_files import NotesTable, sorted_notes
 
 NOTES = [
     ("100", "Plan:\nthe wound is dry. qzx slept well."),
@@ -221,3 +223,22 @@ def test_outcome_score_takes_any_model_and_readmission_score_its_own(call, model
     ):
         score_file(lengths, notes, tmp_path / "c.csv", task="readmission")
     assert not (tmp_path / "c.csv").exists()
+
+
+def test_the_summary_is_one_json_document(call, model, notes, tmp_path):
+    told = json.loads(call("readmission", "score", model, notes, tmp_path / "s.csv", "--json"))
+    assert told.pop("chunks_per_second") > 0
+    assert told.pop("alarms") in (0, 1, 2)
+    assert told.pop("chunks") > 4
+    counts = {"admissions": 3, "without_text": 1, "unknown_text": 0, "rejected": 0}
+    assert told == {"output": str(tmp_path / "s.csv"), **counts}
+
+
+def test_admissions_without_text_make_shards_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("domain.clinical.score_files.BLOCK_ADMISSIONS", 10)
+    pd.DataFrame({"hadm_id": range(25), "text": [""] * 25}).to_csv(tmp_path / "in.csv", index=False)
+    with (
+        Rejects(tmp_path / "rejects.jsonl", 0) as rejects,
+        sorted_notes(NotesTable(tmp_path / "in.csv"), tmp_path / "out.csv", rejects) as found,
+    ):
+        assert [span[:2] for span in found.spans] == [(0, 10), (10, 20), (20, 25)]

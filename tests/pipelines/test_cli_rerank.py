@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bertrelay.errors import RequestError
+from bertrelay.errors import RequestError, WorkError
 
 TEXTS = ["a dog barks", "ein hund bellt .", "개가 짖는다", "a dog", "barks .", "ein"]
 PAIRS = [(TEXTS[n % 6], TEXTS[(5 * n + n // 6) % 6]) for n in range(17)]
@@ -149,3 +149,22 @@ def test_a_broken_answer_is_told_with_its_line_and_without_its_text(scorer, writ
         rerank_file(scorer, answers, tmp_path / "out.jsonl")
     assert "secret" not in str(raised.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl"]
+
+
+def test_scores_that_are_no_numbers_are_an_error(scorer, tmp_path):
+    from teachers import CrossEncoder, rerank_file
+
+    table = write_table(tmp_path / "pairs.csv")
+    spoilt = CrossEncoder.load(scorer)
+    spoilt.network.classifier.bias.data.fill_(np.nan)
+    spoilt.save(tmp_path / "spoilt")
+    with pytest.raises(WorkError, match="found 17 of 17 that are not numbers, the first for pair 0"):
+        rerank_file(tmp_path / "spoilt", table, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_the_size_of_batches_changes_no_score(scorer, expected):
+    from teachers import load_scorer
+
+    found = load_scorer(scorer).predict(PAIRS, precision="fp32", batch_tokens=20)
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -259,3 +259,23 @@ def test_what_a_machine_of_another_precision_began_goes_on_in_that_precision(rel
     go(relay, runs, only=["aside"])
     assert seen == ["bf16"]
     assert planned(relay, runs, force=["aside"])["aside"][0] == "RUN"
+
+
+def test_a_flipped_byte_in_a_model_folder_is_found(relay, runs, tmp_path):
+    go(relay, runs)
+    weights = tmp_path / "base" / "weights"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    assert "changed (teacher.base)" in planned(relay, runs)["teacher"][1]
+
+
+def test_run_only_settings_change_nothing(relay, runs):
+    go(relay, runs)
+    assert set(planned(relay, runs, "teacher.workers=8").values()) == {("SKIP",)}
+
+
+def test_seeds_are_planned_each_for_itself(relay, runs):
+    go(relay, runs, "seeds=[1, 2]")
+    found = planned(relay, runs, "seeds=[1, 2, 3]", "student.epochs=2")
+    assert found["teacher (seed 2)"] == ("SKIP",)
+    assert found["teacher (seed 3)"] == ("RUN", "first time")
+    assert found["student (seed 2)"] == ("RUN", "student.epochs: 1 → 2")

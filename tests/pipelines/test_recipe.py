@@ -296,3 +296,12 @@ def test_an_override_may_be_as_malformed_as_a_recipe(value, tmp_path):
     (tmp_path / "relay.toml").write_text(SAMPLES)
     with pytest.raises(RequestError, match=r"--set s\.seed="):
         read_recipe(str(tmp_path / "relay.toml"), registry.REGISTRY, [f"s.seed={value}"])
+
+
+def test_a_stage_that_needs_itself_is_refused(write_recipe):
+    told = mistakes_of(write_recipe('[a]\nuses = "light.learn"\nteacher = "@a/model"'))
+    assert "[a] teacher: @a is this stage itself" in told
+
+
+def test_a_language_called_no_stays_a_word(write_recipe):
+    assert settings(read(write_recipe(RELAY)), "student").parallel[0].language == "no"

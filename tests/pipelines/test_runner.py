@@ -278,3 +278,9 @@ def test_an_unforeseen_error_shows_no_text_of_the_data(write_recipe, runs, bertr
     code, _, err = bertrelay(*arguments, "--debug")
     assert "Traceback" in err
     assert "patient" in err
+
+
+def test_what_a_user_set_for_the_hub_stays(write_recipe, runs, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    go(write_recipe(RELAY), runs)
+    assert os.environ["HF_HUB_OFFLINE"] == "0"

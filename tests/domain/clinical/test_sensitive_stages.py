@@ -518,7 +518,7 @@ def test_a_command_on_sensitive_data_shows_no_mark(folder, tmp_path, monkeypatch
         given = [*words, str(output), "--max-rejects", limit]
         assert _exit_code(given, debug=True, sensitive=True, group_read=True) == code
     printed = "".join(capfd.readouterr())
-    assert "listed beside it" in printed and not MARK.search(printed.encode())
+    assert "rejects.jsonl lists them" in printed and not MARK.search(printed.encode())
     for path in tmp_path.iterdir():
         assert path.stat().st_mode & 0o777 == 0o640
         assert path == output or not MARK.search(path.read_bytes())
