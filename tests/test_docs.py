@@ -223,3 +223,22 @@ def test_every_public_name_is_documented(pages):
     for package in ("bertrelay", "students", "teachers", *domains):
         names = import_module(package).__all__
         assert [name for name in names if not re.search(rf"\b{name}\b", pages["api.md"])] == [], package
+
+
+def test_modules_of_the_architecture_exist(pages):
+    for row in re.findall(r"^\| .*\.py`.*$", pages["architecture.md"], re.MULTILINE):
+        names = re.findall(r"`([\w/]+\.py)`", row)
+        folders = {ROOT, ROOT / "bertrelay", *((ROOT / name).parent for name in names if "/" in name)}
+        for name in names:
+            assert any((folder / name).exists() for folder in folders), name
+
+
+def test_pages_are_short(pages):
+    longest = {name: 200 if name == "README.md" else 250 for name in pages}
+    assert {name: text.count("\n") for name, text in pages.items() if text.count("\n") > longest[name]} == {}
+
+
+def test_every_benchmark_is_documented(pages):
+    scripts = [path.stem for path in (ROOT / "benchmarks").glob("*.py") if '__name__ == "__main__"' in path.read_text()]
+    named = set(re.findall(r"python -m benchmarks\.(\w+)", pages["benchmarks.md"]))
+    assert set(scripts) - {"harness"} == named

@@ -88,7 +88,7 @@ def test_products_give_what_torchs_kernel_gives(network, padded, tokens):
 @EACH_ORDER
 def test_gradients_agree_in_float64(tokens, monkeypatch):
     def gradient(longest):
-        monkeypatch.setitem(cpu_kernels.LONGEST_FOR_PRODUCTS, torch.float64, longest)
+        monkeypatch.setitem(cpu_kernels.cpu_kernels.LONGEST_FOR_PRODUCTS, torch.float64, longest)
         torch.manual_seed(0)
         network = BertModel(BertConfig(**SIZES)).double().eval()
         use_attention_kernel(network)
@@ -229,3 +229,11 @@ def test_the_gradient_of_dropout_is_that_of_what_was_kept_and_a_seed_repeats_it(
     assert not torch.equal(apply_dropout(values, 0.25), result)
     torch.manual_seed(3)
     assert torch.equal(apply_dropout(values, 0.25), result)
+
+
+def test_none_and_all_may_be_dropped_and_nothing_is_outside_training() -> None:
+    ones = torch.ones(100)
+    assert torch.equal(apply_dropout(ones, 0.0), ones)
+    assert not apply_dropout(ones, 1.0).any()
+    assert torch.equal(Dropout(0.4).eval()(ones), ones)
+    assert not torch.equal(Dropout(0.4).train()(ones), ones)

@@ -199,3 +199,13 @@ def test_a_loaded_encoder_has_no_dropout_in_one_thread_when_another_ends(make_en
         finally:
             go_on.set()
     np.testing.assert_array_equal(later[0].result(), alone)
+
+
+def test_the_next_block_is_tokenized_in_another_thread(make_encoder, many, monkeypatch):
+    encoder = make_encoder()
+    threads = []
+    tokenize = encoder.tokenize
+    monkeypatch.setattr(encoder, "tokenize", lambda texts: (threads.append(threading.get_ident()), tokenize(texts))[1])
+    encoder.encode(many)
+    assert threads
+    assert threading.get_ident() not in threads

@@ -117,3 +117,10 @@ def test_an_error_of_the_reader_is_the_one_that_is_raised(read_before):
 
     with pytest.raises(RequestError, match=r"a\.gz is cut off"):
         train_unigram(cut_off(), 60, 64)
+
+
+def test_case_is_kept_or_dropped_as_asked():
+    texts = ["Ab aB ab AB"] * 50
+    assert len({tuple(train_wordpiece(texts, 60, 64)(word)["input_ids"]) for word in ("Ab", "aB", "AB")}) == 1
+    cased = train_wordpiece(texts, 60, 64, lowercase=False)
+    assert len({tuple(cased(word)["input_ids"]) for word in ("Ab", "aB", "AB")}) == 3

@@ -360,3 +360,11 @@ def test_a_header_is_for_csv_and_tsv_and_what_is_read_again_is_as_it_was(name):
 def test_a_table_that_makes_no_sense_is_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         Table.model_validate(settings)
+
+
+def test_reading_is_a_stream(tmp_path):
+    source = table(tmp_path / "a.en", b"fine\n" * 100_000 + b"\xff\n")
+    walk = read(source, (0,))
+    assert next(walk).line == 1
+    with pytest.raises(RequestError, match="line 100,001"):
+        list(walk)

@@ -173,3 +173,7 @@ def test_a_checkpoint_with_the_names_of_older_versions_resumes(tmp_path):
     renamed = Checkpoint(3, {old.get(name, name): value for name, value in captured.state.items()}, captured.tensors)
     assert {"best_figures", "looks_without_better"} < renamed.state.keys()
     assert restore(renamed, invariants, model, optimizer, tmp_path) == state
+
+
+def test_the_newest_is_read_back_bit_for_bit(folder):
+    assert_equal(load_checkpoint(folder), checkpoint(20))

@@ -1,6 +1,7 @@
 """The training loop: exact in its resuming, and in its gradients for any number of processes and micro-batches."""
 
 import copy
+import json
 import random
 import signal
 from multiprocessing.connection import wait
@@ -10,7 +11,7 @@ import pytest
 import small_training
 import torch
 from safetensors.torch import load_file
-from small_training import SETTINGS, Fault, TwoLosses, logged, planned, result, run, stderr_of
+from small_training import SETTINGS, Fault, TwoHeads, TwoLosses, logged, planned, result, run, stderr_of
 from torch import nn
 
 from bertrelay.errors import RequestError
@@ -380,3 +381,18 @@ def test_a_tracker_gets_what_the_log_has(tmp_path):
     events = EventAccumulator(str(file)).Reload()
     tracked = {event.step: event.value for event in events.Scalars("loss/mlm")}
     assert tracked == pytest.approx({line["step"]: line["loss/mlm"] for line in logged(tmp_path) if "lr" in line})
+
+
+def test_a_checkpoint_holds_plain_numbers_and_no_generator(never_stopped):
+    (newest, _) = sorted(never_stopped(1).glob("checkpoint-*"), reverse=True)
+    state = json.loads((newest / "checkpoint.json").read_text())["state"]
+    assert set(state) == {
+        "step", "best_step", "best_metrics", "evaluations_since_best", "seconds", "precision", "total_steps",
+    }  # fmt: skip
+    assert sorted(path.name for path in newest.iterdir()) == [
+        "best.safetensors", "checkpoint.json", "model.safetensors", "optimizer.safetensors",
+    ]  # fmt: skip
+
+
+def test_frozen_parameters_do_not_change(never_stopped):
+    assert result(never_stopped(1))["frozen"] == TwoHeads().frozen.weight.tolist()
