@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from bertrelay import cpu_kernels, encoding
+from bertrelay import cpu_kernels, encoding, inference
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.hardware import computes_in_bf16
@@ -140,10 +140,10 @@ def test_bf16_stays_close_to_fp32(sentences):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.skipif(not computes_in_bf16(), reason="this machine computes bf16 in fp32")
 def test_weights_are_laid_out_once_for_all_blocks_and_change_no_bit(make_encoder, many, monkeypatch):
-    encoder, calls, pack = make_encoder(), [], encoding.pack
+    encoder, calls, pack = make_encoder(), [], inference.pack
     blocks = [many[start : start + BLOCK] for start in range(0, len(many), BLOCK)]
     anew = [next(encoding.encode_blocks(encoder, [block], precision="bf16", batch_tokens=8)) for block in blocks]
-    monkeypatch.setattr(encoding, "pack", lambda network: calls.append(network) or pack(network))
+    monkeypatch.setattr(inference, "pack", lambda network: calls.append(network) or pack(network))
     for block, vectors in zip(
         anew, encoding.encode_blocks(encoder, blocks, precision="bf16", batch_tokens=8), strict=True
     ):

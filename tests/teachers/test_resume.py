@@ -23,7 +23,6 @@ NAMES = [
     "bilstm",
     "ten-fold",
     "ten-fold-cross-encoder",
-    "cross-topic",
     "ablation",
 ]
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
