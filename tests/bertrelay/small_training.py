@@ -154,6 +154,7 @@ def worker(orders):
     save_file(gradients, orders.folder / f"gradients-{orders.rank}.safetensors")
     result = {
         "weights": digest(task.model),
+        "frozen": task.model.frozen.weight.tolist(),
         "metrics": {name: value for name, value in metrics.items() if name != "train_seconds"},
         "collated": task.collated,
         "seeds": task.seeds,
