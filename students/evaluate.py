@@ -58,7 +58,7 @@ def similarity(
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class EvaluationSets:
     """Test sets, and what an encoder scores on them: parallel sentences by language, STS pairs by name of the set."""
 
     parallel: dict[str, Translations]
@@ -88,7 +88,7 @@ def run(settings: EvaluateSettings, context: StageContext) -> Metrics:
     if not context.process_group.is_main:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
-        tests = HeldOut.read(settings, context, rejects)
+        tests = EvaluationSets.read(settings, context, rejects)
         dictionaries = read_translations(settings.lookup, context.cache, rejects)
     student, teacher, encode_teacher = as_encoder(settings.model, context.cache), None, None
     if settings.teacher is not None:

@@ -26,7 +26,7 @@ from bertrelay.evaluation.similarity import Vectors, pairwise
 from bertrelay.pooling import Projection
 from bertrelay.stage import Metrics, StageContext
 from students.build import keep_layers, linear_projection
-from students.evaluate import HeldOut
+from students.evaluate import EvaluationSets
 from students.metrics import before_and_after, counts
 from students.settings import ShrinkSettings
 from students.targets import read_variance, save_variance
@@ -159,7 +159,7 @@ def run(settings: ShrinkSettings, context: StageContext) -> Metrics:
     texts = CorpusTexts(settings.corpus, context.cache)
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         sample = sample_of(texts.read(rejects))
-        tests = HeldOut.read(settings, context, rejects)
+        tests = EvaluationSets.read(settings, context, rejects)
     if not sample:
         raise RequestError("corpus: expected text, found blank lines alone; check that it is the right file")
     larger = as_encoder(settings.model, context.cache)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,9 +92,8 @@ def score_file(
     page: takes an HTML page of `admission`'s text, which is needed where there are several.
     max_rejects: the share of rows that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
 
-    Killed and called again it resumes at the first shard that is missing.
-    Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
-    WorkError when too many rows are unusable.
+    Killed and called again it resumes. Raises RequestError, before anything is computed, for an input or output that
+    cannot be what it should be, and WorkError when too many rows are unusable.
     """
     source, output = NotesTable(Path(notes), id_column, text_column), Path(output)
     check_output(output, SUFFIXES, source.path)
@@ -103,21 +103,12 @@ def score_file(
     folder = model_folder(model, cache_dir=cache and cache / "hub")
     how = read_description(folder, task)
     rejects = Rejects(output.with_name(f"{output.name}.rejects.jsonl"), max_rejects, keep_empty=False)
-    shown = None
-
-    def read() -> SortedNotes:
-        nonlocal shown
-        with rejects:
-            found = stack.enter_context(sorted_notes(source, output, rejects))
-        shown = None if page is None else _admission(found, admission)
-        return found
-
     with (
         ExitStack() as stack,
         model_output(
             output,
             folder,
-            read,
+            partial(_read, source, output, rejects, stack, page is not None, admission),
             block=[BLOCK_CHARACTERS, BLOCK_ADMISSIONS],
             precision=precision,
             version=VERSION,
@@ -127,12 +118,24 @@ def score_file(
     ):
         scorer = OutcomeScorer.load(work.folder)
         rate = _fill(scorer, work, cleaned, with_text, batch_tokens)
-        if page is not None and shown is not None:
+        if page is not None:
+            shown = _admission(work.scan, admission)
             explained = scorer.explain(joined(work.scan.one(shown), cleaned), precision=work.precision)
             write_text(Path(page), admission_page(explained, how))
         write_scores(work.shards.rows(), [*columns_of(how), *(["top_text"] if with_text else []), "chunks"], output)
         found = _summary(work.shards.rows(), has_alarms=how.threshold is not None)
     return found._replace(rejected=rejects.counts.total(), chunks_per_second=rate)
+
+
+def _read(
+    source: NotesTable, output: Path, rejects: Rejects, stack: ExitStack, is_shown: bool, admission: str | None
+) -> SortedNotes:
+    """The notes by admission, for as long as `stack` is; an admission to be shown is looked up before any is scored."""
+    with rejects:
+        found = stack.enter_context(sorted_notes(source, output, rejects))
+    if is_shown:
+        _admission(found, admission)
+    return found
 
 
 def _admission(found: SortedNotes, wanted: str | None) -> str:

@@ -85,7 +85,7 @@ def tag(
 
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
     """
-    from domain.biomedical.ner.tagging import DocumentSource, check_source
+    from domain.biomedical.ner.tagging import DocumentFiles, check_source
     from domain.biomedical.ner.tagging import check_output as check_format
 
     process_group = check_process_group(options.processes)
@@ -98,7 +98,7 @@ def tag(
     with input_file(source, output) as name:
         if source == DASH:
             format = format or _lines(name)  # noqa: A001
-        check_source(DocumentSource(Path(name), format))
+        check_source(DocumentFiles(Path(name), format))
         with distributed(process_group, options.processes):
             from domain.biomedical.ner.tagging import tag_file
 

@@ -36,7 +36,7 @@ SUFFIXES: dict[FormatName, str] = {"conll": ".conll", "conll-iobes": ".iobes", "
 """Of a stage's output where it is not the name of the format."""
 
 
-class DocumentSource(NamedTuple):
+class DocumentFiles(NamedTuple):
     """A file or folder of documents, and its format where its name does not imply it."""
 
     path: Path
@@ -46,7 +46,7 @@ class DocumentSource(NamedTuple):
         return read_documents(self.path, self.format, rejects)
 
 
-def check_source(source: DocumentSource) -> None:
+def check_source(source: DocumentFiles) -> None:
     """Reads one document, which shows most faults of a request. Raises RequestError."""
     name = source.format or format_of(source.path)
     if FORMATS[name].read is None:
@@ -89,7 +89,7 @@ def written() -> list[FormatName]:
     return [name for name, found in FORMATS.items() if found.writing]
 
 
-def scan(source: DocumentSource, listed: Path, max_rejects: float, output: FormatName = "jsonl") -> Scan:
+def scan(source: DocumentFiles, listed: Path, max_rejects: float, output: FormatName = "jsonl") -> Scan:
     """Reads `source` through, in spans of words, and lists in `listed` what cannot be used, where there is any.
 
     output: the format to be written, whose refusals of texts and ids are counted too.
@@ -179,7 +179,7 @@ def tag_file(
     """
     from domain.biomedical.ner.tagger import EntityTagger
 
-    source, output = DocumentSource(Path(documents), source_format), Path(output)
+    source, output = DocumentFiles(Path(documents), source_format), Path(output)
     output_format = check_output(output, output_format, source.path)
     if output_format == "html":
         check_page(with_text)
@@ -229,7 +229,7 @@ def _list(output: Path, what: str) -> Path:
 
 def _lines(
     tagger: "EntityTagger",
-    source: DocumentSource,
+    source: DocumentFiles,
     precision: str,
     batch_tokens: int | None,
     spans: Sequence[Span],

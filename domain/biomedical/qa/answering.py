@@ -190,15 +190,11 @@ def answer_file(
 
     source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column)
     output, page = Path(output), Path(page) if page else None
-    check_output(output, SUFFIXES, source.path)
-    if page:
-        check_output(page, (".html",), option="page")
-        check_page(with_text)
-    listed = output.with_name(f"{output.name}.rejects.jsonl")
+    _check_outputs(source, output, page, with_text)
     with model_output(
         output,
         model,
-        partial(scan, source, listed, max_rejects),
+        partial(scan, source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects),
         block=BLOCK_CHARACTERS,
         precision=precision,
         cache=cache,
@@ -211,9 +207,16 @@ def answer_file(
         filled = work.shards.fill(partial(_lines, answerer, source, options), "answering", "questions")
         without_answer, refused = _assemble(source, work.shards, output, page) if work.is_main else (0, [])
     if refused:
-        summary = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
-        log(f"{summary}: {too_long(answerer.model)}")
+        first = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
+        log(f"{first}: {too_long(answerer.model)}")
     return AnsweredFile(work.scan.items, without_answer, len(refused), work.scan.rejected, filled.rate)
+
+
+def _check_outputs(source: QuestionFile, output: Path, page: Path | None, with_text: bool) -> None:
+    check_output(output, SUFFIXES, source.path)
+    if page:
+        check_output(page, (".html",), option="page")
+        check_page(with_text)
 
 
 def run(settings: AnswerSettings, context: StageContext) -> Metrics:
