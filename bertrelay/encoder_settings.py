@@ -79,7 +79,7 @@ class EncodeSettings(Settings):
 
     sentences: one column of text: plain lines, `text` of a table, or the column it names.
     output: `parquet` has the text beside the vectors, in columns `text` and `vector`.
-    prompt: which of the model's prompts stands before each sentence; the model's default when absent.
+    prompt: which of the model's prompts precedes each sentence; the model's default when absent.
     batch_tokens: the most tokens in a batch, padding included; chosen by the device when absent.
     """
 

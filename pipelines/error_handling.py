@@ -51,8 +51,8 @@ def disk_explained(folder: Path) -> Iterator[None]:
         number, place = _error_number(error), getattr(error, "filename", None) or folder
         if number in NO_ROOM:
             raise WorkError(
-                f"no room left to write {place}: the disk, the quota or the limit on file sizes is full. Free some, or "
-                "choose another disk with --runs DIR, and run the same command again; what was done is kept"
+                f"no space left to write {place}: the disk, the quota or the limit on file sizes is full. Free some, "
+                "or choose another disk with --runs DIR, and run the same command again; what was done is kept"
             ) from error
         if number in NOT_ALLOWED:
             raise RequestError(

@@ -100,7 +100,7 @@ class Section(NamedTuple):
 
 
 def find_sections(text: str) -> list[Section]:
-    """The sections of one note, in order; what stands before its first header is in none."""
+    """The sections of one note, in order; what comes before its first header is in none."""
     found = [header for header in HEADER.finditer(text) if _is_header(header, text)]
     headers = [(header.start("name"), _plain(header["name"])) for header in found]
     starts = [*(start for start, _ in headers), len(text)]

@@ -124,7 +124,7 @@ def score_tables(stages: Mapping[str, Metrics], kinds: Mapping[str, str] = NO_KI
 
 
 def cell_of(stage: str, name: str, kind: str | None = None) -> Cell:
-    """Where a metric stands, by what the stage of that kind declares; by what any does where it declares none."""
+    """The family and place of a metric, as the stage of that kind declares it, or any stage where that one does not."""
     every = dict.fromkeys(each.metrics for each in REGISTRY if each.metrics)
     own = [each.metrics for each in REGISTRY if each.metrics and each.kind == kind]
     metrics = (metric for source in own or every for metric in declared(source))

@@ -236,7 +236,7 @@ def test_a_full_disk_is_explained_and_the_run_goes_on_when_there_is_room(write_r
     path = write_recipe(SLOW)
     code, _, err = bertrelay("--limit", "500000", "run", path, "--runs", runs, "--set", "slow.megabytes=1")
     assert code == 1
-    assert "[slow] no room left to write" in err
+    assert "[slow] no space left to write" in err
     assert str(runs) in err
     assert "Traceback" not in err
     code, out, _ = bertrelay("run", path, "--runs", runs, "--set", "slow.megabytes=1")
@@ -249,7 +249,7 @@ def test_a_full_disk_that_a_library_in_rust_reports_is_known_too(write_recipe, r
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("light_stages.slow", full)
-    with pytest.raises(WorkError, match="no room left"):
+    with pytest.raises(WorkError, match="no space left"):
         go(write_recipe(SLOW), runs)
 
 
