@@ -31,7 +31,8 @@ QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus") 
 class SentenceEncoder(nn.Module):
     """Sentences to vectors.
 
-    backbone: the network, with its `tokenizer`; or, as in `load`, a folder or hub id that holds the whole encoder.
+    backbone: the network, with its `tokenizer`; or, as in `load`, a folder or hub id that holds the whole encoder, to
+        which nothing but `device` may be added.
     pooling: names in any order, which the folder's order replaces, or a `Pooling`, whose order is kept.
     max_tokens: the longest input, special tokens included, and at most what the position table holds.
     """
@@ -51,6 +52,14 @@ class SentenceEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(backbone, str | os.PathLike):
+            given: dict[str, object] = {
+                "tokenizer": tokenizer,
+                "pooling": pooling != ("mean",),
+                "projection": projection,
+            }
+            given |= {"normalize": normalize, "max_tokens": max_tokens, "prompts": prompts}
+            if extra := [name for name, value in {**given, "similarity_fn_name": similarity_fn_name}.items() if value]:
+                raise RequestError(f"{', '.join(extra)}: the model in {backbone} has its own; set them after loading")
             vars(self).update(vars(SentenceEncoder.load(backbone, device)))
             return
         if tokenizer is None:

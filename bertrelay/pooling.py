@@ -41,7 +41,8 @@ def _pool(mode: str, vectors: Tensor, mask: Tensor) -> Tensor:
     # masked_fill, not a product: a padded position may hold NaN, and 0 * NaN is NaN.
     total = vectors.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1)  # (batch, dim)
     count = mask.sum(dim=1, keepdim=True).to(total.dtype)  # (batch, 1)
-    return total / (count if mode == "mean" else count.sqrt())
+    divisors = {"mean": count, "mean_sqrt_len": count.sqrt()}
+    return total / divisors[mode]
 
 
 class Projection(nn.Module):

@@ -12,7 +12,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -32,7 +31,7 @@ from bertrelay.hardware import as_device, resolve_precision
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
 from bertrelay.layout import read_layout
 from bertrelay.progress import Bar, progress
-from bertrelay.tokenizer import check_max_tokens, load_tokenizer, pad_id_of, save_tokenizer, warn_of_special_tokens
+from bertrelay.tokenizer import load_tokenizer, pad_id_of, save_tokenizer, truncating, warn_of_special_tokens
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -185,10 +184,7 @@ class CrossEncoder(PairScorer):
         self.both_orders = bool(getattr(network.config, "both_orders", False))
         self.has_types = getattr(network.config, "type_vocab_size", 0) > 1
         self.pad_id = pad_id_of(network, tokenizer)
-        self._rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        self._rules.no_padding()
-        check_max_tokens(self._rules, self.max_tokens, sentences=2)
-        self._rules.enable_truncation(self.max_tokens, strategy="longest_first")
+        self._rules = truncating(tokenizer, self.max_tokens, sentences=2)
         use_cpu_kernels(network)
 
     @classmethod

@@ -72,7 +72,7 @@ def aggregate(
     c: float = PAPERS_C,
 ) -> Floats:
     """P of each of `count` admissions, (count,), from those of chunks, (chunks,); nan where there is no chunk."""
-    contributed = shares(probabilities, admissions, count, aggregation, c)
+    contributed = contributions(probabilities, admissions, count, aggregation, c)
     found = np.bincount(admissions, contributed, count)
     return np.where(np.bincount(admissions, minlength=count) > 0, found, np.nan)
 
@@ -89,7 +89,7 @@ def aggregate_labels(
     return found / found.sum(axis=1, keepdims=True) if how.outcome.kind == "multi-class" else found
 
 
-def shares(
+def contributions(
     probabilities: NDArray[np.floating],
     admissions: Integers,
     count: int,
@@ -107,6 +107,7 @@ def shares(
     weights, of_largest = {
         "max": (nothing, one),
         "mean": (1 / n, nothing),
+        # (P_max + P_mean·n/c) / (1 + n/c): each chunk has 1/n of P_mean, so (n/c)/n = 1/c of it
         "max_and_mean": ((1 / c) / (1 + n / c), 1 / (1 + n / c)),
     }[aggregation]
     order = np.lexsort((-probabilities, admissions))

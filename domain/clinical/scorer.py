@@ -23,7 +23,7 @@ from domain.clinical.classifier import OutcomeModel, load_model
 from domain.clinical.cleaning import BETWEEN, NAMES, clean, find_sections
 from domain.clinical.ids import given_note, warn_of_mixed_ids
 from domain.clinical.outcomes import READMISSION, OutcomeModelSettings, OutcomeName, in_words, probability_column
-from domain.clinical.prediction import aggregate, aggregate_labels, chunk_log_odds, shares
+from domain.clinical.prediction import aggregate, aggregate_labels, chunk_log_odds, contributions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +185,7 @@ class OutcomeScorer:
         found = aggregate_labels(of_chunks, owners, count, how)  # (texts, labels)
         label = found.argmax(1)  # (texts,)
         of_label = of_chunks[np.arange(len(owners)), label[owners]]  # (chunks,)
-        contributed = shares(of_label, owners, count, how.aggregation, how.c)
+        contributed = contributions(of_label, owners, count, how.aggregation, how.c)
         if how.outcome.kind == "multi-class":  # whose P are divided by their sum
             unscaled = aggregate(of_label, owners, count, how.aggregation, how.c)
             contributed *= found[owners, label[owners]] / unscaled[owners]

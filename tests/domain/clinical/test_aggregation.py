@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertrelay.errors import RequestError
-from domain.clinical.prediction import CHOICES_OF_C, aggregate, choose_c, shares
+from domain.clinical.prediction import CHOICES_OF_C, aggregate, choose_c, contributions
 
 AGGREGATIONS = ["max_and_mean", "max", "mean"]
 
@@ -27,7 +27,7 @@ def test_three_chunks_as_on_paper():
     chunks = np.array([0.2, 0.8, 0.5])
     (found,) = aggregate(chunks, np.zeros(3, np.int64), 1)
     assert found == pytest.approx((0.8 + 0.5 * 1.5) / 2.5)
-    assert shares(chunks, np.zeros(3, np.int64), 1) == pytest.approx([0.2 * 0.2, 0.8 * 0.6, 0.5 * 0.2])
+    assert contributions(chunks, np.zeros(3, np.int64), 1) == pytest.approx([0.2 * 0.2, 0.8 * 0.6, 0.5 * 0.2])
 
 
 @pytest.mark.parametrize("c", [0.25, 2.0, 32.0])
@@ -48,7 +48,7 @@ def test_max_and_mean_alone_are_numpys():
 def test_shares_add_up_to_the_probability_whatever_the_order(aggregation):
     probabilities, owners = scattered(2)
     whole = aggregate(probabilities, owners, 60, aggregation)
-    contributed = shares(probabilities, owners, 60, aggregation)
+    contributed = contributions(probabilities, owners, 60, aggregation)
     assert np.bincount(owners, contributed) == pytest.approx(whole)
     order = np.random.default_rng(3).permutation(len(owners))
     assert aggregate(probabilities[order], owners[order], 60, aggregation) == pytest.approx(whole)
@@ -59,7 +59,7 @@ def test_of_equal_chunks_the_first_is_the_largest():
     n, c = 3, 2.0
     weight, of_largest = (1 / c) / (1 + n / c), 1 / (1 + n / c)
     expected = [0.4 * weight, 0.9 * (weight + of_largest), 0.9 * weight]
-    assert shares(chunks, owners, 2)[:3] == pytest.approx(expected)
+    assert contributions(chunks, owners, 2)[:3] == pytest.approx(expected)
 
 
 def test_an_admission_without_chunks_has_no_probability():
