@@ -88,7 +88,7 @@ def test_products_give_what_torchs_kernel_gives(network, padded, tokens):
 @EACH_ORDER
 def test_gradients_agree_in_float64(tokens, monkeypatch):
     def gradient(longest):
-        monkeypatch.setitem(cpu_kernels.cpu_kernels.LONGEST_FOR_PRODUCTS, torch.float64, longest)
+        monkeypatch.setitem(cpu_kernels.LONGEST_FOR_PRODUCTS, torch.float64, longest)
         torch.manual_seed(0)
         network = BertModel(BertConfig(**SIZES)).double().eval()
         use_attention_kernel(network)
