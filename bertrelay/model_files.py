@@ -1,4 +1,4 @@
-"""The JSON files of a model folder, which may come from anywhere: bounded in size and depth, and type-checked.
+"""The JSON files of a model folder, which may come from anywhere: bounded in size and type-checked.
 
 Every such file is read by `read_model_file`, and every path that it names is checked by `folder_inside`.
 """

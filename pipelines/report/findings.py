@@ -22,7 +22,6 @@ Part = Markup | Listing | list[Curve]
 
 LOG = "metrics.jsonl"
 SHOWN = 12
-NO_EXAMPLES: dict[str, Any] = {"right": [], "wrong": []}
 TEXT, ABOUT, DRAWING = (
     Markup("<p>{}</p>"),
     Markup('<p class="soft">{}</p>'),

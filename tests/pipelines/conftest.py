@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,19 +32,24 @@ def write_recipe(tmp_path):
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Starts `bertrelay` with the light stages; nothing started lives on."""
+def start_python(tmp_path):
+    """Starts Python with arguments, on one thread of the CPU, in `tmp_path`; nothing started lives on.
+
+    stdin: a file.
+    """
     started = []
 
-    def start_one(*arguments, **environment):
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "light_bertrelay.py"), *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        )
+    def start_one(*arguments, stdin=os.devnull, **environment):
+        with Path(stdin).open("rb") as given:
+            process = subprocess.Popen(
+                [sys.executable, *map(str, arguments)],
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=tmp_path,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", **environment},
+            )
         started.append(process)
         return process
 
@@ -51,6 +57,12 @@ def start(tmp_path):
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def start(start_python):
+    """Starts `bertrelay` with the light stages."""
+    return partial(start_python, HERE / "light_bertrelay.py")
 
 
 @pytest.fixture

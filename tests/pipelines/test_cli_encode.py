@@ -3,10 +3,8 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -142,24 +140,15 @@ def test_telemetry_is_off_and_a_hub_is_asked_for_hub_ids_alone(model, monkeypatc
 
 
 @pytest.fixture
-def start_encode(model, tmp_path):
-    """Starts `bertrelay encode` as a user does; nothing started lives on."""
-    started = []
+def start_encode(start_python, model):
+    """Starts `bertrelay encode` as a user does."""
 
     def start(*options, stdin=None):
         source = "many.txt" if stdin is None else "-"
-        command = [sys.executable, "-m", "pipelines", "encode", model, source, "v.npy", "--precision", "fp32"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with Path(stdin or os.devnull).open("rb") as given:
-            process = subprocess.Popen([*command, *options], cwd=tmp_path, env=environment, stdin=given, **pipes)
-        started.append(process)
-        return process
+        words = ["-m", "pipelines", "encode", model, source, "v.npy", "--precision", "fp32", *options]
+        return start_python(*words, stdin=stdin or os.devnull)
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return start
 
 
 def shards_done(folder):

@@ -1,12 +1,9 @@
 """What every command that runs a model over a file promises: killed, resumed, shared by processes, wrong requests."""
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -112,29 +109,16 @@ def command(request, monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def start_small(tmp_path):
-    """Starts a command with small blocks as a user or a launcher does; none lives on."""
-    started = []
+def start_small(start_python):
+    """Starts a command with small blocks as a user or a launcher does."""
 
     def start_one(command, model, output, *options, **environment):
         patches = (f"import {name.rpartition('.')[0]}; {name} = {size}" for name, size in command.blocks.items())
         code = "; ".join([*patches, "from pipelines.cli import main; main()"])
         words = [*command.words.split(), model, command.input, output, "--precision", "fp32", *options]
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, *map(str, words)],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
+        return start_python("-c", code, *words, **environment)
 
-    yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
+    return start_one
 
 
 def shards_of(folder):
