@@ -5,11 +5,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bertrelay.compare import compare_all, compare_pairs
     from bertrelay.data.tables import Table
     from bertrelay.encode_files import encode_file
     from bertrelay.encoder import SentenceEncoder
     from bertrelay.encoding import encode
-    from bertrelay.evaluation.similarity import compare_all, compare_pairs
     from bertrelay.plots import write_heatmap
 
 __all__ = ["SentenceEncoder", "Table", "compare_all", "compare_pairs", "encode", "encode_file", "write_heatmap"]
@@ -34,8 +34,8 @@ __getattr__ = loader(
     {
         "SentenceEncoder": "encoder",
         "Table": "data.tables",
-        "compare_all": "evaluation.similarity",
-        "compare_pairs": "evaluation.similarity",
+        "compare_all": "compare",
+        "compare_pairs": "compare",
         "encode": "encoding",
         "encode_file": "encode_files",
         "write_heatmap": "plots",

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from bertrelay.data.tables import Table
-from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Settings
+from bertrelay.settings import RUN_ONLY, WHEN_SET, ModelSource, Positive, Precision, Settings
 
 VocabularySize = Annotated[int, Field(ge=50, le=10_000_000)]
 MOST_WEIGHTS = 10_000_000_000
@@ -87,5 +87,5 @@ class EncodeSettings(Settings):
     sentences: Table
     output: Literal["npy", "parquet"] = "npy"
     prompt: str | None = None
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None

@@ -14,15 +14,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from bertrelay.distributed import TIMEOUT
 from bertrelay.errors import RequestError, check_choice, shown
-from bertrelay.progress import log
+from bertrelay.settings import Precision
 
 if TYPE_CHECKING:
     import torch
-    from accelerate import Accelerator
-
-Precision = Literal["auto", "bf16", "fp32"]
 
 BF16_CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
 BF16_COMPUTE_CAPABILITY = 8  # Ampere; older GPUs take bf16 and compute it in fp32
@@ -132,46 +128,6 @@ def _torch_is_built_for(platform: str) -> bool:
         return False
     version = Path(spec.origin).parent / "version.py"
     return version.is_file() and bool(re.search(rf"^({platform})\b.*=\s*['\"]", version.read_text(), re.MULTILINE))
-
-
-def accelerator(tracker: str | None = None, folder: Path | None = None) -> "Accelerator":
-    """Accelerate, for devices, processes and trackers; precision is left to `autocast`.
-
-    tracker: `tensorboard`, `wandb` or `mlflow`, which writes below `folder`.
-    Raises RequestError for anything but data parallelism.
-    """
-    os.environ.setdefault(*CUBLAS_CONFIG)
-    if tracker:
-        _prepare_tracker(tracker, folder or Path.cwd())
-    from accelerate import Accelerator, InitProcessGroupKwargs
-    from accelerate.utils import DistributedType
-
-    timeout = InitProcessGroupKwargs(timeout=TIMEOUT)
-    found = Accelerator(mixed_precision="no", log_with=tracker, project_dir=folder, kwargs_handlers=[timeout])
-    if found.distributed_type in {DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}:
-        raise RequestError(
-            f"expected data-parallel processes, found {found.distributed_type.value}: each process "
-            "holds the whole model here. Run `accelerate config` and choose no FSDP, DeepSpeed or Megatron."
-        )
-    if tracker:
-        found.init_trackers("bertrelay")
-    return found
-
-
-def _prepare_tracker(tracker: str, folder: Path) -> None:
-    """Checks that the tracker is installed, which Accelerate does not, and makes it write below `folder`."""
-    if importlib.util.find_spec(tracker) is None:
-        raise RequestError(
-            f"tracker: {tracker} is not installed; install the extra `trackers`, or leave the setting out"
-        )
-    os.environ.setdefault("WANDB_DIR", str(folder))
-    if tracker == "wandb" and os.environ.setdefault("WANDB_MODE", "offline") == "offline":
-        log(
-            f"tracker: wandb writes offline, into {os.environ['WANDB_DIR']}/wandb, and sends nothing. `wandb sync` "
-            "sends it later, WANDB_MODE=online in the environment at once"
-        )
-    os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def autocast(device: "torch.device", precision: str) -> AbstractContextManager[None]:

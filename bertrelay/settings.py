@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -23,6 +23,8 @@ Positive = Annotated[int, Field(ge=1, lt=2**31)]
 MAX_SEED = 2**32 - 1
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 """A seed that the generators of Python, NumPy, torch and scikit-learn all accept."""
+Precision = Literal["auto", "bf16", "fp32"]
+"""Of the computation; `auto` is bf16 where the device computes in it, else fp32."""
 MaxTokens = Annotated[int, Field(ge=3, lt=2**31)]
 """Of a sentence: two special tokens and one of its own."""
 

@@ -14,9 +14,9 @@ from bertrelay.data.tokens import Tokens, tokenizer_of, tokens_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
-from bertrelay.hardware import accelerator
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
+from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from students.build import start_student
 from students.corpus import ParallelCorpus, build_corpus

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 
+from bertrelay.compare import compare_all, compare_pairs
 from bertrelay.data.records import Rejects
 from bertrelay.data.sentences import texts_of
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions
 from bertrelay.errors import RequestError
-from bertrelay.evaluation.similarity import Metric, Vectors, compare_all, compare_pairs, matrix
+from bertrelay.evaluation.similarity import Metric, Vectors, matrix
 from bertrelay.files import write_json
 from bertrelay.stage import Metrics, StageContext
 from students.metrics import Encode, encoded_once, english_of, parallel_metrics, translation_metrics
@@ -37,7 +38,7 @@ def similarity(
     """The similarity (n,) of each of `first` with the one of `second` beside it; distances are negative.
 
     matrix: all with all instead, (n, m); without `second`, `first` with itself, (n, n). Where memory is short,
-        `bertrelay.evaluation.similarity` does it in blocks.
+        `bertrelay.compare` does it in blocks.
     options: see `EncodingOptions`.
     Raises RequestError for what are no lists of sentences, or cannot be paired, and for an unknown metric;
     WorkError for a vector that is not finite.

@@ -1,7 +1,9 @@
-"""`metrics.jsonl`: a line every few training steps, and one for each evaluation."""
+"""Accelerate with its trackers, and `metrics.jsonl`: a line every few training steps, and one for each evaluation."""
 
+import importlib.util
 import json
 import math
+import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -9,11 +11,52 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, InitProcessGroupKwargs
+from accelerate.utils import DistributedType
 
-from bertrelay.hardware import private_memory_mb
+from bertrelay.distributed import TIMEOUT
+from bertrelay.errors import RequestError
+from bertrelay.hardware import CUBLAS_CONFIG, private_memory_mb
+from bertrelay.progress import log
 
 LOG = "metrics.jsonl"
+
+
+def accelerator(tracker: str | None = None, folder: Path | None = None) -> Accelerator:
+    """Accelerate, for devices, processes and trackers; precision is left to `autocast`.
+
+    tracker: `tensorboard`, `wandb` or `mlflow`, which writes below `folder`.
+    Raises RequestError for anything but data parallelism.
+    """
+    os.environ.setdefault(*CUBLAS_CONFIG)
+    if tracker:
+        _prepare_tracker(tracker, folder or Path.cwd())
+    timeout = InitProcessGroupKwargs(timeout=TIMEOUT)
+    found = Accelerator(mixed_precision="no", log_with=tracker, project_dir=folder, kwargs_handlers=[timeout])
+    if found.distributed_type in {DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM}:
+        raise RequestError(
+            f"expected data-parallel processes, found {found.distributed_type.value}: each process "
+            "holds the whole model here. Run `accelerate config` and choose no FSDP, DeepSpeed or Megatron."
+        )
+    if tracker:
+        found.init_trackers("bertrelay")
+    return found
+
+
+def _prepare_tracker(tracker: str, folder: Path) -> None:
+    """Checks that the tracker is installed, which Accelerate does not, and makes it write below `folder`."""
+    if importlib.util.find_spec(tracker) is None:
+        raise RequestError(
+            f"tracker: {tracker} is not installed; install the extra `trackers`, or leave the setting out"
+        )
+    os.environ.setdefault("WANDB_DIR", str(folder))
+    if tracker == "wandb" and os.environ.setdefault("WANDB_MODE", "offline") == "offline":
+        log(
+            f"tracker: wandb writes offline, into {os.environ['WANDB_DIR']}/wandb, and sends nothing. `wandb sync` "
+            "sends it later, WANDB_MODE=online in the environment at once"
+        )
+    os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 class TrainingLog:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from bertrelay.distributed import ProcessGroup, check_shared
 from bertrelay.errors import RequestError, Stopped, WorkError
-from bertrelay.hardware import accelerator, autocast, resolve_precision
+from bertrelay.hardware import autocast, resolve_precision
 from bertrelay.progress import Bar, log, progress
 from bertrelay.signals import STOPPING, deferred_stop_signals
 from bertrelay.stage import Metrics
@@ -47,7 +47,7 @@ from bertrelay.training.checkpoint import (
     save_checkpoint,
     unique_tensors,
 )
-from bertrelay.training.log import TrainingLog
+from bertrelay.training.log import TrainingLog, accelerator
 from bertrelay.training.settings import TrainingSettings
 
 

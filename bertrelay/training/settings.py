@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.settings import RUN_ONLY, Positive, Seed, Settings
+from bertrelay.settings import RUN_ONLY, Positive, Precision, Seed, Settings
 
 
 class TrainingSettings(Settings):
@@ -37,7 +37,7 @@ class TrainingSettings(Settings):
     warmup: Annotated[float, Field(ge=0, le=1)] = 0.1
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     evaluate_every: Positive | None = None
     patience: Positive | None = None
     deterministic: bool = False

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
-from bertrelay.hardware import accelerator, autocast, default_device, resolve_precision
+from bertrelay.hardware import autocast, default_device, resolve_precision
 from bertrelay.stage import Metrics, StageContext, run_alone
 from bertrelay.training import batches
 from bertrelay.training.batches import micro_batches
+from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.items import Items, Text, draw_pairs, pack

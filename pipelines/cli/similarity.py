@@ -22,8 +22,8 @@ from pipelines.cli.stdin import DASH, NAME, input_file
 from pipelines.error_handling import stopping_at_once
 
 if TYPE_CHECKING:
+    from bertrelay.compare import Compared
     from bertrelay.data.tables import Table
-    from bertrelay.evaluation.similarity import Compared
 
 LABEL_COLUMNS = 60
 ENOUGH_FOR_PROGRESS = 1_000
@@ -188,8 +188,8 @@ class Comparison:
         """Compares the two sentences of each pair."""
 
         def compare() -> Iterator["Compared"]:
+            from bertrelay.compare import compare_pairs
             from bertrelay.encoder import as_encoder
-            from bertrelay.evaluation.similarity import compare_pairs
 
             shown, metric = self.options.shows_progress(count), self.options.metric
             with progress("comparing", 2 * count, "sentences") if shown else nullcontext(Bar()) as bar:
@@ -209,8 +209,8 @@ class Comparison:
         columns = rows if second is None else second
 
         def compare() -> Iterator["Compared"]:
+            from bertrelay.compare import compare_all
             from bertrelay.encoder import as_encoder
-            from bertrelay.evaluation.similarity import compare_all
 
             shown, metric = self.options.shows_progress(sum(counts)), self.options.metric
             yield from compare_all(as_encoder(self.model), rows, second, metric, progress=shown, **self.computing)

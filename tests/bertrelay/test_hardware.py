@@ -10,6 +10,7 @@ from accelerate.utils import DistributedType
 
 from bertrelay import hardware
 from bertrelay.errors import RequestError
+from bertrelay.training import log as training_log
 
 
 @pytest.fixture
@@ -104,9 +105,9 @@ def test_the_driver_and_torch_agree_on_the_gpu():
 @pytest.mark.parametrize("way", ["FSDP", "DEEPSPEED", "MEGATRON_LM"])
 def test_a_way_that_splits_the_model_is_refused(monkeypatch, way):
     """A stand-in for Accelerate, which takes these ways on GPUs only."""
-    monkeypatch.setattr("accelerate.Accelerator", lambda **_: SimpleNamespace(distributed_type=DistributedType(way)))
+    monkeypatch.setattr(training_log, "Accelerator", lambda **_: SimpleNamespace(distributed_type=DistributedType(way)))
     with pytest.raises(RequestError, match=f"expected data-parallel processes, found {way}.*accelerate config"):
-        hardware.accelerator()
+        training_log.accelerator()
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_wandb_is_logged_as_offline_unless_its_mode_says_otherwise(
     stub.__spec__ = ModuleSpec(tracker, None)
     monkeypatch.setitem(sys.modules, tracker, stub)
     monkeypatch.setattr(hardware.os, "environ", {} if mode is None else {"WANDB_MODE": mode})
-    hardware._prepare_tracker(tracker, tmp_path)
+    training_log._prepare_tracker(tracker, tmp_path)
     expected = f"tracker: wandb writes offline, into {tmp_path}/wandb, and sends nothing"
     assert capsys.readouterr().err.startswith(expected) == logged
     assert hardware.os.environ.get("WANDB_MODE") == (mode if mode else "offline" if tracker == "wandb" else None)

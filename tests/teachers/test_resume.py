@@ -125,7 +125,7 @@ def test_killed_and_begun_again_it_ends_with_the_same_weights(data, base, tmp_pa
 WORKER = """
 import json, sys
 from pathlib import Path
-from bertrelay.hardware import accelerator
+from bertrelay.training.log import accelerator
 from bertrelay.distributed import ProcessGroup
 from bertrelay.stage import StageContext
 from pipelines.registry import REGISTRY
