@@ -17,8 +17,7 @@ from benchmarks.harness import Answer, Claim, Spread, in_turns, main, timed
 from benchmarks.machine import MINILM, MULTI30K, STSB, sentences_of
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.evaluation.similarity import Vectors, unit
-from students.index import SearchIndex
-from students.index_build import build_index
+from students.index import SearchIndex, build_index
 
 K, FOUND = 10, 0.95
 SOURCES = {**MULTI30K, **STSB}

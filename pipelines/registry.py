@@ -51,7 +51,7 @@ REGISTRY = (
     Stage("teachers.rerank", 1, "teachers.settings:RerankSettings", "teachers.rerank:run"),
     Stage("students.distill", 2, "students.settings:DistillSettings", "students.distill:run", "students"),
     Stage("students.evaluate", 1, "students.settings:EvaluateSettings", "students.evaluate:run", "students"),
-    Stage("students.index", 1, "students.search_settings:IndexSettings", "students.index_build:run"),
+    Stage("students.index", 1, "students.search_settings:IndexSettings", "students.index:run"),
     Stage("students.mine", 1, "students.search_settings:MineSettings", "students.bitext:run"),
     Stage("students.shrink", 1, "students.settings:ShrinkSettings", "students.shrinking:run", "students"),
     Stage(

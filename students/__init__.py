@@ -7,8 +7,7 @@ from bertrelay import loader
 if TYPE_CHECKING:
     from students.bitext import Mined, Mining, mine, mine_files
     from students.evaluate import similarity
-    from students.index import Hit, SearchIndex, open_index
-    from students.index_build import build_index, search
+    from students.index import Hit, SearchIndex, build_index, open_index, search
     from students.search_settings import Hnsw
     from students.shrinking import Shrunk, shrink
     from students.vocabulary import trim_vocabulary
@@ -19,8 +18,7 @@ __all__ += ["open_index", "search", "shrink", "similarity", "trim_vocabulary"]
 MODULES = {
     "bitext": ("Mined", "Mining", "mine", "mine_files"),
     "evaluate": ("similarity",),
-    "index": ("Hit", "SearchIndex", "open_index"),
-    "index_build": ("build_index", "search"),
+    "index": ("Hit", "SearchIndex", "build_index", "open_index", "search"),
     "search_settings": ("Hnsw",),
     "shrinking": ("Shrunk", "shrink"),
     "vocabulary": ("trim_vocabulary",),

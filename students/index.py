@@ -1,34 +1,48 @@
-"""An index opened, and queries to the sentences of it nearest in meaning, in whatever language either is."""
+"""Queries to the sentences of an index nearest in meaning, in whatever language either is; the stage `students.index`.
+
+Killed anywhere, the same call resumes: from the first block of vectors that is missing, from the last checkpoint of
+the graph.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import pyarrow as pa
 
-from bertrelay.data.sentences import texts_of
+from bertrelay.data.records import Rejects
+from bertrelay.data.sentences import as_table, texts_of
+from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
+from bertrelay.distributed import from_main
 from bertrelay.encode_files import encoder_digest
 from bertrelay.encoder import SentenceEncoder, as_encoder
 from bertrelay.encoding import EncodingOptions, check_finite
 from bertrelay.errors import RequestError, check_count
 from bertrelay.evaluation.similarity import Vectors, unit
+from bertrelay.hardware import resolve_precision
 from bertrelay.progress import log
+from bertrelay.stage import Metrics, StageContext
 from students.corpus import mapped
-from students.index_files import (
-    BUILDING,
+from students.index_build import (
     GRAPH,
     SENTENCES,
     VECTORS,
     IndexManifest,
+    IndexOptions,
+    build,
     check_files,
+    check_is_index,
     check_model,
     damaged,
+    is_finished,
+    origin_of,
     read_manifest,
+    require_manifest,
 )
-from students.neighbours import Rows, approximate_neighbours, exact_neighbours, open_hnsw
-from students.search_settings import IndexKind
+from students.neighbours import Rows, approximate_neighbours, exact_neighbours, load_faiss, open_hnsw
+from students.search_settings import IndexKind, IndexSettings, index_beside
 
 
 class Hit(NamedTuple):
@@ -49,7 +63,7 @@ class SearchIndex:
     """
 
     folder: Path
-    facts: IndexManifest
+    manifest: IndexManifest
     encoder: SentenceEncoder
     vectors: Vectors
     sentences: pa.Table
@@ -82,8 +96,8 @@ class SearchIndex:
         self.check_graph("exact" if exact else "auto", ef_search)
         vectors = self.encoder.encode(queries, **options)  # (queries, dim)
         check_finite(self.encoder, vectors, place)
-        similarities, rows = self.neighbours(unit(vectors), k, exact, ef_search)
-        return [self._hits(*found) for found in zip(similarities, rows, strict=True)]
+        neighbours = self.neighbours(unit(vectors), k, exact, ef_search)
+        return [self._hits(similarities, rows) for similarities, rows in zip(*neighbours, strict=True)]
 
     def check_graph(self, kind: IndexKind, ef_search: int | None) -> None:
         """Raises RequestError where `kind` or `ef_search` asks for a graph and none is walked."""
@@ -98,25 +112,20 @@ class SearchIndex:
                 "no candidates; leave it out, or ask for kind hnsw"
             )
 
-    def log_precision(self, precision: str) -> None:
-        """Logs where `precision` is neither `auto` nor what the sentences were encoded in."""
-        if precision not in ("auto", self.facts.precision):
-            log(
-                f"{self.folder}: its sentences were encoded in {self.facts.precision} and stay so; {precision} is for "
-                "the queries alone. Build it anew with --rebuild to have both alike"
-            )
-
     def neighbours(
         self, queries: Vectors, k: int, exact: bool = False, ef_search: int | None = None
     ) -> tuple[Vectors, Rows]:
-        """Similarities and rows, (n, k) both, of unit vectors `queries` (n, dim); see `neighbours`."""
+        """Similarities and rows, (n, k) both, of unit vectors `queries` (n, dim)."""
         if exact or self.graph is None:
             return exact_neighbours(queries, self.vectors, k)
-        return approximate_neighbours(self.graph, queries, k, ef_search or self.facts.hnsw["ef_search"])
+        return approximate_neighbours(self.graph, queries, k, ef_search or self.manifest.hnsw["ef_search"])
 
     def _hits(self, similarities: Vectors, rows: Rows) -> list[Hit]:
-        found = [(value, row) for value, row in zip(similarities.tolist(), rows.tolist(), strict=True) if row >= 0]
-        return [Hit(min(value, 1.0), **self.sentences.slice(row, 1).to_pylist()[0]) for value, row in found]
+        return [
+            Hit(min(similarity, 1.0), **self.sentences.slice(row, 1).to_pylist()[0])
+            for similarity, row in zip(similarities.tolist(), rows.tolist(), strict=True)
+            if row >= 0
+        ]
 
 
 def open_index(
@@ -129,30 +138,127 @@ def open_index(
     Raises RequestError when there is none, or when it is not finished, damaged, or of another model.
     """
     folder = Path(folder)
-    facts = _manifest(folder)
+    manifest = require_manifest(folder)
     encoder = as_encoder(model, cache)
-    check_model(folder, facts.origin, encoder_digest(encoder), encoder.dim)
+    check_model(folder, manifest.origin, encoder_digest(encoder), encoder.dim)
     return load_index(encoder, folder, verify)
 
 
 def load_index(encoder: SentenceEncoder, folder: Path, verify: bool = False) -> SearchIndex:
     """As `open_index`, where `encoder` is known to be the model of the index."""
-    facts = _manifest(folder)
-    check_files(folder, facts, verify)
+    manifest = require_manifest(folder)
+    check_files(folder, manifest, verify)
     vectors = open_vectors(folder / VECTORS)
-    expected = (facts.sentences, facts.origin.dim)
+    expected = (manifest.sentences, manifest.origin.dim)
     if vectors.shape != expected:
         raise damaged(folder, f"{VECTORS} has vectors of shape {vectors.shape} and not {expected}")
-    graph = open_hnsw(folder / GRAPH) if facts.kind == "hnsw" else None
-    return SearchIndex(folder, facts, encoder, vectors, mapped(folder / SENTENCES), graph)
+    graph = open_hnsw(folder / GRAPH) if manifest.kind == "hnsw" else None
+    return SearchIndex(folder, manifest, encoder, vectors, mapped(folder / SENTENCES), graph)
 
 
-def _manifest(folder: Path) -> IndexManifest:
-    facts = read_manifest(folder)
-    if facts is None and (folder / BUILDING).is_file():
-        raise RequestError(
-            f"{folder}: this index is not finished. Resume it: bertrelay search MODEL CORPUS --index {folder}"
+def run(settings: IndexSettings, context: StageContext) -> Metrics:
+    """Builds the index of the stage in `index/`, with all processes."""
+    manifest = build_index(
+        settings.model,
+        settings.corpus,
+        context.output / "index",
+        kind=settings.kind,
+        hnsw=settings.hnsw,
+        prompt_name=settings.prompt,
+        precision=settings.precision,
+        batch_tokens=settings.batch_tokens,
+        cache=context.cache,
+        process_group=context.process_group,
+        rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
+    ).manifest
+    counts = {"sentences": manifest.sentences, "blank": manifest.blank, "dim": manifest.origin.dim}
+    return {**counts, **manifest.recall}
+
+
+def build_index(
+    model: SentenceEncoder | str | Path, corpus: Table | str | Path, folder: str | Path, **options: Any
+) -> SearchIndex:
+    """The index of the sentences of `corpus` in `folder`: opened where it is complete, else built or resumed.
+
+    Blank sentences are left out and counted; the others keep the number of their line. A whole index is opened without
+    a lock and without writing, and its corpus read only where it was touched.
+
+    model: an encoder, or a name that `SentenceEncoder.load` knows.
+    corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
+    options: the fields of `IndexOptions`.
+    Raises RequestError when `folder` has something else in it, an index of another model or corpus, or a damaged one.
+    """
+    given = IndexOptions(**options)
+    load_faiss()  # where it is missing, say so before hours of encoding
+    table, folder = as_table(corpus), Path(folder)
+    check_is_index(folder)
+    manifest = None if given.rebuild else read_manifest(folder)
+    encoder = as_encoder(model, given.cache)
+    given = replace(given, precision=from_main(resolve_precision(given.precision, encoder.device), given.process_group))
+    for prompt in (given.prompt_name, given.query_prompt_name):
+        encoder.prompts.text(prompt)  # where there is none of that name, say so
+    known = manifest.origin if manifest and not given.verify else None
+    origin = origin_of("" if encoder is model else str(model), encoder, table, given.prompt_name, known)
+    is_whole = manifest is not None and is_finished(folder, manifest, origin, given)
+    if not from_main(is_whole, given.process_group):
+        build(encoder, table, origin, folder, given)
+    return load_index(encoder, folder, given.verify)
+
+
+def find_index(
+    model: SentenceEncoder | str | Path,
+    corpus: Table | None,
+    folder: Path,
+    ef_search: int | None = None,
+    **options: Any,
+) -> SearchIndex:
+    """The index in `folder`, built or resumed where there is a corpus. options: the fields of `IndexOptions`.
+
+    Raises RequestError where `kind` or `ef_search` asks for a graph and none is walked.
+    """
+    given = IndexOptions(**options)
+    if corpus is None:
+        index = open_index(model, folder, verify=given.verify)
+    else:
+        index = build_index(model, corpus, folder, **options)
+    index.check_graph(given.kind, ef_search)
+    if given.precision not in ("auto", index.manifest.precision):
+        log(
+            f"{folder}: its sentences were encoded in {index.manifest.precision} and stay so; {given.precision} is for "
+            "the queries alone. Build it anew with --rebuild to have both alike"
         )
-    if facts is None:
-        raise RequestError(f"{folder}: expected an index, found none. Build one: bertrelay search MODEL CORPUS")
-    return facts
+    return index
+
+
+def search(
+    model: SentenceEncoder | str | Path,
+    corpus: Table | str | Path | None,
+    queries: Sequence[str],
+    k: int = 10,
+    *,
+    index: str | Path | None = None,
+    ef_search: int | None = None,
+    **options: Any,
+) -> list[list[Hit]]:
+    """For each of `queries` the `k` nearest sentences of `corpus`, best first.
+
+    The first call builds an index and leaves it there. For many calls keep what `build_index` or `open_index` returns,
+    which describe the errors too.
+
+    corpus: None opens `index` as it is.
+    index: its folder; next to the corpus by default.
+    options: the fields of `IndexOptions`. With `kind` exact all sentences are compared even where there is a graph;
+        without a corpus hnsw expects one.
+    """
+    given = IndexOptions(**options)
+    check_count("ef_search", ef_search)
+    if corpus is None and given.rebuild:
+        raise RequestError("rebuild: expected a corpus, from which the index is built anew; found none")
+    table = None if corpus is None else as_table(corpus)
+    corpus_file = table and table.path
+    if index is None and corpus_file is None:
+        raise RequestError("search: expected the folder of an index, as there is no corpus file for it to be beside")
+    opened = find_index(model, table, Path(index or index_beside(corpus_file or "")), ef_search, **options)
+    encoding: EncodingOptions = {"precision": given.precision, "batch_tokens": given.batch_tokens}
+    exact, prompt = given.kind == "exact", given.query_prompt_name
+    return opened.search(queries, k, exact=exact, ef_search=ef_search, prompt_name=prompt, **encoding)

@@ -1,100 +1,55 @@
-"""The stage `students.index`: a corpus written, encoded, and where it is large linked to a graph.
+"""The files of an index, and how a corpus becomes one: written, encoded, and where it is large linked to a graph.
 
-Killed anywhere, the same call resumes: from the first block of vectors that is missing, from the last checkpoint of
-the graph.
+| file              | content                                                                                      |
+|-------------------|----------------------------------------------------------------------------------------------|
+| `building.json`   | first, with what is built of what; with counts once `sentences.arrow` is whole; removed last |
+| `sentences.arrow` | columns text and line: what a hit shows                                                      |
+| `vectors.npy`     | row i for sentence i, at length one; until it is whole, shards beside it                     |
+| `hnsw.checkpoint` | a graph as far as it is linked                                                               |
+| `hnsw.faiss`      | of kind hnsw: a FAISS index of its own, vectors included                                     |
+| `index.json`      | the manifest, written when all else is there: an index is whole where it is                  |
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+import time
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 
 from bertrelay.data.records import Rejects
-from bertrelay.data.sentences import as_table
+from bertrelay.data.sentences import text_column
 from bertrelay.data.shards import locked_output
 from bertrelay.data.tables import Table
 from bertrelay.data.vectors import open_vectors
-from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, from_main, wait_for_all
+from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup, check_shared, wait_for_all
 from bertrelay.encode_files import encoder_digest, fill_vectors, forget_manifest
-from bertrelay.encoder import SentenceEncoder, as_encoder
-from bertrelay.errors import BertRelayError, RequestError, WorkError, check_choice, check_count
+from bertrelay.encoder import SentenceEncoder
+from bertrelay.errors import BertRelayError, RequestError, check_choice
 from bertrelay.evaluation.statistics import share, with_interval
-from bertrelay.files import read_json, write_error
-from bertrelay.hardware import resolve_precision
+from bertrelay.files import read_json, write_error, write_json
+from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests, fingerprint
 from bertrelay.progress import log
-from bertrelay.stage import Metrics, StageContext
+from bertrelay.stage import Metrics
 from students.corpus import mapped
-from students.index import Hit, SearchIndex, load_index, open_index
-from students.index_files import (
-    BUILDING,
-    FACTS,
-    GRAPH,
-    RECALL,
-    SENTENCES,
-    VECTORS,
-    BuildState,
-    FileSeal,
-    IndexManifest,
-    Origin,
-    check_files,
-    check_origin,
-    origin_of,
-    read_build_state,
-    read_manifest,
-    write_build_state,
-    write_manifest,
-)
-from students.neighbours import at_unit_length, build_hnsw, load_faiss, open_hnsw, recall, write_index
-from students.search_settings import EXACT_UP_TO, Hnsw, IndexKind, IndexSettings, index_beside
+from students.neighbours import at_unit_length, build_hnsw, open_hnsw, recall, write_index
+from students.search_settings import EXACT_UP_TO, Hnsw, IndexKind
 from students.sentence_files import write_sentences
 
-CHECKPOINT = "hnsw.checkpoint"
-OWN_FILES = {SENTENCES, VECTORS, GRAPH, FACTS, BUILDING, CHECKPOINT}
+SENTENCES, VECTORS, GRAPH = "sentences.arrow", "vectors.npy", "hnsw.faiss"
+MANIFEST, BUILDING, CHECKPOINT = "index.json", "building.json", "hnsw.checkpoint"
+OWN_FILES = {SENTENCES, VECTORS, GRAPH, MANIFEST, BUILDING, CHECKPOINT}
+FORMAT = 1
+SHOWN = 12  # characters of a digest
+RECALL = "recall_at_10"
 
 
-def run(settings: IndexSettings, context: StageContext) -> Metrics:
-    """Builds the index of the stage in `index/`, with all processes."""
-    given = dict(settings)
-    facts = build_index(
-        settings.model,
-        settings.corpus,
-        context.output / "index",
-        **{name: given[name] for name in ("kind", "hnsw", "precision", "batch_tokens")},
-        prompt_name=settings.prompt,
-        cache=context.cache,
-        process_group=context.process_group,
-        rejects=Rejects(context.output / "rejects.jsonl", settings.max_rejects),
-    ).facts
-    return {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.origin.dim, **facts.recall}
+@dataclass(frozen=True)
+class IndexOptions:
+    """How an index is built.
 
-
-def build_index(
-    model: SentenceEncoder | str | Path,
-    corpus: Table | str | Path,
-    folder: str | Path,
-    *,
-    kind: IndexKind = "auto",
-    hnsw: Hnsw | None = None,
-    prompt_name: str | None = None,
-    query_prompt_name: str | None = None,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
-    rebuild: bool = False,
-    verify: bool = False,
-    cache: Path | None = None,
-    process_group: ProcessGroup = SINGLE_PROCESS,
-    rejects: Rejects | None = None,
-) -> SearchIndex:
-    """The index of the sentences of `corpus` in `folder`: opened where it is complete, else built or resumed.
-
-    Blank sentences are left out and counted; the others keep the number of their line. A whole index is opened without
-    a lock and without writing, and its corpus read only where it was touched.
-
-    model: an encoder, or a name that `SentenceEncoder.load` knows.
-    corpus: plain lines, a table with a column `text`, or a `Table` that names its column.
     kind: `auto` takes what is there; where there is nothing, it is exact up to 100,000 sentences and HNSW beyond.
     hnsw: of the graph; where there is one with other links, it is linked anew.
     prompt_name: which of the model's prompts precedes each sentence; without one, the model's default.
@@ -104,209 +59,351 @@ def build_index(
     cache: where a model or data set of the hub is kept.
     process_group: all processes encode, each its share of the blocks; the main one does the rest.
     rejects: entered while the corpus is read; without it the first record that cannot be used raises.
-    Raises RequestError when `folder` has something else in it, an index of another model or corpus, or a damaged one.
     """
-    check_choice("kind", kind, get_args(IndexKind))
-    load_faiss()  # where it is missing, say so before hours of encoding
-    table, folder = as_table(corpus), Path(folder)
-    _check_is_index(folder)
-    facts = None if rebuild else read_manifest(folder)
-    encoder = as_encoder(model, cache)
-    precision = from_main(resolve_precision(precision, encoder.device), process_group)
-    for wanted in (prompt_name, query_prompt_name):
-        encoder.prompts.text(wanted)  # where there is none of that name, say so
-    name = "" if encoder is model else str(model)
-    known = facts.origin if facts and not verify else None
-    origin = origin_of(name, encoder_digest(encoder), encoder.dim, table, prompt_name, known)
-    if from_main(facts is not None and _is_complete(folder, facts, origin, kind, hnsw), process_group):
-        return load_index(encoder, folder, verify)
-    with _locked(folder, process_group):
-        if process_group.is_main:
-            _prepare(folder, origin, table, rebuild, cache, rejects)
-        check_shared(folder, process_group)
-        state = read_build_state(folder)
-        if state is not None:
-            _encode(encoder, folder, state, prompt_name, precision, batch_tokens, process_group)
-        if process_group.is_main:
-            _finish(folder, state, kind, hnsw, precision)
-        wait_for_all(process_group)
-    return load_index(encoder, folder, verify)
+
+    kind: IndexKind = "auto"
+    hnsw: Hnsw | None = None
+    prompt_name: str | None = None
+    query_prompt_name: str | None = None
+    precision: str = "auto"
+    batch_tokens: int | None = None
+    rebuild: bool = False
+    verify: bool = False
+    cache: Path | None = None
+    process_group: ProcessGroup = SINGLE_PROCESS
+    rejects: Rejects | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, get_args(IndexKind))
 
 
-def _check_is_index(folder: Path) -> None:
+@dataclass(frozen=True)
+class Origin:
+    """What an index is made from.
+
+    model, corpus: where they were, for people; `model_digest` and `content` are what counts.
+    reading: how the corpus was read: columns, format, header, prompt.
+    stamp: of the corpus file, by which an untouched one is known without reading it; empty where there is none.
+    """
+
+    model: str
+    model_digest: str
+    dim: int
+    corpus: str
+    content: str
+    reading: dict[str, Any]
+    stamp: list[int] = field(default_factory=list, compare=False)
+
+
+@dataclass(frozen=True)
+class FileSeal:
+    """The sha256 of a file, and the stamp by which an untouched one is known without reading it."""
+
+    sha256: str
+    stamp: list[int]
+
+    @classmethod
+    def of(cls, path: Path) -> "FileSeal":
+        return cls(Digests().of_file(path), _stamp(path))
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """The content of `index.json`.
+
+    sentences: of the index; `blank` ones of the corpus were left out.
+    kind: `exact` or `hnsw`.
+    hnsw: the parameters of the graph; empty for an exact index.
+    recall: `recall_at_10` of the graph against exact search, with its interval; empty for an exact index too.
+    """
+
+    origin: Origin
+    sentences: int
+    blank: int
+    kind: str
+    precision: str
+    files: dict[str, FileSeal]
+    hnsw: dict[str, int] = field(default_factory=dict)
+    recall: Metrics = field(default_factory=dict)
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class BuildState:
+    """The content of `building.json`; the counts are there when `sentences.arrow` is.
+
+    rebuild: the earlier index is to be deleted, and is when the counts are there.
+    """
+
+    origin: Origin
+    sentences: int | None = None
+    blank: int | None = None
+    rebuild: bool = False
+
+    @classmethod
+    def read(cls, folder: Path) -> "BuildState | None":
+        """What is being built in `folder`, or None."""
+        try:
+            return TypeAdapter(BuildState).validate_python(read_json(folder / BUILDING))
+        except ValidationError:
+            return None
+
+    def write(self, folder: Path) -> None:
+        _write(folder / BUILDING, asdict(self))
+
+
+def write_manifest(folder: Path, manifest: IndexManifest) -> None:
+    """Marks the index as whole."""
+    content = asdict(manifest)
+    _write(folder / MANIFEST, {**content, "seal": fingerprint(content)})
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    try:
+        write_json(path, content)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+def read_manifest(folder: Path) -> IndexManifest | None:
+    """The manifest, or None where there is none. Raises RequestError when it is damaged."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    content = read_json(folder / MANIFEST) or {}
+    seal = content.pop("seal", None)
+    if fingerprint(content) != seal:
+        raise damaged(folder, f"{MANIFEST} is not as it was written")
+    if content.get("format") != FORMAT:
+        raise damaged(folder, f"{MANIFEST} has format {content.get('format')}, and this version reads {FORMAT}")
+    return TypeAdapter(IndexManifest).validate_python(content)
+
+
+def require_manifest(folder: Path) -> IndexManifest:
+    """As `read_manifest`; raises RequestError where there is none."""
+    manifest = read_manifest(folder)
+    if manifest is None and (folder / BUILDING).is_file():
+        raise RequestError(
+            f"{folder}: this index is not finished. Resume it: bertrelay search MODEL CORPUS --index {folder}"
+        )
+    if manifest is None:
+        raise RequestError(f"{folder}: expected an index, found none. Build one: bertrelay search MODEL CORPUS")
+    return manifest
+
+
+def check_files(folder: Path, manifest: IndexManifest, verify: bool = False) -> None:
+    """Raises RequestError unless every file is as it was written; `verify` reads untouched ones too."""
+    for name, seal in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise damaged(folder, f"{name} is missing")
+        if (verify or _stamp(path) != seal.stamp) and Digests().of_file(path) != seal.sha256:
+            raise damaged(folder, f"{name} has other bytes than were written")
+
+
+def damaged(folder: Path, how: str) -> RequestError:
+    return RequestError(
+        f"{folder}: expected a whole index, found a damaged one: {how}. Build it anew: "
+        f"bertrelay search MODEL CORPUS --index {folder} --rebuild"
+    )
+
+
+def _stamp(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def origin_of(
+    model: str, encoder: SentenceEncoder, table: Table, prompt_name: str | None, known: Origin | None = None
+) -> Origin:
+    """The origin of an index of `table`; the whole file is read for its digest, unless `known` has its stamp."""
+    reading: dict[str, Any] = {"columns": text_column(table)}
+    if prompt_name is not None:
+        reading["prompt"] = prompt_name
+    content, kept_stamp = table.name, list[int]()
+    if table.path is not None:
+        reading["format"] = table.file_format
+        if table.file_format in ("csv", "tsv"):
+            reading["header"] = table.header
+        path = Path(table.path)
+        try:
+            stamp, now = _stamp(path), time.time_ns()
+            content = known.content if known and known.stamp == stamp else Digests().of_file(path)
+        except OSError as error:
+            raise RequestError(f"{table.name} cannot be read: {error.strerror}; give one that may be") from error
+        # Changed again within the clock's grain, a file could keep its stamp: such a fresh one is not kept.
+        kept_stamp = stamp if now - max(stamp[1], stamp[2]) > CLOCK_GRAIN_NS else []
+    return Origin(model, encoder_digest(encoder), encoder.dim, table.name, content, reading, kept_stamp)
+
+
+def check_origin(folder: Path, built: Origin, origin: Origin) -> None:
+    """Raises RequestError, with what differs, when `origin` is not what `folder` was built from."""
+    check_model(folder, built, origin.model_digest, origin.dim)
+    pairs = [(key, built.reading.get(key), origin.reading.get(key)) for key in built.reading | origin.reading]
+    changes = [f"{key}: {old} → {new}" for key, old, new in pairs if old != new]
+    if built.content != origin.content:
+        changes.insert(0, f"its content differs ({built.content[:SHOWN]} → {origin.content[:SHOWN]})")
+    if changes:
+        raise RequestError(
+            f"{folder}: expected the corpus this index was built from ({built.corpus}), found {origin.corpus}; "
+            f"{', '.join(changes)}. Build it anew with --rebuild, build another one with --index DIR, or search this "
+            "one as it is: leave CORPUS out and give --index alone"
+        )
+
+
+def check_model(folder: Path, built: Origin, digest: str, dim: int) -> None:
+    if built.model_digest != digest:
+        raise RequestError(
+            f"{folder}: expected the model this index was built with ({built.model or 'digest'}, "
+            f"{built.model_digest[:SHOWN]}, {built.dim} dimensions), found another one ({digest[:SHOWN]}, {dim} "
+            "dimensions), whose vectors cannot be compared. Give that model; or build another index with --index DIR, "
+            "or this one anew with --rebuild"
+        )
+
+
+def check_is_index(folder: Path) -> None:
     """Raises RequestError where anything in `folder` is not of an index, for a rebuild deletes by name."""
     try:
-        found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:
         return
     except OSError as error:
         raise write_error(folder, error) from error
-    strange = [name for name in found if name not in OWN_FILES and not name.startswith(VECTORS)]
-    is_damaged_perhaps = SENTENCES in found or "seal" in (read_json(folder / FACTS) or {})  # others have an index.json
-    is_index = BUILDING in found or (FACTS in found and is_damaged_perhaps)
-    if strange or (found and not is_index):
+    foreign = [name for name in names if name not in OWN_FILES and not name.startswith(VECTORS)]
+    is_index = {BUILDING, SENTENCES}.intersection(names) or "seal" in (read_json(folder / MANIFEST) or {})
+    if foreign or (names and not is_index):  # other programs have an index.json too
         raise RequestError(
             f"--index: expected an index and nothing else, an empty folder or none, found {folder} with "
-            f"{(strange or found)[0]} in it. Name another folder"
+            f"{(foreign or names)[0]} in it. Name another folder"
         )
 
 
-def _is_complete(folder: Path, facts: IndexManifest, origin: Origin, kind: IndexKind, hnsw: Hnsw | None) -> bool:
+def is_finished(folder: Path, manifest: IndexManifest, origin: Origin, options: IndexOptions) -> bool:
     """Whether nothing is to be built or tidied. Raises RequestError for an index of another origin."""
-    check_origin(folder, facts.origin, origin)
-    return not (folder / BUILDING).exists() and not _wants_graph(facts, kind, hnsw, is_new=False)
+    check_origin(folder, manifest.origin, origin)
+    return not (folder / BUILDING).exists() and not _wants_graph(manifest, options)
 
 
-@contextmanager
-def _locked(folder: Path, process_group: ProcessGroup) -> Iterator[None]:
-    """Makes `folder` and keeps it to this call. Removes it again when nothing came of the request."""
+def build(encoder: SentenceEncoder, table: Table, origin: Origin, folder: Path, options: IndexOptions) -> None:
+    """Builds what is missing of an index, and keeps others from it meanwhile."""
+    process_group = options.process_group
     if process_group.is_main:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise write_error(folder, error) from error
     with locked_output(folder, process_group):
-        try:
-            yield
-        finally:
-            if process_group.is_main:
-                with suppress(OSError):  # only an empty folder can go
-                    folder.rmdir()
+        if process_group.is_main:
+            _prepare(table, origin, folder, options)
+        check_shared(folder, process_group)
+        state = BuildState.read(folder)
+        if state is not None:
+            sentences = mapped(folder / SENTENCES)
+            fill_vectors(
+                at_unit_length(encoder),
+                lambda first, end: sentences["text"].slice(first, end - first).to_pylist(),
+                len(sentences),
+                folder / VECTORS,
+                f"{origin.model_digest} {origin.content} {origin.reading}",
+                prompt_name=options.prompt_name,
+                precision=options.precision,
+                batch_tokens=options.batch_tokens,
+                process_group=process_group,
+                place=lambda row: f"line {sentences['line'][row].as_py():,} of {origin.corpus}",
+            )
+        if process_group.is_main:
+            _finish(folder, state, options)
+        wait_for_all(process_group)
 
 
-# Before the vectors
-
-
-def _prepare(
-    folder: Path, origin: Origin, table: Table, rebuild: bool, cache: Path | None, rejects: Rejects | None
-) -> None:
-    """Leaves a complete index, or the sentences and `building.json`, which counts them."""
-    state = read_build_state(folder)
-    is_resumed = state is not None and state.rebuild and state.sentences is not None and state.origin == origin
-    if rebuild and not is_resumed:
-        write_build_state(folder, BuildState(origin, rebuild=True))
+def _prepare(table: Table, origin: Origin, folder: Path, options: IndexOptions) -> None:
+    """Leaves a whole index, or the sentences and `building.json`, which counts them."""
+    state = BuildState.read(folder)
+    if options.rebuild and not (state and state.rebuild and state.sentences is not None and state.origin == origin):
+        state = BuildState(origin, rebuild=True)
+        state.write(folder)
         _clear(folder)
-    facts, state = read_manifest(folder), read_build_state(folder)
-    if facts is not None:
-        check_origin(folder, facts.origin, origin)
-        check_files(folder, facts)
-        _forget_encoding(folder)  # and not the checkpoint of a graph that is being linked to it
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        check_origin(folder, manifest.origin, origin)
+        check_files(folder, manifest)
+        if (folder / BUILDING).exists():
+            _forget_building(folder)
         return
     if state is not None and state.sentences is not None:
         check_origin(folder, state.origin, origin)
-    if not _has_sentences(folder, state):
-        _write_corpus(folder, BuildState(origin, rebuild=rebuild), table, cache, rejects)
+        with suppress(OSError, pa.ArrowInvalid):
+            if len(mapped(folder / SENTENCES)) == state.sentences:
+                return
+    _write_corpus(table, BuildState(origin, rebuild=options.rebuild), folder, options)
 
 
-def _has_sentences(folder: Path, state: BuildState | None) -> bool:
-    """Whether the sentences of a build that was stopped are all there, as far as their file can be read."""
+def _write_corpus(table: Table, state: BuildState, folder: Path, options: IndexOptions) -> None:
+    state.write(folder)
     try:
-        return state is not None and len(mapped(folder / SENTENCES)) == state.sentences
-    except (OSError, pa.ArrowInvalid):
-        return False
-
-
-def _clear(folder: Path) -> None:
-    """Removes the index, and last what identifies the files as one, so that a kill on the way leaves no riddle."""
-    for name in (FACTS, GRAPH, VECTORS, SENTENCES):
-        (folder / name).unlink(missing_ok=True)
-    _forget_building(folder)
-
-
-def _write_corpus(folder: Path, state: BuildState, table: Table, cache: Path | None, rejects: Rejects | None) -> None:
-    write_build_state(folder, state)
-    try:
-        with rejects or nullcontext():
-            blank = write_sentences(table, folder / SENTENCES, cache, rejects)
+        with options.rejects or nullcontext():
+            blank = write_sentences(table, folder / SENTENCES, options.cache, options.rejects)
     except BertRelayError:
         _clear(folder)
+        with suppress(OSError):  # only an empty folder can go
+            folder.rmdir()
         raise
     if blank:
         log(f"{table.name}: left out {blank:,} blank sentences; the others keep the number of their line")
-    write_build_state(folder, replace(state, sentences=len(mapped(folder / SENTENCES)), blank=blank))
+    replace(state, sentences=len(mapped(folder / SENTENCES)), blank=blank).write(folder)
 
 
-# The vectors
-
-
-def _encode(
-    encoder: SentenceEncoder,
-    folder: Path,
-    state: BuildState,
-    prompt_name: str | None,
-    precision: str,
-    batch_tokens: int | None,
-    process_group: ProcessGroup,
-) -> None:
-    sentences = mapped(folder / SENTENCES)
-    fill_vectors(
-        at_unit_length(encoder),
-        lambda first, end: sentences["text"].slice(first, end - first).to_pylist(),
-        len(sentences),
-        folder / VECTORS,
-        f"{state.origin.model_digest} {state.origin.content} {state.origin.reading}",
-        prompt_name=prompt_name,
-        precision=precision,
-        batch_tokens=batch_tokens,
-        process_group=process_group,
-        place=lambda row: f"line {sentences['line'][row].as_py():,} of {state.origin.corpus}",
-    )
-
-
-# After the vectors
-
-
-def _finish(folder: Path, state: BuildState | None, kind: IndexKind, hnsw: Hnsw | None, precision: str) -> None:
-    """Builds the graph where one is wanted, and marks the index as complete."""
-    facts = read_manifest(folder)
-    if state is not None:
-        files = {name: FileSeal.of(folder / name) for name in (SENTENCES, VECTORS)}
-        sentences = len(open_vectors(folder / VECTORS))
-        facts = IndexManifest(state.origin, sentences, state.blank or 0, "exact", precision, files)
-    if facts is None:
-        raise WorkError(f"{folder}: the index vanished while it was built; run the same command again")
-    wants_graph = _wants_graph(facts, kind, hnsw, is_new=state is not None)
-    if wants_graph:
-        facts = _with_graph(folder, facts, hnsw or Hnsw())
-    if wants_graph or state is not None:
-        write_manifest(folder, facts)
-    if facts.kind == "hnsw" or state is not None:
-        _forget_building(folder)
+def _clear(folder: Path) -> None:
+    """Removes the index, and last `building.json`, by which a rebuild that is killed on the way is known."""
+    for name in (MANIFEST, GRAPH, VECTORS, SENTENCES):
+        (folder / name).unlink(missing_ok=True)
+    _forget_building(folder)
 
 
 def _forget_building(folder: Path) -> None:
     for checkpoint in folder.glob(f"*{CHECKPOINT}*"):  # one half written, too
         checkpoint.unlink()
-    _forget_encoding(folder)
-
-
-def _forget_encoding(folder: Path) -> None:
     forget_manifest(folder / VECTORS)
     (folder / BUILDING).unlink(missing_ok=True)
 
 
-def _wants_graph(facts: IndexManifest, kind: IndexKind, hnsw: Hnsw | None, is_new: bool) -> bool:
-    if kind == "exact":
-        return False
-    if facts.kind == "hnsw":
-        return hnsw is not None and facts.hnsw != hnsw.model_dump()
-    if kind == "auto" and is_new:
-        chosen = "exact search" if facts.sentences <= EXACT_UP_TO else "an approximate index (HNSW)"
-        log(
-            f"{facts.sentences:,} sentences: {chosen}, as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw "
-            "sets it"
-        )
-    return kind == "hnsw" or (is_new and facts.sentences > EXACT_UP_TO)
+def _finish(folder: Path, state: BuildState | None, options: IndexOptions) -> None:
+    """Builds the graph where one is wanted, and marks the index as whole. state: None of one that was whole before."""
+    if state is None:
+        manifest = require_manifest(folder)
+    else:
+        files = {name: FileSeal.of(folder / name) for name in (SENTENCES, VECTORS)}
+        counts = state.sentences or 0, state.blank or 0
+        manifest = IndexManifest(state.origin, *counts, "exact", options.precision, files)
+        if options.kind == "auto":
+            is_small = manifest.sentences <= EXACT_UP_TO
+            log(
+                f"{manifest.sentences:,} sentences: {'exact search' if is_small else 'an approximate index (HNSW)'}, "
+                f"as exact is chosen up to {EXACT_UP_TO:,}; kind = exact or hnsw sets it"
+            )
+            options = replace(options, kind="exact" if is_small else "hnsw")
+    wants_graph = _wants_graph(manifest, options)
+    if wants_graph:
+        manifest = _with_graph(folder, manifest, options.hnsw or Hnsw())
+    if wants_graph or state is not None:
+        write_manifest(folder, manifest)
+        _forget_building(folder)
 
 
-def _with_graph(folder: Path, facts: IndexManifest, hnsw: Hnsw) -> IndexManifest:
+def _wants_graph(manifest: IndexManifest, options: IndexOptions) -> bool:
+    """Whether a graph is to be built for vectors that are there; `auto` takes what is there."""
+    if manifest.kind == "exact" or options.kind == "exact":
+        return options.kind == "hnsw"
+    return options.hnsw is not None and options.hnsw.model_dump() != manifest.hnsw
+
+
+def _with_graph(folder: Path, manifest: IndexManifest, hnsw: Hnsw) -> IndexManifest:
     """Builds the graph unless it exists with the same links, and logs its recall.
 
-    Where it replaces another, the index is exact meanwhile, so a kill between the graph and its facts leaves a whole
-    index.
+    Where it replaces another, the index is exact meanwhile, so a kill between the graph and its manifest leaves a
+    whole index.
     """
-    vectors, parameters, files = open_vectors(folder / VECTORS), hnsw.model_dump(), facts.files
-    is_linked = facts.hnsw | {"ef_search": hnsw.ef_search} == parameters  # which only decides how links are walked
+    vectors, parameters, files = open_vectors(folder / VECTORS), hnsw.model_dump(), manifest.files
+    is_linked = manifest.hnsw | {"ef_search": hnsw.ef_search} == parameters  # which only decides how links are walked
     if is_linked:
         graph = open_hnsw(folder / GRAPH)
     else:
@@ -320,55 +417,9 @@ def _with_graph(folder: Path, facts: IndexManifest, hnsw: Hnsw) -> IndexManifest
             "sentences of the corpus"
         )
     if not is_linked:
-        files = {name: seal for name, seal in facts.files.items() if name != GRAPH}
-        if facts.kind == "hnsw":
-            write_manifest(folder, replace(facts, kind="exact", hnsw={}, recall={}, files=files))
+        files = {name: seal for name, seal in manifest.files.items() if name != GRAPH}
+        if manifest.kind == "hnsw":
+            write_manifest(folder, replace(manifest, kind="exact", hnsw={}, recall={}, files=files))
         write_index(graph, folder / GRAPH)
         files[GRAPH] = FileSeal.of(folder / GRAPH)
-    return replace(facts, kind="hnsw", hnsw=parameters, recall=measured, files=files)
-
-
-def search(
-    model: SentenceEncoder | str | Path,
-    corpus: Table | str | Path | None,
-    queries: Sequence[str],
-    k: int = 10,
-    *,
-    index: str | Path | None = None,
-    kind: IndexKind = "auto",
-    ef_search: int | None = None,
-    rebuild: bool = False,
-    prompt_name: str | None = None,
-    query_prompt_name: str | None = None,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
-) -> list[list[Hit]]:
-    """For each of `queries` the `k` nearest sentences of `corpus`, best first.
-
-    The first call builds an index and leaves it there. For many calls keep what `build_index` or `open_index` returns,
-    which describe the options and errors too.
-
-    corpus: None opens `index` as it is.
-    index: its folder; next to the corpus by default.
-    kind: `exact` compares with every sentence even where there is a graph; without a corpus `hnsw` expects one.
-    """
-    check_choice("kind", kind, get_args(IndexKind))
-    check_count("ef_search", ef_search)
-    if corpus is None and rebuild:
-        raise RequestError("rebuild: expected a corpus, from which the index is built anew; found none")
-    table = None if corpus is None else as_table(corpus)
-    corpus_file = table and table.path
-    if index is None and corpus_file is None:
-        raise RequestError("search: expected the folder of an index, as there is no corpus file for it to be beside")
-    folder = Path(index or index_beside(corpus_file or ""))
-    encoding: dict[str, Any] = {"precision": precision, "batch_tokens": batch_tokens}
-    if table is None:
-        opened = open_index(model, folder)
-    else:
-        prompts: dict[str, Any] = {"prompt_name": prompt_name, "query_prompt_name": query_prompt_name}
-        opened = build_index(model, table, folder, kind=kind, rebuild=rebuild, **prompts, **encoding)
-    opened.check_graph(kind, ef_search)
-    opened.log_precision(precision)
-    return opened.search(
-        queries, k, exact=kind == "exact", ef_search=ef_search, prompt_name=query_prompt_name, **encoding
-    )
+    return replace(manifest, kind="hnsw", hnsw=parameters, recall=measured, files=files)

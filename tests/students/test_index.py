@@ -20,9 +20,8 @@ from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import CLOCK_GRAIN_NS, Digests
 from students import index_build as building
 from students import neighbours
-from students.index import open_index
-from students.index_build import build_index, run, search
-from students.index_files import FileSeal
+from students.index import build_index, open_index, run, search
+from students.index_build import FileSeal
 from students.search_settings import Hnsw, IndexSettings
 
 BLOCK = 8
@@ -109,7 +108,7 @@ def test_an_index_finds_the_nearest_lines_and_never_a_blank_one(kind, encoder, c
         hits = index.search([query], 7, precision="fp32")[0]
         assert [(hit.line, hit.text) for hit in hits] == nearest_lines(encoder, corpus, query, 7)
     assert "left out 3 blank sentences" in capsys.readouterr().err
-    assert (index.facts.sentences, index.facts.blank) == (61, 3)
+    assert (index.manifest.sentences, index.manifest.blank) == (61, 3)
 
 
 def test_a_whole_index_is_opened_without_encoding_or_the_corpus(encoder, corpus, encoded):
@@ -128,24 +127,24 @@ def test_a_whole_index_is_opened_without_encoding_or_the_corpus(encoder, corpus,
 
 def test_auto_is_exact_up_to_a_number_of_sentences_and_says_so(encoder, corpus, monkeypatch, capsys):
     monkeypatch.setattr(building, "EXACT_UP_TO", 61)
-    assert build(encoder, corpus).facts.kind == "exact"
+    assert build(encoder, corpus).manifest.kind == "exact"
     assert "61 sentences: exact search, as exact is chosen up to 61; kind = exact or hnsw" in capsys.readouterr().err
     monkeypatch.setattr(building, "EXACT_UP_TO", 60)
-    assert build(encoder, corpus).facts.kind == "exact"  # what is there
-    assert build(encoder, corpus, rebuild=True).facts.kind == "hnsw"
+    assert build(encoder, corpus).manifest.kind == "exact"  # what is there
+    assert build(encoder, corpus, rebuild=True).manifest.kind == "hnsw"
     assert "61 sentences: an approximate index (HNSW), as exact is chosen up to 60" in capsys.readouterr().err
 
 
 def test_recall_of_a_graph_is_measured_printed_and_kept(encoder, corpus, capsys):
     poor = build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=2, ef_construction=1, ef_search=1))
     measured = neighbours.recall(poor.graph, poor.vectors, 1).mean()
-    assert poor.facts.recall["recall_at_10"] == pytest.approx(measured)
-    assert poor.facts.recall["recall_at_10_low"] <= measured <= poor.facts.recall["recall_at_10_high"]
+    assert poor.manifest.recall["recall_at_10"] == pytest.approx(measured)
+    assert poor.manifest.recall["recall_at_10_low"] <= measured <= poor.manifest.recall["recall_at_10_high"]
     assert f"recall@10 {measured:.4f} (95 % from " in capsys.readouterr().err
     good = build(encoder, corpus, kind="hnsw", hnsw=Hnsw())
-    assert good.facts.recall["recall_at_10"] == 1 > measured
+    assert good.manifest.recall["recall_at_10"] == 1 > measured
     exact = build(encoder, corpus, kind="exact", rebuild=True)
-    assert exact.facts.recall == {}
+    assert exact.manifest.recall == {}
 
 
 def test_an_exact_index_gets_its_graph_from_its_vectors(encoder, corpus, encoded):
@@ -168,7 +167,7 @@ def test_another_model_is_refused_with_what_to_do(encoder, tiny_encoder, texts, 
         for ask in (lambda: open_index(other, f"{corpus}.index"), lambda: build(other, corpus)):  # noqa: B023
             with pytest.raises(RequestError, match=told):
                 ask()
-    assert build(tiny_encoder("bert", texts, seed=1), corpus, rebuild=True).facts.sentences == 61
+    assert build(tiny_encoder("bert", texts, seed=1), corpus, rebuild=True).manifest.sentences == 61
 
 
 def test_a_changed_corpus_is_told_and_taken_in_by_a_rebuild(encoder, corpus):
@@ -230,7 +229,7 @@ def test_a_copied_index_is_whole(encoder, corpus, tmp_path):
     Path(tmp_path / "copy").mkdir()
     for path in Path(f"{corpus}.index").iterdir():
         (tmp_path / "copy" / path.name).write_bytes(path.read_bytes())
-    assert open_index(encoder, tmp_path / "copy").facts.sentences == 61
+    assert open_index(encoder, tmp_path / "copy").manifest.sentences == 61
 
 
 def test_a_foreign_index_json_makes_no_folder_ours(encoder, corpus, tmp_path):
@@ -263,7 +262,7 @@ def test_a_file_of_ones_own_in_an_index_is_never_deleted_with_it(encoder, corpus
 def test_a_damaged_index_is_built_anew_with_rebuild(name, encoder, corpus):
     folder = build(encoder, corpus).folder
     (folder / name).write_bytes(b"{")
-    assert build(encoder, corpus, rebuild=True).facts.sentences == 61
+    assert build(encoder, corpus, rebuild=True).manifest.sentences == 61
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
@@ -271,7 +270,7 @@ def test_a_stopped_build_with_damaged_sentences_lays_them_down_again(rebuild, en
     stopped(building, "fill_vectors", lambda: build(encoder, corpus, rebuild=rebuild))
     sentences = Path(f"{corpus}.index", "sentences.arrow")
     sentences.write_bytes(sentences.read_bytes()[:-20])
-    assert build(encoder, corpus, rebuild=rebuild).facts.sentences == 61
+    assert build(encoder, corpus, rebuild=rebuild).manifest.sentences == 61
 
 
 def test_a_whole_index_is_opened_while_another_process_holds_it_and_nothing_is_written(encoder, corpus):
@@ -306,9 +305,9 @@ def test_an_untouched_corpus_is_not_read_again(encoder, corpus, monkeypatch):
 
 
 def test_a_corpus_written_the_moment_before_is_read_again(encoder, corpus, monkeypatch):
-    monkeypatch.setattr("students.index_files.CLOCK_GRAIN_NS", 10**15)
-    assert build(encoder, corpus).facts.origin.stamp == []
-    assert build(encoder, corpus).facts.origin.stamp == []
+    monkeypatch.setattr("students.index_build.CLOCK_GRAIN_NS", 10**15)
+    assert build(encoder, corpus).manifest.origin.stamp == []
+    assert build(encoder, corpus).manifest.origin.stamp == []
 
 
 @pytest.mark.parametrize(
@@ -351,7 +350,7 @@ import faiss
 from bertrelay import encode_files, encoding
 from bertrelay.data import vectors
 from students import neighbours
-from students.index_build import build_index
+from students.index import build_index
 
 encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = neighbours.GRAPH_BLOCK = {block}
 neighbours.SECONDS_BETWEEN_CHECKPOINTS = 0.0
@@ -420,7 +419,7 @@ def test_a_graph_that_was_being_linked_to_an_exact_index_is_gone_on_with(encoder
     encoder.save(model)
     build(str(model), corpus)
     kill(model, corpus, "neighbours", "_save_checkpoint")
-    assert open_index(str(model), folder).facts.kind == "exact"
+    assert open_index(str(model), folder).manifest.kind == "exact"
     build(str(model), corpus)  # which asks for no graph, and takes nothing away
     saves, save = [], neighbours._save_checkpoint
     monkeypatch.setattr(neighbours, "_save_checkpoint", lambda *given: saves.append(given) or save(*given))
@@ -435,16 +434,16 @@ def test_a_kill_between_a_new_graph_and_its_facts_costs_no_encoding(encoder, cor
     build(encoder, corpus, kind="hnsw")
     encoded.clear()
     stopped(building, "write_index", lambda: build(encoder, corpus, hnsw=Hnsw(links=4)), is_done=True)
-    assert open_index(encoder, f"{corpus}.index").facts.kind == "exact"
-    assert build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=4)).facts.hnsw["links"] == 4
+    assert open_index(encoder, f"{corpus}.index").manifest.kind == "exact"
+    assert build(encoder, corpus, kind="hnsw", hnsw=Hnsw(links=4)).manifest.hnsw["links"] == 4
     assert encoded == []
 
 
 def test_the_old_graph_serves_until_a_new_one_is_linked(encoder, corpus):
     build(encoder, corpus, kind="hnsw")
     stopped(building, "recall", lambda: build(encoder, corpus, hnsw=Hnsw(links=4)))
-    assert open_index(encoder, f"{corpus}.index").facts.hnsw["links"] == Hnsw().links
-    assert build(encoder, corpus, hnsw=Hnsw(links=4)).facts.hnsw["links"] == 4
+    assert open_index(encoder, f"{corpus}.index").manifest.hnsw["links"] == Hnsw().links
+    assert build(encoder, corpus, hnsw=Hnsw(links=4)).manifest.hnsw["links"] == 4
 
 
 def test_other_candidates_are_measured_and_kept_without_linking_anew(encoder, corpus, monkeypatch):
@@ -453,9 +452,9 @@ def test_other_candidates_are_measured_and_kept_without_linking_anew(encoder, co
     monkeypatch.setattr(building, "build_hnsw", None)
     monkeypatch.setattr(building, "recall", lambda _, vectors, ef_search: np.full(len(vectors), ef_search / 200))
     more = build(encoder, corpus, hnsw=Hnsw(**links, ef_search=100))
-    assert (few.facts.hnsw["ef_search"], more.facts.hnsw["ef_search"]) == (1, 100)
-    assert more.facts.recall["recall_at_10"] == 0.5
-    assert more.facts.files == few.facts.files
+    assert (few.manifest.hnsw["ef_search"], more.manifest.hnsw["ef_search"]) == (1, 100)
+    assert more.manifest.recall["recall_at_10"] == 0.5
+    assert more.manifest.files == few.manifest.files
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -463,13 +462,13 @@ def test_a_build_begun_for_another_model_is_not_thrown_away(encoder, tiny_encode
     stopped(encode_files, "write_block", lambda: build(encoder, corpus))
     with pytest.raises(RequestError, match="found another one"):
         build(tiny_encoder("bert", texts, seed=1), corpus)
-    assert build(encoder, corpus).facts.sentences == 61
+    assert build(encoder, corpus).manifest.sentences == 61
 
 
 def test_a_rebuild_stopped_while_it_cleared_the_old_index_is_resumed(encoder, corpus):
     build(encoder, corpus)
     stopped(building, "_forget_building", lambda: build(encoder, corpus, rebuild=True))
-    assert build(encoder, corpus).facts.sentences == 61
+    assert build(encoder, corpus).manifest.sentences == 61
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -484,7 +483,7 @@ def test_a_rebuild_resumes_nothing_but_a_rebuild_of_the_same(encoder, corpus, en
     stop_at_the_fourth(rebuild=True)
     with corpus.open("a") as file:
         file.write("a new line\n")
-    assert build(encoder, corpus, rebuild=True).facts.sentences == 62
+    assert build(encoder, corpus, rebuild=True).manifest.sentences == 62
     assert len(encoded) == 62
     encoded.clear()
     build(encoder, corpus, rebuild=True)
@@ -626,7 +625,7 @@ def test_the_first_call_builds_beside_the_corpus_and_others_find_the_same_there(
 
 def test_an_index_stands_where_it_is_told_to(word_encoder, lines_file, tmp_path):
     search(word_encoder, lines_file, ["a dog"], index=tmp_path / "elsewhere", kind="hnsw")
-    assert open_index(word_encoder, tmp_path / "elsewhere").facts.kind == "hnsw"
+    assert open_index(word_encoder, tmp_path / "elsewhere").manifest.kind == "hnsw"
     assert not Path(f"{lines_file}.index").exists()
 
 
