@@ -259,6 +259,12 @@ def search(
     if index is None and corpus_file is None:
         raise RequestError("search: expected the folder of an index, as there is no corpus file for it to be beside")
     opened = find_index(model, table, Path(index or index_beside(corpus_file or "")), ef_search, **options)
-    encoding: EncodingOptions = {"precision": given.precision, "batch_tokens": given.batch_tokens}
-    exact, prompt = given.kind == "exact", given.query_prompt_name
-    return opened.search(queries, k, exact=exact, ef_search=ef_search, prompt_name=prompt, **encoding)
+    return opened.search(
+        queries,
+        k,
+        exact=given.kind == "exact",
+        ef_search=ef_search,
+        prompt_name=given.query_prompt_name,
+        precision=given.precision,
+        batch_tokens=given.batch_tokens,
+    )

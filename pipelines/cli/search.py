@@ -105,6 +105,8 @@ def search(
 
       bertrelay search MODEL --index sentences.txt.index --queries questions.txt --output answers.jsonl
     """
+    from bertrelay.data.sentences import check_first
+
     process_group = check_process_group(options.processes)
     kind, prompt = settings.pop("kind"), settings.pop("prompt")
     if kind == "exact" and options.ef_search is not None:
@@ -114,33 +116,23 @@ def search(
     table = None if corpus is None else options.table(corpus, options.column)
     queries = None if options.queries is None else TableOptions().table(options.queries)
     check_model(model)
-    _check_files(table, queries, options)
+    tables = [each for each in (table, queries) if each]
+    for each in tables:
+        check_first(each)
+    if options.output:
+        inputs = [each.path for each in tables]
+        check_output(options.output, tuple(WRITERS), *inputs, option="--output", overwrite=options.overwrite)
     with distributed(process_group, None if table is None else options.processes):
-        from students.index import open_index
-        from students.index_build import build_index
+        from students.index import find_index
 
+        prompts = {"prompt_name": prompt, "query_prompt_name": options.query_prompt}
+        given = {"kind": kind, "rebuild": options.rebuild, "verify": options.verify, **prompts, **settings}
         folder = options.index or index_beside(corpus or "")
-        if table is None:
-            opened = open_index(model, folder, verify=options.verify)
-        else:
-            opened = build_index(
-                model,
-                table,
-                folder,
-                kind=kind,
-                prompt_name=prompt,
-                query_prompt_name=options.query_prompt,
-                rebuild=options.rebuild,
-                verify=options.verify,
-                process_group=process_group,
-                **settings,
-            )
+        index = find_index(model, table, folder, options.ef_search, process_group=process_group, **given)
         if process_group.is_main:
-            opened.check_graph(kind, options.ef_search)
-            opened.log_precision(settings["precision"])
             settings |= {"k": options.k, "exact": kind == "exact", "ef_search": options.ef_search}
-            find = partial(opened.search, prompt_name=options.query_prompt, **settings)
-            _write(_answers(find, options.query, queries), opened, options)
+            find = partial(index.search, prompt_name=options.query_prompt, **settings)
+            _write(_answers(find, options.query, queries), index, options)
 
 
 def _check_without_corpus(options: SearchOptions, prompt: str | None) -> None:
@@ -156,17 +148,6 @@ def _check_without_corpus(options: SearchOptions, prompt: str | None) -> None:
     if idle:
         hint = "; --query-prompt is for queries" if "--prompt" in idle else ""
         raise RequestError(f"{', '.join(idle)}: expected CORPUS, which this is about, found --index alone{hint}")
-
-
-def _check_files(corpus: "Table | None", queries: "Table | None", options: SearchOptions) -> None:
-    from bertrelay.data.sentences import check_first
-
-    tables = [table for table in (corpus, queries) if table]
-    for table in tables:
-        check_first(table)
-    if options.output:
-        inputs = [table.path for table in tables]
-        check_output(options.output, tuple(WRITERS), *inputs, option="--output", overwrite=options.overwrite)
 
 
 class QueryHits(NamedTuple):
@@ -199,15 +180,13 @@ def _answers(find: "Callable[..., list[list[Hit]]]", query: list[str], queries: 
     of_file: Iterable[tuple[str, int | None]] = () if queries is None else _sentences(queries)
     texts = chain(((text, None) for text in query), of_file)
     while block := list(islice(texts, QUERIES_AT_ONCE)):
-        place = partial(_place, queries, [line for _, line in block])
-        found = find([text for text, _ in block], place=place)
-        yield from (QueryHits(*text, hits) for text, hits in zip(block, found, strict=True))
 
+        def place(row: int, block: list[tuple[str, int | None]] = block) -> str:
+            line = block[row][1]
+            return f"line {line:,} of {queries.name}" if queries and line is not None else f"--query {row + 1:,}"
 
-def _place(queries: "Table | None", lines: list[int | None], row: int) -> str:
-    """What an error calls a query of a block."""
-    line = lines[row]
-    return f"line {line:,} of {queries.name}" if queries and line is not None else f"--query {row + 1:,}"
+        hits = find([text for text, _ in block], place=place)
+        yield from (QueryHits(*text, found) for text, found in zip(block, hits, strict=True))
 
 
 def _sentences(queries: "Table") -> Iterator[tuple[str, int]]:
@@ -224,11 +203,10 @@ def _sentences(queries: "Table") -> Iterator[tuple[str, int]]:
     if not used:
         raise RequestError(f"{queries.name}: expected texts to look for, found {blank:,} blank ones and no other")
     if blank:
-        blanks = "1 blank query has" if blank == 1 else f"{blank:,} blank queries have"
-        log(f"{queries.name}: {blanks} no answer")
+        log(f"{queries.name}: {blank:,} blank {'query has' if blank == 1 else 'queries have'} no answer")
 
 
-def _write(answers: Iterator[QueryHits], opened: "SearchIndex", options: SearchOptions) -> None:
+def _write(answers: Iterator[QueryHits], index: "SearchIndex", options: SearchOptions) -> None:
     """Writes or prints the answers, or describes the index where there is no query.
 
     JSONL has an answer in each line, CSV and TSV a hit; the file is complete or not there.
@@ -238,22 +216,22 @@ def _write(answers: Iterator[QueryHits], opened: "SearchIndex", options: SearchO
             WRITERS[options.output.suffix](writing, answers)
         write_out(f"answers in {options.output}")
     elif options.as_json:
-        document = {"index": _facts(opened), "queries": [answer.document for answer in answers]}
+        head = {"folder": str(index.folder), **_description(index)}
+        document = {"index": head, "queries": [answer.document for answer in answers]}
         write_out(json.dumps(document, ensure_ascii=False))
     elif options.query or options.queries:
         for answer in answers:
             write_out(answer.text)
     else:
-        facts = _facts(opened)
-        write_out(in_words(facts.pop("folder"), facts))
+        write_out(in_words(index.folder, _description(index)))
 
 
-def _facts(opened: "SearchIndex") -> dict[str, Any]:
-    facts = opened.facts
-    head = {"folder": str(opened.folder), "corpus": facts.origin.corpus, "model": facts.origin.model}
-    counts = {"sentences": facts.sentences, "blank": facts.blank, "dim": facts.origin.dim}
-    how = {"precision": facts.precision, "kind": facts.kind, "hnsw": facts.hnsw or None}
-    return {**head, **counts, **how, **facts.recall}
+def _description(index: "SearchIndex") -> dict[str, Any]:
+    manifest = index.manifest
+    made_of = {"corpus": manifest.origin.corpus, "model": manifest.origin.model}
+    counts = {"sentences": manifest.sentences, "blank": manifest.blank, "dim": manifest.origin.dim}
+    how = {"precision": manifest.precision, "kind": manifest.kind, "hnsw": manifest.hnsw or None}
+    return {**made_of, **counts, **how, **manifest.recall}
 
 
 def _rows(answers: Iterable[QueryHits]) -> Iterator[tuple[Any, ...]]:
@@ -310,16 +288,12 @@ def mine(
 
       bertrelay mine MODEL en.txt de.txt mined.tsv --gold pairs.tsv
     """
-    from bertrelay.data.sentences import check_first
-
     process_group = check_process_group(options.processes)
     tables = options.table(source, options.source_column), options.table(target, options.target_column)
     gold = None if options.gold is None else TableOptions().table(options.gold)
     check_model(model)
     inputs = [table.path for table in (*tables, gold) if table]
     check_output(output, MINED_SUFFIXES, *inputs, overwrite=options.overwrite)
-    for table in tables:
-        check_first(table)
     with distributed(process_group, options.processes):
         from students.bitext import mine_files
 

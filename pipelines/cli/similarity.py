@@ -4,8 +4,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -16,7 +15,7 @@ from bertrelay.data.tables import on_one_line
 from bertrelay.encoder_settings import EncodeSettings, Metric
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, check_output
-from bertrelay.progress import Bar, log, printable, progress
+from bertrelay.progress import log, printable, progress
 from pipelines.cli.options import ModelArgument, OutputOptions, TableOptions, argument, check_model, command, write_out
 from pipelines.cli.stdin import DASH, NAME, input_file
 from pipelines.error_handling import stopping_at_once
@@ -42,7 +41,6 @@ TITLES = {
 comparing = typer.Typer()
 
 Write = Callable[["Compared"], None]
-Writer = AbstractContextManager[Write]
 
 
 class SimilarityOptions(TableOptions, OutputOptions):
@@ -115,16 +113,27 @@ def similarity(
     given = [first] if second is None else [first, second]
     _check(given, options)
     check_model(model)
-    comparison = Comparison(model, options, {"prompt_name": prompt, **computing})
+    computing["prompt_name"] = prompt
     if not options.reads_files:
-        comparison.of_pairs([(first, second or "")], 1)
+        _write(_pairs([(given[0], given[1])], 1, model, options, computing), model, options)
         return
+    from bertrelay.data.sentences import sentences_of
+    from bertrelay.plots import check_size
+
     columns: list[str | None] = [*options.column, *options.column] or [None, None]
     with ExitStack() as opened:
         names = [opened.enter_context(input_file(name, options.csv or options.picture)) for name in given]
         tables = [options.table(name, column) for name, column in zip(names, columns, strict=False)]
-        counts = [_count(each) for each in tables]
-        (comparison.of_all if options.matrix else comparison.of_lines)(tables, counts)
+        counts = [_count(table) for table in tables]
+        if not options.matrix:
+            _check_aligned(tables, counts)
+            pairs = zip(*map(sentences_of, tables), strict=True)
+            _write(_pairs(pairs, counts[0], model, options, computing), model, options)
+            return
+        if options.picture:
+            check_size(counts[0], counts[-1])
+        lists = [list(sentences_of(table)) for table in tables]
+        _write(_matrix(lists, model, options, computing), model, options, lists[0], lists[-1])
 
 
 def _check(given: Sequence[str], options: SimilarityOptions) -> None:
@@ -138,7 +147,13 @@ def _check(given: Sequence[str], options: SimilarityOptions) -> None:
     if given.count(DASH) > 1:
         raise RequestError(f"expected {NAME} ({DASH}) once, found it for A and B; write one of them to a file")
     if not options.reads_files:
-        _check_sentences(given)
+        if not all(sentence.strip() for sentence in given):
+            raise RequestError("expected two sentences, found an empty one")
+        if DASH in given:
+            raise RequestError(f"expected two sentences, found {DASH}; {NAME} is read with --files or --matrix")
+        if all(len(sentence.encode()) <= LONGEST_NAME and Path(sentence).is_file() for sentence in given):
+            names = " and ".join(given)
+            log(f"{names} are compared as sentences; for what is in these files add --files or --matrix")
     inputs = given if options.reads_files else []
     if options.csv:
         check_output(options.csv, (".csv",), *inputs, option="--csv", overwrite=options.overwrite)
@@ -146,107 +161,77 @@ def _check(given: Sequence[str], options: SimilarityOptions) -> None:
         check_picture(options.picture, *inputs, option="--picture", overwrite=options.overwrite)
 
 
-def _check_sentences(given: Sequence[str]) -> None:
-    if not all(sentence.strip() for sentence in given):
-        raise RequestError("expected two sentences, found an empty one")
-    if DASH in given:
-        raise RequestError(f"expected two sentences, found {DASH}; {NAME} is read with --files or --matrix")
-    if all(len(sentence.encode()) <= LONGEST_NAME and Path(sentence).is_file() for sentence in given):
-        log(f"{given[0]} and {given[1]} are compared as sentences; for what is in these files add --files or --matrix")
-
-
 def _count(table: "Table") -> int:
     """How many sentences `table` has; it is read through, so that errors in it come before the work."""
     from bertrelay.data.sentences import scan
 
-    found = scan(table)
-    if found.blank:
-        log(f"{table.name}: {found.blank:,} of {found.sentences:,} sentences are blank, and compared as they are")
-    return found.sentences
+    scanned = scan(table)
+    if scanned.blank:
+        log(f"{table.name}: {scanned.blank:,} of {scanned.sentences:,} sentences are blank, and compared as they are")
+    return scanned.sentences
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What compares and what is written; `computing` goes to the encoder as it is."""
+def _check_aligned(tables: Sequence["Table"], counts: Sequence[int]) -> None:
+    if counts[0] != counts[1]:
+        raise RequestError(
+            f"--files compares line by line and expects equal counts, found {counts[0]:,} lines in {tables[0].name} "
+            f"and {counts[1]:,} in {tables[1].name}. Align them, or compare all with all: --matrix"
+        )
 
-    model: str
-    options: SimilarityOptions
-    computing: dict[str, Any]
 
-    def of_lines(self, tables: Sequence["Table"], counts: Sequence[int]) -> None:
-        """Compares line by line."""
-        from bertrelay.data.sentences import sentences_of
+def _pairs(
+    pairs: Iterable[tuple[str, str]], count: int, model: str, options: SimilarityOptions, computing: dict[str, Any]
+) -> Iterator["Compared"]:
+    """Blocks of pairs with their similarity; the model is loaded for the first."""
+    from bertrelay.compare import compare_pairs
+    from bertrelay.encoder import as_encoder
 
-        if counts[0] != counts[1]:
-            raise RequestError(
-                f"--files compares line by line and expects equal counts, found {counts[0]:,} lines in "
-                f"{tables[0].name} and {counts[1]:,} in {tables[1].name}. Align them, or compare all with all: --matrix"
-            )
-        self.of_pairs(zip(*map(sentences_of, tables), strict=True), counts[0])
+    with progress("comparing", 2 * count, "sentences", shown=options.shows_progress(count)) as bar:
+        yield from compare_pairs(as_encoder(model), pairs, options.metric, bar=bar, **computing)
 
-    def of_pairs(self, pairs: Iterable[tuple[str, str]], count: int) -> None:
-        """Compares the two sentences of each pair."""
 
-        def compare() -> Iterator["Compared"]:
-            from bertrelay.compare import compare_pairs
-            from bertrelay.encoder import as_encoder
+def _matrix(
+    lists: Sequence[list[str]], model: str, options: SimilarityOptions, computing: dict[str, Any]
+) -> Iterator["Compared"]:
+    """Blocks of rows of the similarity of all with all; the model is loaded for the first."""
+    from bertrelay.compare import compare_all
+    from bertrelay.encoder import as_encoder
 
-            shown, metric = self.options.shows_progress(count), self.options.metric
-            with progress("comparing", 2 * count, "sentences") if shown else nullcontext(Bar()) as bar:
-                yield from compare_pairs(as_encoder(self.model), pairs, metric, bar=bar, **self.computing)
+    rows, columns = lists[0], lists[1] if len(lists) > 1 else None
+    is_long = options.shows_progress(sum(map(len, lists)))
+    yield from compare_all(as_encoder(model), rows, columns, options.metric, progress=is_long, **computing)
 
-        self._write(compare(), _pairs_text(), self._json("pairs"))
 
-    def of_all(self, tables: Sequence["Table"], counts: Sequence[int]) -> None:
-        """Compares all lines with all."""
-        from bertrelay.data.sentences import sentences_of
-        from bertrelay.plots import check_size
+def _write(
+    blocks: Iterator["Compared"],
+    model: str,
+    options: SimilarityOptions,
+    rows: list[str] | None = None,
+    columns: list[str] | None = None,
+) -> None:
+    """Sends each block to all that writes; what may not be written is an error before the model is loaded.
 
-        if self.options.picture:
-            check_size(counts[0], counts[-1])
-        rows = list(sentences_of(tables[0]))
-        second = None if len(tables) == 1 else list(sentences_of(tables[1]))
-        columns = rows if second is None else second
-
-        def compare() -> Iterator["Compared"]:
-            from bertrelay.compare import compare_all
-            from bertrelay.encoder import as_encoder
-
-            shown, metric = self.options.shows_progress(sum(counts)), self.options.metric
-            yield from compare_all(as_encoder(self.model), rows, second, metric, progress=shown, **self.computing)
-
-        text = _matrix_text(columns, is_of_itself=second is None)
-        self._write(compare(), text, self._json("matrix", rows=rows, columns=columns), rows, columns)
-
-    def _json(self, name: str, **head: Any) -> Writer:
-        return _json_document({"model": self.model, "metric": self.options.metric, **head}, name)
-
-    def _write(
-        self,
-        blocks: Iterator["Compared"],
-        text: Writer,
-        document: Writer,
-        rows: Sequence[str] = (),
-        columns: Sequence[str] | None = None,
-    ) -> None:
-        """Sends each block to all that writes; what may not be written is an error before the model is loaded.
-
-        rows, columns: the sentences of a matrix.
-        """
-        options = self.options
-        with stopping_at_once("nothing is left of it"), ExitStack() as opened:
-            writers = [text] * options.prints_text + [document] * options.as_json
-            if options.csv:
-                writers.append(_csv_file(options.csv, columns))
+    rows, columns: the sentences of a matrix, the same list where it is of one with itself.
+    """
+    head = {"model": model, "metric": options.metric}
+    with stopping_at_once("nothing is left of it"), ExitStack() as opened:
+        writers: list[AbstractContextManager[Write]] = []
+        if rows is None or columns is None:
+            writers += [_pairs_text()] * options.prints_text + [_json_document(head, "pairs")] * options.as_json
+        else:
+            writers += [_matrix_text(columns, columns is rows)] * options.prints_text
+            writers += [_json_document({**head, "rows": rows, "columns": columns}, "matrix")] * options.as_json
             if options.picture:
-                writers.append(_picture_file(options.picture, rows, columns or rows, TITLES[options.metric]))
-            writes = [opened.enter_context(writer) for writer in writers]
-            for block in blocks:
-                for write in writes:
-                    write(block)
-        for path in filter(None, (options.csv, options.picture)):
-            if not options.as_json:
-                write_out(f"written to {path}")
+                writers.append(_picture_file(options.picture, rows, columns, TITLES[options.metric]))
+        if options.csv:
+            writers.append(_csv_file(options.csv, columns))
+        writes = [opened.enter_context(writer) for writer in writers]
+        for block in blocks:
+            for write in writes:
+                write(block)
+    for path in filter(None, (options.csv, options.picture)):
+        if not options.as_json:
+            write_out(f"written to {path}")
 
 
 @contextmanager
