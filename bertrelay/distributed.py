@@ -46,6 +46,7 @@ def joined(process_group: ProcessGroup) -> Iterator[None]:
         yield
         return
     import torch
+    import torch.distributed.nn.functional  # once connected, its defaults would keep the group and its threads alive
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
 

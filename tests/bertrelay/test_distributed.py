@@ -1,73 +1,69 @@
 """Processes that fill one output, on disks that they share or do not share: two real ones, which gloo connects."""
 
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bertrelay.encoder import SentenceEncoder
+from pipelines.launch import worker_environments
 
 WORK = """
 import os, sys
 from pathlib import Path
-import torch
-from bertrelay import encode_files, encoding
-from bertrelay.encoder import SentenceEncoder
-from bertrelay.errors import RequestError
-from bertrelay.data import shards
-from bertrelay.distributed import ProcessGroup, check_shared
+from bertrelay.distributed import ProcessGroup, check_shared, joined
 
-encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = 8
-process_group, shared = ProcessGroup.from_environment(), Path(sys.argv[1])
-start = f"file://{shared}/meeting"
-torch.distributed.init_process_group("gloo", init_method=start, rank=process_group.rank, world_size=process_group.size)
-encoder = SentenceEncoder.load(shared / "model")
-disk = shared / f"disk{process_group.rank}"
-disk.mkdir()
-os.chdir(disk)
-lines = [f"A dog {place}." for place in range(61)]
-Path("lines.txt").write_text("\\n".join(lines) + "\\n")
+def work(process_group, shared):
+    from bertrelay import encode_files, encoding
+    from bertrelay.data import shards
+    from bertrelay.encoder import SentenceEncoder
+    from bertrelay.errors import RequestError
 
-def encode(output="out.npy"):
-    encode_files.encode_file(encoder, "lines.txt", output, precision="fp32", process_group=process_group)
+    encoding.BLOCK_SENTENCES = encode_files.BLOCK_SENTENCES = 8
+    encoder = SentenceEncoder.load(shared / "model")
+    disk = shared / f"disk{process_group.rank}"
+    disk.mkdir()
+    os.chdir(disk)
+    lines = [f"A dog {place}." for place in range(61)]
+    Path("lines.txt").write_text("\\n".join(lines) + "\\n")
+    computed = {"precision": "fp32", "process_group": process_group}
 
-def vectors(path="v.npy"):
-    encode_files.fill_vectors(
-        encoder,
-        lambda first, end: lines[first:end],
-        61,
-        Path(path),
-        "key",
-        precision="fp32",
-        process_group=process_group,
-    )
+    def encode(output="out.npy"):
+        encode_files.encode_file(encoder, "lines.txt", output, **computed)
 
-def numbers(spans, bar):
-    for first, _, _ in spans:
-        yield [str(first)]
+    def vectors(path="v.npy"):
+        encode_files.fill_vectors(encoder, lambda first, end: lines[first:end], 61, Path(path), "key", **computed)
 
-def tags():
-    tagged = shards.Shards(Path("tags.txt"), [shards.Span(place, place + 1, 1) for place in range(4)], process_group)
-    tagged.begin({})
-    tagged.fill(numbers, "tagging", "words")
+    def numbers(spans, bar):
+        for first, _, _ in spans:
+            yield [str(first)]
 
+    def tags():
+        tagged = shards.Shards(Path("tags.txt"), [shards.Span(at, at + 1, 1) for at in range(4)], process_group)
+        tagged.begin({})
+        tagged.fill(numbers, "tagging", "words")
 
-def report(*calls):
-    for call in calls:
-        try:
-            call()
-            print("complete", flush=True)
-        except RequestError as error:
-            print(error, flush=True)
+    def report(*calls):
+        for call in calls:
+            try:
+                call()
+                print("complete", flush=True)
+            except RequestError as error:
+                print(error, flush=True)
 
-report(lambda: vectors(shared / "two.npy"), lambda: encode(shared / "file.npy"))
-report(encode, vectors, lambda: check_shared(disk, process_group))
-encode_files.check_shared = shards.check_shared = lambda *_: None
-for name in ("out.npy", "v.npy", "tags.txt"):  # as where a disk seems to be shared and is not
-    disk.joinpath(name + ".partial").mkdir(exist_ok=True)
-report(encode, vectors, tags)
+    report(lambda: vectors(shared / "two.npy"), lambda: encode(shared / "file.npy"))
+    report(encode, vectors, lambda: check_shared(disk, process_group))
+    encode_files.check_shared = shards.check_shared = lambda *_: None
+    for name in ("out.npy", "v.npy", "tags.txt"):  # as where a disk seems to be shared and is not
+        disk.joinpath(name + ".partial").mkdir(exist_ok=True)
+    report(encode, vectors, tags)
+
+process_group = ProcessGroup.from_environment()
+with joined(process_group):
+    work(process_group, Path(sys.argv[1]))
+print(*sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")))
 """
 
 
@@ -81,17 +77,12 @@ def reported(tiny_encoder, folder):
     """What becomes of each call in `WORK`, in the first and in the second process, each on a disk of its own."""
     tiny_encoder("bert", ["A dog runs.", "0 1 2 3 4 5 6 7 8 9"]).save(folder / "model")
     both = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORK, str(folder)],
-            env=os.environ | {"RANK": rank, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
+        subprocess.Popen([sys.executable, "-c", WORK, str(folder)], env=environment, stdout=subprocess.PIPE, text=True)
+        for environment in worker_environments(2)
     ]
     printed = [process.communicate(timeout=120)[0].splitlines() for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert [len(lines) for lines in printed] == [8, 8]
+    assert [len(lines) for lines in printed] == [9, 9]
     return printed
 
 
@@ -111,7 +102,12 @@ def test_processes_on_separate_disks_are_refused_before_they_compute(reported):
 def test_a_block_that_is_missing_when_all_have_written_is_an_error_in_every_process(reported, folder):
     """As where a disk seems to be shared and is not."""
     for lines in reported:
-        for line, missing in zip(lines[5:], ("expected all 8", "expected all 8", "expected all 4"), strict=True):
+        for line, missing in zip(lines[5:8], ("expected all 8", "expected all 8", "expected all 4"), strict=True):
             assert missing in line and "The folder must be one that all processes share" in line
     assert ["4 are missing" in line for lines in reported for line in lines[5:7]] == [True] * 4
     assert not list(folder.glob("disk*/out.npy"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed on Linux alone")
+def test_no_thread_of_a_group_is_left_to_abort_the_exit(reported):
+    assert not any("gloo" in lines[8] for lines in reported)
