@@ -15,7 +15,7 @@ from huggingface_hub import snapshot_download
 from pydantic import Field, create_model
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from bertrelay.errors import RequestError, shown
@@ -23,6 +23,7 @@ from bertrelay.files import make_readable
 from bertrelay.model_files import Count, Description, Size, checked, quiet, read_model_file, refusing
 from bertrelay.progress import log
 from bertrelay.settings import ModelSource, no_model_folder
+from bertrelay.tokenizer import save_tokenizer
 
 OTHER_FRAMEWORKS = ["onnx/*", "openvino/*", "coreml/*", "*.onnx", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
 NOT_OF_THE_MODEL = {
@@ -246,6 +247,21 @@ def save_backbone(backbone: PreTrainedModel, folder: Path) -> None:
         backbone.save_pretrained(folder)
     for weights in folder.glob("*.safetensors"):
         make_readable(weights)
+
+
+def save_network(
+    network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens: int | None = None
+) -> None:
+    """Writes a plain folder of transformers. max_tokens: the longest input; as the network has positions when None."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_backbone(network, folder)
+    limit = max_tokens or position_limit(network) or tokenizer.model_max_length
+    save_tokenizer(tokenizer, folder, limit, has_types(network))
+
+
+def has_types(network: PreTrainedModel) -> bool:
+    """Whether the network has a token type for a second text."""
+    return getattr(network.config, "type_vocab_size", 0) > 1
 
 
 def position_limit(backbone: nn.Module) -> int | None:

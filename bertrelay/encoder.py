@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import freeze_pooler, load_backbone, model_folder, position_limit, save_backbone
+from bertrelay.backbone import freeze_pooler, load_backbone, model_folder, position_limit, save_network
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.errors import RequestError, check_count
 from bertrelay.files import write_tensors
 from bertrelay.hardware import as_device
 from bertrelay.layout import Dense, Layout, Prompts, in_folder_order, read_layout, write_layout
 from bertrelay.pooling import Pooling, Projection, load_projection
-from bertrelay.tokenizer import load_tokenizer, pad_id_of, save_tokenizer, truncating
+from bertrelay.tokenizer import load_tokenizer, pad_id_of, truncating
 
 DEFAULT_MAX_TOKENS = 512  # of a model that knows no limit
 TOKENIZED_CHARACTERS = 1 << 20  # tokenized at once: thousands of usual sentences
@@ -132,10 +132,7 @@ class SentenceEncoder(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Writes a sentence-transformers folder, which its versions 3 to 6 load too."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_backbone(self.backbone, folder)
-        has_types = getattr(self.backbone.config, "type_vocab_size", 0) > 1
-        save_tokenizer(self.tokenizer, folder, self.max_tokens, has_types)
+        save_network(self.backbone, self.tokenizer, folder, self.max_tokens)
         write_layout(folder, self.layout)
         if self.projection is not None:
             path = folder / Dense.folder / "model.safetensors"

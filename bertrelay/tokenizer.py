@@ -22,6 +22,8 @@ NORMALIZER_SETTINGS = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 SOME_TEXT = "a 1 . 的 가"  # of which any vocabulary knows something
+CASED_SHARE = 0.01  # an uncased vocabulary has hardly a piece with a capital, a cased one thousands
+SPARE_SHARE = 0.01  # some models round their embeddings up; many of no token are those of another vocabulary
 SECTIONS = ("normalizer", "pre_tokenizer", "post_processor", "model")  # of a tokenizer.json
 
 TokenText = Annotated[str, Field(min_length=1)]
@@ -151,13 +153,56 @@ def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
     return {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
 
 
+def plain_rules(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """A copy of the tokenizer's rules that neither truncates nor pads: the caller's tokenizer stays as it is."""
+    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    rules.no_truncation()
+    rules.no_padding()
+    return rules
+
+
+def before_sentences(rules: Tokenizer) -> str:
+    """What to put before a sentence so that its first word is marked as one; byte-level rules want a space."""
+    alone, after_space = (rules.encode(text, add_special_tokens=False).tokens[:1] for text in ("a", " a"))
+    return " " if "Ġ" in "".join(after_space) and "Ġ" not in "".join(alone) else ""
+
+
+def lowers_case(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer lower-cases text."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return normalizer is not None and bool(normalizer.normalize_str("A") == "a")
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, embedding_rows: int) -> None:
+    """Raises RequestError when the model has too few embeddings, or a cased vocabulary meets lower-cased text.
+
+    Logs it when many of the embeddings are of no token.
+    """
+    if len(tokenizer) > embedding_rows:
+        raise RequestError(
+            f"base: the vocabulary does not fit the model: {len(tokenizer):,} tokens, and embeddings for "
+            f"{embedding_rows:,} of them. Take the tokenizer that the model was trained with."
+        )
+    if len(tokenizer) < (1 - SPARE_SHARE) * embedding_rows:
+        log(
+            f"base: the model has embeddings for {embedding_rows:,} tokens and the tokenizer only {len(tokenizer):,}; "
+            "see that they belong together"
+        )
+    pieces = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False).keys() - set(tokenizer.all_special_tokens)
+    cased = sum(piece != piece.lower() for piece in pieces)
+    if lowers_case(tokenizer) and cased > CASED_SHARE * len(pieces):
+        raise RequestError(
+            f"base: the tokenizer lower-cases text, and {cased:,} of its {len(pieces):,} tokens have capitals, which "
+            "would never be met. The vocabulary is a cased one: set do_lower_case to false in tokenizer_config.json."
+        )
+
+
 def truncating(tokenizer: PreTrainedTokenizerFast, max_tokens: int, sentences: int = 1) -> Tokenizer:
     """A copy of the tokenizer's rules that truncates at `max_tokens`; the caller's tokenizer stays as it is.
 
     Raises RequestError unless an input of this many `sentences` has room for a token of each beside the special ones.
     """
-    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    rules.no_padding()
+    rules = plain_rules(tokenizer)
     check_max_tokens(rules, max_tokens, sentences)
     rules.enable_truncation(max_tokens, direction=tokenizer.truncation_side)
     return rules
@@ -193,10 +238,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, max_tokens:
     list of extra special tokens that transformers 5 writes breaks transformers 4.
     has_types: whether the network distinguishes first and second text; others fail on token types.
     """
-    rules = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    rules.no_truncation()
-    rules.no_padding()
-    rules.save(str(folder / "tokenizer.json"))
+    plain_rules(tokenizer).save(str(folder / "tokenizer.json"))
     special = _special_tokens(tokenizer)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -15,30 +15,31 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import (
-    load_backbone,
-    load_network,
-    model_folder,
-    position_limit,
-    read_network_config,
-    refuse_missing,
-    save_backbone,
-)
+from bertrelay.backbone import has_types, model_folder, position_limit, read_network_config, save_network
 from bertrelay.cpu_kernels import use_cpu_kernels, using
 from bertrelay.data.sentences import each_pair, texts_of
 from bertrelay.errors import RequestError, WorkError, check_count
 from bertrelay.hardware import as_device, resolve_precision
+from bertrelay.heads import Head
 from bertrelay.inference import best_batch_tokens, computing, pack_for, padded, sorted_batches
-from bertrelay.layout import read_layout
 from bertrelay.progress import Bar, progress
-from bertrelay.tokenizer import load_tokenizer, pad_id_of, save_tokenizer, truncating, warn_of_special_tokens
+from bertrelay.tokenizer import pad_id_of, truncating, warn_of_special_tokens
 
 Pairs = Sequence[tuple[str, str]]
 
 MAX_TOKENS = 256
-# On BERT's pooled first token, or on all token vectors, as RoBERTa's.
-HEADS = ({"dropout", "classifier"}, {"classifier"})
 TOKENIZED_PAIRS = 8_192  # tokenized at once
+
+HEAD = Head(
+    AutoModelForSequenceClassification,
+    "classifier",
+    "cross-encoder",
+    "scores pairs of sentences",
+    "teachers.cross-encoder",
+    # On BERT's pooled first token, or on all token vectors, as RoBERTa's.
+    layers=(frozenset({"dropout", "classifier"}), frozenset({"classifier"})),
+    reads_pooler=True,
+)
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class CrossEncoder(PairScorer):
         positions = position_limit(network) or MAX_TOKENS
         self.max_tokens = min(max_tokens or MAX_TOKENS, positions, tokenizer.model_max_length)
         self.both_orders = bool(getattr(network.config, "both_orders", False))
-        self.has_types = getattr(network.config, "type_vocab_size", 0) > 1
+        self.has_types = has_types(network)
         self.pad_id = pad_id_of(network, tokenizer)
         self._rules = truncating(tokenizer, self.max_tokens, sentences=2)
         use_cpu_kernels(network)
@@ -198,26 +199,19 @@ class CrossEncoder(PairScorer):
         """
         device = as_device(device)
         folder = model_folder(source, cache_dir=cache_dir)
-        network, missing = load_network(folder, AutoModelForSequenceClassification)
-        if network.config.num_labels != 1 or any(name.startswith("classifier") for name in missing):
+        network, tokenizer = HEAD.load(folder)
+        if network.config.num_labels != 1:
             raise RequestError(
-                f"model: expected a cross-encoder with one score, found none in {folder}; "
-                "train it with teachers.cross-encoder"
+                f"model: expected a cross-encoder with one score, found {network.config.num_labels} in {folder}"
             )
-        refuse_missing(folder, missing)
         if not isinstance(getattr(network.config, "both_orders", False), bool):
             raise RequestError(f"model: expected both_orders to be true or false in {folder / 'config.json'}")
-        _check_head(network)
-        tokenizer = load_tokenizer(folder)
         warn_of_special_tokens(tokenizer, pairs=True)
         return cls(network, tokenizer, tokenizer.model_max_length).eval().to(device)
 
     def save(self, folder: str | Path) -> None:
         """Writes the folder that `load` and transformers read."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_backbone(self.network, folder)
-        save_tokenizer(self.tokenizer, folder, self.max_tokens, self.has_types)
+        save_network(self.network, self.tokenizer, Path(folder), self.max_tokens)
 
     @property
     def backbone(self) -> nn.Module:
@@ -263,37 +257,6 @@ def start_cross_encoder(
     both_orders: bool = False,
 ) -> CrossEncoder:
     """A cross-encoder before its first step: the BERT of `base`, a sentence encoder's among them, and a new head."""
-    folder = model_folder(base, cache_dir=cache_dir)
-    layout = read_layout(folder)
-    folder = folder / layout.transformer_folder
-    backbone, tokenizer = load_backbone(folder), load_tokenizer(folder, layout.lower_case)
-    backbone.config.num_labels, backbone.config.both_orders = 1, both_orders
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        try:
-            network: Any = AutoModelForSequenceClassification.from_config(backbone.config)
-        except ValueError as error:
-            kind = backbone.config.model_type
-            raise RequestError(f"base: transformers has no network for pairs of sentences for {kind!r}") from error
-    _check_head(network)
-    _give_pooler(backbone, getattr(network.base_model, "pooler", None))
-    setattr(network, network.base_model_prefix, backbone)
+    config = {"num_labels": 1, "both_orders": both_orders}
+    network, tokenizer = HEAD.start(base, config, seed=seed, cache_dir=cache_dir)
     return CrossEncoder(network, tokenizer, max_tokens)
-
-
-def _give_pooler(backbone: PreTrainedModel, new: nn.Module | None) -> None:
-    """Has `backbone` use its own pooler where it was trained, else `new`; none where the head needs none."""
-    own: Any = getattr(backbone, "pooler", None)
-    if new is not None and own is not None and any(weight.any() for weight in own.parameters()):
-        own.requires_grad_(True)  # sentence encoders freeze it
-    elif new is not None or own is not None:
-        setattr(backbone, "pooler", new)  # noqa: B010 (to mypy a module's attribute is no None)
-
-
-def _check_head(network: PreTrainedModel) -> None:
-    heads = {name for name, _ in network.named_children()} - {network.base_model_prefix}
-    if heads not in HEADS:
-        raise RequestError(
-            f"model: expected a BERT or RoBERTa with a classifier on it, found {network.config.model_type!r}, "
-            f"which has {', '.join(sorted(heads))} there"
-        )

@@ -15,8 +15,8 @@ from torch import Tensor
 from bertrelay.cpu_kernels import Packed, using
 from bertrelay.errors import check_count
 from bertrelay.hardware import release_memory, resolve_precision
+from bertrelay.heads import HeadNetwork
 from bertrelay.inference import best_batch_tokens, computing, pack_for, sorted_batches
-from domain.heads import HeadNetwork
 
 Integers = NDArray[np.int64]
 

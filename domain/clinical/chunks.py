@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerBase
 from bertrelay.errors import RequestError
 from bertrelay.inference import padded
 from bertrelay.progress import log
+from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.clinical.outcomes import ChunkSettings
-from domain.pretraining.vocabulary import before_sentences, plain_rules
 from domain.sentences import sentence_spans
 
 Integers = NDArray[np.int64]

@@ -12,14 +12,14 @@ from typing import Any, Literal, cast
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import model_folder
+from bertrelay.backbone import model_folder, save_network
 from bertrelay.errors import RequestError
 from bertrelay.files import write_json
+from bertrelay.heads import Head, HeadNetwork, check_positions
 from bertrelay.model_files import read_model_file
 from bertrelay.pooling import Pooling
 from bertrelay.tokenizer import pad_id_of
 from domain.clinical.outcomes import Kind, OutcomeModelSettings, OutcomeName, PoolingName
-from domain.heads import Head, HeadNetwork, check_positions, save_network
 
 DESCRIPTION = "outcome.json"
 LATER = {"input", "pooling", "alarm_precision", "alarms", "alarms_right"}
@@ -37,6 +37,7 @@ HEAD = Head(
     "predicts outcomes",
     "domain.readmission or domain.outcome",
     reads_pooler=True,
+    pooler_first=True,
 )
 
 
@@ -121,7 +122,7 @@ def _last_map(network: Any) -> nn.Linear:
 
 def save_model(model: OutcomeModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
-    save_network(model.network, model.tokenizer, folder)
+    save_network(model.network.network, model.tokenizer, folder)
     write_json(folder / DESCRIPTION, model.settings.model_dump())
 
 

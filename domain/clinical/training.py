@@ -26,6 +26,7 @@ from bertrelay.fingerprint import Digests, fingerprint
 from bertrelay.hardware import default_device, resolve_precision
 from bertrelay.progress import Bar, progress
 from bertrelay.stage import Metrics, StageContext
+from bertrelay.tokenizer import plain_rules
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from domain.clinical.chunks import (
@@ -45,7 +46,6 @@ from domain.clinical.model_evaluation import evaluate_model
 from domain.clinical.outcomes import OUTCOMES, PAPERS_C, Kind, OutcomeModelSettings
 from domain.clinical.prediction import aggregate_labels, chunk_log_odds
 from domain.clinical.settings import LearningSettings, OutcomeSettings, ReadmissionSettings
-from domain.pretraining.vocabulary import plain_rules
 
 CRITERION = "dev/auroc"
 DONE, FORMAT = "done.json", 2

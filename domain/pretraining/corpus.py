@@ -29,10 +29,10 @@ from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, read_json, sync, write_json
 from bertrelay.fingerprint import Digests, content_parts, fingerprint
 from bertrelay.progress import log, progress
+from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.pretraining.documents import NO_TEXT, Item, SkippedDocument, TextDocument
 from domain.pretraining.readers import Files, files_of, read_all
 from domain.pretraining.settings import DocumentSource
-from domain.pretraining.vocabulary import before_sentences, plain_rules
 from domain.sentences import sentence_spans
 
 VERSION = 2  # raised when the same documents begin to give other sentences or tokens

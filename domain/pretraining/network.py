@@ -11,7 +11,7 @@ from torch import Tensor, float32, nn, promote_types
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForPreTraining, BertForPreTraining, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import load_network, model_folder, position_limit, refuse_missing, save_backbone
+from bertrelay.backbone import has_types, load_network, model_folder, position_limit, refuse_missing
 from bertrelay.cpu_kernels import use_cpu_kernels
 from bertrelay.encoder_settings import NewEncoder
 from bertrelay.errors import RequestError
@@ -19,11 +19,10 @@ from bertrelay.layout import read_layout
 from bertrelay.new_encoder import bert_config, start_positions, train_wordpiece
 from bertrelay.progress import log
 from bertrelay.settings import InputFile
-from bertrelay.tokenizer import as_fast, load_tokenizer, save_tokenizer
+from bertrelay.tokenizer import as_fast, check_vocabulary, load_tokenizer, plain_rules
 from domain.pretraining.documents import TextDocument
 from domain.pretraining.readers import files_of, read_all
 from domain.pretraining.settings import DocumentSource, Objective, PretrainSettings
-from domain.pretraining.vocabulary import check_vocabulary, plain_rules
 
 LABELS: dict[Objective, str] = {"mlm": "masked_ids", "nsp": "is_random"}
 """The inputs of a batch with the labels of each objective."""
@@ -146,19 +145,11 @@ def _refuse_without_heads(network: PreTrainedModel, objectives: list[Objective])
     kind = network.config.model_type
     if kind not in HEADS:
         raise RequestError(f"base: expected one of {', '.join(HEADS)}, found {kind!r}, which no head is known for here")
-    if "nsp" in objectives and ("nsp" not in HEADS[kind] or network.config.type_vocab_size < 2):
+    if "nsp" in objectives and ("nsp" not in HEADS[kind] or not has_types(network)):
         raise RequestError(
             "objectives: next sentences need a BERT that has token types for two segments, and the base is a "
             f"{kind!r} that has not; set objectives = ['mlm']"
         )
-
-
-def save_network(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Writes a plain transformers folder, heads among it, which `SentenceEncoder` loads too."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_backbone(network, folder)
-    has_types = getattr(network.config, "type_vocab_size", 0) > 1
-    save_tokenizer(tokenizer, folder, position_limit(network) or tokenizer.model_max_length, has_types)
 
 
 # New words of a domain that become one token each

@@ -1,12 +1,18 @@
-"""Which tokens are hidden from the model, and by what: a function of (seed, epoch, item, place) and of nothing else."""
+"""The sequences that a model reads, and which of their tokens are hidden from it, and by what.
 
+Masks are a function of (seed, epoch, item, place) and of nothing else.
+"""
+
+import string
+import unicodedata
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers.models import WordPiece
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 from bertrelay.training import batches
@@ -15,11 +21,47 @@ from domain.draws import uniform_draws
 from domain.pretraining.corpus import Corpus
 from domain.pretraining.items import Booleans, Integers, Items, within
 from domain.pretraining.settings import Masking, PretrainSettings
-from domain.pretraining.vocabulary import WordStarts
 
 Floats = NDArray[np.float64]
 
+WORD_MARKS = ("▁", "Ġ")
 DRAWS = 3  # whether a word is masked, the kind of replacement, the random token
+
+
+class WordStarts:
+    """Which pieces begin a word, for masking of whole words.
+
+    `WordStarts(tokenizer)(ids)` is bool (tokens,) for ids (tokens,) of neighbouring tokens; the first is always True.
+    WordPiece marks the pieces that continue a word (`##`). SentencePiece and byte-level vocabularies mark those that
+    begin one (`▁`, `Ġ`); there punctuation is a word of its own, as it is for BERT, and so begins what follows it.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        rules = tokenizer.backend_tokenizer
+        pieces = [rules.id_to_token(number) or "" for number in range(len(tokenizer))]
+        stands_alone = np.zeros(len(pieces), bool)
+        if isinstance(rules.model, WordPiece):
+            begins = [not piece.startswith(rules.model.continuing_subword_prefix) for piece in pieces]
+        else:
+            begins = [piece.startswith(WORD_MARKS) for piece in pieces]
+            texts = rules.decode_batch([[number] for number in range(len(pieces))], skip_special_tokens=False)
+            stands_alone |= [bool(text.strip()) and all(map(_is_punctuation, text.strip())) for text in texts]
+        stands_alone[[*tokenizer.added_tokens_decoder, *tokenizer.all_special_ids]] = True
+        self._begins = np.array(begins) | stands_alone  # (vocabulary,)
+        self._stands_alone = stands_alone  # (vocabulary,)
+        self._is_mark = np.array([piece in WORD_MARKS for piece in pieces])  # (vocabulary,)
+
+    def __call__(self, ids: NDArray[np.integer]) -> NDArray[np.bool_]:
+        starts: NDArray[np.bool_] = self._begins[ids]  # (tokens,)
+        starts[1:] |= self._stands_alone[ids[:-1]]
+        starts[1:] &= ~self._is_mark[ids[:-1]]  # a mark that is a piece of its own marks the next one
+        starts[:1] = True
+        return starts
+
+
+def _is_punctuation(character: str) -> bool:
+    """In BERT's sense."""
+    return character in string.punctuation or unicodedata.category(character)[0] == "P"
 
 
 class Masker:

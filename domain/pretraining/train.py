@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertrelay.backbone import save_network
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.files import write_json
 from bertrelay.fingerprint import Digests
@@ -25,7 +26,7 @@ from bertrelay.training.log import accelerator
 from bertrelay.training.loop import Batch, train
 from domain.pretraining.corpus import build_corpus
 from domain.pretraining.items import Items, Text, draw_pairs, pack
-from domain.pretraining.network import LABELS, Pretraining, losses, save_network, start_network
+from domain.pretraining.network import LABELS, Pretraining, losses, start_network
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import Objective, PretrainSettings
 

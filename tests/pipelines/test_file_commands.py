@@ -208,7 +208,7 @@ def test_a_recipe_writes_the_bytes_of_the_command(command, call, write_lines, tm
 ANOTHER_TASK = {
     "tag": "model: expected one that tags entities, found none in",
     "answer": "model: expected one that answers questions, found none in",
-    "rerank": "model: expected a cross-encoder with one score, found none in",
+    "rerank": "model: expected one that scores pairs of sentences, found none in",
 }
 
 

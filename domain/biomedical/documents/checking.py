@@ -292,8 +292,8 @@ def _subwords(surveys: Surveys, limit: int) -> Finding:
 
 def subword_counter(model: str) -> tuple[CountSubwords, int]:
     """What counts the subwords of sentences with a model's tokenizer, and how many the model reads at once."""
+    from bertrelay.heads import read_tokenizer
     from domain.biomedical.ner.model import SPECIALS, WordSplitter
-    from domain.heads import read_tokenizer
 
     tokenizer, positions = read_tokenizer(model)
     splitter = WordSplitter(tokenizer)

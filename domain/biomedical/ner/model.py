@@ -18,19 +18,19 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import model_folder
+from bertrelay.backbone import has_types, model_folder, save_network
 from bertrelay.errors import RequestError, Stopped
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json, write_tensors
+from bertrelay.heads import Head, HeadNetwork, window_shape
 from bertrelay.inference import padded
 from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
+from bertrelay.tokenizer import before_sentences, lowers_case, plain_rules
 from domain.biomedical.documents.tokens import Scheme
 from domain.biomedical.ner.decoding import Chain, LabelSet, legal_chain
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
-from domain.heads import Head, HeadNetwork, has_types, save_network, window_shape
-from domain.pretraining.vocabulary import before_sentences, lowers_case, plain_rules
 
 # Words as subwords
 
@@ -318,7 +318,7 @@ def _window(network: PreTrainedModel, max_tokens: int | None = None, overlap: in
 
 def save_model(model: EntityModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
-    save_network(model.network, model.tokenizer, folder)
+    save_network(model.network.network, model.tokenizer, folder)
     crf = model.network.crf
     if crf is not None:
         write_tensors(folder / CRF_WEIGHTS, crf.state_dict())

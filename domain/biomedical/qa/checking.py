@@ -44,9 +44,9 @@ class ModelTraining(NamedTuple):
     @classmethod
     def of(cls, model: str) -> "ModelTraining":
         """Of a model folder or hub id; only its tokenizer and configuration are read."""
+        from bertrelay.heads import read_tokenizer
         from domain.biomedical.qa.model import MAX_TOKENS, default_stride
         from domain.biomedical.qa.subwords import PairSplitter
-        from domain.heads import read_tokenizer
 
         tokenizer, positions = read_tokenizer(model)
         size = min(MAX_TOKENS, positions or MAX_TOKENS)

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerFast
 
-from bertrelay.backbone import model_folder, read_network_config
+from bertrelay.backbone import has_types, model_folder, read_network_config, save_network
 from bertrelay.cpu_kernels import set_dropout
 from bertrelay.evaluation.calibration import Temperature
 from bertrelay.files import write_json
+from bertrelay.heads import Head, HeadNetwork, window_shape
 from bertrelay.model_files import Description, read_model_file
 from bertrelay.progress import log
 from bertrelay.settings import Positive
 from domain.biomedical.qa.settings import QaSettings
 from domain.biomedical.qa.subwords import PairSplitter
-from domain.heads import Head, HeadNetwork, has_types, save_network, window_shape
 
 DESCRIPTION = "qa.json"
 MAX_TOKENS = 384
@@ -121,7 +121,7 @@ def default_stride(max_tokens: int) -> int:
 
 def save_model(model: AnswerModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
-    save_network(model.network, model.tokenizer, folder)
+    save_network(model.network.network, model.tokenizer, folder)
     write_json(folder / DESCRIPTION, {name: getattr(model, name) for name in _QaDescription.model_fields})
 
 

@@ -21,10 +21,10 @@ from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
+from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
-from domain.pretraining.vocabulary import before_sentences, plain_rules
 
 CUT_AT_ONCE = 1024
 Flags = NDArray[np.bool_]

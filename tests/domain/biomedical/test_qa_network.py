@@ -110,7 +110,7 @@ def test_a_roberta_of_transformers_without_ours_beside_reads_pairs_as_its_tokeni
 def test_other_heads_are_refused(tiny_bert: Path) -> None:
     network = start_answerer(tiny_bert).network.network
     network.start_logits = torch.nn.Linear(2, 1)
-    with pytest.raises(RequestError, match=r"linear map on a BERT, found 'bert', which has qa_outputs, start_logits"):
+    with pytest.raises(RequestError, match=r"on a BERT, found 'bert', which has qa_outputs, start_logits"):
         HEAD.check(network)
 
 

@@ -12,12 +12,13 @@ from transformers import (
     BertForPreTraining,
 )
 
+from bertrelay.backbone import save_network
 from bertrelay.encoder import SentenceEncoder
 from bertrelay.errors import RequestError
 from bertrelay.new_encoder import train_unigram, train_wordpiece
 from bertrelay.tokenizer import save_tokenizer
 from domain.pretraining.items import Text
-from domain.pretraining.network import Pretraining, losses, save_network, start_network
+from domain.pretraining.network import Pretraining, losses, start_network
 from domain.pretraining.sequences import Sequences
 from domain.pretraining.settings import PretrainSettings
 from domain.pretraining.train import draw_items

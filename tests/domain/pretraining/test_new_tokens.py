@@ -2,11 +2,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForPreTraining, PreTrainedTokenizerFast
 
+from bertrelay.backbone import save_network
 from bertrelay.errors import RequestError
 from bertrelay.new_encoder import train_unigram, train_wordpiece
 from bertrelay.settings import InputFile
 from bertrelay.tokenizer import load_tokenizer, save_tokenizer
-from domain.pretraining.network import give_embeddings, read_words, save_network, with_new_tokens
+from domain.pretraining.network import give_embeddings, read_words, with_new_tokens
 
 TEXTS = ["the patient has a fever and low potassium", "the heart and the kidney", "[ name ] h y p e r k a l e m i a s"]
 

@@ -7,7 +7,8 @@ from transformers import PreTrainedTokenizerFast
 
 from bertrelay.errors import RequestError
 from bertrelay.new_encoder import train_unigram, train_wordpiece
-from domain.pretraining.vocabulary import WordStarts, before_sentences, check_vocabulary, plain_rules
+from bertrelay.tokenizer import before_sentences, check_vocabulary, plain_rules
+from domain.pretraining.sequences import WordStarts
 
 TEXTS = [
     "Metoprolol 12.5 mg was given to the patient, who had heart failure (systolic).",

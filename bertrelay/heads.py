@@ -1,7 +1,8 @@
 """Models with a head: a BERT, a linear map for one task on it, and its tokenizer; started, saved, loaded and checked.
 
 On disk such a model is a plain transformers folder, which the auto class of its task loads, with a JSON file beside the
-weights for what transformers has no place for. Entity taggers, question answerers and outcome classifiers share this.
+weights for what transformers has no place for. Cross-encoders, entity taggers, question answerers and outcome
+classifiers share this.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +22,11 @@ from bertrelay.backbone import (
     position_limit,
     read_network_config,
     refuse_missing,
-    save_backbone,
 )
 from bertrelay.cpu_kernels import set_dropout, use_cpu_kernels
 from bertrelay.errors import RequestError
 from bertrelay.layout import read_layout
-from bertrelay.tokenizer import load_tokenizer, save_tokenizer
-from domain.pretraining.vocabulary import check_vocabulary
+from bertrelay.tokenizer import check_vocabulary, load_tokenizer
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerFast]
 
@@ -70,6 +69,7 @@ class Head:
     noun, purpose, stage: what such a network is called and does, and which stage trains one; for errors.
     layers: the modules that may be on the BERT, one set for each supported way; any when empty.
     reads_pooler: whether the head reads the BERT's pooler, which is dropped otherwise.
+    pooler_first: the seed draws a pooler that the files lack before all else, not with the head.
     """
 
     auto_class: Any
@@ -79,6 +79,7 @@ class Head:
     stage: str
     layers: tuple[frozenset[str], ...] = ()
     reads_pooler: bool = False
+    pooler_first: bool = False
 
     def start(
         self,
@@ -100,8 +101,8 @@ class Head:
         folder = folder / layout.transformer_folder
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if self.reads_pooler:
-                backbone, missing = load_network(folder)  # a pooler that the files lack is drawn
+            if self.pooler_first:
+                backbone, missing = load_network(folder)
                 refuse_missing(folder, missing)
             else:
                 backbone = load_backbone(folder)
@@ -111,7 +112,7 @@ class Head:
                 prepare(backbone, tokenizer)
             for name, value in (config or {}).items():
                 setattr(backbone.config, name, value)
-            if not self.reads_pooler:
+            if not self.pooler_first:
                 torch.manual_seed(seed)
             network = self._put_on(backbone)
         if dropout is not None:
@@ -137,9 +138,10 @@ class Head:
         """Raises RequestError where something else is on the BERT than the layers of this head."""
         found = {name for name, _ in network.named_children()} - {network.base_model_prefix}
         if self.layers and found not in self.layers:
+            expected = " or ".join(" and ".join(sorted(layers)) for layers in self.layers)
             raise RequestError(
-                f"model: expected a {self.noun} that is dropout and a linear map on a BERT, found "
-                f"{network.config.model_type!r}, which has {', '.join(sorted(found))} there"
+                f"model: expected a {self.noun} with {expected} on a BERT, found {network.config.model_type!r}, which "
+                f"has {', '.join(sorted(found))} there"
             )
 
     def _put_on(self, backbone: PreTrainedModel) -> PreTrainedModel:
@@ -149,19 +151,13 @@ class Head:
             raise RequestError(f"base: transformers has no {self.noun} for {backbone.config.model_type!r}") from error
         self.check(network)
         pooler = getattr(network.base_model, "pooler", None) if self.reads_pooler else None
-        own = getattr(backbone, "pooler", None)
-        if own is not None and (pooler is None or not any(weight.any() for weight in own.parameters())):
-            setattr(backbone, "pooler", pooler)  # noqa: B010 (zeros in a folder mean that there never was one)
+        own: Any = getattr(backbone, "pooler", None)
+        if pooler is not None and own is not None and any(weight.any() for weight in own.parameters()):
+            own.requires_grad_(True)  # sentence encoders freeze it
+        elif pooler is not None or own is not None:  # zeros in a folder mean that there never was one
+            setattr(backbone, "pooler", pooler)  # noqa: B010 (to mypy a module's attribute is no None)
         setattr(network, network.base_model_prefix, backbone)
         return cast(PreTrainedModel, network)
-
-
-def save_network(network: HeadNetwork, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Writes a plain folder of transformers."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_backbone(network.network, folder)
-    limit = position_limit(network.network) or tokenizer.model_max_length
-    save_tokenizer(tokenizer, folder, limit, has_types(network.network))
 
 
 def read_tokenizer(model: str) -> tuple[PreTrainedTokenizerFast, int | None]:
@@ -171,11 +167,6 @@ def read_tokenizer(model: str) -> tuple[PreTrainedTokenizerFast, int | None]:
     folder = folder / layout.transformer_folder
     config = read_network_config(folder)
     return load_tokenizer(folder, layout.lower_case), config.max_position_embeddings if config else None
-
-
-def has_types(network: PreTrainedModel) -> bool:
-    """Whether the network has a token type for a second text."""
-    return getattr(network.config, "type_vocab_size", 0) > 1
 
 
 def check_positions(network: PreTrainedModel, wanted: int | None, key: str = "max_tokens") -> int | None:
