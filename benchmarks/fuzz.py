@@ -276,7 +276,7 @@ class Bench:
         recipe_file, runs = self.scratch / "fuzz.toml", self.scratch / "runs"
         recipe_file.write_text(text, encoding="utf-8", errors="replace")
         recipe = read_recipe(str(recipe_file), REGISTRY)
-        make_plan(recipe, RunOptions(runs=runs), Digests(), {})
+        make_plan(recipe, RunOptions(runs=runs), Digests())
         before = stamps(self.results)
         signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         signal.setitimer(signal.ITIMER_PROF, STOP_SECONDS)

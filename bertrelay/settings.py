@@ -288,8 +288,3 @@ def with_stage_paths(settings: AnySettings, locate: Callable[[str, str], Path]) 
 def is_auto_precision(key: str, value: object) -> bool:
     """Whether a setting, by its key as in `leaves`, is a precision of `auto`."""
     return key.rpartition(".")[2] == "precision" and value == "auto"
-
-
-def with_precision(settings: AnySettings, precision: str) -> AnySettings:
-    """`settings` with `precision` in place of `auto`."""
-    return with_values(settings, lambda key, value: precision if is_auto_precision(key, value) else value)

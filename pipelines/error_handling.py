@@ -20,7 +20,8 @@ def named(label: str) -> Iterator[None]:
     try:
         yield
     except BertRelayError as error:
-        raise reworded(error, f"[{label}] {error}") from error
+        error.args = (f"[{label}] {error}",)
+        raise
 
 
 @contextmanager
@@ -29,15 +30,10 @@ def force_explained(forced: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (Stopped, WorkError) as error:
-        if not forced:
-            raise
-        hint = f"Leave --force out to resume: with it, {', '.join(forced)} would restart."
-        raise reworded(error, f"{error} {hint}") from error
-
-
-def reworded(error: BertRelayError, message: str) -> BertRelayError:
-    """The same error with another message."""
-    return Stopped(message, error.exit_code - 128) if isinstance(error, Stopped) else type(error)(message)
+        if forced:
+            hint = f"Leave --force out to resume: with it, {', '.join(forced)} would restart."
+            error.args = (f"{error}. {hint}",)
+        raise
 
 
 @contextmanager

@@ -4,37 +4,21 @@ Only a run asks the hub, and only for what is not known. `plan` reads the lock f
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from bertrelay.errors import RequestError
 from bertrelay.files import read_json, write_json
-from bertrelay.settings import HubDataset, Settings, Source, with_values
+from bertrelay.settings import HubDataset, Source
 from pipelines.recipe import Recipe, Step
 
 Revisions = dict[str, str]
 """`model owner/name` or `dataset owner/name` to its revision."""
 
-Ask = Callable[[Source], str]
-
 
 def lock_path(recipe: Recipe, runs: Path) -> Path:
     """Beside the recipe; a built-in recipe's lock is with the runs."""
     return recipe.source.path.with_suffix(".lock") if recipe.source.path else runs / f"{recipe.source.stem}.lock"
-
-
-def read_revisions(path: Path) -> Revisions:
-    """What the lock file knows."""
-    if not path.exists():
-        return {}
-    found = read_json(path)
-    if found is None or not all(isinstance(revision, str) for revision in found.values()):
-        raise RequestError(
-            f"{path}: expected a JSON object of revisions, found something else; delete it, "
-            "and the next run asks the hub again"
-        )
-    return found
 
 
 def name_of(source: Source) -> str:
@@ -52,27 +36,20 @@ def unknown_ids(step: Step, known: Mapping[str, str]) -> list[Source]:
     return [source for source in hub_ids(step) if not source.revision and name_of(source) not in known]
 
 
-def learn_revisions(steps: Iterable[Step], path: Path, ask: Ask) -> Revisions:
-    """The known revisions and, fetched from the hub and written down, those still unknown."""
-    known = read_revisions(path)
+def revisions_of(steps: Iterable[Step], path: Path, ask: bool = False) -> Revisions:
+    """What the lock file at `path` knows. ask: what it lacks for `steps` is fetched from the hub and written down."""
+    known = read_json(path) if path.exists() else {}
+    if known is None or not all(isinstance(revision, str) for revision in known.values()):
+        raise RequestError(
+            f"{path}: expected a JSON object of revisions, found something else; delete it, "
+            "and the next run asks the hub again"
+        )
     wanted = {name_of(source): source for step in steps for source in unknown_ids(step, known)}
-    if not wanted:
-        return known
-    known = {**known, **{name: ask(source) for name, source in wanted.items()}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, dict(sorted(known.items())))
+    if wanted and ask:
+        known |= {name: ask_hub(source) for name, source in wanted.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, dict(sorted(known.items())))
     return known
-
-
-def with_revisions(settings: Settings, known: Mapping[str, str]) -> Settings:
-    """`settings` with every hub id written `id@revision`, so that a stage takes what its fingerprint names."""
-
-    def pin(_: str, value: Any) -> Any:
-        if isinstance(value, Source) and value.hub_id and not value.revision:
-            return type(value)(f"{value.hub_id}@{known[name_of(value)]}")
-        return value
-
-    return with_values(settings, pin)
 
 
 def ask_hub(source: Source) -> str:

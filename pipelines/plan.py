@@ -3,7 +3,7 @@
 Planning reads files and writes none, contacts no hub, and loads neither torch nor transformers.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,12 +16,11 @@ from bertrelay.errors import RequestError
 from bertrelay.fingerprint import Digests, Parts, fingerprint, parts_of
 from bertrelay.hardware import resolve_precision
 from bertrelay.settings import InputFile, ModelSource, Settings, is_auto_precision, leaves, no_model_folder
-from pipelines.hub import Ask, ask_hub, lock_path, name_of, read_revisions, unknown_ids
+from pipelines.hub import lock_path, name_of, revisions_of, unknown_ids
 from pipelines.recipe import Key, Recipe, Step
 from pipelines.run_store import DIGITS, damage, has_work, partial_of, parts_in, previous_parts, unfinished
 from pipelines.validation import Problems, did_you_mean, shown
 
-UNKNOWN = "unknown"
 CACHE = ".cache"
 ABSENT = object()
 """In place of a part that is not there."""
@@ -52,7 +51,7 @@ class PlannedStep:
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.parts) if self.parts else UNKNOWN
+        return fingerprint(self.parts) if self.parts else "unknown"
 
     @property
     def folder(self) -> Path:
@@ -61,11 +60,12 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run of a recipe would do, step by step."""
+    """What a run of a recipe would do, step by step. revisions: of the hub ids that the recipe does not pin."""
 
     recipe: Recipe
     run_folder: Path
     steps: tuple[PlannedStep, ...]
+    revisions: Mapping[str, str]
 
     @property
     def idle(self) -> bool:
@@ -81,8 +81,6 @@ class RunOptions(Settings):
     force: run this stage again and remove what it has done so far. Leave this out to resume a stopped stage. May be
         repeated.
     verify: read every input and output again instead of trusting size and time.
-    write_report: writes the report of a run's folder, without text of the stages named.
-    ask: asks the hub for a revision.
     """
 
     runs: Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())] = Path("runs")
@@ -90,8 +88,6 @@ class RunOptions(Settings):
     force: list[str] = Field(default=[])
     verify: bool = False
     process_group: ProcessGroup = SINGLE_PROCESS
-    write_report: Callable[[Path, Collection[str]], Path] | None = None
-    ask: Ask = ask_hub
 
     @property
     def cache(self) -> Path:
@@ -102,24 +98,22 @@ class RunOptions(Settings):
         return Digests(self.cache / "digests.json", self.verify)
 
 
-def make_plan(
-    recipe: Recipe, options: RunOptions, digests: Digests | None = None, revisions: Mapping[str, str] | None = None
-) -> Plan:
+def make_plan(recipe: Recipe, options: RunOptions, digests: Digests | None = None, ask: bool = False) -> Plan:
     """What a run would do. Raises RequestError for unknown stages, and for all inputs that are missing at once.
 
-    revisions: of hub ids; those of the lock file when absent.
+    ask: whether the hub is asked for the revisions that the lock file lacks.
     """
     digests = digests or options.digests()
-    revisions = read_revisions(lock_path(recipe, options.runs)) if revisions is None else revisions
-    steps = chosen_steps(recipe, options)
-    check_inputs(recipe, steps)
+    steps = _chosen_steps(recipe, options)
+    _check_inputs(recipe, steps)
+    revisions, run_folder = revisions_of(steps, lock_path(recipe, options.runs), ask), options.runs / recipe.name
     planned: dict[Key, PlannedStep] = {}
     for step in steps:
-        planned[step.key] = _plan_step(step, planned, options.runs / recipe.name, digests, revisions, options.force)
-    return Plan(recipe, options.runs / recipe.name, tuple(planned.values()))
+        planned[step.key] = _plan_step(step, planned, run_folder / step.name, digests, revisions, options.force)
+    return Plan(recipe, run_folder, tuple(planned.values()), revisions)
 
 
-def chosen_steps(recipe: Recipe, options: RunOptions) -> list[Step]:
+def _chosen_steps(recipe: Recipe, options: RunOptions) -> list[Step]:
     """All steps, or those that `only` names and what they need."""
     names = recipe.stage_names
     for option, requested in (("--only", options.only), ("--force", options.force)):
@@ -136,7 +130,7 @@ def chosen_steps(recipe: Recipe, options: RunOptions) -> list[Step]:
     return [step for step in recipe.steps if step.key in wanted]
 
 
-def check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
+def _check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
     """Raises RequestError with every file and model folder that is not there."""
     problems = Problems(recipe.source.title)
     for step in steps:
@@ -151,46 +145,32 @@ def check_inputs(recipe: Recipe, steps: Sequence[Step]) -> None:
 def _plan_step(
     step: Step,
     planned: Mapping[Key, PlannedStep],
-    run_folder: Path,
+    stage_folder: Path,
     digests: Digests,
     revisions: Mapping[str, str],
     force: Sequence[str],
 ) -> PlannedStep:
-    stage_folder = run_folder / step.name
     needed = _needed(step, planned)
     hub_names = dict.fromkeys(name_of(source) for source in unknown_ids(step, revisions))
     unknown = [f"{name}: its revision is not known before the first run" for name in hub_names]
     unknown += [f"upstream {name}: its inputs are not all known yet" for name, each in needed.items() if not each.parts]
     if unknown:
         return PlannedStep(step, Action.RUN, tuple(unknown), {}, stage_folder)
-    drafts = []
-    for precision in _precisions(step):
-        parts = parts_of(
-            step.stage,
-            step.settings,
-            digests,
-            upstream=lambda name: needed[name].fingerprint,
-            revision=lambda source: revisions[name_of(source)],
-            auto_precision=precision,
-        )
-        drafts.append(PlannedStep(step, Action.RUN, (), parts, stage_folder))
-    forced = step.name in force
-    return _decide(drafts[0] if forced else _furthest(drafts), planned, digests, forced)
 
+    def draft(precision: str | None) -> PlannedStep:
+        upstream, revision = (lambda name: needed[name].fingerprint), (lambda source: revisions[name_of(source)])
+        parts = parts_of(step.stage, step.settings, digests, upstream, revision, precision)
+        return PlannedStep(step, Action.RUN, (), parts, stage_folder)
 
-def _precisions(step: Step) -> list[str]:
-    """What precision `auto` may mean: what this machine computes in, then what another one may have."""
-    if not any(is_auto_precision(leaf.key, leaf.value) for leaf in leaves(step.settings)):
-        return ["auto"]  # which nothing uses
-    here = resolve_precision("auto")
-    return [here, "fp32" if here == "bf16" else "bf16"]
-
-
-def _furthest(drafts: Sequence[PlannedStep]) -> PlannedStep:
-    """The draft whose result is there, else the unfinished one, else the first: another machine's work is kept."""
-    complete = (draft for draft in drafts if draft.folder.is_dir())
-    started = (draft for draft in drafts if has_work(draft.folder))
-    return next(complete, None) or next(started, drafts[0])
+    drafts = [draft(None)]
+    if any(is_auto_precision(leaf.key, leaf.value) for leaf in leaves(step.settings)):
+        drafts.append(draft("fp32" if resolve_precision("auto") == "bf16" else "bf16"))
+    if step.name in force:
+        return _decide(drafts[0], planned, digests, forced=True)
+    # What a machine of another precision has finished, or else begun, is used rather than made again in this one's.
+    complete = (each for each in drafts if each.folder.is_dir())
+    started = (each for each in drafts if has_work(each.folder))
+    return _decide(next(complete, None) or next(started, drafts[0]), planned, digests, forced=False)
 
 
 def _needed(step: Step, planned: Mapping[Key, PlannedStep]) -> dict[str, PlannedStep]:

@@ -20,11 +20,12 @@ Table = dict[str, Any]
 MAX_DEPTH = 20
 TOO_DEEP = f"tables or lists nested more than {MAX_DEPTH} deep"
 TOO_LARGE = "a whole number of more than 64 bits"
-SHOWN = 20  # characters of an override in an error
 VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 REFERENCE = re.compile(r"@([\w-]+)(/.*)?")
 NAME, STAGE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*"), re.compile(r"[A-Za-z0-9][\w-]*")
 MAX_NAME = 100
+STAGE_KEYS = ("uses", "sensitive")
+"""The keys of a stage's table that any stage has; the others are its settings."""
 FOLDER_NAME = f"letters, digits, - and _ (it names a folder), {MAX_NAME} bytes at most"
 
 
@@ -65,19 +66,6 @@ class RecipeSettings(Settings):
         if self.seeds:
             return {seed: seed for seed in self.seeds}
         return {} if self.seed is None else {None: self.seed}
-
-
-class StageKeys(Settings):
-    """The keys of a stage's table that any stage has.
-
-    sensitive: whether the stage reads sensitive data.
-    """
-
-    uses: Any = None
-    sensitive: bool = False
-
-
-TOP_KEYS = tuple(RecipeSettings.model_fields)
 
 
 @dataclass(frozen=True)
@@ -130,12 +118,21 @@ def find_recipe(recipe: str) -> RecipeText:
 def read_tables(source: RecipeText, overrides: Sequence[str], problems: Problems) -> Table:
     """The recipe's tables with overrides set and `${var}` replaced; each text knows what its paths are relative to."""
     try:
-        tables = _locate(_toml(source.text), source.folder)
+        tables: Table = _locate(_toml(source.text), source.folder)
     except ValueError as error:
         raise RequestError(f"{source.title}: expected TOML, found something else: {error}") from error
+    if not isinstance(tables.setdefault("vars", {}), dict):
+        problems.add("vars", "", f"expected a table, found {shown(tables['vars'])}")
+        tables["vars"] = {}
     for override in overrides:
         _apply(tables, override, source.text, problems)
-    return _substitute_all(tables, problems)
+    values: Table = {}
+    for name, value in tables.pop("vars").items():  # a var may use those above it
+        values[name] = _fill(value, values, "vars", name, problems)
+    for name, value in tables.items():
+        table, key = (name, "") if isinstance(value, dict) else ("", name)
+        tables[name] = _fill(value, values, table, key, problems)
+    return tables
 
 
 def _toml(text: str) -> Table:
@@ -163,39 +160,35 @@ def _locate(value: Any, base: Path, depth: int = 0) -> Any:
 
 
 def _apply(tables: Table, override: str, text: str, problems: Problems) -> None:
-    """Sets `a.b=VALUE` in `tables`, which are ours, or notes why it cannot."""
+    """Sets `a.b=VALUE` in `tables`, which are ours, or notes why nothing would use it."""
     target, equals, written = override.partition("=")
-    keys = [key.strip() for key in target.split(".")]
-    wrong = "expected KEY=VALUE, such as student.epochs=2" if not equals else _wrong_target(tables, keys, text)
+    *outer, key = [part.strip() for part in target.split(".")]
+    variables, wrong = tables["vars"], ""
+    stages = [name for name, table in tables.items() if name != "vars" and isinstance(table, dict)]
+    if not equals:
+        wrong = "expected KEY=VALUE, such as student.epochs=2"
+    elif outer == ["vars"]:
+        is_used = key in variables or f"${{{key}}}" in text
+        wrong = "" if is_used else unknown(key, list(variables), "var")
+    elif outer and outer[0] not in stages:
+        wrong = unknown(outer[0], [*stages, "vars"], "stage")
+    elif not outer and key in stages:
+        wrong = f"expected a key of a stage: {key}.KEY=VALUE"
+    inner = tables
+    for part in outer if not wrong else ():
+        inner = inner.setdefault(part, {})
+        if not isinstance(inner, dict):
+            wrong = f"expected a table at {part}, found {shown(inner)}"
+            break
     if wrong:
         problems.add("", f"--set {override}", wrong)
         return
-    for other in {"seed", "seeds"} & {keys[0]}:
-        tables.pop("seeds" if other == "seed" else "seed", None)
-    inner = tables
-    for key in keys[:-1]:
-        inner = inner.setdefault(key, {})
-        if not isinstance(inner, dict):
-            problems.add("", f"--set {override}", f"expected a table at {key}, found {shown(inner)}")
-            return
     try:
-        inner[keys[-1]] = _locate(toml_value(written.strip()), Path.cwd(), len(keys) - 1)
+        inner[key] = _locate(toml_value(written.strip()), Path.cwd(), len(outer))
     except ValueError as error:
-        problems.add("", f"--set {override[:SHOWN]}…", f"expected a value, found {error}")
-
-
-def _wrong_target(tables: Table, keys: list[str], text: str) -> str | None:
-    """Why nothing would use this target, or None."""
-    first, variables = keys[0], tables.get("vars", {})
-    if len(keys) == 1:
-        if first in TOP_KEYS:
-            return None
-        return f"expected a key of a stage: {first}.KEY=VALUE" if first in tables else unknown(first, TOP_KEYS)
-    if first == "vars":
-        is_used = len(keys) == 2 and (keys[1] in variables or f"${{{keys[1]}}}" in text)
-        return None if is_used else unknown(keys[1], list(variables), "var")
-    stages = _stage_tables(tables)
-    return None if first in stages else unknown(first, [*stages, "vars"], "stage")
+        problems.add("", f"--set {target}=…", f"expected a value, found {error}")
+    if not outer and key in ("seed", "seeds"):  # of which a recipe has one
+        tables.pop("seeds" if key == "seed" else "seed", None)
 
 
 def toml_value(written: str) -> Any:
@@ -208,42 +201,19 @@ def toml_value(written: str) -> Any:
     return found["value"] if plain else written
 
 
-def _substitute_all(tables: Table, problems: Problems) -> Table:
-    written = tables.get("vars", {})
-    if not isinstance(written, dict):
-        problems.add("vars", "", f"expected a table, found {shown(written)}")
-        written = {}
-    values: Table = {}
-    for name, value in written.items():  # a var may use those above it
-        values[name] = _substitute({name: value}, values, "vars", problems)[name]
-    keys = {name: value for name, value in tables.items() if not isinstance(value, dict)}
-    stages = {name: _substitute(tables[name], values, name, problems) for name in _stage_tables(tables)}
-    return {**_substitute(keys, values, "", problems), **stages}
-
-
-def _substitute(table: Table, values: Table, name: str, problems: Problems) -> Table:
-    for key, text in _texts(table):
-        for var in VARIABLE.findall(text):
-            if var not in values:
-                hint = did_you_mean(var, values) or "; write it in [vars]"
-                problems.add(name, key, f"${{{var}}} is not set{hint}")
-    return {key: _fill(value, values) for key, value in table.items()}
-
-
-def _texts(table: Table) -> Iterator[tuple[str, str]]:
-    """(key, text) of every text in `table`, however deep."""
-    found = (leaf for name, item in table.items() for leaf in flatten(name, item))
-    return ((key, value) for key, value in found if isinstance(value, str))
-
-
-def _fill(value: Any, values: Table) -> Any:
+def _fill(value: Any, values: Table, table: str, key: str, problems: Problems) -> Any:
     """`value` with its vars filled in; a text that is only `${var}` becomes the var's value, number or text."""
     if isinstance(value, dict):
-        return {key: _fill(item, values) for key, item in value.items()}
+        prefix = f"{key}." if key else ""
+        return {name: _fill(item, values, table, prefix + name, problems) for name, item in value.items()}
     if isinstance(value, list):
-        return [_fill(item, values) for item in value]
+        return [_fill(item, values, table, f"{key}[{place}]", problems) for place, item in enumerate(value)]
     if not isinstance(value, PathText):
         return value
+    for var in VARIABLE.findall(value):
+        if var not in values:
+            hint = did_you_mean(var, values) or "; write it in [vars]"
+            problems.add(table, key, f"${{{var}}} is not set{hint}")
     if only := VARIABLE.fullmatch(value):
         return values.get(only[1], value)
     first = VARIABLE.match(value)
@@ -312,14 +282,15 @@ def read_recipe(recipe: str, registry: Sequence[Stage], overrides: Sequence[str]
     source = find_recipe(recipe)
     problems = Problems(source.title)
     tables = read_tables(source, overrides, problems)
-    stages = _stages(tables, registry, problems)
     keys = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    tables = {name: table for name, table in tables.items() if isinstance(table, dict)}
+    stages = _stages(tables, registry, problems)
     top = _validated(RecipeSettings, {"name": source.stem, **keys}, "", problems) or RecipeSettings()
     settings = {name: _settings(name, tables[name], stage, top, problems) for name, stage in stages.items()}
-    needs = {name: _needs(name, tables, settings.get(name), problems) for name in _stage_tables(tables)}
+    needs = {name: _needs(name, tables, settings.get(name), problems) for name in tables}
     order = _order(needs, problems)
-    marked = {name for name in stages if _is_marked(name, tables[name], problems)}
     problems.raise_if_any()
+    marked = {name for name, table in tables.items() if is_sensitive() or table.get("sensitive")}
     steps = _steps(order, stages, settings, needs, marked)
     return Recipe(top.name, source, tuple(top.variants.values()), tuple(steps), top.group_read)
 
@@ -332,35 +303,26 @@ def _validated(model: type[Settings], values: Table, table: str, problems: Probl
         return None
 
 
-def _is_marked(name: str, table: Table, problems: Problems) -> bool:
-    """Whether the recipe, or `--sensitive`, marks what this stage reads as sensitive."""
-    keys = {key: table[key] for key in StageKeys.model_fields if key in table}
-    found = _validated(StageKeys, keys, name, problems)
-    return is_sensitive() or (found is not None and bool(found.sensitive))
-
-
-def _stage_tables(tables: Table) -> list[str]:
-    return [name for name, table in tables.items() if name != "vars" and isinstance(table, dict)]
-
-
 def _stages(tables: Table, registry: Sequence[Stage], problems: Problems) -> dict[str, Stage]:
     """The kind of each stage table that has a valid one."""
     kinds = {stage.kind: stage for stage in registry}
-    found = {}
-    for name in _stage_tables(tables):
-        kind = tables[name].get("uses")
-        if "uses" not in tables[name]:
+    stages = {}
+    for name, table in tables.items():
+        kind, sensitive = table.get("uses"), table.get("sensitive", False)
+        if "uses" not in table:
             hint = did_you_mean(name, ["vars"])
             problems.add(name, "uses", f"is required and missing{hint} Allowed: {', '.join(kinds)}")
         elif not isinstance(kind, str) or kind not in kinds:
             problems.add(name, "uses", f"found {shown(kind)}: {unknown(str(kind), list(kinds), 'kind')}")
         else:
-            found[name] = kinds[kind]
+            stages[name] = kinds[kind]
+        if not isinstance(sensitive, bool):
+            problems.add(name, "sensitive", f"expected true or false, found {shown(sensitive)}")
         if not _names_folder(name, STAGE_NAME):
             problems.add(name[:MAX_NAME], "", f"expected the name of a stage, {FOLDER_NAME}")
-    if not _stage_tables(tables):
+    if not tables:
         problems.add("", "", "expected at least one stage, a table with `uses`, found none")
-    return found
+    return stages
 
 
 def _settings(
@@ -368,36 +330,34 @@ def _settings(
 ) -> dict[int | None, Settings]:
     """The settings of a stage: under None, or under each seed that it is repeated with; empty for invalid ones."""
     model = stage.load_settings()
-    written = {key: value for key, value in table.items() if key not in StageKeys.model_fields}
+    written = {key: value for key, value in table.items() if key not in STAGE_KEYS}
     takes_seed = "seed" in model.model_fields and "seed" not in written
-    seeds = {key: {"seed": seed} for key, seed in top.variants.items()} if takes_seed else {}
-    found = {key: _validated(model, written | seed, name, problems) for key, seed in (seeds or {None: {}}).items()}
-    return {key: settings for key, settings in found.items() if settings is not None}
+    variants = {key: written | {"seed": seed} for key, seed in top.variants.items()} if takes_seed else {}
+    settings = {key: _validated(model, each, name, problems) for key, each in (variants or {None: written}).items()}
+    return {key: each for key, each in settings.items() if each is not None}
 
 
 def _needs(
     name: str, tables: Table, settings: Mapping[int | None, Settings] | None, problems: Problems
 ) -> dict[str, None]:
-    """The stages that stage `name` refers to, in the order it names them."""
-    others = [other for other in _stage_tables(tables) if other != name]
-    found: dict[str, None] = {}
-    for key, other in _references(tables[name], settings):
+    """The stages that stage `name` refers to by `@stage/path`, in the order it names them."""
+    if settings:
+        sources = _sources(next(iter(settings.values())))
+        references = [(key, source.stage_reference[0]) for key, source in sources if source.stage_reference]
+    else:  # it has problems: every value that looks like a reference is one
+        values = (leaf for key, value in tables[name].items() for leaf in flatten(key, value))
+        matches = ((key, REFERENCE.fullmatch(value)) for key, value in values if isinstance(value, str))
+        references = [(key, match[1]) for key, match in matches if match]
+    others = [other for other in tables if other != name]
+    needs: dict[str, None] = {}
+    for key, other in references:
         if other == name:
             problems.add(name, key, f"@{other} is this stage itself; a stage cannot need its own output")
         elif other not in others:
             problems.add(name, key, f"found @{other}: {unknown(other, others, 'stage')}")
         else:
-            found[other] = None
-    return found
-
-
-def _references(table: Table, settings: Mapping[int | None, Settings] | None) -> list[tuple[str, str]]:
-    """(key, stage) of every `@stage/path`; of a stage with problems, of every value that looks like one."""
-    if settings:
-        sources = _sources(next(iter(settings.values())))
-        return [(key, source.stage_reference[0]) for key, source in sources if source.stage_reference]
-    matches = ((key, REFERENCE.fullmatch(text)) for key, text in _texts(table))
-    return [(key, found[1]) for key, found in matches if found]
+            needs[other] = None
+    return needs
 
 
 def _order(needs: Mapping[str, Mapping[str, None]], problems: Problems) -> list[str]:

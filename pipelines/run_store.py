@@ -12,7 +12,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,6 +44,7 @@ class Done:
     seconds: float
     finished: str
     outputs: dict[str, dict[str, Any]]
+    libraries: dict[str, str] = field(default_factory=dict)
 
 
 def partial_of(folder: Path) -> Path:
@@ -62,10 +63,10 @@ def latest_name(seed: int | None) -> str:
 
 def read_done(folder: Path) -> Done | None:
     """The content of `done.json`, or None where there is none that can be read."""
-    found = read_json(folder / DONE)
+    facts = read_json(folder / DONE) or {}
     try:
-        return Done(**{name: found[name] for name in Done.__dataclass_fields__}) if found else None
-    except KeyError:
+        return Done(**{name: facts[name] for name in Done.__dataclass_fields__ if name in facts})
+    except TypeError:
         return None
 
 
@@ -119,17 +120,13 @@ def begin(folder: Path, parts: Parts) -> Path:
     """
     partial = partial_of(folder)
     (partial / WORK).mkdir(parents=True, exist_ok=True)
-    now, before, seconds = datetime.now(UTC), read_json(partial / ATTEMPT), 0.0
-    if before:
+    now = datetime.now(UTC)
+    attempt = read_json(partial / ATTEMPT) or {"first": now.isoformat(timespec="seconds"), "seconds_before": 0.0}
+    if "began" in attempt:
         last_write = max(path.stat().st_mtime for path in partial.rglob("*"))
-        seconds = float(before["seconds_before"] + max(0.0, last_write - before["began"]))
-    attempt = {
-        "first": before["first"] if before else now.isoformat(timespec="seconds"),
-        "began": now.timestamp(),
-        "seconds_before": seconds,
-    }
+        attempt["seconds_before"] += max(0.0, last_write - attempt["began"])
     write_json(partial / FINGERPRINT, parts)
-    write_json(partial / ATTEMPT, attempt)
+    write_json(partial / ATTEMPT, {**attempt, "began": now.timestamp()})
     return partial
 
 

@@ -5,10 +5,10 @@ Every process of a run walks through here. The main one alone locks, plans, name
 
 import statistics
 import sys
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from bertrelay.distributed import check_shared, from_main, joined, wait_for_all
@@ -17,11 +17,11 @@ from bertrelay.files import make_readable, read_json, write_json
 from bertrelay.fingerprint import Digests, Parts
 from bertrelay.privacy import apply_umask, sensitive_data, temporary_files_in
 from bertrelay.progress import log
-from bertrelay.settings import Settings, is_auto_precision, leaves, with_precision, with_stage_paths
+from bertrelay.settings import Settings, Source, is_auto_precision, with_stage_paths, with_values
 from bertrelay.stage import Metrics, StageContext
 from pipelines.error_handling import disk_explained, force_explained, named, stopping_at_once
-from pipelines.hub import Revisions, hub_ids, learn_revisions, lock_path, set_hub_access, with_revisions
-from pipelines.plan import Action, Plan, PlannedStep, RunOptions, check_inputs, chosen_steps, make_plan
+from pipelines.hub import hub_ids, name_of, set_hub_access
+from pipelines.plan import Action, Plan, PlannedStep, RunOptions, make_plan
 from pipelines.recipe import Key, Recipe, Step
 from pipelines.run_store import (
     DIGITS,
@@ -43,16 +43,21 @@ from pipelines.validation import did_you_mean
 REPORT = "report.html"
 OUTPUT = "output:"
 
-Shared = tuple[Revisions, dict[Key, tuple[Action, tuple[()], Parts]]]
+Shared = tuple[Mapping[str, str], dict[Key, tuple[Action, tuple[()], Parts]]]
+"""The revisions of a plan, and what is decided of each step: sent to the other processes."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did: the plan it followed, and of each step the seconds now and the metrics."""
+    """What a run did: the plan it followed, and of each step the seconds now and the metrics.
+
+    summary: as in `metrics.json`; empty in all processes but the main one.
+    """
 
     plan: Plan
     seconds: dict[Key, float]
     metrics: dict[Key, Metrics]
+    summary: dict[str, Metrics]
 
 
 def run(recipe: Recipe, options: RunOptions) -> Outcome:
@@ -65,16 +70,14 @@ def run(recipe: Recipe, options: RunOptions) -> Outcome:
     with force_explained(options.force), stopping_at_once(), disk_explained(run_folder), ExitStack() as held:
         held.enter_context(joined(options.process_group))
         digests = options.digests()
-        plan, revisions = _agree_on_plan(recipe, options, digests, held)
-        seconds = {step.step.key: _finish_step(step, plan, revisions, options, digests) for step in plan.steps}
-        if options.process_group.is_main:
-            _write_summary_and_report(plan, options, digests)
-    return Outcome(
-        plan, seconds, {each.step.key: done.metrics for each in plan.steps if (done := read_done(each.folder))}
-    )
+        plan = _agree_on_plan(recipe, options, digests, held)
+        seconds = {each.step.key: _finish_step(each, plan, options, digests) for each in plan.steps}
+        summary = _write_summary_and_report(plan, digests) if options.process_group.is_main else {}
+    metrics = {each.step.key: done.metrics for each in plan.steps if (done := read_done(each.folder))}
+    return Outcome(plan, seconds, metrics, summary)
 
 
-def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: ExitStack) -> tuple[Plan, Revisions]:
+def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: ExitStack) -> Plan:
     """The main process's plan, in every process; the main one locks the run's folder first, and `held` keeps that.
 
     Where planning fails, the others end with the same exit code.
@@ -87,43 +90,34 @@ def _agree_on_plan(recipe: Recipe, options: RunOptions, digests: Digests, held: 
         revisions, decided = shared
         steps = [step for step in recipe.steps if step.key in decided]
         planned = [PlannedStep(step, *decided[step.key], run_folder / step.name) for step in steps]
-        return Plan(recipe, run_folder, tuple(planned)), revisions
+        return Plan(recipe, run_folder, tuple(planned), revisions)
     try:
         held.enter_context(run_lock(run_folder))
-        plan, revisions = _plan(recipe, options, digests)
+        settle(run_folder, digests)
+        plan = make_plan(recipe, options, digests, ask=True)
+        digests.save()  # so that stages need not read their inputs again to name what they keep in the cache
     except BertRelayError as error:
         from_main(error.exit_code, process_group)
         raise
-    from_main((revisions, {each.step.key: (each.action, (), each.parts) for each in plan.steps}), process_group)
-    return plan, revisions
+    shared = plan.revisions, {each.step.key: (each.action, (), each.parts) for each in plan.steps}
+    from_main(shared, process_group)
+    return plan
 
 
-def _plan(recipe: Recipe, options: RunOptions, digests: Digests) -> tuple[Plan, Revisions]:
-    steps = chosen_steps(recipe, options)
-    check_inputs(recipe, steps)  # before a hub is contacted
-    settle(options.runs / recipe.name, digests)
-    revisions = learn_revisions(steps, lock_path(recipe, options.runs), options.ask)
-    plan = make_plan(recipe, options, digests, revisions)
-    digests.save()  # so that stages need not read their inputs again to name what they keep in the cache
-    return plan, revisions
-
-
-def _finish_step(
-    planned: PlannedStep, plan: Plan, revisions: Revisions, options: RunOptions, digests: Digests
-) -> float:
+def _finish_step(planned: PlannedStep, plan: Plan, options: RunOptions, digests: Digests) -> float:
     """Runs a step that is not done, and links it as the latest; the seconds that took."""
-    started, step, is_main = datetime.now(UTC), planned.step, options.process_group.is_main
+    started, step, is_main = time.monotonic(), planned.step, options.process_group.is_main
     log("  ".join([f"{planned.action.value:6}", step.label, "; ".join(planned.reasons)]).rstrip())
     with named(step.label), _protected(plan.recipe, [step]), disk_explained(planned.folder):
         if planned.action != Action.SKIP:
-            _work(planned, settings_of(planned, plan, revisions), options, digests)
+            _work(planned, _resolved_settings(planned, plan), options, digests)
         elif is_main:
             _correct_permissions(step, planned.folder)
     if is_main:
         link_latest(planned.folder, latest_name(step.seed))
         if step.seed is not None and step.seed == plan.recipe.seeds[0]:
             link_latest(planned.folder, latest_name(None))
-    return (datetime.now(UTC) - started).total_seconds()
+    return time.monotonic() - started
 
 
 def _protected(recipe: Recipe, steps: Sequence[Step]) -> AbstractContextManager[None]:
@@ -157,7 +151,7 @@ def _work(planned: PlannedStep, settings: Settings, options: RunOptions, digests
     wait_for_all(process_group)
 
 
-def settings_of(planned: PlannedStep, plan: Plan, revisions: Revisions) -> Settings:
+def _resolved_settings(planned: PlannedStep, plan: Plan) -> Settings:
     """A step's settings with the places of its upstream outputs, the revisions of its hub ids and the precision.
 
     The precision is the planned one: a stage that another machine began resumes in its precision.
@@ -175,41 +169,49 @@ def settings_of(planned: PlannedStep, plan: Plan, revisions: Revisions) -> Setti
             )
         return folder / inner
 
-    settings = with_revisions(with_stage_paths(planned.step.settings, locate), revisions)
-    left_open = (leaf.key for leaf in leaves(settings) if is_auto_precision(leaf.key, leaf.value))
-    return next((with_precision(settings, planned.parts[key]) for key in left_open), settings)
+    def resolve(key: str, value: object) -> object:
+        if is_auto_precision(key, value):
+            return planned.parts.get(key, value)
+        if isinstance(value, Source) and value.hub_id and not value.revision:
+            return type(value)(f"{value.hub_id}@{plan.revisions[name_of(value)]}")
+        return value
+
+    return with_values(with_stage_paths(planned.step.settings, locate), resolve)
 
 
-def _write_summary_and_report(plan: Plan, options: RunOptions, digests: Digests) -> None:
+def _write_summary_and_report(plan: Plan, digests: Digests) -> dict[str, Metrics]:
     digests.save()
-    steps, report = plan.recipe.steps, plan.run_folder / REPORT
-    for step in steps:
-        unlink_other_seeds(plan.run_folder / step.name, plan.recipe.seeds)
-    withheld = {step.name for step in steps if step.reads_sensitive and not getattr(step.settings, "with_text", False)}
-    metrics = summary(plan.recipe, plan.run_folder)
-    with _protected(plan.recipe, steps):
-        is_current = plan.idle and read_json(plan.run_folder / METRICS) == metrics and report.exists()
-        write_json(plan.run_folder / METRICS, metrics)
-        if options.write_report and not (is_current and without_text(withheld) in report.read_text(encoding="utf-8")):
-            options.write_report(plan.run_folder, withheld)
-        if report.exists():
-            make_readable(report)
+    recipe, run_folder, report = plan.recipe, plan.run_folder, plan.run_folder / REPORT
+    for name in recipe.stage_names:
+        unlink_other_seeds(run_folder / name, recipe.seeds)
+    reading = [step for step in recipe.steps if step.reads_sensitive]
+    withheld = {step.name for step in reading if not getattr(step.settings, "with_text", False)}
+    summary = _summary(recipe, run_folder)
+    with _protected(recipe, recipe.steps):
+        is_current = plan.idle and read_json(run_folder / METRICS) == summary and report.exists()
+        write_json(run_folder / METRICS, summary)
+        if not (is_current and without_text(withheld) in report.read_text(encoding="utf-8")):
+            from pipelines.report.page import write_report
+
+            write_report(recipe, run_folder, summary, withheld)
+        make_readable(report)
+    return summary
 
 
-def summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
+def _summary(recipe: Recipe, run_folder: Path) -> dict[str, Metrics]:
     """Stage to the metrics of its latest result; of a repeated one the mean over seeds and `<name>_deviation`.
 
     A result that came from an upstream result which is no longer the latest is left out.
     """
     latest = {(run_folder / step.name / latest_name(step.seed)).resolve().name for step in recipe.steps}
-    found: dict[str, Metrics] = {}
+    summary: dict[str, Metrics] = {}
     for name in recipe.stage_names:
         seeds = [step.seed for step in recipe.steps if step.name == name]
-        done = [read_done(run_folder / name / latest_name(seed)) for seed in seeds]
-        metrics = [each.metrics for each in done if each and _upstream_results(each) <= latest]
+        results = [read_done(run_folder / name / latest_name(seed)) for seed in seeds]
+        metrics = [done.metrics for done in results if done and _upstream_results(done) <= latest]
         if metrics:
-            found[name] = metrics[0] if seeds == [None] else over_seeds(metrics)
-    return found
+            summary[name] = metrics[0] if seeds == [None] else _over_seeds(metrics)
+    return summary
 
 
 def without_text(withheld: Collection[str]) -> str:
@@ -224,7 +226,7 @@ def _upstream_results(done: Done) -> set[str]:
     return {part.removeprefix(OUTPUT)[:DIGITS] for part in parts}
 
 
-def over_seeds(metrics: Sequence[Metrics]) -> Metrics:
+def _over_seeds(metrics: Sequence[Metrics]) -> Metrics:
     """The mean of each metric and its sample standard deviation; null where a seed lacks it."""
     found: Metrics = {}
     for name in dict.fromkeys(name for each in metrics for name in each):

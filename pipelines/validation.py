@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -85,27 +86,23 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
 def add_validation_errors(problems: Problems, table: str, model: type[BaseModel], error: ValidationError) -> None:
     """Adds pydantic's findings about `[table]` in plain words; what several types were tried for is said once."""
     expected: dict[tuple[str, str], list[str]] = {}
-    for found in error.errors():
-        models, key = _walk(model, found["loc"], found["type"] == "extra_forbidden")
-        if found["type"] == "extra_forbidden":
-            word = str(found["loc"][-1])
-            problems.add(table, key, unknown(word, [name for each in models for name in each.model_fields]))
-        elif found["type"] == "missing":
+    for each in error.errors():
+        kind, context, value = each["type"], each.get("ctx", {}), each["input"]
+        models, key = _walk(model, each["loc"], kind == "extra_forbidden")
+        if kind == "extra_forbidden":
+            word = str(each["loc"][-1])
+            problems.add(table, key, unknown(word, [name for holder in models for name in holder.model_fields]))
+        elif kind == "missing":
             problems.add(table, key, "is required and missing")
-        elif found["type"] == "value_error":
-            problems.add(table, key, str(found["ctx"]["error"]))
+        elif kind == "value_error":
+            problems.add(table, key, str(context["error"]))
         else:
-            ours = EXPECTED.get(found["type"])
-            allowed = ours.format(**found.get("ctx", {})) if ours else found["msg"].removeprefix("expected ")
-            expected.setdefault((key, _found(found)), []).append(allowed)
-    for (key, value), allowed_here in expected.items():
-        problems.add(table, key, f"expected {' or '.join(dict.fromkeys(allowed_here))}, found {value}")
-
-
-def _found(found: Any) -> str:
-    choices = [word.strip("'") for word in found.get("ctx", {}).get("expected", "").replace(" or ", ", ").split(", ")]
-    word = found["input"] if found["type"] == "literal_error" and isinstance(found["input"], str) else ""
-    return shown(found["input"]) + (did_you_mean(word, choices) if word else "")
+            allowed = EXPECTED[kind].format(**context) if kind in EXPECTED else each["msg"].removeprefix("expected ")
+            choices = re.findall("'([^']*)'", context["expected"]) if kind == "literal_error" else []
+            hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+            expected.setdefault((key, shown(value) + hint), []).append(allowed)
+    for (key, text), alternatives in expected.items():
+        problems.add(table, key, f"expected {' or '.join(dict.fromkeys(alternatives))}, found {text}")
 
 
 def _walk(
@@ -116,37 +113,26 @@ def _walk(
     Pydantic names the members of a union in a location as well; they are no keys and are left out.
     ends_unknown: whether the last key is one that the models do not have.
     """
-    holders, models, key, inside_field = [model], [model], "", False
-    tagged: dict[str, type[BaseModel]] = {}
+    holders, key = [model], ""
+    inside = [("", model)]  # the models where the location leads to, with their tags
     for number, part in enumerate(location):
+        fields = [each.model_fields[part] for _, each in inside if part in each.model_fields]
         if isinstance(part, int):
             key += f"[{part}]"
-            continue
-        if part in tagged:
-            models = [tagged[part]]
-            continue
-        is_field = any(part in each.model_fields for each in models)
-        is_last_unknown = ends_unknown and number == len(location) - 1 and bool(models)
-        if not (is_field or is_last_unknown) or (inside_field and not models):
-            continue
-        key += f".{part}" if key else part
-        holders = models
-        fields = [each.model_fields[part].annotation for each in models if part in each.model_fields]
-        models = [inner for annotation in fields for inner in _models_of(annotation)]
-        tagged = {tag: inner for annotation in fields for tag, inner in _tagged_models(annotation)}
-        inside_field = True
+        elif tagged := [each for each in inside if each[0] == part]:
+            inside = tagged
+        elif fields or (ends_unknown and number == len(location) - 1):
+            key += f".{part}" if key else part
+            holders = [each for _, each in inside]
+            inside = [each for field in fields for each in _models_of(field.annotation)]
     return holders, key
 
 
-def _models_of(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not get_args(annotation):
-        return [annotation]
-    return [found for inner in get_args(annotation) for found in _models_of(inner)]
-
-
-def _tagged_models(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The members of unions that go by a tag, as in `Annotated[NewEncoder, Tag("new")]`."""
+def _models_of(annotation: Any, tag: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """The models in an annotation, each with its tag in a union of `Annotated[NewEncoder, Tag("new")]` and others."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield tag, annotation
     parts = get_args(annotation)
-    tags = [part.tag for part in parts if isinstance(part, Tag)]
+    tag = next((part.tag for part in parts if isinstance(part, Tag)), tag)
     for part in parts:
-        yield from ((tags[0], model) for model in _models_of(part)) if tags else _tagged_models(part)
+        yield from _models_of(part, tag)

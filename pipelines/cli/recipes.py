@@ -1,7 +1,7 @@
 """`bertrelay run`, `plan`, `recipes` and `samples`."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,7 +67,7 @@ def run(recipe: RecipeArgument, change: Changes, work: ProcessesOption, **option
 
     process_group = check_process_group(work.processes)
     read = read_recipe(recipe, registry.REGISTRY, change.changes)
-    how = RunOptions(process_group=process_group, write_report=_write_report, **options)
+    how = RunOptions(process_group=process_group, **options)
     if process_group.size == 1 and work.processes not in (None, 1) and not _plan(read, how).idle:
         raise typer.Exit(launch_again(work.processes))
     outcome = run_recipe(read, how)
@@ -106,12 +106,6 @@ def _plan(recipe: Recipe, options: RunOptions) -> Plan:
     return found
 
 
-def _write_report(run_folder: Path, withheld: Collection[str]) -> Path:
-    from pipelines.report.page import write_report
-
-    return write_report(run_folder, withheld)
-
-
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Each step with its action and reasons; then the unfinished results of other settings."""
     labels = _width(planned.step.label for planned in plan.steps)
@@ -128,7 +122,6 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 def outcome_lines(outcome: "Outcome", report: Path) -> Iterator[str]:
     """The table of a run, its metrics, and the paths of its models and its report."""
     from pipelines.report.tables import main_metrics, score_lines
-    from pipelines.runner import summary
 
     steps = outcome.plan.steps
     labels = _width(planned.step.label for planned in steps)
@@ -138,7 +131,7 @@ def outcome_lines(outcome: "Outcome", report: Path) -> Iterator[str]:
         metrics = main_metrics(outcome.metrics.get(key, {}))
         yield f"{planned.action.value:6}  {planned.step.label:{labels}}  {seconds:>9}  {metrics}".rstrip()
     kinds = {step.name: step.stage.kind for step in outcome.plan.recipe.steps}
-    yield from score_lines(summary(outcome.plan.recipe, outcome.plan.run_folder), kinds)
+    yield from score_lines(outcome.summary, kinds)
     models = [planned.stage_folder / latest_name(planned.step.seed) / "model" for planned in steps]
     yield from (f"model   {short_path(model)}" for model in models if model.is_dir())
     if report.exists():

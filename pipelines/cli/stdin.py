@@ -12,7 +12,7 @@ from bertrelay.distributed import ProcessGroup
 from bertrelay.errors import BertRelayError, RequestError
 from bertrelay.files import write_error
 from bertrelay.progress import NAMES, log, renamed
-from pipelines.error_handling import reworded, stopping_at_once
+from pipelines.error_handling import stopping_at_once
 
 DASH = "-"
 NAME = "standard input"
@@ -76,7 +76,8 @@ def _named(copy: str) -> Iterator[str]:
     try:
         yield copy
     except BertRelayError as error:
-        raise reworded(error, renamed(str(error))) from error
+        error.args = (renamed(str(error)),)
+        raise
     finally:
         del NAMES[copy]
 

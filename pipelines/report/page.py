@@ -1,79 +1,46 @@
 """`report.html`: a run on one page that needs no network and no scripts: scores, curves, pictures, settings."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from bertrelay.errors import RequestError
-from bertrelay.files import read_json, write_text
+from bertrelay.files import write_text
 from bertrelay.stage import Metrics
+from pipelines.recipe import Recipe, Step
 from pipelines.report.findings import SUBJECTS
 from pipelines.report.tables import score_tables
-from pipelines.run_store import DONE, METRICS, latest_name
-from pipelines.runner import without_text
-
-REPORT = "report.html"
-TEMPLATE = "report.html.jinja"
+from pipelines.run_store import Done, latest_name, read_done
+from pipelines.runner import REPORT, without_text
 
 
 @dataclass(frozen=True)
 class FinishedStage:
-    """A stage, for one seed where it is repeated, as its folder has it."""
+    """The latest result of a step, and its folder."""
 
-    name: str
-    seed: str
+    step: Step
     folder: Path
-    done: Mapping[str, Any]
-
-    @property
-    def label(self) -> str:
-        return f"{self.name}, seed {self.seed}" if self.seed else self.name
-
-    @property
-    def kind(self) -> str:
-        return str(self.done["parts"].get("uses", "–"))
-
-    @property
-    def finished(self) -> datetime:
-        return datetime.fromisoformat(self.done["finished"]).astimezone(UTC)
+    done: Done
 
 
-def write_report(run_folder: Path, withheld: Collection[str] = ()) -> Path:
-    """Writes `report.html` of a run from the folders of its stages, and returns its path.
+def write_report(
+    recipe: Recipe, run_folder: Path, metrics: Mapping[str, Metrics], withheld: Collection[str] = ()
+) -> None:
+    """Writes `report.html` of a run: the latest results of the stages that `metrics` names.
 
     withheld: the stages of which the report quotes no text.
-    Raises RequestError when no stage of the run is finished.
     """
-    stages = list(_finished_stages(run_folder))
-    if not stages:
-        raise RequestError(f"expected a run with finished stages, found none in {run_folder}; run the recipe first")
-    path = run_folder / REPORT
-    write_text(path, _page(run_folder, stages, withheld))
-    return path
+    stages = []
+    for step in recipe.steps:
+        folder = (run_folder / step.name / latest_name(step.seed)).resolve()
+        if step.name in metrics and (done := read_done(folder)):
+            stages.append(FinishedStage(step, folder, done))
+    write_text(run_folder / REPORT, _page(recipe, stages, metrics, withheld))
 
 
-def _finished_stages(run_folder: Path) -> Iterator[FinishedStage]:
-    """The latest result of each stage that `metrics.json` names, in its order; of a repeated stage every seed's."""
-    for name, metrics in _summary(run_folder).items():
-        seeds = _seeds(run_folder / name) if any(key.endswith("_deviation") for key in metrics) else []
-        for seed in seeds or [""]:
-            folder = (run_folder / name / latest_name(int(seed) if seed else None)).resolve()
-            if done := read_json(folder / DONE):
-                yield FinishedStage(name, seed, folder, done)
-
-
-def _summary(run_folder: Path) -> dict[str, Metrics]:
-    return read_json(run_folder / METRICS) or {}
-
-
-def _seeds(stage_folder: Path) -> list[str]:
-    prefix = latest_name(0).removesuffix("0")
-    return sorted((path.name.removeprefix(prefix) for path in stage_folder.glob(f"{prefix}*")), key=int)
-
-
-def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[str]) -> str:
+def _page(
+    recipe: Recipe, stages: Sequence[FinishedStage], metrics: Mapping[str, Metrics], withheld: Collection[str]
+) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     from domain.biomedical.documents.page import style
@@ -86,32 +53,27 @@ def _page(run_folder: Path, stages: list[FinishedStage], withheld: Collection[st
         lstrip_blocks=True,
     )
     environment.filters |= {"duration": duration, "day": day}
-    found = {
-        parts_of.__name__: [
-            (stage, parts) for stage in stages if (parts := [*parts_of(stage.folder, stage.name not in withheld)])
+    findings = {
+        subject.__name__: [
+            (stage, parts) for stage in stages if (parts := [*subject(stage.folder, stage.step.name not in withheld)])
         ]
-        for parts_of in SUBJECTS
+        for subject in SUBJECTS
     }
-    return environment.get_template(TEMPLATE).render(
-        recipe=run_folder.resolve().name,
-        stages=stages,
-        seconds=sum(stage.done["seconds"] for stage in stages),
-        finished=max(stage.finished for stage in stages),
-        tables=score_tables(_summary(run_folder), {stage.name: stage.kind for stage in stages}),
-        without_text=without_text(withheld),
-        found=found,
-        mark_style=style(),
-        libraries=_libraries(stages),
-    )
-
-
-def _libraries(stages: list[FinishedStage]) -> dict[str, list[str]]:
-    """Name to versions: more than one where stages ran with different ones."""
-    found: dict[str, dict[str, None]] = {}
+    versions: dict[str, dict[str, None]] = {}  # of a library more than one where stages ran with different ones
     for stage in stages:
-        for name, version in stage.done.get("libraries", {}).items():
-            found.setdefault(name, {})[version] = None
-    return {name: list(versions) for name, versions in found.items()}
+        for library, version in stage.done.libraries.items():
+            versions.setdefault(library, {})[version] = None
+    return environment.get_template("report.html.jinja").render(
+        recipe=recipe.name,
+        stages=stages,
+        seconds=sum(stage.done.seconds for stage in stages),
+        finished=max(stage.done.finished for stage in stages),
+        tables=score_tables(metrics, {step.name: step.stage.kind for step in recipe.steps}),
+        without_text=without_text(withheld),
+        findings=findings,
+        mark_style=style(),
+        libraries=versions,
+    )
 
 
 def duration(seconds: float) -> str:
@@ -125,6 +87,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def day(moment: datetime) -> str:
-    """`21 November 2025, 07:41 UTC`."""
+def day(time: str) -> str:
+    """`21 November 2025, 07:41 UTC`, of a time as `done.json` has it."""
+    moment = datetime.fromisoformat(time).astimezone(UTC)
     return f"{moment.day} {moment:%B %Y, %H:%M} UTC"

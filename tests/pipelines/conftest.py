@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,27 @@ def write_recipe(tmp_path):
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """The folder of runs, whose reports are empty."""
+    monkeypatch.setitem(sys.modules, "pipelines.report.page", import_module("light_stages").page)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def go(runs):
+    """Runs a recipe of light stages here: what it did."""
+    from pipelines.plan import RunOptions
+    from pipelines.recipe import read_recipe
+    from pipelines.runner import run
+
+    def run_here(path, *overrides, **options):
+        stages = import_module("light_stages").REGISTRY
+        return run(read_recipe(path, stages, overrides), RunOptions(runs=runs, **options))
+
+    return run_here
 
 
 @pytest.fixture

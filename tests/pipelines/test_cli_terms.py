@@ -5,10 +5,11 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from markupsafe import Markup
 
 from bertrelay.errors import RequestError
 from pipelines.report.findings import terms
-from pipelines.report.page import write_report
+from pipelines.report.tables import score_tables
 from pipelines.samples.hospital import term_groups, term_ratings, write_terms
 
 TERMS = ["a dog", "ein hund", "barks", "bellt", "dog barks", "hund bellt", "개가 짖는다"]
@@ -91,22 +92,15 @@ def test_a_wrong_file_leaves_no_folder_and_a_file_is_no_folder(call, model, writ
 
 
 def test_the_report_shows_the_picture_some_neighbours_and_the_figures(call, model, listed, tmp_path):
-    folder = tmp_path / "run" / "terms" / "latest"
-    folder.parent.mkdir(parents=True)
+    folder = tmp_path / "folder"
     call("terms", model, listed, folder, "-k", 1)
     drawing, listing = terms(folder)
     assert [term for term, _ in listing.rows] == TERMS
     assert all(neighbours.split(" (")[0] in TERMS and "," not in neighbours for _, neighbours in listing.rows)
     assert list(terms(tmp_path)) == []
-    done = {"parts": {"uses": "domain.terms"}, "finished": "2025-01-01T00:00:00+00:00", "seconds": 1.0}
-    (folder / "done.json").write_text(json.dumps(done))
-    figures = json.loads((folder / "metrics.json").read_text())
-    (tmp_path / "run" / "metrics.json").write_text(json.dumps({"terms": figures}))
-    page = write_report(tmp_path / "run").read_text()
-    assert "<h2>Medical terms</h2>" in page
-    assert "<h2>Medical terms, drawn</h2>" in page
-    assert drawing in page
-    assert "Other metrics" not in page
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert [table.family.title for table in score_tables({"t": metrics}, {"t": "domain.terms"})] == ["Medical terms"]
+    assert Markup((folder / "tsne.svg").read_text()) in drawing
 
 
 def test_the_hospitals_terms_are_distinct_and_rated_by_the_rule(tmp_path):

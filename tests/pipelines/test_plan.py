@@ -1,16 +1,14 @@
 import json
-import os
+from dataclasses import replace
 from pathlib import Path
 
 import light_stages
 import pytest
-from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError
 from pipelines.plan import RunOptions, left_behind, make_plan
 from pipelines.recipe import read_recipe
 from pipelines.run_store import partial_of
-from pipelines.runner import run
 
 RELAY = """
 [teacher]
@@ -40,86 +38,75 @@ def relay(write_recipe, tmp_path):
 
 
 @pytest.fixture
-def runs(tmp_path):
-    return tmp_path / "runs"
+def planned(runs, tmp_path):
+    """The actions and reasons of a plan. revisions: what the lock file knows."""
+
+    def plan(path, *overrides, revisions=None, **options):
+        if revisions:
+            (tmp_path / "relay.lock").write_text(json.dumps(revisions))
+        made = make_plan(read_recipe(path, light_stages.REGISTRY, overrides), RunOptions(runs=runs, **options))
+        return {each.step.label: (each.action.value, *each.reasons) for each in made.steps}
+
+    return plan
 
 
-def go(path, runs, *overrides, **choice):
-    return run(read_recipe(path, REGISTRY, overrides), RunOptions(runs=runs, **choice))
+def test_everything_runs_the_first_time_and_is_skipped_the_second(relay, go, planned):
+    assert set(planned(relay).values()) == {("RUN", "first time")}
+    go(relay)
+    assert set(planned(relay).values()) == {("SKIP",)}
 
 
-def planned(path, runs, *overrides, revisions=None, **options):
-    recipe = read_recipe(path, REGISTRY, overrides)
-    plan = make_plan(recipe, RunOptions(runs=runs, **options), revisions=revisions or {})
-    return {each.step.label: (each.action.value, *each.reasons) for each in plan.steps}
-
-
-def test_everything_runs_the_first_time_and_is_skipped_the_second(relay, runs):
-    assert set(planned(relay, runs).values()) == {("RUN", "first time")}
-    go(relay, runs)
-    assert set(planned(relay, runs).values()) == {("SKIP",)}
-
-
-def test_a_changed_setting_is_why_its_stage_and_what_hangs_on_it_run(relay, runs):
-    go(relay, runs, "student.epochs=6")
-    assert planned(relay, runs, "student.epochs=8") == {
+def test_a_changed_setting_is_why_its_stage_and_what_hangs_on_it_run(relay, go, planned):
+    go(relay, "student.epochs=6")
+    assert planned(relay, "student.epochs=8") == {
         "teacher": ("SKIP",),
         "student": ("RUN", "student.epochs: 6 → 8"),
         "score": ("RUN", "upstream student: student.epochs: 6 → 8"),
         "aside": ("SKIP",),
     }
-    assert planned(relay, runs, "teacher.rate=0.5", "student.epochs=6")["score"] == (
+    assert planned(relay, "teacher.rate=0.5", "student.epochs=6")["score"] == (
         "RUN",
         "upstream teacher: teacher.rate: 0.1 → 0.5",
     )
 
 
-def test_going_back_to_a_former_setting_finds_its_result_again(relay, runs):
-    go(relay, runs)
-    go(relay, runs, "teacher.epochs=2")
-    assert set(planned(relay, runs).values()) == {("SKIP",)}
+def test_going_back_to_a_former_setting_finds_its_result_again(relay, go, planned):
+    go(relay)
+    go(relay, "teacher.epochs=2")
+    assert set(planned(relay).values()) == {("SKIP",)}
 
 
-def test_what_a_skipped_upstream_changed_to_is_told(relay, runs):
-    go(relay, runs)
-    go(relay, runs, "teacher.epochs=2", only=["teacher"])
-    assert planned(relay, runs, "teacher.epochs=2")["student"] == ("RUN", "upstream teacher: teacher.epochs: 1 → 2")
+def test_what_a_skipped_upstream_changed_to_is_told(relay, go, planned):
+    go(relay)
+    go(relay, "teacher.epochs=2", only=["teacher"])
+    assert planned(relay, "teacher.epochs=2")["student"] == ("RUN", "upstream teacher: teacher.epochs: 1 → 2")
 
 
-def test_a_flipped_byte_of_an_input_is_found_and_named(relay, runs, tmp_path, monkeypatch):
+def test_a_flipped_byte_of_an_input_is_found_and_named(relay, tmp_path, monkeypatch, go, planned):
     monkeypatch.chdir(tmp_path)
-    go(relay, runs)
+    go(relay)
     (tmp_path / "pairs.tsv").write_text("a\tc\n")
-    found = planned(relay, runs)
+    found = planned(relay)
     assert found["teacher"] == ("RUN", "file pairs.tsv changed (teacher.data)")
     assert found["student"] == ("RUN", "upstream teacher: file pairs.tsv changed (teacher.data)")
     assert found["aside"] == ("SKIP",)
     weights = tmp_path / "base" / "weights"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
-    assert planned(relay, runs)["teacher"][2] == "file base changed (teacher.base)"
+    assert planned(relay)["teacher"][2] == "file base changed (teacher.base)"
 
 
-def test_a_moved_input_changes_nothing(relay, runs, tmp_path):
-    go(relay, runs)
+def test_a_moved_input_changes_nothing(relay, tmp_path, go, planned):
+    go(relay)
     (tmp_path / "pairs.tsv").rename(tmp_path / "others.tsv")
-    assert planned(relay, runs, f"teacher.data={tmp_path}/others.tsv")["teacher"] == ("SKIP",)
+    assert planned(relay, f"teacher.data={tmp_path}/others.tsv")["teacher"] == ("SKIP",)
 
 
-def test_a_change_that_keeps_size_and_time_is_found(relay, runs, tmp_path):
-    go(relay, runs)
-    pairs = tmp_path / "pairs.tsv"
-    before = pairs.stat()
-    pairs.write_text("a\tc\n")
-    os.utime(pairs, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert planned(relay, runs)["teacher"][0] == "RUN"
-
-
-def test_verify_finds_what_a_file_system_without_times_hides(relay, runs, tmp_path, monkeypatch):
+def test_verify_finds_what_a_file_system_without_times_hides(relay, tmp_path, monkeypatch, go, planned):
     monkeypatch.setattr("bertrelay.fingerprint._stamp", lambda path: [path.stat().st_size, 0, 0, 0])
-    go(relay, runs)
+    go(relay)
     (tmp_path / "pairs.tsv").write_text("a\tc\n")
-    assert planned(relay, runs)["teacher"][0] == "SKIP"
-    assert planned(relay, runs, verify=True)["teacher"][0] == "RUN"
+    assert planned(relay)["teacher"][0] == "SKIP"
+    assert planned(relay, verify=True)["teacher"][0] == "RUN"
 
 
 @pytest.mark.parametrize(
@@ -131,93 +118,87 @@ def test_verify_finds_what_a_file_system_without_times_hides(relay, runs, tmp_pa
         (lambda file: (file.parents[1] / "done.json").write_text("{"), "done.json cannot be read"),
     ],
 )
-def test_a_damaged_output_is_made_again_and_what_hangs_on_it_is_not(relay, runs, harm, told):
-    go(relay, runs)
+def test_a_damaged_output_is_made_again_and_what_hangs_on_it_is_not(relay, harm, told, go, planned, runs):
+    go(relay)
     harm(runs / "relay/teacher/latest/model/weights.txt")
-    found = planned(relay, runs)
+    found = planned(relay)
     assert found["teacher"] == ("RUN", told)
     assert found["student"] == ("SKIP",)
-    go(relay, runs)
+    go(relay)
     assert (runs / "relay/teacher/latest/model/weights.txt").read_text() == "1 0"
-    assert set(planned(relay, runs).values()) == {("SKIP",)}
+    assert set(planned(relay).values()) == {("SKIP",)}
 
 
-def test_what_was_begun_is_resumed_and_an_empty_beginning_is_not(relay, runs):
-    go(relay, runs)
+@pytest.fixture
+def begun(relay, go, runs):
+    """The folder of `aside`, as it is after all stages ran and this one was then killed."""
+    go(relay)
     latest = (runs / "relay/aside/latest").resolve()
-    partial = latest.rename(latest.with_name(latest.name + ".partial"))
+    partial = latest.rename(partial_of(latest))
     (partial / "done.json").unlink()
-    assert planned(relay, runs)["aside"] == ("RESUME", "started and not finished")
-    for path in [*partial.glob("model/*"), *partial.glob("m*")]:
+    return partial
+
+
+def test_what_was_begun_is_resumed_and_an_empty_beginning_is_not(relay, begun, planned):
+    assert planned(relay)["aside"] == ("RESUME", "started and not finished")
+    lost = "unfinished work is removed; without --force it would resume"
+    assert planned(relay, force=["aside"])["aside"] == ("RUN", "forced: it restarts", lost)
+    for path in [*begun.glob("model/*"), *begun.glob("m*")]:
         path.rmdir() if path.is_dir() else path.unlink()
-    assert planned(relay, runs)["aside"] == ("RUN", "first time")
+    assert planned(relay)["aside"] == ("RUN", "first time")
 
 
-def test_force_says_that_what_was_begun_is_lost(relay, runs):
-    go(relay, runs)
-    latest = (runs / "relay/aside/latest").resolve()
-    latest.rename(latest.with_name(latest.name + ".partial"))
-    found = planned(relay, runs, force=["aside"])["aside"]
-    assert found == ("RUN", "forced: it restarts", "unfinished work is removed; without --force it would resume")
-
-
-def test_what_other_settings_left_unfinished_is_told_with_its_size_and_stays(relay, runs):
-    go(relay, runs)
-    latest = (runs / "relay/aside/latest").resolve()
-    partial = latest.rename(latest.with_name(latest.name + ".partial"))
-    (partial / "done.json").unlink()
-    size = sum(path.stat().st_size for path in partial.rglob("*") if path.is_file())
-
+def test_what_other_settings_left_unfinished_is_told_with_its_size_and_stays(relay, begun, go, runs):
     def left(*overrides):
-        recipe = read_recipe(relay, REGISTRY, overrides)
+        recipe = read_recipe(relay, light_stages.REGISTRY, overrides)
         return left_behind(make_plan(recipe, RunOptions(runs=runs)))
 
     assert left() == {}  # these settings go on with it
-    assert left("aside.epochs=9") == {partial: size}
-    go(relay, runs, "aside.epochs=9")
-    assert partial.is_dir()
+    size = sum(path.stat().st_size for path in begun.rglob("*") if path.is_file())
+    assert left("aside.epochs=9") == {begun: size}
+    go(relay, "aside.epochs=9")
+    assert begun.is_dir()
 
 
-def test_force_and_only_choose_stages_and_unknown_ones_are_refused(relay, runs):
-    go(relay, runs)
-    forced = planned(relay, runs, force=["student"])["student"]
+def test_force_and_only_choose_stages_and_unknown_ones_are_refused(relay, go, planned):
+    go(relay)
+    forced = planned(relay, force=["student"])["student"]
     assert forced == ("RUN", "forced: it restarts")
-    assert list(planned(relay, runs, only=["student"])) == ["teacher", "student"]
+    assert list(planned(relay, only=["student"])) == ["teacher", "student"]
     for choice in ({"only": ["studnet"]}, {"force": ["studnet"]}):
         with pytest.raises(RequestError, match='did you mean "student"'):
-            planned(relay, runs, **choice)
+            planned(relay, **choice)
 
 
-def test_all_missing_inputs_are_told_at_once(relay, runs, tmp_path):
+def test_all_missing_inputs_are_told_at_once(relay, tmp_path, planned):
     (tmp_path / "pairs.tsv").unlink()
     with pytest.raises(RequestError) as error:
-        planned(relay, runs, "aside.base=./none")
+        planned(relay, "aside.base=./none")
     assert f"[teacher] data: expected a file or a folder, found neither at {tmp_path}/pairs.tsv" in str(error.value)
     assert "[aside] base: expected a model folder" in str(error.value)
-    assert list(planned(relay, runs, "teacher.base=@aside/model", only=["aside"])) == ["aside"]
+    assert list(planned(relay, "teacher.base=@aside/model", only=["aside"])) == ["aside"]
 
 
-def test_an_unknown_revision_is_told_and_a_known_one_counts(write_recipe, runs):
+def test_an_unknown_revision_is_told_and_a_known_one_counts(write_recipe, go, planned, monkeypatch):
     path = write_recipe(
         '[t]\nuses = "light.teach"\nbase = "owner/model"\n[s]\nuses = "light.learn"\nteacher = "@t/model"'
     )
     unknown = "model owner/model: its revision is not known before the first run"
-    assert planned(path, runs) == {"t": ("RUN", unknown), "s": ("RUN", "upstream t: its inputs are not all known yet")}
-    assert planned(path, runs, revisions={"model owner/model": "abc"})["t"] == ("RUN", "first time")
-    go_with = RunOptions(runs=runs, ask=lambda _: "abc")
-    run(read_recipe(path, REGISTRY), go_with)
-    assert planned(path, runs, revisions={"model owner/model": "def"})["t"] == (
+    assert planned(path) == {"t": ("RUN", unknown), "s": ("RUN", "upstream t: its inputs are not all known yet")}
+    monkeypatch.setattr("pipelines.hub.ask_hub", lambda _: "abc")
+    go(path)
+    assert planned(path, "t.base=owner/model@abc")["t"] == ("SKIP",)
+    assert planned(path, revisions={"model owner/model": "def"})["t"] == (
         "RUN",
         "t.base: owner/model@abc → owner/model@def",
     )
-    assert planned(path, runs, "t.base=owner/model@abc")["t"] == ("SKIP",)
 
 
-def test_a_new_version_of_a_stage_is_why_it_runs(relay, runs, monkeypatch):
-    go(relay, runs)
-    newer = [type(stage)(**{**vars(stage), "version": 2}) for stage in REGISTRY]
-    monkeypatch.setitem(globals(), "REGISTRY", newer)
-    assert planned(relay, runs)["aside"] == (
+def test_a_new_version_of_a_stage_is_why_it_runs(relay, monkeypatch, go, planned):
+    go(relay)
+    newer = [replace(stage, version=2) for stage in light_stages.REGISTRY]
+    monkeypatch.setattr(light_stages, "REGISTRY", newer)
+    assert planned(relay)["aside"] == (
         "RUN",
         "light.teach has a new version that gives other results: 1 → 2",
     )
@@ -232,50 +213,40 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(("first", "second"), [("bf16", "fp32"), ("fp32", "bf16")])
-def test_what_a_machine_of_another_precision_made_is_not_made_again(relay, runs, machine, first, second):
+def test_what_a_machine_of_another_precision_made_is_not_made_again(relay, machine, first, second, go, planned, runs):
     machine(first)
-    go(relay, runs)
+    go(relay)
     machine(second)
-    assert set(planned(relay, runs).values()) == {("SKIP",)}
-    assert planned(relay, runs, f"aside.precision={second}")["aside"] == (
+    assert set(planned(relay).values()) == {("SKIP",)}
+    assert planned(relay, f"aside.precision={second}")["aside"] == (
         "RUN",
         f'aside.precision: "{first}" → "{second}"',
     )
-    go(relay, runs, "aside.epochs=2")  # what it makes itself is in its own precision
+    go(relay, "aside.epochs=2")  # what it makes itself is in its own precision
     made = {name: json.loads((runs / f"relay/{name}/latest/done.json").read_text()) for name in ("teacher", "aside")}
     assert {name: done["parts"]["precision"] for name, done in made.items()} == {"teacher": first, "aside": second}
 
 
-def test_what_a_machine_of_another_precision_began_goes_on_in_that_precision(relay, runs, machine, monkeypatch):
+def test_what_a_machine_of_another_precision_began_goes_on_in_that_precision(
+    relay, runs, machine, monkeypatch, go, planned
+):
     seen = []
     monkeypatch.setattr(light_stages, "teach", lambda settings, _: seen.append(settings.precision) or {})
     machine("bf16")
-    steps = make_plan(read_recipe(relay, REGISTRY), RunOptions(runs=runs)).steps
-    partial = partial_of(steps[3].folder)
-    (partial / "work").mkdir(parents=True)
-    (partial / "work" / "checkpoint").write_text("half")
+    steps = make_plan(read_recipe(relay, light_stages.REGISTRY), RunOptions(runs=runs)).steps
+    work = partial_of(steps[3].folder) / "work"
+    work.mkdir(parents=True)
+    (work / "checkpoint").write_text("half")
     machine("fp32")
-    assert planned(relay, runs)["aside"] == ("RESUME", "started and not finished")
-    go(relay, runs, only=["aside"])
+    assert planned(relay)["aside"] == ("RESUME", "started and not finished")
+    go(relay, only=["aside"])
     assert seen == ["bf16"]
-    assert planned(relay, runs, force=["aside"])["aside"][0] == "RUN"
+    assert planned(relay, force=["aside"])["aside"][0] == "RUN"
 
 
-def test_a_flipped_byte_in_a_model_folder_is_found(relay, runs, tmp_path):
-    go(relay, runs)
-    weights = tmp_path / "base" / "weights"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
-    assert "changed (teacher.base)" in planned(relay, runs)["teacher"][1]
-
-
-def test_run_only_settings_change_nothing(relay, runs):
-    go(relay, runs)
-    assert set(planned(relay, runs, "teacher.workers=8").values()) == {("SKIP",)}
-
-
-def test_seeds_are_planned_each_for_itself(relay, runs):
-    go(relay, runs, "seeds=[1, 2]")
-    found = planned(relay, runs, "seeds=[1, 2, 3]", "student.epochs=2")
+def test_seeds_are_planned_each_for_itself(relay, go, planned):
+    go(relay, "seeds=[1, 2]")
+    found = planned(relay, "seeds=[1, 2, 3]", "student.epochs=2")
     assert found["teacher (seed 2)"] == ("SKIP",)
     assert found["teacher (seed 3)"] == ("RUN", "first time")
     assert found["student (seed 2)"] == ("RUN", "student.epochs: 1 → 2")

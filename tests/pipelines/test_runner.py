@@ -3,16 +3,13 @@ import os
 import platform
 import signal
 import statistics
+import sys
 
 import pytest
-from light_stages import REGISTRY
 
 from bertrelay.errors import RequestError, WorkError
 from bertrelay.fingerprint import Digests
-from pipelines.plan import RunOptions
-from pipelines.recipe import read_recipe
 from pipelines.run_store import ATTEMPT, begin, finish, read_done
-from pipelines.runner import run
 
 RELAY = """
 [student]
@@ -29,21 +26,12 @@ uses = "light.slow"
 """
 
 
-@pytest.fixture
-def runs(tmp_path):
-    return tmp_path / "runs"
-
-
-def go(path, runs, *overrides, **options):
-    return run(read_recipe(path, REGISTRY, overrides), RunOptions(runs=runs, **options))
-
-
 def actions(outcome):
     return {each.step.label: each.action.value for each in outcome.plan.steps}
 
 
-def test_a_finished_folder_says_all_about_itself(write_recipe, runs):
-    go(write_recipe(RELAY), runs)
+def test_a_finished_folder_says_all_about_itself(write_recipe, runs, go):
+    go(write_recipe(RELAY))
     folder = runs / "relay/teacher/latest"
     assert folder.is_symlink()
     assert len(str(folder.readlink())) == 12
@@ -57,28 +45,28 @@ def test_a_finished_folder_says_all_about_itself(write_recipe, runs):
     assert not list(runs.glob("relay/*/*.partial"))
 
 
-def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, runs):
+def test_a_second_run_skips_all_and_links_what_it_skipped(write_recipe, runs, go):
     path = write_recipe(RELAY)
-    go(path, runs)
+    go(path)
     first = (runs / "relay/teacher/latest").readlink()
-    go(path, runs, "teacher.epochs=4")
+    go(path, "teacher.epochs=4")
     assert (runs / "relay/teacher/latest").readlink() != first
-    assert actions(go(path, runs)) == {"teacher": "SKIP", "student": "SKIP"}
+    assert actions(go(path)) == {"teacher": "SKIP", "student": "SKIP"}
     assert (runs / "relay/teacher/latest").readlink() == first
 
 
-def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_recipe, runs):
+def test_force_makes_a_whole_result_anew_and_only_leaves_the_rest_alone(write_recipe, runs, go):
     path = write_recipe(RELAY)
-    assert actions(go(path, runs, only=["teacher"])) == {"teacher": "RUN"}
+    assert actions(go(path, only=["teacher"])) == {"teacher": "RUN"}
     assert not (runs / "relay/student").exists()
     mark = runs / "relay/teacher/latest/mark"
     mark.touch()
-    assert actions(go(path, runs, force=["teacher"])) == {"teacher": "RUN", "student": "RUN"}
+    assert actions(go(path, force=["teacher"])) == {"teacher": "RUN", "student": "RUN"}
     assert not mark.exists()
 
 
-def test_figures_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs):
-    go(write_recipe("seeds = [1, 2, 6]\n" + RELAY), runs)
+def test_figures_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs, go):
+    go(write_recipe("seeds = [1, 2, 6]\n" + RELAY))
     summary = json.loads((runs / "relay/metrics.json").read_text())
     scores = [3 + seed for seed in (1, 2, 6)]
     assert summary["teacher"]["score"] == statistics.mean(scores)
@@ -89,55 +77,51 @@ def test_figures_of_repeated_stages_are_summed_up_over_seeds(write_recipe, runs)
     assert (runs / "relay/student/latest-seed-6/model/weights.txt").read_text() == "learnt from 3 6"
 
 
-def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, runs):
+def test_a_report_is_written_when_something_ran_or_it_is_gone(write_recipe, go, runs, monkeypatch):
     path, written = write_recipe(RELAY), []
 
-    def report(folder, withheld):  # noqa: ARG001
-        written.append(folder)
+    def report(recipe, folder, *_):
+        written.append(recipe.name)
         (folder / "report.html").touch()
-        return folder / "report.html"
 
+    monkeypatch.setattr(sys.modules["pipelines.report.page"], "write_report", report)
     for _ in range(2):
-        go(path, runs, write_report=report)
-    assert written == [runs / "relay"]
+        go(path)
+    assert written == ["relay"]
     (runs / "relay/report.html").unlink()
-    go(path, runs, write_report=report)
+    go(path)
     assert len(written) == 2
 
 
-def test_a_reference_to_what_a_stage_did_not_write_names_what_it_wrote(write_recipe, runs):
+def test_a_reference_to_what_a_stage_did_not_write_names_what_it_wrote(write_recipe, go):
     with pytest.raises(RequestError) as error:
-        go(write_recipe(RELAY), runs, "student.teacher=@teacher/modle")
+        go(write_recipe(RELAY), "student.teacher=@teacher/modle")
     assert "[student] @teacher/modle: the stage teacher wrote nothing of that name" in str(error.value)
     assert 'did you mean "model"' in str(error.value)
 
 
-def test_the_revision_is_asked_once_written_down_and_given_to_the_stage(write_recipe, runs, tmp_path, monkeypatch):
+def test_the_revision_is_asked_once_written_down_and_given_to_the_stage(write_recipe, tmp_path, monkeypatch, go):
     path = write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model"\nhub = "owner/data@pinned"')
     asked, given = [], []
-
-    def ask(source):
-        asked.append(str(source))
-        return "5ha"
-
+    monkeypatch.setattr("pipelines.hub.ask_hub", lambda source: asked.append(str(source)) or "5ha")
     monkeypatch.setattr("light_stages.teach", lambda settings, context: given.append(settings) or {})  # noqa: ARG005
-    go(path, runs, ask=ask)
-    go(path, runs, "t.epochs=2", ask=ask)
+    go(path)
+    go(path, "t.epochs=2")
     assert asked == ["owner/model"]
     assert json.loads((tmp_path / "relay.lock").read_text()) == {"model owner/model": "5ha"}
     assert {(settings.base, settings.hub) for settings in given} == {("owner/model@5ha", "owner/data@pinned")}
 
 
-def test_a_hub_is_shut_out_unless_the_recipe_names_one(write_recipe, runs, monkeypatch):
+def test_a_hub_is_shut_out_unless_the_recipe_names_one(write_recipe, monkeypatch, go):
     for name in ("HF_HUB_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         monkeypatch.delenv(name, raising=False)
-    go(write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model@1"'), runs)
+    go(write_recipe('[t]\nuses = "light.teach"\nbase = "owner/model@1"'))
     assert "HF_HUB_OFFLINE" not in os.environ
     assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
-    go(write_recipe(RELAY), runs)
+    go(write_recipe(RELAY))
     assert os.environ["HF_HUB_OFFLINE"] == "1"
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # what a user has set stays
-    go(write_recipe(RELAY), runs)
+    go(write_recipe(RELAY))
     assert os.environ["HF_HUB_OFFLINE"] == "0"
 
 
@@ -151,59 +135,58 @@ def test_a_hub_out_of_reach_and_an_offline_hub_are_explained(write_recipe, runs,
     assert "pin the revision: owner/model@REVISION" in err
 
 
-def test_a_failed_stage_names_itself_and_goes_on_from_its_work(write_recipe, runs):
+def test_a_failed_stage_names_itself_and_goes_on_from_its_work(write_recipe, go):
     path = write_recipe(SLOW)
     with pytest.raises(WorkError, match=r"^\[slow\] the loss is not finite at step 3$"):
-        go(path, runs, "slow.fail=rank 0")
-    outcome = go(path, runs)
+        go(path, "slow.fail=rank 0")
+    outcome = go(path)
     assert actions(outcome) == {"slow": "RESUME"}
     assert outcome.metrics["slow", None] == {"resumed_from": 3}
 
 
-def test_a_killed_run_goes_on_where_it_was(write_recipe, runs, start):
+def test_a_killed_run_goes_on_where_it_was(write_recipe, runs, start, go):
     path = write_recipe(SLOW)
     first = start("run", path, "--runs", runs, "--set", "slow.block_at=2")
     assert first.stdout.readline() == f"blocked {first.pid}\n"
     first.kill()
     assert first.wait() == -signal.SIGKILL
     assert not (runs / "relay/slow/latest").exists()
-    outcome = go(path, runs)
+    outcome = go(path)
     assert actions(outcome) == {"slow": "RESUME"}
     assert outcome.metrics["slow", None] == {"resumed_from": 2}
     steps = (runs / "relay/slow/latest/steps-0.txt").read_text().splitlines()
     assert steps == [str(first.pid)] * 2 + [str(os.getpid())]
 
 
-def test_what_was_killed_just_before_its_renaming_is_whole(write_recipe, runs):
+def test_what_was_killed_just_before_its_renaming_is_whole(write_recipe, runs, go):
     path = write_recipe(RELAY)
-    go(path, runs)
+    go(path)
     whole = (runs / "relay/teacher/latest").resolve()
     whole.rename(whole.with_name(whole.name + ".partial"))
-    assert actions(go(path, runs)) == {"teacher": "SKIP", "student": "SKIP"}
+    assert actions(go(path)) == {"teacher": "SKIP", "student": "SKIP"}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_signal_stops_with_a_word_and_the_run_can_go_on(write_recipe, runs, start, number, code):
+HINT = ". Leave --force out to resume: with it, slow would restart."
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "options", "hint"),
+    [
+        (signal.SIGTERM, 143, ["--force", "slow"], HINT),
+        (signal.SIGINT, 130, [], ""),
+        (signal.SIGHUP, 129, [], ""),
+    ],
+)
+def test_a_signal_stops_with_a_word_and_the_run_can_go_on(write_recipe, start, number, code, options, hint, go, runs):
     path = write_recipe(SLOW)
-    process = start("run", path, "--runs", runs, "--set", "slow.block_at=2")
+    process = start("run", path, "--runs", runs, "--set", "slow.block_at=2", *options)
     process.stdout.readline()
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == code
-    assert f"[slow] stopped by {number.name}; the same command resumes from here" in err
+    assert err.endswith(f"[slow] stopped by {number.name}; the same command resumes from here{hint}\n")
     assert "Traceback" not in err
-    assert actions(go(path, runs)) == {"slow": "RESUME"}
-
-
-def test_a_stopped_run_with_force_says_to_leave_it_out(write_recipe, runs, start):
-    path = write_recipe(SLOW)
-    process = start("run", path, "--runs", runs, "--set", "slow.block_at=2", "--force", "slow")
-    process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 143
-    assert err.endswith("Leave --force out to resume: with it, slow would restart.\n")
-    assert actions(go(path, runs)) == {"slow": "RESUME"}
+    assert actions(go(path)) == {"slow": "RESUME"}
 
 
 def test_seconds_are_those_of_every_attempt_the_killed_ones_until_the_last_file_they_wrote(tmp_path):
@@ -244,13 +227,13 @@ def test_a_full_disk_is_explained_and_the_run_goes_on_when_there_is_room(write_r
     assert out.startswith("RESUME  slow")
 
 
-def test_a_full_disk_that_a_library_in_rust_reports_is_known_too(write_recipe, runs, monkeypatch):
+def test_a_full_disk_that_a_library_in_rust_reports_is_known_too(write_recipe, monkeypatch, go):
     def full(settings, context):  # noqa: ARG001
         raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("light_stages.slow", full)
     with pytest.raises(WorkError, match="no space left"):
-        go(write_recipe(SLOW), runs)
+        go(write_recipe(SLOW))
 
 
 def test_a_folder_that_may_not_be_written_is_explained(write_recipe, bertrelay, tmp_path):
@@ -278,9 +261,3 @@ def test_an_unforeseen_error_shows_no_text_of_the_data(write_recipe, runs, bertr
     code, _, err = bertrelay(*arguments, "--debug")
     assert "Traceback" in err
     assert "patient" in err
-
-
-def test_what_a_user_set_for_the_hub_stays(write_recipe, runs, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    go(write_recipe(RELAY), runs)
-    assert os.environ["HF_HUB_OFFLINE"] == "0"
