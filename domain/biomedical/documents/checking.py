@@ -11,17 +11,8 @@ from pathlib import Path
 
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from domain.biomedical.documents import FormatName, document_items, format_of, once
-from domain.biomedical.documents.conll import (
-    CONLL,
-    STRAY_SPACE,
-    TOKEN_AND_TAG,
-    Columns,
-    TaggedSentence,
-    refuse_columns,
-    scheme_of,
-    sentence_rows,
-)
+from domain.biomedical.documents import FormatName
+from domain.biomedical.documents.conll import STRAY_SPACE, TOKEN_AND_TAG, Columns
 from domain.biomedical.documents.document import (
     IMPOSSIBLE,
     MISALIGNED,
@@ -32,8 +23,8 @@ from domain.biomedical.documents.document import (
     reasons,
     shown_id,
 )
-from domain.biomedical.documents.tokens import READ_AS, FileScheme, illegal_places, spans_of, split_tag
-from domain.biomedical.ner.examples import of_document
+from domain.biomedical.documents.tokens import split_tag
+from domain.biomedical.ner.examples import AnnotatedRecord, annotated_records
 from domain.findings import (
     MAX_LEAKED,
     MAX_UNUSABLE,
@@ -121,11 +112,8 @@ def survey(
     columns: Columns = TOKEN_AND_TAG,
 ) -> EntitySurvey:
     """One pass over a file of any format."""
-    name = format_name or format_of(path)
     found = EntitySurvey()
-    if name not in CONLL:
-        refuse_columns(path, columns)
-    sentences = _tagged(path, name, columns, found) if name in CONLL else _documents(path, name, found)
+    sentences = _sentences(path, format_name, columns, found)
     while block := list(islice(sentences, AT_ONCE)):
         found.words += map(len, block)
         found.sentence_keys.update(hash(tuple(tokens)) for tokens in block)
@@ -136,31 +124,24 @@ def survey(
     return found
 
 
-def _tagged(path: Path, name: FormatName, columns: Columns, found: EntitySurvey) -> Iterator[Sequence[str]]:
-    file_scheme: FileScheme = "IOBES" if name == "conll-iobes" else scheme_of(path, columns)
-    scheme = READ_AS[file_scheme]
-    for row in sentence_rows(path, file_scheme, columns):
-        if isinstance(row, TaggedSentence):
+def _sentences(
+    path: Path, format_name: FormatName | None, columns: Columns, found: EntitySurvey
+) -> Iterator[Sequence[str]]:
+    """The tokens of each sentence; all else is counted in `found`."""
+    for record in numbered(annotated_records(path, format_name, columns)):
+        if isinstance(record, Unusable):
+            found.unusable.append(record)
+        elif isinstance(record, AnnotatedRecord):
             found.used += 1
-            found.illegal += [f"{path}, line {row.line + at:,}" for at in illegal_places(row.tags, scheme)]
-            found.entities.update(span.type for span in spans_of(row.tags, scheme))
-            yield row.tokens
-        elif isinstance(row, Unusable):
-            found.unusable.append(row)
-
-
-def _documents(path: Path, name: FormatName, found: EntitySurvey) -> Iterator[Sequence[str]]:
-    for item in numbered(once(document_items(path, name))):
-        if isinstance(item, Unusable):
-            found.unusable.append(item)
-        elif isinstance(item, Document):
-            found.used += 1
-            found.document_keys |= {hash(item.text)} if item.text.strip() else set()
-            found.overlaps += _overlaps(item)
-            for example in of_document(item):
+            if isinstance(record.origin, Document):
+                found.document_keys |= {hash(record.origin.text)} if record.origin.text.strip() else set()
+                found.overlaps += _overlaps(record.origin)
+            else:
+                found.illegal += [f"{path}, line {record.origin.line + at:,}" for at in record.origin.illegal]
+            for example in record.examples:
                 found.untaggable.update(example.untaggable)
-                found.entities.update(split_tag(tag)[1] for tag in example.tags if tag.startswith("B"))
                 found.entities.update(example.untaggable)
+                found.entities.update(split_tag(tag)[1] for tag in example.tags if tag.startswith("B"))
                 if example.tokens:
                     yield example.tokens
 

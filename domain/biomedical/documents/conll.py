@@ -6,13 +6,13 @@ white space.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.data.readers import open_input
-from bertrelay.data.tables import Unusable
+from bertrelay.data.tables import Record, Row, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
 from domain.biomedical.documents.document import (
@@ -42,9 +42,7 @@ from domain.biomedical.documents.tokens import (
 )
 
 DOCUMENT_START = "-DOCSTART-"
-START_LINES = f"{DOCUMENT_START}\t{OUTSIDE}\n\n"
 SEPARATORS = "\t\n\r\0"
-ILLEGAL = "an illegal tag sequence"
 STRAY_SPACE = "a tag with a stray space"
 CONLL = ("conll", "conll-iobes")
 """The names of the formats that have columns."""
@@ -61,9 +59,13 @@ TOKEN_AND_TAG = Columns()
 
 
 class TaggedSentence(NamedTuple):
-    """The tokens of a sentence and a tag for each: token i is in line `line + i` of `file`.
+    """The tokens of a sentence and an IOB2 tag for each: token i is in line `line + i` of `file`.
+
+    A `-DOCSTART-` line is a sentence without tokens.
 
     document: how many `-DOCSTART-` lines come before it; 0 throughout a file without them.
+    scheme: of the file's tags. illegal: the places of those that it does not allow where they are; IOB2 tags are then
+        as the file has them, and of IOBES what is whole is left.
     """
 
     tokens: tuple[str, ...]
@@ -71,88 +73,71 @@ class TaggedSentence(NamedTuple):
     file: str
     line: int
     document: int
+    scheme: Scheme
+    illegal: Sequence[int] = ()
 
-
-class DocumentStart(NamedTuple):
-    """A `-DOCSTART-` line."""
-
-    line: int
-
-
-class _TokenLine(NamedTuple):
-    line: int
-    token: str
-    tag: str
-    fault: tuple[str, str] | None
+    def as_illegal(self) -> Unusable:
+        """What a sentence with illegal tags is where it cannot be used."""
+        found = f"in {self.scheme}, {len(self.illegal):,} of {len(self.tags):,} tags of the sentence"
+        detail = f"{found} are not allowed where they are"
+        return Unusable(self.file, self.line + self.illegal[0], "an illegal tag sequence", detail)
 
 
 # Sentences
 
 
-def scheme_of(path: Path | str, columns: Columns = TOKEN_AND_TAG) -> FileScheme:
-    """The scheme of a file's tags; logs it where they are rewritten."""
-    runs = (run for run in _runs(Path(path), columns) if not isinstance(run, DocumentStart))
-    found = scheme_of_tags([line.tag for line in run] for run in runs)
-    if found != READ_AS[found]:
-        log(f"{path}: the tags are {found}, and are read as {READ_AS[found]}")
-    return found
-
-
 def sentence_rows(
-    path: Path | str, scheme: FileScheme, columns: Columns = TOKEN_AND_TAG
-) -> Iterator[TaggedSentence | Unusable | DocumentStart]:
-    """Every sentence in its place, usable or not, and where documents begin; whether tags are legal is not checked.
+    path: Path | str, file_scheme: FileScheme | None = None, columns: Columns = TOKEN_AND_TAG
+) -> Iterator[TaggedSentence | Unusable]:
+    """Every sentence in its place, usable or not, and `-DOCSTART-` lines.
 
-    scheme: of the file; the tags are given in `READ_AS[scheme]`.
+    file_scheme: of the tags; found in a pass over the file, and logged where they are rewritten, when not given.
     Logs where a file ends in the middle of a line, which may have lost a part of its tag.
     """
-    documents, last = 0, 0
-    for run in _runs(Path(path), columns):
-        if isinstance(run, DocumentStart):
-            documents, last = documents + 1, 0
-            yield run
-        else:
-            last = run[-1].line
-            yield _sentence(run, str(path), documents, scheme)
+    path = Path(path)
+    file_scheme = file_scheme or _scheme_of(path, columns)
+    documents, last_line = 0, 0
+    for has_token, group in groupby(_token_rows(path, columns), _has_token):
+        rows = list(group)
+        if has_token:
+            last_line = rows[-1].line
+            yield _sentence(rows, documents, file_scheme)
+        for row in rows:
+            if isinstance(row, Record) and row.values == (DOCUMENT_START,):
+                documents, last_line = documents + 1, 0
+                yield TaggedSentence((), (), row.file, row.line, documents, READ_AS[file_scheme])
     with open_input(str(path)) as stream:
         end = b"".join(deque(stream, maxlen=1))
-    if last and end.strip() and not end.endswith(b"\n"):
-        log(f"{path}, line {last:,}: the last line has no end. Is the file cut off here, in the middle of a tag?")
+    if last_line and end.strip() and not end.endswith(b"\n"):
+        log(f"{path}, line {last_line:,}: the last line has no end. Is the file cut off here, in the middle of a tag?")
 
 
-def legal(sentence: TaggedSentence | Unusable, scheme: Scheme) -> TaggedSentence | Unusable:
-    """The sentence; unusable when its tags are not legal in `scheme`."""
-    if isinstance(sentence, Unusable) or not (places := illegal_places(sentence.tags, scheme)):
-        return sentence
-    found = f"in {scheme}, {len(places):,} of {len(sentence.tags):,} tags of the sentence"
-    return Unusable(sentence.file, sentence.line + places[0], ILLEGAL, f"{found} are not allowed where they are")
+def _scheme_of(path: Path, columns: Columns) -> FileScheme:
+    rows = _token_rows(path, columns)
+    scheme = scheme_of_tags("" if isinstance(row, Unusable) else (row.values[1:] or OUTSIDE)[0] for row in rows)
+    if scheme != READ_AS[scheme]:
+        log(f"{path}: the tags are {scheme}, and are read as {READ_AS[scheme]}")
+    return scheme
 
 
-def refuse_columns(path: Path | str, columns: Columns) -> None:
-    """Raises RequestError for columns other than the usual ones, of a file that is no CoNLL."""
-    if columns != TOKEN_AND_TAG:
-        raise RequestError(f"{path}: columns: only {' and '.join(CONLL)} have them; leave them out, or name the format")
-
-
-def _runs(path: Path, columns: Columns) -> Iterator[list[_TokenLine] | DocumentStart]:
-    """Lines with tokens up to a blank one, and `-DOCSTART-` lines. The first token sets the number of columns."""
-    width, lines = 0, list[_TokenLine]()
+def _token_rows(path: Path, columns: Columns) -> Iterator[Row]:
+    """(token, tag) of each line, () of a blank one; the first line with a token sets the number of columns."""
+    width = 0
     for row in numbered_lines(path):
-        text = "" if isinstance(row, Unusable) else row.values[0]
-        is_start = text.startswith(DOCUMENT_START)
         if isinstance(row, Unusable):
-            lines.append(_TokenLine(row.line, "", "", (row.reason, row.detail)))
-        elif text.strip() and not is_start:
-            fields = text.split("\t")
+            yield row
+        elif row.values[0].startswith(DOCUMENT_START):
+            yield row._replace(values=(DOCUMENT_START,))
+        elif not row.values[0].strip():
+            yield row._replace(values=())
+        else:
+            fields = row.values[0].split("\t")
             width = width or _checked_width(fields, columns, f"{row.file}, line {row.line:,}")
-            lines.append(_token_line(fields, columns, width, row.line))
-        elif lines:
-            yield lines
-            lines = []
-        if is_start:
-            yield DocumentStart(row.line)
-    if lines:
-        yield lines
+            yield _token_row(row, fields, columns, width)
+
+
+def _has_token(row: Row) -> bool:
+    return isinstance(row, Unusable) or len(row.values) == 2
 
 
 def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
@@ -171,26 +156,34 @@ def _checked_width(fields: Sequence[str], columns: Columns, place: str) -> int:
     return width
 
 
-def _token_line(fields: Sequence[str], columns: Columns, width: int, line: int) -> _TokenLine:
-    if len(fields) != width:
-        found = f"expected {width} columns with tabs between them, found {len(fields)}"
-        advice = "put tabs for its spaces" if len(fields) == 1 and " " in fields[0] else "is the file cut off here?"
-        return _TokenLine(line, "", "", ("another number of columns", f"{found}; {advice}"))
-    token, tag = fields[columns.token], fields[columns.tag]
-    return _TokenLine(line, token, tag, None if token else ("an empty token", "a tag alone"))
+def _token_row(row: Record, fields: Sequence[str], columns: Columns, width: int) -> Row:
+    if len(fields) == width:
+        return row._replace(values=(fields[columns.token], fields[columns.tag]))
+    advice = "put tabs for its spaces" if len(fields) == 1 and " " in fields[0] else "is the file cut off here?"
+    detail = f"expected {width} columns with tabs between them, found {len(fields)}; {advice}"
+    return Unusable(row.file, row.line, "another number of columns", detail)
 
 
-def _sentence(lines: Sequence[_TokenLine], file: str, document: int, scheme: FileScheme) -> TaggedSentence | Unusable:
-    for line in lines:
-        if line.fault is not None:
-            return Unusable(file, line.line, *line.fault)
-        if has_stray_space(line.tag):
-            return Unusable(file, line.line, STRAY_SPACE, "take the white space out of the tag")
-        if not is_tag(line.tag, scheme):
-            detail = f"{scheme} has O, and {', '.join(PREFIXES[scheme])} with a hyphen and a type"
-            return Unusable(file, line.line, "an unknown tag", detail)
-    tokens, tags = tuple(line.token for line in lines), rewritten([line.tag for line in lines], scheme)
-    return TaggedSentence(tokens, tags, file, lines[0].line, document)
+def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> TaggedSentence | Unusable:
+    tokens, file_tags, scheme = list[str](), list[str](), READ_AS[file_scheme]
+    for row in run:
+        if isinstance(row, Unusable):
+            return row
+        token, tag = row.values
+        if not token:
+            return Unusable(row.file, row.line, "an empty token", "a tag alone")
+        if has_stray_space(tag):
+            return Unusable(row.file, row.line, STRAY_SPACE, "take the white space out of the tag")
+        if not is_tag(tag, file_scheme):
+            detail = f"{file_scheme} has O, and {', '.join(PREFIXES[file_scheme])} with a hyphen and a type"
+            return Unusable(row.file, row.line, "an unknown tag", detail)
+        tokens.append(token)
+        file_tags.append(tag)
+    tags = rewritten(file_tags, file_scheme)
+    illegal = illegal_places(tags, scheme)
+    if scheme != "IOB2":
+        tags = tuple(tags_of(spans_of(tags, scheme), len(tags)))
+    return TaggedSentence(tuple(tokens), tags, run[0].file, run[0].line, document, scheme, illegal)
 
 
 # Documents
@@ -198,57 +191,45 @@ def _sentence(lines: Sequence[_TokenLine], file: str, document: int, scheme: Fil
 
 def read(path: Path, file_scheme: FileScheme | None = None) -> Iterator[Item]:
     """Streams the documents of a file, named after it and numbered from 1."""
-    file_scheme = file_scheme or scheme_of(path)
-    scheme, stem = READ_AS[file_scheme], path.name.partition(".")[0]
-    for number, (line, parts) in enumerate(_divided(sentence_rows(path, file_scheme)), 1):
-        yield _document([legal(part, scheme) for part in parts], f"{stem}-{number}", str(path), line, scheme)
-
-
-def _divided(
-    rows: Iterable[TaggedSentence | Unusable | DocumentStart],
-) -> Iterator[tuple[int, list[TaggedSentence | Unusable]]]:
-    """First line and sentences of each document; a sentence before the first `-DOCSTART-` line is one."""
-    document: tuple[int, list[TaggedSentence | Unusable]] | None = None
-    for row in rows:
-        if isinstance(row, DocumentStart):
-            if document:
-                yield document
-            document = row.line, []
-        elif document:
-            document[1].append(row)
-        else:
-            yield row.line, [row]
+    stem, number, has_start = path.name.partition(".")[0], 0, False
+    document: list[TaggedSentence | Unusable] = []
+    for row in sentence_rows(path, file_scheme):
+        is_start = isinstance(row, TaggedSentence) and not row.tokens
+        if document and (is_start or not has_start):  # a sentence before the first `-DOCSTART-` line is one
+            number += 1
+            yield _document(document, f"{stem}-{number}")
+            document = []
+        has_start |= is_start
+        document.append(row)
     if document:
-        yield document
+        yield _document(document, f"{stem}-{number + 1}")
 
 
-def _document(
-    parts: Sequence[TaggedSentence | Unusable], name: str, file: str, line: int, scheme: Scheme
-) -> Document | Unusable:
+def _document(sentences: Sequence[TaggedSentence | Unusable], name: str) -> Document | Unusable:
     """A document of sentences; not usable when one of them is not."""
-    text, entities, sentences = "", list[Entity](), list[tuple[Span, ...]]()
-    for part in parts:
-        if isinstance(part, Unusable):
-            return part
-        text += "\n" if text else ""
-        starts = accumulate((len(token) + 1 for token in part.tokens), initial=len(text))
-        spans = tuple((start, start + len(token)) for start, token in zip(starts, part.tokens, strict=False))
-        found = spans_of(part.tags, scheme)
-        entities += [Entity(spans[span.start][0], spans[span.end - 1][1], span.type) for span in found]
-        sentences.append(spans)
-        text += " ".join(part.tokens)
-    return Document(name, text, tuple(entities), sentences=tuple(sentences), file=file, line=line)
+    text, entities, tokens = "", list[Entity](), list[tuple[Span, ...]]()
+    for row in sentences:
+        if isinstance(row, Unusable) or row.illegal:
+            return row if isinstance(row, Unusable) else row.as_illegal()
+        if row.tokens:
+            text += "\n" if text else ""
+            starts = accumulate((len(token) + 1 for token in row.tokens), initial=len(text))
+            spans = tuple((start, start + len(token)) for start, token in zip(starts, row.tokens, strict=False))
+            entities += [Entity(spans[start][0], spans[end - 1][1], kind) for start, end, kind in spans_of(row.tags)]
+            tokens.append(spans)
+            text += " ".join(row.tokens)
+    first = sentences[0]
+    return Document(name, text, tuple(entities), sentences=tuple(tokens), file=first.file, line=first.line)
 
 
 def rendered(document: Document, scheme: Scheme = "IOB2") -> str:
     """The lines of a document, `-DOCSTART-` first. Raises Unfit for what tags and lines cannot hold."""
     check_contiguous(document, "a tag")
     sentences = document.sentences or sentences_of(document)
-    spans = _token_spans(document, sentences)
-    lines = [START_LINES]
-    for tokens, found in zip(sentences, spans, strict=True):
+    lines = [f"{DOCUMENT_START}\t{OUTSIDE}\n\n"]
+    for tokens, spans in zip(sentences, _token_spans(document, sentences), strict=True):
         try:
-            tags = tags_of(found, len(tokens), scheme)
+            tags = tags_of(spans, len(tokens), scheme)
         except ValueError:
             raise Unfit("nested or overlapping entities", "a token has one tag") from None
         lines.append(lines_of([document.text[start:end] for start, end in tokens], tags))
@@ -267,10 +248,8 @@ def lines_of(tokens: Sequence[str], *tags: Sequence[str]) -> str:
 
 def _token_spans(document: Document, sentences: Sequence[Sequence[Span]]) -> list[list[TokenSpan]]:
     """The entities of each sentence, by its tokens."""
-    starts, ends = (
-        {token[side]: (row, place) for row, tokens in enumerate(sentences) for place, token in enumerate(tokens)}
-        for side in (0, 1)
-    )
+    places = [(token, row, place) for row, tokens in enumerate(sentences) for place, token in enumerate(tokens)]
+    starts, ends = ({token[side]: (row, place) for token, row, place in places} for side in (0, 1))
     spans: list[list[TokenSpan]] = [[] for _ in sentences]
     for entity in document.entities:
         first, last = starts.get(entity.start), ends.get(entity.end)

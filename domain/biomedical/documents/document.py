@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertrelay.data.readers import line_rows, open_input
-from bertrelay.data.records import Rejects, TakesRejects
+from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Record, Table, Unusable
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write
@@ -150,15 +150,17 @@ def usable(
     Without `rejects` the first unusable record raises RequestError.
     """
     for item in numbered(items):
-        if isinstance(item, Unusable):
-            refuse(item, rejects)
-        elif isinstance(item, LeftOut):
+        if isinstance(item, LeftOut):
             if left_out is not None:
                 left_out[item.reason] += 1
-        else:
+        elif not isinstance(item, Unusable):
             if rejects is not None:
                 rejects.used()
             yield item
+        elif rejects is None:
+            raise RequestError(f"{place_of(item)}: {item.reason}{_in_brackets(item)}. Fix or remove this record.")
+        else:
+            rejects.add(item.file, item.line, item.reason, item.record, item.detail)
 
 
 def with_distinct_ids(
@@ -190,20 +192,13 @@ def numbered(items: Iterable[Any]) -> Iterator[Any]:
         yield item._replace(record=f"{numbers[item.file]:,}") if is_unnamed else item
 
 
-def refuse(fault: Unusable, rejects: TakesRejects | None) -> None:
-    """Counts an unusable record, or raises RequestError without `rejects`."""
-    if rejects is None:
-        raise RequestError(f"{place_of(fault)}: {fault.reason}{_in_brackets(fault)}. Fix or remove this record.")
-    rejects.add(fault.file, fault.line, fault.reason, fault.record, fault.detail)
-
-
-def _in_brackets(fault: "Unusable | Unfit") -> str:
-    return f" ({fault.detail})" if fault.detail else ""
-
-
 def place_of(fault: Unusable) -> str:
     """File and line, and the id of the record where a line may hold several."""
     return f"{fault.file}, line {fault.line:,}" + (f", record {fault.record}" if fault.record else "")
+
+
+def _in_brackets(fault: Unusable) -> str:
+    return f" ({fault.detail})" if fault.detail else ""
 
 
 def reasons(rows: Sequence[Unusable]) -> str:

@@ -9,7 +9,7 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain, pairwise
 from typing import Literal, NamedTuple
 
 from domain.biomedical.documents.document import Document, Span
@@ -133,20 +133,19 @@ def converted(tags: Sequence[str], scheme: Scheme, into: Scheme) -> list[str]:
     return tags_of(spans_of(tags, scheme), len(tags), into)
 
 
-def scheme_of_tags(sentences: Iterable[Sequence[str]]) -> FileScheme:
-    """The scheme of a file's tags.
+def scheme_of_tags(tags: Iterable[str]) -> FileScheme:
+    """The scheme of a file's tags, sentence after sentence with an `O` between them.
 
     IOBES has S or E, BILOU has L or U. Of the others IOB1 is the one in which an entity begins with I somewhere, and B
     only divides it from one of its type before it; all else is IOB2, illegal sequences among it.
     """
     prefixes, begins_with_i, only_divides = set[str](), False, True
-    for tags in sentences:
-        for tag, before in zip(tags, [OUTSIDE, *tags], strict=False):
-            prefix, entity_type = split_tag(tag)
-            if is_tag(tag, "BILOU") or is_tag(tag, "IOBES"):
-                prefixes.add(prefix)
-            begins_with_i |= _begins_with_i(tag, before)
-            only_divides &= prefix != "B" or (before != OUTSIDE and split_tag(before)[1] == entity_type)
+    for before, tag in pairwise(chain([OUTSIDE], tags)):
+        prefix, entity_type = split_tag(tag)
+        if is_tag(tag, "BILOU") or is_tag(tag, "IOBES"):
+            prefixes.add(prefix)
+        begins_with_i |= _begins_with_i(tag, before)
+        only_divides &= prefix != "B" or (before != OUTSIDE and split_tag(before)[1] == entity_type)
     if prefixes & {"S", "E"}:
         return "IOBES"
     if prefixes & {"L", "U"}:

@@ -1,35 +1,18 @@
-"""Annotated files to sentences of tokens with tags, for training and for scoring; no gold entity is lost on the way."""
+"""Annotated files to sentences of tokens with tags, for training, scoring and checking; no gold entity is lost."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from bertrelay.data.records import Rejects
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
 from bertrelay.progress import log
-from domain.biomedical.documents import format_of, read_documents
-from domain.biomedical.documents.conll import (
-    CONLL,
-    Columns,
-    TaggedSentence,
-    legal,
-    refuse_columns,
-    scheme_of,
-    sentence_rows,
-)
-from domain.biomedical.documents.document import Document, Entity, Span, refuse
-from domain.biomedical.documents.tokens import (
-    OUTSIDE,
-    READ_AS,
-    FileScheme,
-    TokenSpan,
-    converted,
-    sentences_of,
-    split_tag,
-    tags_of,
-    types_of,
-)
+from domain.biomedical.documents import FormatName, document_items, format_of, once
+from domain.biomedical.documents.conll import CONLL, TOKEN_AND_TAG, Columns, TaggedSentence, sentence_rows
+from domain.biomedical.documents.document import Document, Entity, LeftOut, Span, log_left_out, usable
+from domain.biomedical.documents.tokens import OUTSIDE, TokenSpan, sentences_of, split_tag, tags_of, types_of
 from domain.biomedical.ner.settings import EntitySource
 
 
@@ -47,13 +30,43 @@ class Example(NamedTuple):
     untaggable: tuple[str, ...] = ()
 
 
+class AnnotatedRecord(NamedTuple):
+    """What is used or rejected as a whole: a sentence of CoNLL or a document of another format, and its examples."""
+
+    file: str
+    origin: TaggedSentence | Document
+    examples: list[Example]
+
+
+def annotated_records(
+    path: Path, format_name: FormatName | None = None, columns: Columns = TOKEN_AND_TAG
+) -> Iterator[AnnotatedRecord | Unusable | LeftOut]:
+    """Every sentence or document of a file in its place, usable or not; whether tags are legal is not judged.
+
+    columns: of CoNLL. Raises RequestError for other ones than the usual, of a file of another format.
+    """
+    name = format_name or format_of(path)
+    if name in CONLL:
+        for row in sentence_rows(path, "IOBES" if name == "conll-iobes" else None, columns):
+            if isinstance(row, Unusable):
+                yield row
+            elif row.tokens:
+                unit = f"document {row.document}" if row.document else f"line {row.line}"
+                yield AnnotatedRecord(row.file, row, [Example(row.tokens, row.tags, unit)])
+        return
+    if columns != TOKEN_AND_TAG:
+        raise RequestError(f"{path}: columns: only {' and '.join(CONLL)} have them; leave them out, or name the format")
+    for item in once(document_items(path, name)):
+        yield AnnotatedRecord(item.file, item, list(of_document(item))) if isinstance(item, Document) else item
+
+
 def read_examples(
     sources: Sequence[EntitySource], rejects: Rejects | None = None, only_legal: bool = True
 ) -> list[Example]:
     """The sentences of all `sources`.
 
-    rejects: counts sentences of CoNLL, and documents of other formats, which are used or rejected as a whole; without
-        it the first one that cannot be used raises RequestError.
+    rejects: counts the records that are used and those that cannot be; without it the first of these raises
+        RequestError.
     only_legal: whether an illegal tag sequence cannot be used; a score reads it as seqeval does.
     Raises RequestError where no sentence is left.
     """
@@ -67,37 +80,25 @@ def read_examples(
 
 
 def _read(source: EntitySource, rejects: Rejects | None, only_legal: bool) -> Iterator[Example]:
-    name, columns = source.format or format_of(source.path), Columns(*source.columns)
-    if name in CONLL:
-        file_scheme: FileScheme = "IOBES" if name == "conll-iobes" else scheme_of(source.path, columns)
-        yield from _sentences(source, file_scheme, columns, rejects, only_legal)
-        return
-    refuse_columns(source.path, columns)
-    untaggable: Counter[str] = Counter()
-    for document in read_documents(source.path, name, rejects):
-        for example in of_document(document):
+    records = annotated_records(Path(source.path), source.format, Columns(*source.columns))
+    untaggable, left_out = Counter[str](), Counter[str]()
+    for record in usable((_judged(each, only_legal) for each in records), rejects, left_out):
+        for example in record.examples:
             untaggable.update(example.untaggable)
-            yield example._replace(document=f"{source.path} {document.id}")
+            yield example._replace(document=f"{source.path} {example.document}")
+    log_left_out(f"{source.path}: only entities are read; left out", left_out)
     if untaggable:
         kinds = ", ".join(f"{count:,} × {name}" for name, count in untaggable.most_common())
         log(f"{source.path}: entities that tags cannot represent (nested, discontinuous, or ending in a word): {kinds}")
 
 
-def _sentences(
-    source: EntitySource, file_scheme: FileScheme, columns: Columns, rejects: Rejects | None, only_legal: bool
-) -> Iterator[Example]:
-    scheme = READ_AS[file_scheme]
-    for row in sentence_rows(source.path, file_scheme, columns):
-        must_be_legal = only_legal or scheme == "IOBES"
-        judged = legal(row, scheme) if must_be_legal and isinstance(row, TaggedSentence) else row
-        if isinstance(judged, TaggedSentence):
-            tags = tuple(converted(judged.tags, "IOBES", "IOB2")) if scheme == "IOBES" else judged.tags
-            unit = f"document {judged.document}" if judged.document else f"line {judged.line}"
-            yield Example(judged.tokens, tags, f"{source.path} {unit}")
-            if rejects is not None:
-                rejects.used()
-        elif isinstance(judged, Unusable):
-            refuse(judged, rejects)
+def _judged(record: AnnotatedRecord | Unusable | LeftOut, only_legal: bool) -> AnnotatedRecord | Unusable | LeftOut:
+    """The record, or what is wrong with its tags. Illegal IOBES has no IOB2 that a score could read."""
+    if isinstance(record, AnnotatedRecord) and isinstance(record.origin, TaggedSentence):
+        sentence = record.origin
+        if sentence.illegal and (only_legal or sentence.scheme == "IOBES"):
+            return sentence.as_illegal()
+    return record
 
 
 def of_document(document: Document) -> Iterator[Example]:

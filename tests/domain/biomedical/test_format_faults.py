@@ -8,7 +8,7 @@ import pytest
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical.documents import Columns, format_of, read_documents, write_documents
-from domain.biomedical.documents.conll import scheme_of
+from domain.biomedical.documents.conll import sentence_rows
 from domain.biomedical.documents.document import Document
 
 SECRET = "Xylophonitis"
@@ -121,7 +121,7 @@ def test_whole_files_that_cannot_be_read_are_refused(tmp_path):
     assert "html is only written" in refused("a.html", "")
     with pytest.raises(RequestError, match="line 1: expected columns 0 and 3, found 2 columns, 0 to 1"):
         (tmp_path / "a.tsv").write_text("a\tO\n")
-        scheme_of(tmp_path / "a.tsv", Columns(0, 3))
+        next(sentence_rows(tmp_path / "a.tsv", columns=Columns(0, 3)))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.pubtator", "a.jsonl", "a.json", "a.txt"])

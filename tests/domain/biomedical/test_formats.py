@@ -12,7 +12,7 @@ from real_files import NER, with_ner
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from domain.biomedical.documents import format_of, read_documents, write_documents
-from domain.biomedical.documents.conll import Columns, TaggedSentence, scheme_of, sentence_rows
+from domain.biomedical.documents.conll import Columns, TaggedSentence, sentence_rows
 from domain.biomedical.documents.document import Document, Entity, Passage
 
 FILES = sorted(NER.glob("*/*.tsv"))
@@ -306,10 +306,10 @@ def test_conll_with_more_columns_and_windows_line_ends(tmp_path):
         b"-DOCSTART-\tX\tO\r\n\r\nAspirin\tNN\tS-C\tx\r\nhelps\tVB\tO\tx\r\n\r\nme\tPR\tO\tx\r\n"
     )
     columns = Columns(0, 2)
-    assert scheme_of(tmp_path / "c.conll", columns) == "IOBES"
-    rows = sentence_rows(tmp_path / "c.conll", "IOBES", columns)
-    first, second = (row for row in rows if isinstance(row, TaggedSentence))
-    assert (first.tokens, first.tags, first.line, first.document) == (("Aspirin", "helps"), ("S-C", "O"), 3, 1)
+    rows = sentence_rows(tmp_path / "c.conll", columns=columns)
+    first, second = (row for row in rows if isinstance(row, TaggedSentence) and row.tokens)
+    assert (first.tokens, first.tags, first.line, first.document) == (("Aspirin", "helps"), ("B-C", "O"), 3, 1)
+    assert first.scheme == "IOBES"
     assert (second.line, second.document) == (6, 1)
     (tmp_path / "c.tsv").write_text("a\tB\nb\tI\n\nc\tO\n")  # without documents each sentence is one
     first, second = read_documents(tmp_path / "c.tsv")
