@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import check_output
 from bertrelay.privacy import check_page, identifiers_shown
-from domain.biomedical.documents import TITLE_LINE, Columns, FormatName
+from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
 from domain.biomedical.ner.settings import TagSettings
 from domain.biomedical.qa.question_files import SHAPES
 from domain.biomedical.qa.settings import AnswerSettings, QuestionFormat
@@ -43,7 +44,7 @@ def _() -> None:
     """Keeps a group with one command a group."""
 
 
-class TagOptions(WorkOptions):
+class TagOutput(WorkOptions):
     """How entities are written.
 
     output_format: format of OUTPUT; by its suffix when absent.
@@ -68,7 +69,7 @@ def tag(
         ),
     ],
     output: Annotated[Path, argument("OUTPUT", "The suffix chooses the format, no suffix is brat.")],
-    options: TagOptions,
+    options: TagOutput,
     format: FormatName | None,  # noqa: A002
     **settings: Any,
 ) -> None:
@@ -85,25 +86,21 @@ def tag(
 
       bertrelay ner tag MODEL corpus.pubtator tagged.json --processes 2
     """
-    from domain.biomedical.ner.tagging import DocumentFiles, check_source
-    from domain.biomedical.ner.tagging import check_output as check_format
+    from domain.biomedical.ner.tagging import checked_format, tag_file
 
     process_group = check_process_group(options.processes)
     check_model(model)
     if str(output) == DASH:
         raise RequestError(f"output: expected a file or a folder, found {DASH}; nothing is written to standard output")
-    output_format = check_format(output, options.output_format, Path(source), options.overwrite)
-    if output_format == "html":
-        check_page(settings["with_text"])
+    given = {"with_text": settings["with_text"], "overwrite": options.overwrite}
+    output_format = checked_format(output, options.output_format, Path(source), **given)
     with input_file(source, output) as name:
         if source == DASH:
             format = format or _lines(name)  # noqa: A001
-        check_source(DocumentFiles(Path(name), format))
+        next(read_documents(name, format, Rejects(None, limit=1)), None)  # one document shows most faults
         with distributed(process_group, options.processes):
-            from domain.biomedical.ner.tagging import tag_file
-
-            settings |= {"source_format": format, "output_format": output_format, "process_group": process_group}
-            tagged = tag_file(model, name, output, **settings)
+            settings |= {"source_format": format, "output_format": output_format}
+            tagged = tag_file(model, name, output, process_group=process_group, **settings)
     if process_group.is_main:
         print_result(tagged, output, options.as_json)
 

@@ -12,14 +12,13 @@ from domain.biomedical import EntityTagger, tag_file
 from domain.biomedical.documents import FORMATS, read_documents, write_documents
 from domain.biomedical.documents.document import Document, Entity, Passage
 from domain.biomedical.ner.settings import TagSettings
-from domain.biomedical.ner.tagging import written
 
 TEXTS = [
     "The mice had fever of BRCA1. The 𝒢out <b>p53</b> & gout in rats.",
     "gout (fever) of p53, in the rats",
     "BRCA1 & p53 < gout > fever of the mice in rats.",
 ]
-READ_BACK = [name for name in written() if FORMATS[name].read]
+READ_BACK = [name for name, found in FORMATS.items() if found.read and found.rendered]
 
 
 @pytest.fixture

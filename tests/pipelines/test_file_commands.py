@@ -319,7 +319,7 @@ WRONG = {
     },
     "ner tag tagger": {
         "texts.jsonl out.xyz": "expected a suffix that implies the format",
-        "texts.jsonl out.txt --format text": "output: text is only read",
+        "texts.jsonl out.txt --format text": "out.txt: text is only read",
         "texts.jsonl none/out.jsonl": "there is no folder none",
         "none.jsonl out.jsonl": r"there is no file or folder none\.jsonl",
         "texts.jsonl texts.jsonl": "is the input itself",

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
 
 from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import write_error
 from bertrelay.privacy import is_sensitive
-from domain.biomedical.documents import bioc, brat, conll, jsonl, pubtator
+from domain.biomedical.documents import bioc, brat, conll, jsonl, page, pubtator
 from domain.biomedical.documents.conll import Columns
 from domain.biomedical.documents.document import (
     Document,
@@ -28,8 +28,6 @@ from domain.biomedical.documents.document import (
     usable,
     with_distinct_ids,
 )
-from domain.biomedical.documents.page import check as check_page
-from domain.biomedical.documents.page import writing as write_page
 
 __all__ = [
     "FORMATS",
@@ -37,6 +35,7 @@ __all__ = [
     "FormatName",
     "WrittenName",
     "check_held",
+    "check_written",
     "document_items",
     "format_of",
     "once",
@@ -52,44 +51,35 @@ FormatName = Literal[WrittenName, "text", "lines"]
 class Format(NamedTuple):
     """How documents of a format are read, and how its files are written; None where they are not.
 
-    check: raises Unfit for a document that the format cannot hold, before there is a file.
+    suffixes: of its files. rendered: a document as it is in a file; raises Unfit for one that the format cannot hold.
+    writing: opens a file; one of rendered documents, one after the other, when not given.
     """
 
+    suffixes: tuple[str, ...]
     read: Callable[[Path], Iterator[Item]] | None
+    rendered: Callable[[Document], object] | None = None
     writing: Callable[[Path], AbstractContextManager[Write]] | None = None
-    check: Callable[[Document], object] = check_document
 
-
-def _of_text(read: Callable[[Path], Iterator[Item]], rendered: Callable[[Document], str], *around: str) -> Format:
-    """A format whose files are rendered documents, one after the other. around: head, what is between, and tail."""
-    return Format(read, lambda path: text_file(path, rendered, *around), rendered)
+    def open(self, path: Path) -> AbstractContextManager[Write]:
+        """A new file, whole or not there, and what appends a document to it."""
+        return self.writing(path) if self.writing else text_file(path, cast(Callable[[Document], str], self.rendered))
 
 
 FORMATS: dict[FormatName, Format] = {
-    "conll": _of_text(conll.read, conll.rendered),
-    "conll-iobes": _of_text(partial(conll.read, file_scheme="IOBES"), partial(conll.rendered, scheme="IOBES")),
-    "pubtator": Format(pubtator.read, pubtator.writing, pubtator.rendered),
-    "bioc": _of_text(bioc.read, bioc.rendered, bioc.HEAD, ",\n", bioc.TAIL),
-    "brat": Format(brat.read, brat.writing, brat.rendered),
-    "jsonl": _of_text(jsonl.read, jsonl.line_of),
-    "text": Format(jsonl.read_text_files),
-    "lines": Format(jsonl.read_text_lines),
-    "html": Format(None, write_page, check_page),
+    "conll": Format((".conll", ".tsv", ".iob", ".iob1", ".iob2", ".bilou", ".bio"), conll.read, conll.rendered),
+    "conll-iobes": Format(
+        (".iobes",), partial(conll.read, file_scheme="IOBES"), partial(conll.rendered, scheme="IOBES")
+    ),
+    "pubtator": Format((".pubtator",), pubtator.read, pubtator.rendered, pubtator.writing),
+    "bioc": Format((".json", ".bioc"), bioc.read, bioc.rendered, bioc.writing),
+    "brat": Format((".ann",), brat.read, brat.rendered, brat.writing),
+    "jsonl": Format((".jsonl", ".ndjson"), jsonl.read, jsonl.line_of),
+    "text": Format((".txt",), jsonl.read_text_files),
+    "lines": Format((), jsonl.read_text_lines),
+    "html": Format((".html",), None, page.check, page.writing),
 }
+SUFFIXES = {suffix: name for name, found in FORMATS.items() for suffix in found.suffixes}
 
-SUFFIXES_OF: dict[FormatName, tuple[str, ...]] = {
-    "conll": (".conll", ".tsv", ".iob", ".iob1", ".iob2", ".bilou", ".bio"),
-    "conll-iobes": (".iobes",),
-    "pubtator": (".pubtator",),
-    "bioc": (".json", ".bioc"),
-    "jsonl": (".jsonl", ".ndjson"),
-    "brat": (".ann",),
-    "text": (".txt",),
-    "html": (".html",),
-}
-SUFFIXES = {suffix: name for name, suffixes in SUFFIXES_OF.items() for suffix in suffixes}
-
-DUPLICATE = "an id that another document has"
 TITLE_LINE = re.compile(rb"[^|\t\n]+\|t\|")
 
 
@@ -157,7 +147,15 @@ def document_items(path: Path | str, format_name: FormatName | None = None) -> I
 
 def once(items: Iterable[Item]) -> Iterator[Item]:
     """The items; a document with the id of an earlier one becomes unusable."""
-    return with_distinct_ids(items, DUPLICATE)
+    return with_distinct_ids(items, "an id that another document has")
+
+
+def check_written(path: Path | str, format_name: FormatName | None = None) -> FormatName:
+    """The format of an output, by its name when not given. Raises RequestError for one that is only read."""
+    name = format_name or format_of(path)
+    if FORMATS[name].rendered is None:
+        raise RequestError(f"{path}: {name} is only read. Write one of {', '.join(get_args(WrittenName))}.")
+    return name
 
 
 @contextmanager
@@ -169,14 +167,9 @@ def writing(
     rejects: counts what was written, and documents that the format cannot hold; without it the first of these raises
     RequestError.
     """
-    path = Path(path)
-    name = format_name or format_of(path)
-    opens = FORMATS[name].writing
-    if opens is None:
-        writable = ", ".join(each for each, found in FORMATS.items() if found.writing)
-        raise RequestError(f"{path}: {name} is only read. Write one of {writable}.")
+    path, name = Path(path), check_written(path, format_name)
     try:
-        with opens(path) as write:
+        with FORMATS[name].open(path) as write:
             yield partial(_put, write=write, name=name, rejects=rejects)
     except OSError as error:
         raise write_error(path, error) from error
@@ -198,7 +191,8 @@ def write_documents(
 
 def check_held(document: Document, name: FormatName, rejects: Rejects | None = None) -> None:
     """Counts in `rejects` whether the format `name` can hold `document`; without it, raises RequestError if not."""
-    _put(document, FORMATS[name].check, name, rejects)
+    if rendered := FORMATS[name].rendered:
+        _put(document, rendered, name, rejects)
 
 
 def _put(document: Document, write: Callable[[Document], object], name: str, rejects: Rejects | None) -> None:

@@ -6,6 +6,7 @@ is filled with spaces. Entities of sentences are entities of their document. Rel
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,17 +21,17 @@ from domain.biomedical.documents.document import (
     LeftOut,
     Passage,
     Unfit,
+    Write,
     check_entities,
     joined,
     shown_id,
+    text_file,
 )
 from domain.biomedical.documents.json_stream import JsonWindow, Shape, json_window, parsed
 
 COLLECTIONS = ("documents", "PubTator3")
 MOST_FILLER = 100_000  # characters between two passages
 RELATION = "a relation"
-HEAD = '{"source": "BertRelay", "date": "", "key": "", "infons": {}, "documents": [\n'
-TAIL = "\n]}\n"
 
 
 class _Location(Shape):
@@ -160,6 +161,12 @@ def _entity(annotation: _Annotation) -> Entity:
 
 
 # Writing
+
+
+def writing(path: Path) -> AbstractContextManager[Write]:
+    """A collection of documents."""
+    head = '{"source": "BertRelay", "date": "", "key": "", "infons": {}, "documents": [\n'
+    return text_file(path, rendered, head, ",\n", "\n]}\n")
 
 
 def rendered(document: Document) -> str:

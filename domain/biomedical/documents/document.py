@@ -115,11 +115,7 @@ class Unfit(Exception):
 
 IMPOSSIBLE = "an entity with offsets that cannot be"
 MISALIGNED = "an entity whose text is not at its offsets"
-UNSOUND_TOKENS = "tokens with offsets that cannot be"
-UNSOUND_PASSAGES = "passages with offsets that cannot be"
 MAX_LINES = 1 << 40  # of a file
-LONGEST_ID = 80  # characters of an id that are shown
-SPACE = re.compile(r"\s")
 
 
 class LeftOut(NamedTuple):
@@ -218,7 +214,7 @@ def shown_id(value: object) -> str:
     """An id as errors and rejects, which are UTF-8, show it; empty for what is no id, withheld in sensitive data."""
     if not isinstance(value, str | int) or isinstance(value, bool):
         return ""
-    return WITHHELD if is_sensitive() else str(value)[:LONGEST_ID].encode(errors="replace").decode()
+    return WITHHELD if is_sensitive() else str(value)[:80].encode(errors="replace").decode()
 
 
 def numbered_lines(path: Path) -> Iterator[Record | Unusable]:
@@ -257,10 +253,20 @@ def text_file(
 # What makes a document sound
 
 
-def check_document(document: Document) -> None:
-    """Raises Unfit for impossible offsets and for characters that no file can hold."""
-    check_entities(document.text, document.entities)
-    check_parts(document)
+def check_document(document: Document, mentions: Sequence[str | None] = ()) -> None:
+    """Raises Unfit for impossible offsets of entities, passages or tokens, and for characters that no file can hold.
+
+    mentions: the texts of the entities as a file has them, which must be at their offsets.
+    """
+    length, end = len(document.text), 0
+    check_entities(document.text, document.entities, mentions)
+    if not all(0 <= passage.start <= passage.end <= length for passage in document.passages):
+        raise Unfit("passages with offsets that cannot be", f"expected start and end from 0 to {length:,}")
+    for token in chain.from_iterable(document.sentences):
+        if not end <= token[0] < token[1] <= length:
+            expected = f"expected each behind the one before, the last one's end at {length:,} at most"
+            raise Unfit("tokens with offsets that cannot be", f"the first at {token[0]:,} to {token[1]:,}; {expected}")
+        end = token[1]
     try:
         "".join([document.id, document.text, *(entity.type for entity in document.entities)]).encode()
     except UnicodeEncodeError:
@@ -279,19 +285,6 @@ def _refuse_any(found: Sequence[Entity], reason: str, entities: Sequence[Entity]
     if found:
         first = f"the first at {found[0].start:,} to {found[0].end:,}"
         raise Unfit(reason, f"{len(found):,} of {len(entities):,} entities, {first}{why}")
-
-
-def check_parts(document: Document) -> None:
-    """Raises Unfit for passages outside of the text, and for tokens that are too, empty, or not one after the other."""
-    length = len(document.text)
-    if not all(0 <= passage.start <= passage.end <= length for passage in document.passages):
-        raise Unfit(UNSOUND_PASSAGES, f"expected start and end from 0 to {length:,}")
-    end = 0
-    for token in chain.from_iterable(document.sentences):
-        if not end <= token[0] < token[1] <= length:
-            expected = f"expected each behind the one before, the last one's end at {length:,} at most"
-            raise Unfit(UNSOUND_TOKENS, f"the first at {token[0]:,} to {token[1]:,}; {expected}")
-        end = token[1]
 
 
 def check_contiguous(document: Document, kept_by: str) -> None:
@@ -326,5 +319,7 @@ def _is_inside(entity: Entity, length: int) -> bool:
 
 def _matches(text: str, entity: Entity, mention: str) -> bool:
     """Whether `mention` is the text of the entity; line breaks may have become spaces, as in formats of lines."""
-    found = {entity.in_text(text).text, text[entity.start : entity.end]}
-    return mention in found or SPACE.sub(" ", mention) in {SPACE.sub(" ", each) for each in found}
+    whole, *found = (
+        re.sub(r"\s", " ", each) for each in (mention, entity.in_text(text).text, text[entity.start : entity.end])
+    )
+    return whole in found

@@ -20,8 +20,7 @@ from domain.biomedical.documents.document import (
     Passage,
     Span,
     Unfit,
-    check_entities,
-    check_parts,
+    check_document,
     numbered_lines,
     whole_text,
 )
@@ -66,10 +65,9 @@ def document_of(line: str, file: str = "", number: int = 0) -> Document:
     found = parsed(_JsonDocument, line)
     given = found.entities or ()
     entities = tuple(Entity(**each.model_dump(exclude={"text"})) for each in given)
-    check_entities(found.text, entities, [each.text for each in given])
     name = str(number if found.id is None else found.id)
     document = Document(name, found.text, entities, found.passages, found.sentences, file, number)
-    check_parts(document)
+    check_document(document, [each.text for each in given])
     return document
 
 

@@ -91,10 +91,6 @@ class Chain:
     follow: Floats
     end: Floats
 
-    def plus(self, start: Floats, follow: Floats, end: Floats) -> "Chain":
-        """With scores added, those of a CRF for example."""
-        return Chain(self.start + start, self.follow + follow, self.end + end)
-
     def divided(self, temperature: float) -> "Chain":
         return Chain(self.start / temperature, self.follow / temperature, self.end / temperature)
 

@@ -6,12 +6,13 @@ what transformers has no place for, and `crf.safetensors` where there is a CRF.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -92,24 +93,22 @@ class WordSplitter:
     def __call__(self, sentences: Sequence[Words]) -> SentenceSubwords:
         """The subwords of `sentences`, which may be empty; each distinct word is cut once, by itself."""
         place: dict[str, int] = {}
-        distinct = np.array(
-            [place.setdefault(word, len(place)) for words in sentences for word in words], dtype=np.int64
-        )
+        numbers = [place.setdefault(word, len(place)) for words in sentences for word in words]
+        distinct = np.array(numbers, dtype=np.int64)  # (words,)
         texts = [self._before + word for word in place]
-        cut = self._rules.encode_batch_fast(texts, add_special_tokens=False)
-        ids = [each.ids or [self._unknown] for each in cut]
-        counts = np.array([len(each) for each in ids], dtype=np.int64)  # (distinct words,)
-        flat = np.array([number for each in ids for number in each], dtype=np.int64)
+        cut = [each.ids or [self._unknown] for each in self._rules.encode_batch_fast(texts, add_special_tokens=False)]
+        counts = np.array([len(ids) for ids in cut], dtype=np.int64)  # (distinct words,)
+        flat = np.array(list(chain.from_iterable(cut)), dtype=np.int64)
         word_lengths = counts[distinct]  # (words,)
         words = np.array([len(each) for each in sentences], dtype=np.int64)  # (sentences,)
         firsts = np.cumsum(word_lengths) - word_lengths
         ends = np.append(firsts, word_lengths.sum())[np.cumsum(words)]  # (sentences,)
         token_types = None
-        if self._capitals:
-            marked = np.array([has_two_capitals(word) for word in place], dtype=np.int64)  # (distinct words,)
+        if self._capitals:  # two or more, as an abbreviation has and the first word of a sentence has not
+            marked = np.array([sum(map(str.isupper, word)) > 1 for word in place], dtype=np.int64)
             token_types = np.repeat(marked[distinct], word_lengths)
-        ids_in_order = flat[ranges((np.cumsum(counts) - counts)[distinct], word_lengths)]
-        return SentenceSubwords(ids_in_order, firsts, np.diff(ends, prepend=0), words, token_types)
+        ids = flat[ranges((np.cumsum(counts) - counts)[distinct], word_lengths)]
+        return SentenceSubwords(ids, firsts, np.diff(ends, prepend=0), words, token_types)
 
     def batch(self, subwords: SentenceSubwords, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
         """What the network reads of `windows`: input_ids, attention_mask and perhaps token_type_ids, (height, width),
@@ -137,11 +136,6 @@ class WordSplitter:
         return {name: torch.from_numpy(each) for name, each in batch.items()}
 
 
-def has_two_capitals(word: str) -> bool:
-    """Whether a word has two capitals or more, as an abbreviation has and the first word of a sentence has not."""
-    return sum(map(str.isupper, word)) > 1
-
-
 # The network
 
 ILLEGAL = -1e4
@@ -166,11 +160,6 @@ class LinearChain(nn.Module):
         for name in ("start", "follow", "end"):
             legal = torch.from_numpy(getattr(labels, f"legal_{name}"))
             self.register_buffer(f"illegal_{name}", torch.where(legal, 0.0, ILLEGAL), persistent=False)
-
-    def scores(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Trained scores of beginning (tags,), following (from, to) and ending (tags,)."""
-        start, follow, end = (each.detach().cpu().double().numpy() for each in (self.start, self.follow, self.end))
-        return start, follow, end
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, lengths: Tensor, opens: Tensor, closes: Tensor) -> Tensor:
         """Log P(tags | emissions) of each run of words, (runs,).
@@ -265,15 +254,19 @@ class EntityModel:
     temperature: float = 1.0
     capitals: bool = False
 
-    def make_splitter(self) -> WordSplitter:
+    @cached_property
+    def splitter(self) -> WordSplitter:
         """What cuts words as this model reads them."""
         return WordSplitter(self.tokenizer, self.capitals)
 
     @property
     def chain(self) -> Chain:
         """Which tags may follow which, with the scores of the CRF where there is one."""
-        legal = legal_chain(self.labels)
-        return legal if self.network.crf is None else legal.plus(*self.network.crf.scores())
+        legal, crf = legal_chain(self.labels), self.network.crf
+        if crf is None:
+            return legal
+        start, follow, end = (each.detach().cpu().double().numpy() for each in (crf.start, crf.follow, crf.end))
+        return Chain(legal.start + start, legal.follow + follow, legal.end + end)
 
 
 def start_model(settings: NerSettings, labels: LabelSet, cache_dir: Path | None = None) -> EntityModel:
@@ -282,31 +275,26 @@ def start_model(settings: NerSettings, labels: LabelSet, cache_dir: Path | None 
     The token type of capitals begins as the first one is. Raises RequestError for a model that cannot tag, or has not
     the positions for such windows.
     """
-    marks = False
-
-    def prepare(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-        nonlocal marks
-        marks = settings.capitals and _can_mark_capitals(backbone, tokenizer)
-        if marks:
-            token_types = backbone.get_parameter("embeddings.token_type_embeddings.weight").data  # (types, dim)
-            token_types[1] = token_types[0]
-
     tags = {"id2label": dict(enumerate(labels.tags)), "label2id": dict(labels.number)}
     network, tokenizer = HEAD.start(
-        settings.base, tags, prepare=prepare, dropout=settings.dropout, seed=settings.seed, cache_dir=cache_dir
+        settings.base, tags, dropout=settings.dropout, seed=settings.seed, cache_dir=cache_dir
     )
+    capitals = settings.capitals and _can_mark_capitals(network, tokenizer)
+    if capitals:
+        token_types = network.base_model.get_parameter("embeddings.token_type_embeddings.weight").data  # (types, dim)
+        token_types[1] = token_types[0]
     window = _window(network, settings.max_tokens, settings.overlap)
     classifier = TokenClassifier(network, LinearChain(labels) if settings.decoder == "crf" else None)
-    return EntityModel(classifier, tokenizer, labels, *window, capitals=marks)
+    return EntityModel(classifier, tokenizer, labels, *window, capitals=capitals)
 
 
-def _can_mark_capitals(backbone: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
+def _can_mark_capitals(network: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
     """Whether a second token type is there for it, and needed; logs why not."""
     if not lowers_case(tokenizer):
         log("capitals: the base's vocabulary has capitals, so they are not marked")
         return False
-    if not has_types(backbone):
-        log(f"capitals: the base, {backbone.config.model_type}, has no second token type, so they are not marked")
+    if not has_types(network):
+        log(f"capitals: the base, {network.config.model_type}, has no second token type, so they are not marked")
         return False
     return True
 
@@ -320,10 +308,9 @@ def save_model(model: EntityModel, folder: Path) -> None:
     """Writes the folder that `load_model` and transformers read."""
     save_network(model.network.network, model.tokenizer, folder)
     crf = model.network.crf
+    (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of a model that was here before
     if crf is not None:
         write_tensors(folder / CRF_WEIGHTS, crf.state_dict())
-    else:
-        (folder / CRF_WEIGHTS).unlink(missing_ok=True)  # of a model that was here before
     kinds = {"scheme": model.labels.scheme, "decoder": "softmax" if crf is None else "crf"}
     windows = {name: getattr(model, name) for name in ("max_tokens", "overlap", "temperature", "capitals")}
     write_json(folder / DESCRIPTION, {**kinds, **windows})
@@ -336,7 +323,6 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
     """
     folder = model_folder(source, cache_dir=cache_dir)
     network, tokenizer = HEAD.load(folder)
-    WordSplitter(tokenizer)  # raises for one without the special tokens
     file = folder / DESCRIPTION
     found = read_model_file(file, _NerDescription)
     has_crf = found is not None and found.decoder == "crf"
@@ -349,9 +335,12 @@ def load_model(source: str | Path, cache_dir: Path | None = None) -> EntityModel
     classifier = TokenClassifier(network, _load_crf(labels, folder) if has_crf else None).eval()
     if found is None:
         log(f"model: warning: no {file}, which domain.ner writes; windows and temperature are the usual")
-        return EntityModel(classifier, tokenizer, labels, *_window(network))
-    window = _window(network, found.max_tokens, found.overlap)
-    return EntityModel(classifier, tokenizer, labels, *window, found.temperature, found.capitals)
+        model = EntityModel(classifier, tokenizer, labels, *_window(network))
+    else:
+        window = _window(network, found.max_tokens, found.overlap)
+        model = EntityModel(classifier, tokenizer, labels, *window, found.temperature, found.capitals)
+    _ = model.splitter  # raises for a tokenizer without the special tokens
+    return model
 
 
 def _labels(network: PreTrainedModel, scheme: Scheme | None, folder: Path) -> LabelSet:

@@ -16,7 +16,7 @@ from bertrelay.hardware import as_device
 from domain.biomedical.documents.document import Document, Entity, Span
 from domain.biomedical.documents.tokens import TokenSpan, word_spans
 from domain.biomedical.ner.decoding import span_probabilities, spans_of, viterbi
-from domain.biomedical.ner.model import EntityModel, SentenceSubwords, Words, WordSplitter, load_model
+from domain.biomedical.ner.model import EntityModel, SentenceSubwords, Words, load_model
 from domain.biomedical.windows import blocks, computed, in_batches, ranges, window_outputs
 from domain.sentences import each_sentence
 
@@ -67,11 +67,11 @@ class Decoded:
         return [[WordSpan(*span, next(confidences)) for span in spans] for spans in self.token_spans()]
 
 
-def decode(model: EntityModel, splitter: WordSplitter, subwords: SentenceSubwords, batch_tokens: int) -> Decoded:
+def decode(model: EntityModel, subwords: SentenceSubwords, batch_tokens: int) -> Decoded:
     """The best tags of sentences; each word is scored in the window in which it is most central."""
     windows = subwords.windows(model.max_tokens, model.overlap)
     words, scores = [np.zeros(0, np.int64)], [torch.zeros(0, len(model.labels), device=model.network.device)]
-    for chosen, output in window_outputs(model, subwords, windows, splitter.batch, batch_tokens):
+    for chosen, output in window_outputs(model, subwords, windows, model.splitter.batch, batch_tokens):
         words.append(ranges(*subwords.owned_words(chosen)))
         scores.append(output)
     emissions = np.empty((len(subwords.firsts), len(model.labels)), np.float32)
@@ -92,14 +92,9 @@ def decoded_blocks(
     A sentence may be of any length, a whole document's words for example, and may be empty.
     batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
     """
-    splitter = model.make_splitter()
-    cut = ((None, splitter(block)) for block in blocks(sentences, len, block_words))
-    for _, decoded in computed(model, cut, partial(decode, model, splitter), precision, batch_tokens):
+    cut = ((None, model.splitter(block)) for block in blocks(sentences, len, block_words))
+    for _, decoded in computed(model, cut, partial(decode, model), precision, batch_tokens):
         yield decoded
-
-
-TAG_BLOCK_WORDS = 16_384
-"""So many words are sorted by the length of their sentences and computed together, and as many are read ahead."""
 
 
 class EntityTagger:
@@ -152,23 +147,18 @@ class EntityTagger:
             yield from self.tag_documents(block, **options)
 
     def tag_documents(
-        self,
-        documents: Iterable[Document],
-        *,
-        precision: str = "auto",
-        batch_tokens: int | None = None,
-        block_words: int = TAG_BLOCK_WORDS,
+        self, documents: Iterable[Document], *, block_words: int = 16_384, **options: Any
     ) -> Iterator[Document]:
         """Streams `documents`, each with the entities that were found instead of those it had.
 
-        Documents that came as tokens keep them; of others the words of each sentence are tagged. What is in memory
-        are the sentences of two blocks of `block_words` and the documents that they belong to.
-        batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
+        Documents that came as tokens keep them; of others the words of each sentence are tagged.
+        block_words: so many words are sorted by the length of their sentences and computed together; what is in memory
+            are the sentences of two such blocks and the documents that they belong to.
+        options: `precision` and `batch_tokens`, as of `decoded_blocks`.
         """
         reading: deque[_Sentence] = deque()  # filled by the thread that reads ahead, emptied here in the same order
         found: list[Entity] = []
-        options: dict[str, Any] = {"precision": precision, "batch_tokens": batch_tokens, "block_words": block_words}
-        for block in decoded_blocks(self.model, _words(documents, reading), **options):
+        for block in decoded_blocks(self.model, _words(documents, reading), block_words=block_words, **options):
             for spans in block.by_sentence():
                 document, tokens, is_last = reading.popleft()
                 found += [Entity(tokens[each.start][0], tokens[each.end - 1][1], *each[2:]) for each in spans]

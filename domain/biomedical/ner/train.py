@@ -21,7 +21,7 @@ from domain.biomedical.documents.tokens import converted
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.ner.metrics import count_entities, entity_metrics, strict_spans, which_are_right
-from domain.biomedical.ner.model import EntityModel, WordSplitter, save_model, start_model
+from domain.biomedical.ner.model import EntityModel, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import Decoded, decode
 from domain.biomedical.windows import computed, ranges
@@ -40,8 +40,8 @@ def run(settings: NerSettings, context: StageContext) -> Metrics:
     task = NerTask(model, settings, examples, dev)
     metrics = train(task, settings, context.output, context.work)
     if context.process_group.is_main:
-        if task.dev is not None:
-            model = replace(model, temperature=task.dev.temperature(model))
+        if dev:
+            model = replace(model, temperature=task.temperature())
             metrics["temperature"] = model.temperature
         save_model(model, context.output / "model")
     return {**metrics, "train_sentences": len(examples), "train_words": len(task.tags)}
@@ -66,7 +66,7 @@ class NerTask:
     def __init__(
         self, model: EntityModel, settings: NerSettings, examples: Sequence[Example], dev: Sequence[Example]
     ) -> None:
-        self.model, self.entity_model = model.network, model
+        self.model, self.entity_model, self.precision = model.network, model, settings.precision
         if self.model.crf is not None and settings.crf_learning_rate is not None:
             factor = settings.crf_learning_rate / settings.learning_rate
             self.model.rate_factors = {f"crf.{name}": factor for name, _ in self.model.crf.named_parameters()}
@@ -75,12 +75,12 @@ class NerTask:
             raise RequestError(
                 "mask_share: expected a tokenizer with a mask token, found none in the base; leave mask_share out"
             )
-        self.splitter = model.make_splitter()
-        self.subwords = self.splitter([example.tokens for example in examples])
+        self.subwords = model.splitter([example.tokens for example in examples])
         self.windows = self.subwords.windows(model.max_tokens, model.overlap)
         self.tags = tag_numbers(examples, model.labels)  # (words,)
         self.lengths = self.padded_lengths = self.subwords.window_lengths(self.windows)
-        self.dev = NerDevSet(dev, self.splitter, settings.precision) if dev else None
+        self.dev, self.dev_subwords = dev, model.splitter([example.tokens for example in dev])
+        self.gold = [strict_spans(example.tags) for example in dev]
         self.criterion = "dev/f1" if dev else None
 
     def collate(self, items: Items, epoch: int) -> Batch:
@@ -89,7 +89,7 @@ class NerTask:
         words: how many each window owns, (windows,). opens, closes: whether its words begin and end the sentence.
         """
         windows = self.windows.chosen(items)
-        inputs = self.splitter.batch(self.subwords, windows, int(self.lengths[items].max()), len(items))
+        inputs = self.entity_model.splitter.batch(self.subwords, windows, int(self.lengths[items].max()), len(items))
         if self.mask_share:
             inputs["input_ids"] = self._masked(inputs["input_ids"], items, epoch)
         first_words, counts = self.subwords.owned_words(windows)
@@ -121,34 +121,25 @@ class NerTask:
         return {"tags": -self.model.crf.log_likelihood(emissions, tags, words, opens, closes).sum()}
 
     def evaluate(self) -> Metrics:
-        return self.dev.metrics(self.entity_model) if self.dev else {}
-
-
-class NerDevSet:
-    """Dev sentences, cut once, and what a model scores on them."""
-
-    def __init__(self, examples: Sequence[Example], splitter: WordSplitter, precision: str) -> None:
-        self.splitter, self.precision = splitter, precision
-        self.subwords = splitter([example.tokens for example in examples])
-        self.gold = [strict_spans(example.tags) for example in examples]
-        self.untaggable = [example.untaggable for example in examples]
-
-    def metrics(self, model: EntityModel) -> Metrics:
-        """Strict precision, recall and F1, and of several types each one's F1."""
-        found, types = self._decoded(model).token_spans(), model.labels.types
-        counts = count_entities(self.gold, self.untaggable, found, np.arange(len(self.gold)), types)
+        """Strict precision, recall and F1 on the dev data, and of several types each one's F1."""
+        if not self.dev:
+            return {}
+        found, types = self._decoded().token_spans(), self.entity_model.labels.types
+        untaggable = [example.untaggable for example in self.dev]
+        counts = count_entities(self.gold, untaggable, found, np.arange(len(self.gold)), types)
         metrics = entity_metrics(counts, types, intervals=False)
         shown = ["precision", "recall", "f1", *([f"f1/{name}" for name in types] if types[1:] else [])]
         return {f"dev/{name}": metrics[name] for name in shown if name in metrics}
 
-    def temperature(self, model: EntityModel) -> float:
+    def temperature(self) -> float:
         """What scores are best divided by."""
-        found = self._decoded(model)
+        found = self._decoded()
         return fit_temperature(found.confidences, which_are_right(self.gold, found.token_spans()))
 
-    def _decoded(self, model: EntityModel) -> Decoded:
-        compute = partial(decode, model, self.splitter)
-        return next(decoded for _, decoded in computed(model, [(None, self.subwords)], compute, self.precision))
+    def _decoded(self) -> Decoded:
+        compute = partial(decode, self.entity_model)
+        ((_, decoded),) = computed(self.entity_model, [(None, self.dev_subwords)], compute, self.precision)
+        return decoded
 
 
 def tag_numbers(examples: Sequence[Example], labels: LabelSet) -> NDArray[np.int64]:

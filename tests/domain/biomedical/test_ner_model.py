@@ -42,7 +42,7 @@ def small(tiny_bert: Path, **more: Any) -> BertConfig:
 
 
 def scores_of(model: EntityModel, words: list[str], splitter: WordSplitter | None = None) -> torch.Tensor:
-    splitter = splitter or model.make_splitter()
+    splitter = splitter or model.splitter
     subwords = splitter([words])
     with torch.inference_mode():
         return model.network(**splitter.batch(subwords, subwords.windows(40, 8), 20, 1))
