@@ -66,39 +66,24 @@ class LabelSet:
         return ~self.begins & (self.type_numbers >= 0)
 
     @cached_property
-    def legal_follow(self) -> Flags:
-        """Which tag may follow which, (from, to)."""
-        return np.array([[follows(tag, before, self.scheme) for tag in self.tags] for before in self.tags])
-
-    @property
-    def legal_start(self) -> Flags:
-        """Which tag a sentence may begin with, (tags,): what may follow O."""
-        found: Flags = self.legal_follow[self.number[OUTSIDE]]
-        return found
-
-    @property
-    def legal_end(self) -> Flags:
-        """Which tag a sentence may end with, (tags,): what O may follow."""
-        found: Flags = self.legal_follow[:, self.number[OUTSIDE]]
-        return found
+    def legal(self) -> tuple[Flags, Flags, Flags]:
+        """Which tags may begin a sentence, (tags,), follow which, (from, to), and end one: O stands for its borders."""
+        follow = np.array([[follows(tag, before, self.scheme) for tag in self.tags] for before in self.tags])
+        outside = self.number[OUTSIDE]
+        return follow[outside], follow, follow[:, outside]
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(NamedTuple):
     """Scores of what may begin a sentence, (tags,), follow, (from, to), and end one, (tags,); −inf where illegal."""
 
     start: Floats
     follow: Floats
     end: Floats
 
-    def divided(self, temperature: float) -> "Chain":
-        return Chain(self.start / temperature, self.follow / temperature, self.end / temperature)
-
 
 def legal_chain(labels: LabelSet) -> Chain:
     """0 for all that is legal: with it the emissions alone decide."""
-    legal = (labels.legal_start, labels.legal_follow, labels.legal_end)
-    return Chain(*(np.where(each, 0.0, -np.inf) for each in legal))
+    return Chain(*(np.where(legal, 0.0, -np.inf) for legal in labels.legal))
 
 
 def viterbi(emissions: NDArray[np.floating], lengths: NDArray[np.integer], chain: Chain) -> Integers:
@@ -167,16 +152,13 @@ class Marginals(NamedTuple):
     forward: P-like mass of all beginnings that end with each tag at each word, scaled to sum 1, (words, tags).
     backward: mass of all endings after it, scaled likewise so that forward · backward sums to 1 at every word.
     emitted: exp of the emissions, each word's divided by its scale, (words, tags).
+
+    forward · backward is the probability of each tag at each word.
     """
 
     forward: Floats
     backward: Floats
     emitted: Floats
-
-    @property
-    def probabilities(self) -> Floats:
-        """Of each tag at each word, (words, tags)."""
-        return self.forward * self.backward
 
 
 def marginals(emissions: NDArray[np.floating], lengths: NDArray[np.integer], chain: Chain) -> Marginals:
@@ -184,7 +166,7 @@ def marginals(emissions: NDArray[np.floating], lengths: NDArray[np.integer], cha
     scores = emissions.astype(np.float64)
     scores -= scores.max(axis=1, keepdims=True, initial=-np.inf)
     emitted = np.exp(np.maximum(scores, LOWEST))
-    start, follow, end = (np.exp(each - each.max()) for each in (chain.start, chain.follow, chain.end))
+    start, follow, end = (np.exp(each - each.max()) for each in chain)
     forward, backward = np.zeros_like(emitted), np.zeros_like(emitted)
     steps, lasts = list(_steps(lengths)), _lasts(lengths)
     for words, before in steps:
@@ -213,7 +195,7 @@ def span_probabilities(
     It is summed over all legal sequences that have the entity, whatever else. temperature: what all scores are divided
     by first.
     """
-    chain, spans = chain.divided(temperature), spans_of(tags, labels)
+    chain, spans = Chain(*(scores / temperature for scores in chain)), spans_of(tags, labels)
     found = marginals(emissions / temperature, lengths, chain)
     follow = np.exp(chain.follow - chain.follow.max())
     probabilities = np.array(found.forward[spans.starts, tags[spans.starts]], dtype=np.float64)

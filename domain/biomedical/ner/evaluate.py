@@ -16,7 +16,7 @@ from bertrelay.progress import log, progress
 from bertrelay.stage import Metrics, StageContext
 from domain.biomedical.documents.conll import lines_of
 from domain.biomedical.documents.document import Unfit
-from domain.biomedical.documents.tokens import TokenSpan, tags_of
+from domain.biomedical.documents.tokens import TokenSpan, spans_of, tags_of
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
 from domain.biomedical.ner.metrics import (
     KINDS,
@@ -27,7 +27,6 @@ from domain.biomedical.ner.metrics import (
     entity_metrics,
     lenient_spans,
     pairings,
-    strict_spans,
     which_are_right,
 )
 from domain.biomedical.ner.model import EntityModel, load_model
@@ -62,7 +61,7 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
     _check_types(model, examples, settings)
     model.network.to(default_device())
     found = _predicted(model, examples, settings)
-    gold = [strict_spans(example.tags) for example in examples]
+    gold = [spans_of(example.tags) for example in examples]
     pairs = [list(pairings(*spans)) for spans in zip(gold, found.spans, strict=True)]
     confused, shown = confusions([each.tokens for each in examples], pairs), _examples(examples, gold, found, pairs)
     if context.sensitive and not settings.with_text:
@@ -71,12 +70,9 @@ def run(settings: NerEvaluateSettings, context: StageContext) -> Metrics:
         _write_predictions(examples, found, context)
     write_json(context.output / "confusions.json", confused)
     write_json(context.output / "examples.json", shown, compact=True)
-    published = {f"published_f1/{name}": value for name, value in settings.published.items()}
     return {
-        **_entity_metrics(examples, gold, found),
-        **published,
-        **_kinds(examples, pairs),
-        **_calibration(gold, found),
+        **_metrics(examples, gold, found, pairs),
+        **{f"published_f1/{name}": value for name, value in settings.published.items()},
     }
 
 
@@ -113,31 +109,34 @@ def _predicted(model: EntityModel, examples: Sequence[Example], settings: NerEva
     return EntityPredictions(spans, np.concatenate(calibrated), np.concatenate(uncalibrated))
 
 
-def _entity_metrics(examples: Sequence[Example], gold: Spans, found: EntityPredictions) -> Metrics:
-    """Strict metrics with intervals over documents, or over sentences where no documents are known; also lenient."""
+def _metrics(
+    examples: Sequence[Example], gold: Spans, found: EntityPredictions, pairs: Sequence[Sequence[Pairing]]
+) -> Metrics:
+    """Strict metrics with intervals over documents, or over sentences where no documents are known; lenient ones; how
+    many gold and predicted entities there are, of each kind of success and failure; calibration.
+    """
     types = sorted({*types_in(examples), *(span.type for span in chain.from_iterable(found.spans))})
     units = np.unique([example.document for example in examples], return_inverse=True)[1]
     untaggable = [example.untaggable for example in examples]
     strict = entity_metrics(count_entities(gold, untaggable, found.spans, units, types), types)
     leniently = [lenient_spans(example.tags) for example in examples]
     lenient = entity_metrics(count_entities(leniently, untaggable, found.spans, units, types), [], intervals=False)
-    return {**strict, **{f"{name}_lenient": value for name, value in lenient.items()}}
-
-
-def _kinds(examples: Sequence[Example], pairs: Sequence[Sequence[Pairing]]) -> Metrics:
-    """How many gold and predicted entities there are, and how many of each kind of success and failure."""
     kinds = Counter(pair.kind for pair in chain.from_iterable(pairs))
-    kinds["missed"] += sum(len(example.untaggable) for example in examples)
-    gold = kinds.total() - kinds["spurious"]
-    return {"gold_entities": gold, **{kind: kinds[kind] for kind in KINDS}, "sentences": len(examples)}
-
-
-def _calibration(gold: Spans, found: EntityPredictions) -> Metrics:
+    kinds["missed"] += sum(map(len, untaggable))
     is_right = which_are_right(gold, found.spans)
     before, after = (expected_calibration_error(each, is_right) for each in (found.uncalibrated, found.confidences))
     if before is not None and after is not None:
         log(f"calibration error of the confidences: {before:.3f}, and {after:.3f} with the temperature found on dev")
-    return {"predicted_entities": len(is_right), "ece_uncalibrated": before, "ece": after}
+    return {
+        **strict,
+        **{f"{name}_lenient": value for name, value in lenient.items()},
+        "gold_entities": kinds.total() - kinds["spurious"],
+        **{kind: kinds[kind] for kind in KINDS},
+        "sentences": len(examples),
+        "predicted_entities": len(is_right),
+        "ece_uncalibrated": before,
+        "ece": after,
+    }
 
 
 def _write_predictions(examples: Sequence[Example], found: EntityPredictions, context: StageContext) -> None:

@@ -1,7 +1,7 @@
 """How well entities are found: precision, recall and F1 over whole entities, and what goes wrong.
 
-Strict is seqeval's strict mode in IOB2: an entity begins with B and counts when start, end and type are right. Lenient
-is seqeval's default, which also takes `O I-X` for an entity; for legal tags both are the same.
+Strict is seqeval's strict mode in IOB2, and `tokens.spans_of`: an entity begins with B and counts when start, end and
+type are right. Lenient is seqeval's default, which also takes `O I-X` for an entity; for legal tags both are the same.
 """
 
 from collections import Counter
@@ -13,19 +13,14 @@ from numpy.typing import NDArray
 
 from bertrelay.evaluation.statistics import with_interval
 from bertrelay.stage import Metrics
-from domain.biomedical.documents.tokens import TokenSpan, spans_of
+from domain.biomedical.documents.tokens import TokenSpan
 
-Tags = Sequence[str]
 Spans = Sequence[Sequence[TokenSpan]]
 """The entities of each sentence."""
 Counts = NDArray[np.int64]
 
 
-def strict_spans(tags: Tags) -> list[TokenSpan]:
-    return spans_of(tags, "IOB2")
-
-
-def lenient_spans(tags: Tags) -> list[TokenSpan]:
+def lenient_spans(tags: Sequence[str]) -> list[TokenSpan]:
     """As seqeval reads tags by default, and conlleval before it."""
     from seqeval.metrics.sequence_labeling import get_entities
 

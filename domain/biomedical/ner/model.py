@@ -157,9 +157,9 @@ class LinearChain(nn.Module):
         self.start = nn.Parameter(torch.zeros(len(labels)))
         self.follow = nn.Parameter(torch.zeros(len(labels), len(labels)))  # (from, to)
         self.end = nn.Parameter(torch.zeros(len(labels)))
-        for name in ("start", "follow", "end"):
-            legal = torch.from_numpy(getattr(labels, f"legal_{name}"))
-            self.register_buffer(f"illegal_{name}", torch.where(legal, 0.0, ILLEGAL), persistent=False)
+        for name, legal in zip(("start", "follow", "end"), labels.legal, strict=True):
+            scores = torch.where(torch.from_numpy(legal), 0.0, ILLEGAL)
+            self.register_buffer(f"illegal_{name}", scores, persistent=False)
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, lengths: Tensor, opens: Tensor, closes: Tensor) -> Tensor:
         """Log P(tags | emissions) of each run of words, (runs,).
@@ -265,8 +265,8 @@ class EntityModel:
         legal, crf = legal_chain(self.labels), self.network.crf
         if crf is None:
             return legal
-        start, follow, end = (each.detach().cpu().double().numpy() for each in (crf.start, crf.follow, crf.end))
-        return Chain(legal.start + start, legal.follow + follow, legal.end + end)
+        trained = (each.detach().cpu().double().numpy() for each in (crf.start, crf.follow, crf.end))
+        return Chain(*(scores + more for scores, more in zip(legal, trained, strict=True)))
 
 
 def start_model(settings: NerSettings, labels: LabelSet, cache_dir: Path | None = None) -> EntityModel:

@@ -17,10 +17,10 @@ from bertrelay.hardware import default_device
 from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
-from domain.biomedical.documents.tokens import converted
+from domain.biomedical.documents.tokens import converted, spans_of
 from domain.biomedical.ner.decoding import LabelSet
 from domain.biomedical.ner.examples import Example, of_types, read_examples, types_in
-from domain.biomedical.ner.metrics import count_entities, entity_metrics, strict_spans, which_are_right
+from domain.biomedical.ner.metrics import count_entities, entity_metrics, which_are_right
 from domain.biomedical.ner.model import EntityModel, save_model, start_model
 from domain.biomedical.ner.settings import NerSettings
 from domain.biomedical.ner.tagger import Decoded, decode
@@ -80,7 +80,7 @@ class NerTask:
         self.tags = tag_numbers(examples, model.labels)  # (words,)
         self.lengths = self.padded_lengths = self.subwords.window_lengths(self.windows)
         self.dev, self.dev_subwords = dev, model.splitter([example.tokens for example in dev])
-        self.gold = [strict_spans(example.tags) for example in dev]
+        self.gold = [spans_of(example.tags) for example in dev]
         self.criterion = "dev/f1" if dev else None
 
     def collate(self, items: Items, epoch: int) -> Batch:

@@ -25,7 +25,7 @@ def drawn(labels: LabelSet, seed: int, trained: bool) -> tuple[Floats, NDArray[n
     chain = legal_chain(labels)
     if trained:
         shapes = [(len(labels),), (len(labels), len(labels)), (len(labels),)]
-        chain = chain.plus(*(generator.normal(size=shape) for shape in shapes))
+        chain = Chain(*(scores + generator.normal(size=shape) for scores, shape in zip(chain, shapes, strict=True)))
     return emissions, lengths, chain
 
 
@@ -61,9 +61,12 @@ def test_tags_are_the_best_and_probabilities_shares_of_all_legal_sequences(
         emissions, lengths, chain = drawn(labels, seed, trained)
         tags = viterbi(emissions, lengths, chain)
         found = span_probabilities(emissions, lengths, chain, tags, labels, temperature)
-        by_word = marginals(emissions / temperature, lengths, chain.divided(temperature)).probabilities
+        divided = Chain(*(scores / temperature for scores in chain))
+        forward, backward, _ = marginals(emissions / temperature, lengths, divided)
         expected: list[float] = []
-        for scores, best, shares in zip(*(sentences(x, lengths) for x in (emissions, tags, by_word)), strict=True):
+        for scores, best, shares in zip(
+            *(sentences(x, lengths) for x in (emissions, tags, forward * backward)), strict=True
+        ):
             if not len(scores):
                 continue
             known = all_sequences(scores, chain, labels)
@@ -90,8 +93,8 @@ def test_scores_far_apart_leave_finite_probabilities() -> None:
     labels = LabelSet.of_types(["A"], "IOBES")
     emissions = np.full((40, len(labels)), -2000.0)
     emissions[:20, labels.number["I-A"]] = emissions[20:, labels.number["O"]] = 2000.0
-    found = marginals(emissions, np.array([40]), legal_chain(labels))
-    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1.0, rtol=1e-9)
+    forward, backward, _ = marginals(emissions, np.array([40]), legal_chain(labels))
+    np.testing.assert_allclose((forward * backward).sum(axis=1), 1.0, rtol=1e-9)
 
 
 def by_enumeration(crf: LinearChain, labels: LabelSet, emissions: Tensor, tags: list[int]) -> Tensor:

@@ -5,7 +5,7 @@ import pytest
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOB2
 
-from domain.biomedical.documents.tokens import TokenSpan
+from domain.biomedical.documents.tokens import TokenSpan, spans_of
 from domain.biomedical.ner.metrics import (
     Pairing,
     confusions,
@@ -13,7 +13,6 @@ from domain.biomedical.ner.metrics import (
     entity_metrics,
     lenient_spans,
     pairings,
-    strict_spans,
     which_are_right,
 )
 
@@ -27,40 +26,30 @@ def random_tags(seed: int, sentences: int = 60) -> list[list[str]]:
     return [generator.choice(TAGS, generator.integers(1, 15)).tolist() for _ in range(sentences)]
 
 
-def metrics(gold: list[list[str]], predicted: list[list[str]], find=strict_spans, **more):
+def metrics(gold: list[list[str]], predicted: list[list[str]], find=spans_of, **more):
     spans = [[find(tags) for tags in side] for side in (gold, predicted)]
     none = [()] * len(gold)
     return entity_metrics(count_entities(spans[0], none, spans[1], np.arange(len(gold)), TYPES), TYPES, **more)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_strict_figures_are_seqevals(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("find", "theirs"), [(spans_of, {"mode": "strict", "scheme": IOB2}), (lenient_spans, {})], ids=["strict", "lenient"]
+)
+def test_figures_are_seqevals(seed: int, find, theirs) -> None:
     gold, predicted = random_tags(seed), random_tags(seed + 100)
     predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
-    ours = metrics(gold, predicted, intervals=False)
-    report = classification_report(gold, predicted, mode="strict", scheme=IOB2, output_dict=True, zero_division=0)
-    assert_same(ours, report)
-
-
-def assert_same(ours, report) -> None:
-    """Precision, recall and F1, overall and of each type."""
-    for name, theirs in (("", "micro avg"), *((f"/{kind}", kind) for kind in TYPES)):
+    ours = metrics(gold, predicted, find, intervals=False)
+    report = classification_report(gold, predicted, output_dict=True, zero_division=0, **theirs)
+    for name, row in (("", "micro avg"), *((f"/{kind}", kind) for kind in TYPES)):
         for measure, key in (("precision", "precision"), ("recall", "recall"), ("f1", "f1-score")):
-            assert ours[f"{measure}{name}"] == pytest.approx(report[theirs][key])
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_lenient_figures_are_seqevals_default(seed: int) -> None:
-    gold, predicted = random_tags(seed), random_tags(seed + 50)
-    predicted = [(mine[:5] + ours[5:] + ["O"] * 5)[: len(ours)] for ours, mine in zip(gold, predicted, strict=True)]
-    ours = metrics(gold, predicted, lenient_spans, intervals=False)
-    assert_same(ours, classification_report(gold, predicted, output_dict=True, zero_division=0))
+            assert ours[f"{measure}{name}"] == pytest.approx(report[row][key])
 
 
 def test_intervals_hold_the_figure_and_come_from_units() -> None:
     gold = random_tags(1)
     predicted = [tags if n % 3 else ["O"] * len(tags) for n, tags in enumerate(gold)]
-    spans = [[strict_spans(tags) for tags in side] for side in (gold, predicted)]
+    spans = [[spans_of(tags) for tags in side] for side in (gold, predicted)]
     none = [()] * len(gold)
     by_sentence = entity_metrics(count_entities(spans[0], none, spans[1], np.arange(60), TYPES), TYPES)
     in_one = entity_metrics(count_entities(spans[0], none, spans[1], np.zeros(60, int), TYPES), TYPES)
@@ -69,41 +58,21 @@ def test_intervals_hold_the_figure_and_come_from_units() -> None:
     assert "f1_low" not in in_one  # one document has no spread
 
 
-def test_gold_entities_beyond_tags_count_as_missed() -> None:
+def test_gold_entities_beyond_tags_count_as_missed_and_what_was_not_measured_is_null() -> None:
     span = TokenSpan(0, 1, "Disease")
     counts = count_entities([[span]], [("Disease", "Disease")], [[span]], np.array([0]), ["Disease"])
     assert entity_metrics(counts, ["Disease"], intervals=False)["recall"] == pytest.approx(1 / 3)
-
-
-def test_what_was_not_measured_is_null_and_not_zero() -> None:
     nothing = entity_metrics(count_entities([[]], [()], [[]], np.array([0]), ["Disease"]), ["Disease"], intervals=False)
-    assert nothing["precision"] is None
-    assert nothing["recall"] is None
-    assert nothing["f1"] is None
+    assert [nothing[name] for name in ("precision", "recall", "f1")] == [None] * 3
 
 
 def test_every_gold_entity_is_paired_once_and_by_kind() -> None:
-    gold = [
-        TokenSpan(0, 2, "A"),
-        TokenSpan(3, 5, "A"),
-        TokenSpan(6, 7, "B"),
-        TokenSpan(8, 9, "A"),
-        TokenSpan(10, 12, "A"),
-    ]
-    found = [
-        TokenSpan(0, 2, "A"),
-        TokenSpan(4, 5, "A"),
-        TokenSpan(6, 7, "A"),
-        TokenSpan(11, 12, "B"),
-        TokenSpan(13, 14, "B"),
-    ]
+    gold = [TokenSpan(*each) for each in ((0, 2, "A"), (3, 5, "A"), (6, 7, "B"), (8, 9, "A"), (10, 12, "A"))]
+    found = [TokenSpan(*each) for each in ((0, 2, "A"), (4, 5, "A"), (6, 7, "A"), (11, 12, "B"), (13, 14, "B"))]
     pairs = list(pairings(gold, found))
     assert [pair.kind for pair in pairs] == ["right", "wrong_span", "wrong_type", "missed", "wrong_both", "spurious"]
     assert [pair.gold for pair in pairs if pair.gold] == gold
-
-
-def test_a_prediction_of_the_right_type_is_nearer_than_a_longer_one() -> None:
-    pairs = list(pairings([TokenSpan(0, 4, "A")], [TokenSpan(0, 3, "B"), TokenSpan(3, 4, "A")]))
+    pairs = list(pairings([TokenSpan(0, 4, "A")], [TokenSpan(0, 3, "B"), TokenSpan(3, 4, "A")]))  # of the right type
     assert [(pair.kind, pair.predicted) for pair in pairs] == [("wrong_span", TokenSpan(3, 4, "A"))]
 
 
