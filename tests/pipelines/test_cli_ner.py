@@ -5,13 +5,11 @@ import re
 import shutil
 
 import pytest
-from pydantic import ValidationError
 
 from bertrelay.errors import RequestError, WorkError
 from domain.biomedical import EntityTagger, tag_file
 from domain.biomedical.documents import FORMATS, read_documents, write_documents
-from domain.biomedical.documents.document import Document, Entity, Passage
-from domain.biomedical.ner.settings import TagSettings
+from domain.biomedical.documents.document import Document, Entity
 
 TEXTS = [
     "The mice had fever of BRCA1. The 𝒢out <b>p53</b> & gout in rats.",
@@ -54,38 +52,29 @@ def test_jsonl_has_text_offsets_and_confidence_of_every_entity(call, tagger, tex
 
 
 @pytest.mark.parametrize("name", READ_BACK)
-def test_every_format_is_written_so_that_it_can_be_read_back(call, tagger, texts, expected, tmp_path, name):
-    output = tmp_path / "found"
-    call("ner", "tag", tagger, texts, output, "--format", name, "--precision", "fp32")
-    documents = list(read_documents(output, name))
-    assert len(documents) == len(TEXTS)
+def test_every_format_is_tagged_and_written_and_its_own_entities_are_replaced(
+    call, tagger, texts, expected, tmp_path, name
+):
+    is_conll = name.startswith("conll")  # which knows no white space
+    if not is_conll:
+        texts, old = tmp_path / "in", (Entity(0, 3, "Old"),)
+        write_documents(texts, [Document(f"d{n}", text, old) for n, text in enumerate(TEXTS)], name)
+    options = ["--input-format", "jsonl" if is_conll else name, "--format", name, "--precision", "fp32"]
+    call("ner", "tag", tagger, texts, tmp_path / "found", *options)
+    documents = list(read_documents(tmp_path / "found", name))
     for document, text, entities in zip(documents, TEXTS, expected, strict=True):
-        if name.startswith("conll"):  # which knows no white space
+        if is_conll:
             mentions = ["".join(document.text[start:end].split()) for start, end, _ in spans(document)]
             assert mentions == ["".join(text[start:end].split()) for start, end, _ in entities]
         else:
             assert (document.text, spans(document)) == (text, entities)
 
 
-@pytest.mark.parametrize("name", [name for name in READ_BACK if not name.startswith("conll")])
-def test_every_format_is_tagged_and_its_own_entities_are_replaced(tagger, expected, tmp_path, name):
-    old = Entity(0, 3, "Old")
-    documents = [Document(f"d{n}", text, (old,), (Passage(0, len(text), "title"),)) for n, text in enumerate(TEXTS)]
-    write_documents(tmp_path / "in", documents, name)
-    tag_file(tagger, tmp_path / "in", tmp_path / "out.jsonl", source_format=name, precision="fp32")
-    assert [spans(document) for document in read_documents(tmp_path / "out.jsonl")] == expected
-
-
 def test_a_page_shows_markup_of_a_text_as_text(call, tagger, write_lines, tmp_path):
-    source = write_lines(
-        "evil.jsonl", [json.dumps({"id": "<i>", "text": "gout <script>alert(1)</script> & p53 fever"})]
-    )
-    call("ner", "tag", tagger, source, tmp_path / "page.html")
+    text = "gout <script>alert(1)</script> & p53 fever"
+    call("ner", "tag", tagger, write_lines("evil.jsonl", [json.dumps({"text": text})]), tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "<script>alert" not in page
-    assert "<i>" not in page
-    assert "&lt;" in page
-    assert not re.search(r"(?:src|href)=[\"']?http", page)
+    assert "<script>alert" not in page and "&lt;" in page
 
 
 def test_what_cannot_be_read_or_written_is_counted_and_listed(call, tagger, tmp_path):
@@ -125,13 +114,14 @@ def test_what_the_format_cannot_hold_is_found_before_anything_is_computed(tagger
     assert not {"out", "out.pubtator"} & {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_text_of_many_lines_becomes_pubtator(call, tagger, tmp_path, capsys):
-    text = "\n".join(TEXTS) + "\r\n"
+def test_raw_text_is_one_document_to_the_character_and_becomes_pubtator(call, tagger, tmp_path, capsys):
+    text = "\ufeff" + "\n".join(TEXTS) + "\r\n"
     (tmp_path / "note.txt").write_bytes(text.encode())
     call("ner", "tag", tagger, tmp_path / "note.txt", tmp_path / "out.pubtator")
     assert "3 line breaks in 1 documents became spaces of the same length" in capsys.readouterr().err
     call("ner", "tag", tagger, tmp_path / "note.txt", tmp_path / "out.jsonl")
     (found,), (expected,) = read_documents(tmp_path / "out.pubtator"), read_documents(tmp_path / "out.jsonl")
+    assert (expected.id, expected.text) == ("note", text)
     assert found.text == text.replace("\n", " ").replace("\r", " ")
     assert spans(found) == spans(expected) != []
 
@@ -166,17 +156,3 @@ def test_standard_input_has_a_document_in_each_line_or_what_it_is_said_to_hold(c
         with pytest.raises(RequestError, match="standard input: expected a document in each line, found"):
             call("ner", "tag", tagger, "-", *output, stdin=stdin)
     assert {path.name for path in tmp_path.iterdir()} == {"texts.jsonl", "found.jsonl"}
-
-
-def test_raw_text_is_one_document_to_the_character(call, tagger, tmp_path):
-    text = "\ufeffgout\r\n\r\nof p53\tfever 𝒢 \r\n"
-    (tmp_path / "note.txt").write_bytes(text.encode())
-    call("ner", "tag", tagger, tmp_path / "note.txt", tmp_path / "found.jsonl")
-    (document,) = read_documents(tmp_path / "found.jsonl")
-    assert (document.id, document.text) == ("note", text)
-
-
-@pytest.mark.parametrize("name", ["text", "lines"])
-def test_a_stage_writes_no_format_that_is_only_read(name):
-    with pytest.raises(ValidationError, match="output"):
-        TagSettings.model_validate({"model": "/m", "documents": "/d.txt", "output": name})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from bertrelay.data.readers import open_input
 from bertrelay.data.records import Rejects
@@ -52,17 +52,13 @@ class Format(NamedTuple):
     """How documents of a format are read, and how its files are written; None where they are not.
 
     suffixes: of its files. rendered: a document as it is in a file; raises Unfit for one that the format cannot hold.
-    writing: opens a file; one of rendered documents, one after the other, when not given.
+    writing: opens a new file, whole or not there, and gives what appends a document as it is rendered.
     """
 
     suffixes: tuple[str, ...]
     read: Callable[[Path], Iterator[Item]] | None
-    rendered: Callable[[Document], object] | None = None
-    writing: Callable[[Path], AbstractContextManager[Write]] | None = None
-
-    def open(self, path: Path) -> AbstractContextManager[Write]:
-        """A new file, whole or not there, and what appends a document to it."""
-        return self.writing(path) if self.writing else text_file(path, cast(Callable[[Document], str], self.rendered))
+    rendered: Callable[[Document], Any] | None = None
+    writing: Callable[..., AbstractContextManager[Write]] = text_file
 
 
 FORMATS: dict[FormatName, Format] = {
@@ -169,7 +165,7 @@ def writing(
     """
     path, name = Path(path), check_written(path, format_name)
     try:
-        with FORMATS[name].open(path) as write:
+        with FORMATS[name].writing(path, FORMATS[name].rendered) as write:
             yield partial(_put, write=write, name=name, rejects=rejects)
     except OSError as error:
         raise write_error(path, error) from error

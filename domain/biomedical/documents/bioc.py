@@ -6,7 +6,7 @@ is filled with spaces. Entities of sentences are entities of their document. Rel
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,6 @@ from domain.biomedical.documents.document import (
     LeftOut,
     Passage,
     Unfit,
-    Write,
     check_entities,
     joined,
     shown_id,
@@ -163,10 +162,13 @@ def _entity(annotation: _Annotation) -> Entity:
 # Writing
 
 
-def writing(path: Path) -> AbstractContextManager[Write]:
-    """A collection of documents."""
-    head = '{"source": "BertRelay", "date": "", "key": "", "infons": {}, "documents": [\n'
-    return text_file(path, rendered, head, ",\n", "\n]}\n")
+writing = partial(
+    text_file,
+    head='{"source": "BertRelay", "date": "", "key": "", "infons": {}, "documents": [\n',
+    between=",\n",
+    tail="\n]}\n",
+)
+"""Opens a collection of documents."""
 
 
 def rendered(document: Document) -> str:

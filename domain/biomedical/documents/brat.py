@@ -6,7 +6,7 @@ confidences in notes of the form `confidence 0.93`. Relations, events, attribute
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,28 +117,28 @@ def _entity(line: str, text: str) -> Entity:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Write]:
+def writing(path: Path, rendered: Callable[[Document], str]) -> Iterator[Write]:
     """A new folder of documents, which is whole or not there. Raises RequestError when there is something already."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RequestError(f"{path}: brat documents need a new folder or an empty one. Move this one away.")
     building = path.with_name(f".{path.name}.writing")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
+
+    def write(document: Document) -> None:
+        text_file, annotations = building / f"{document.id}.txt", rendered(document)
+        if text_file.exists():
+            raise Unfit("an id that another document has")
+        text_file.write_bytes(document.text.encode())
+        text_file.with_name(f"{document.id}.ann").write_bytes(annotations.encode())
+
     try:
-        yield lambda document: _write(document, building)
+        yield write
         sync_contents(building)
         building.replace(path)
         sync(path.parent)
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def _write(document: Document, folder: Path) -> None:
-    text_file, annotations = folder / f"{document.id}.txt", rendered(document)
-    if text_file.exists():
-        raise Unfit("an id that another document has")
-    text_file.write_bytes(document.text.encode())
-    text_file.with_name(f"{document.id}.ann").write_bytes(annotations.encode())
 
 
 def rendered(document: Document) -> str:

@@ -31,6 +31,7 @@ from domain.biomedical.documents.tokens import (
     FileScheme,
     Scheme,
     TokenSpan,
+    converted,
     has_stray_space,
     illegal_places,
     is_tag,
@@ -182,7 +183,7 @@ def _sentence(run: Sequence[Row], document: int, file_scheme: FileScheme) -> Tag
     tags = rewritten(file_tags, file_scheme)
     illegal = illegal_places(tags, scheme)
     if scheme != "IOB2":
-        tags = tuple(tags_of(spans_of(tags, scheme), len(tags)))
+        tags = tuple(converted(tags, scheme, "IOB2"))
     return TaggedSentence(tuple(tokens), tags, run[0].file, run[0].line, document, scheme, illegal)
 
 

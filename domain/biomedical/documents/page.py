@@ -5,7 +5,7 @@ its entity, or the number of its question.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -177,7 +177,7 @@ def _paired(document: Document, other: Document, alone: Verdict) -> list[MarkedE
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Write]:
+def writing(path: Path, check: Callable[[Document], None]) -> Iterator[Write]:
     """A page of documents, named after its file; it is drawn when all are there."""
     documents: list[Document] = []
 

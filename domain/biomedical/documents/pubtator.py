@@ -5,7 +5,7 @@ An entity without identifier has `-` in its place: lines of five fields are rela
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +120,7 @@ def _is_entity(fields: Sequence[str], name: str, number: int) -> bool:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Write]:
+def writing(path: Path, rendered: Callable[[Document], str]) -> Iterator[Write]:
     """A file of documents, with a blank line after each. Logs how many line breaks became spaces."""
     line_breaks: list[int] = []  # of each document
     with text_file(path, rendered) as write:

@@ -127,9 +127,7 @@ def tags_of(spans: Iterable[TokenSpan], length: int, scheme: Scheme = "IOB2") ->
 
 
 def converted(tags: Sequence[str], scheme: Scheme, into: Scheme) -> list[str]:
-    """Legal `tags` of one scheme in the other. Raises ValueError for illegal ones, which have no counterpart."""
-    if illegal_places(tags, scheme):
-        raise ValueError(f"these tags are no legal {scheme}")
+    """The tags of one scheme in another; of an illegal sequence what `spans_of` finds."""
     return tags_of(spans_of(tags, scheme), len(tags), into)
 
 

@@ -1,7 +1,9 @@
 """Annotated files to sentences: every gold entity stands in a tag, or is told to be beyond tags."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -14,10 +16,23 @@ from domain.biomedical.ner.examples import Example, of_document, of_types, read_
 from domain.biomedical.ner.settings import EntitySource
 
 TEXT = "No sign of gout. Acute gouty arthritis was seen."
+Read = Callable[..., list[Example]]
 
 
 def source(path: Path, **more: object) -> EntitySource:
     return EntitySource.model_validate({"path": str(path), **more})
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """The examples of a file of this name and content."""
+
+    def write_and_read(name: str, content: str, rejects: Rejects | None = None, **more: Any) -> list[Example]:
+        (tmp_path / name).write_text(content)
+        only_legal = more.pop("only_legal", True)
+        return read_examples([source(tmp_path / name, **more)], rejects, only_legal)
+
+    return write_and_read
 
 
 def entity(mention: str, kind: str = "Disease") -> Entity:
@@ -30,6 +45,8 @@ def test_a_documents_entities_become_tags_of_its_words() -> None:
     first, second = of_document(document)
     assert first == Example(("No", "sign", "of", "gout", "."), ("O", "O", "O", "B-Disease", "O"), "7")
     assert second.tags == ("O", "B-Disease", "I-Disease", "O", "O", "O")
+    (joined,) = of_document(Document("7", TEXT, (entity("gout. Acute"),)))  # one entity over two sentences
+    assert (len(joined.tokens), joined.tags[3:6]) == (11, ("B-Disease", "I-Disease", "I-Disease"))
 
 
 def test_what_tags_cannot_say_is_told_beyond_them() -> None:
@@ -43,26 +60,6 @@ def test_what_tags_cannot_say_is_told_beyond_them() -> None:
     assert types_in(examples) == ["Chemical", "Disease"]
 
 
-def test_an_entity_over_two_sentences_joins_them() -> None:
-    (example,) = of_document(Document("7", TEXT, (entity("gout. Acute"),)))
-    assert example.tags[3:6] == ("B-Disease", "I-Disease", "I-Disease")
-    assert len(example.tokens) == 11
-
-
-def test_entities_are_as_many_as_the_document_has(tmp_path: Path) -> None:
-    file = tmp_path / "notes.jsonl"
-    file.write_text(
-        '{"id": "1", "text": "\\ud83d\\ude00 gout and flu", "entities": ['
-        '{"start": 2, "end": 6, "type": "Disease"}, {"start": 11, "end": 14, "type": "Disease"}]}\n'
-        '{"id": "2", "text": "", "entities": []}\n{"id": "3", "text": "flu", "entities": '
-        '[{"start": 0, "end": 2, "type": "Disease"}]}\n'
-    )
-    examples = read_examples([source(file)])
-    begun = sum(tag.startswith("B-") for example in examples for tag in example.tags)
-    assert begun + sum(len(example.untaggable) for example in examples) == 3
-    assert [example.document for example in examples] == [f"{file} 1", f"{file} 3"]
-
-
 def test_an_entity_without_a_word_is_counted_all_the_same() -> None:
     behind_the_last_word = Document("1", "gout \n ", (Entity(0, 4, "A"), Entity(5, 6, "B")))
     (example,) = of_document(behind_the_last_word)
@@ -74,66 +71,47 @@ def test_an_entity_without_a_word_is_counted_all_the_same() -> None:
     assert [each.untaggable for each in of_document(behind_given_tokens)] == [(), ("B",)]
 
 
-def test_documents_of_one_id_in_two_files_are_two(tmp_path: Path) -> None:
+def test_sentences_of_a_document_share_its_name_and_those_of_others_do_not(read: Read, tmp_path: Path) -> None:
+    def documents(examples: list[Example]) -> list[int]:
+        names = [example.document for example in examples]
+        return [names.index(name) for name in names]
+
     files = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
     for file in files:
         file.write_text('{"id": "1", "text": "No flu. No gout."}\n')
-    documents = [example.document for example in read_examples([source(file) for file in files])]
-    assert documents[0] == documents[1] != documents[2] == documents[3]
+    assert documents(read_examples([source(file) for file in files])) == [0, 0, 2, 2]
+    assert documents(read("a.tsv", "-DOCSTART-\tO\n\na\tO\n\nb\tO\n\n-DOCSTART-\tO\n\nc\tO\n")) == [0, 0, 2]
+    assert documents(read("a.tsv", "a\tO\n\nb\tO\n")) == [0, 1]
 
 
-def test_rejects_and_what_is_used_are_counted_in_one_unit(tmp_path: Path) -> None:
-    lines, tagged = tmp_path / "a.jsonl", tmp_path / "b.tsv"
-    lines.write_text('{"text": "One. Two. Three. Four."}\n{"id": 1}\n{"text": "Five. Six."}\n')
-    with Rejects(None, limit=1.0) as rejects:
-        assert len(read_examples([source(lines)], rejects)) == 6
-        assert (rejects.counts.total(), rejects.records) == (1, 3)  # documents
-    tagged.write_text("-DOCSTART-\tO\n\nflu\tI-D\n\ngout\tB-D\n\nno\tO\n")
-    with Rejects(None, limit=1.0) as rejects:
-        assert len(read_examples([source(tagged)], rejects)) == 2
-        assert (rejects.counts.total(), rejects.records) == (1, 3)  # sentences
+def test_rejects_and_what_is_used_are_counted_in_one_unit(read: Read) -> None:
+    documents, sentences = (Rejects(None, limit=1.0) for _ in range(2))
+    lines = '{"text": "One. Two. Three. Four."}\n{"id": 1}\n{"text": "Five. Six."}\n'
+    assert len(read("a.jsonl", lines, documents)) == 6
+    assert (documents.counts.total(), documents.records) == (1, 3)
+    assert len(read("b.tsv", "-DOCSTART-\tO\n\nflu\tI-D\n\ngout\tB-D\n\nno\tO\n", sentences)) == 2
+    assert (sentences.counts.total(), sentences.records) == (1, 3)
 
 
-def test_iobes_files_are_read_as_iob2(tmp_path: Path) -> None:
-    file = tmp_path / "a.tsv"
-    file.write_text("acute\tB-D\ngout\tE-D\nflu\tS-D\n")
-    assert read_examples([source(file)])[0].tags == ("B-D", "I-D", "B-D")
-
-
-def test_columns_are_those_that_are_asked_for(tmp_path: Path) -> None:
-    file = tmp_path / "a.tsv"
-    file.write_text("NN\tgout\tB-D\tx\nNN\tseen\tO\tx\n")
-    example = read_examples([source(file, columns=[1, 2])])[0]
+def test_other_schemes_and_columns_are_read_as_iob2(read: Read) -> None:
+    assert read("a.tsv", "acute\tB-D\ngout\tE-D\nflu\tS-D\n")[0].tags == ("B-D", "I-D", "B-D")
+    (example,) = read("a.tsv", "NN\tgout\tB-D\tx\nNN\tseen\tO\tx\n", columns=[1, 2])
     assert (example.tokens, example.tags) == (("gout", "seen"), ("B-D", "O"))
-
-
-def test_columns_of_a_file_without_any_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl"
-    file.write_text('{"text": "flu"}\n')
     with pytest.raises(RequestError, match=r"a\.jsonl: columns: only conll and conll-iobes have them"):
-        read_examples([source(file, columns=[1, 2])])
+        read("a.jsonl", '{"text": "flu"}\n', columns=[1, 2])
     with pytest.raises(ValidationError, match="columns: without effect, because pubtator has none"):
-        source(file, columns=[1, 2], format="pubtator")
+        source(Path("a"), columns=[1, 2], format="pubtator")
 
 
-def test_illegal_tags_are_rejected_in_training_and_kept_in_scoring(tmp_path: Path) -> None:
-    file = tmp_path / "a.tsv"
-    file.write_text("flu\tI-D\n\ngout\tB-D\n")
-    with Rejects(None, limit=1.0) as rejects:
-        assert [each.tags for each in read_examples([source(file)], rejects)] == [("B-D",)]
+def test_illegal_tags_are_rejected_in_training_and_in_scoring_kept_where_they_are_iob2(read: Read) -> None:
+    rejects, illegal = Rejects(None, limit=1.0), "flu\tI-D\n\ngout\tB-D\n"
+    assert [each.tags for each in read("a.tsv", illegal, rejects)] == [("B-D",)]
     assert rejects.counts["an illegal tag sequence"] == 1
-    assert [each.tags for each in read_examples([source(file)], only_legal=False)] == [("I-D",), ("B-D",)]
+    assert [each.tags for each in read("a.tsv", illegal, only_legal=False)] == [("I-D",), ("B-D",)]
     with pytest.raises(RequestError, match=r"a\.tsv, line 1: an illegal tag sequence"):
-        read_examples([source(file)])
-
-
-def test_sentences_after_docstart_lines_share_their_document(tmp_path: Path) -> None:
-    file = tmp_path / "a.tsv"
-    file.write_text("-DOCSTART-\tO\n\na\tO\n\nb\tO\n\n-DOCSTART-\tO\n\nc\tO\n")
-    documents = [example.document for example in read_examples([source(file)])]
-    assert documents[0] == documents[1] != documents[2]
-    file.write_text("a\tO\n\nb\tO\n")
-    assert len({example.document for example in read_examples([source(file)])}) == 2
+        read("a.tsv", illegal)
+    with pytest.raises(RequestError, match=r"a\.tsv, line 2: an illegal tag sequence \(in IOBES, 1 of 2"):
+        read("a.tsv", "flu\tO\nflu\tI-D\n\ngout\tS-D\n", only_legal=False)
 
 
 def test_other_types_become_no_entity() -> None:
@@ -149,9 +127,8 @@ def test_the_real_files_keep_every_entity() -> None:
         assert sum(tag.startswith("B-") for example in examples for tag in example.tags) == entities
 
 
-def test_where_nothing_can_be_used_the_first_fault_is_told(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"txt": "a"}\n')
+def test_where_nothing_can_be_used_the_first_fault_is_told(read: Read) -> None:
     with pytest.raises(WorkError, match=r"another shape .*line 1 \(text: Field required\)"):
-        read_examples([source(tmp_path / "a.jsonl")], Rejects(None))
+        read("a.jsonl", '{"txt": "a"}\n', Rejects(None))
     with pytest.raises(RequestError, match="found none that can be used"):
-        read_examples([source(tmp_path / "a.jsonl")], Rejects(None, limit=1))
+        read("a.jsonl", '{"txt": "a"}\n', Rejects(None, limit=1))
