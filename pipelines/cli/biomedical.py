@@ -9,12 +9,11 @@ import typer
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output
 from bertrelay.privacy import check_page, identifiers_shown
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
 from domain.biomedical.ner.settings import TagSettings
 from domain.biomedical.qa.question_files import SHAPES
-from domain.biomedical.qa.settings import AnswerSettings, QuestionFormat
+from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, QuestionFormat
 from domain.findings import exit_code, overall, report, splits_of
 from pipelines.cli.options import (
     JsonOption,
@@ -116,7 +115,7 @@ def _lines(name: str) -> FormatName:
     return "lines"
 
 
-class AnswerOptions(WorkOptions):
+class AnswersOutput(WorkOptions):
     """How answers are written.
 
     page: write a page of the contexts with marked answers.
@@ -127,8 +126,8 @@ class AnswerOptions(WorkOptions):
 
 @command(
     qa,
-    *(AnswerSettings, "id", "question", "context", "format", "top", "whole_words", "max_rejects", "with_text"),
-    *("precision", "batch_tokens"),
+    AnswerSettings,
+    *("id", "question", "context", "format", *AnswerOptions.model_fields),
     names={"format": "--input-format", "whole_words": "--whole-words/--parts-of-words"},
 )
 def answer(
@@ -142,7 +141,7 @@ def answer(
         ),
     ],
     output: Annotated[Path, argument("OUTPUT", "A .jsonl, .csv or .parquet file.")],
-    options: AnswerOptions,
+    options: AnswersOutput,
     **settings: Any,
 ) -> None:
     """Answer every question in INPUT from the context beside it, and write the answers to OUTPUT.
@@ -157,25 +156,20 @@ def answer(
 
       bertrelay qa answer MODEL squad.json answers.csv --html page.html
     """
-    from domain.biomedical.qa.answering import SUFFIXES, QuestionFile
+    from domain.biomedical.qa.answering import QuestionFile, answer_file, check_outputs
 
     process_group = check_process_group(options.processes)
     check_model(model)
-    check_output(output, SUFFIXES, questions, overwrite=options.overwrite)
-    if options.page is not None:
-        check_output(options.page, (".html",), option="--html", overwrite=options.overwrite)
-        check_page(settings["with_text"])
-    input_format, *columns = (settings.pop(name) for name in ("format", "id", "question", "context"))
+    check_outputs(questions, output, options.page, settings["with_text"], "--html", options.overwrite)
+    input_format = settings.pop("format")
+    columns = {f"{name}_column": settings.pop(name) for name in ("id", "question", "context")}
     with input_file(questions, output) as name:
         if questions == DASH and input_format is None and first_bytes(name)[:1] not in (b"{", b"["):
             raise RequestError(f"{NAME}: expected JSON, found something else; say what it is with --input-format")
-        QuestionFile(Path(name), input_format, *columns).check()
+        QuestionFile(Path(name), input_format, *columns.values()).check()
         with distributed(process_group, options.processes):
-            from domain.biomedical.qa.answering import answer_file
-
-            settings |= zip(("id_column", "question_column", "context_column"), columns, strict=True)
-            settings |= {"source_format": input_format, "page": options.page, "process_group": process_group}
-            answered = answer_file(model, name, output, **settings)
+            settings |= {**columns, "page": options.page, "process_group": process_group}
+            answered = answer_file(model, name, output, source_format=input_format, **settings)
     if process_group.is_main:
         print_result(answered, output, options.as_json)
 

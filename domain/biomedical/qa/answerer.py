@@ -1,38 +1,167 @@
-"""Questions and their texts to answers, of any number and length: streamed, nothing cut, memory bounded."""
+"""Questions and their texts to answers, of any number and length: streamed, nothing cut, memory bounded.
+
+Of spans with equal scores the one that begins first is the better one, and then the shorter one.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.special import softmax
+from torch import Tensor
+from torch.nn.functional import pad
 
 from bertrelay.data.sentences import each_pair
 from bertrelay.errors import RequestError
 from bertrelay.hardware import as_device
 from bertrelay.progress import log
 from domain.biomedical.documents.document import Span, shown_id
-from domain.biomedical.qa.decoding import CandidateSpans, Choice, NBest, n_best, spans_in_windows
 from domain.biomedical.qa.model import AnswerModel, load_model
 from domain.biomedical.qa.questions import Question
 from domain.biomedical.qa.settings import CANDIDATES
 from domain.biomedical.qa.subwords import Flags, PairSplitter, PairSubwords
-from domain.biomedical.windows import blocks, computed, in_batches, window_outputs
+from domain.biomedical.windows import Integers, blocks, computed, in_batches, window_outputs
 from domain.sentences import sentence_spans
+
+Floats = NDArray[np.float64]
 
 BLOCK_CHARACTERS = 400_000
 """Questions and texts of as many characters are read, sorted and computed together; the unit of memory."""
 
 
-class AnsweredBlock(NamedTuple):
-    """Questions, which of them leave their text no space in a window, (questions,), and the n-best of all."""
+# Scores of subwords to spans
 
-    questions: list[Question]
-    is_too_long: Flags
-    nbest: NBest
+
+class CandidateSpans(NamedTuple):
+    """Spans that may be answers.
+
+    owners: whose answers they are, those of a window, then of a question, (spans,).
+    places: which text they are in, and [start, end) there, (spans, 3).
+    scores: those of the first and the last subword, added, (spans,).
+    """
+
+    owners: Integers
+    places: Integers
+    scores: Floats
+
+    def chosen(self, which: NDArray[np.generic]) -> "CandidateSpans":
+        """Some of the spans."""
+        return CandidateSpans(*(column[which] for column in self))
+
+
+class Choice(NamedTuple):
+    """What may be the answer: characters [start, end) of the text of question `asked`; all −1 for no answer.
+
+    score: the sum of two logits; those of different texts can be compared. probability: that it is the right one.
+    """
+
+    asked: int
+    start: int
+    end: int
+    score: float
+    probability: float
+
+
+class Choices(NamedTuple):
+    """What may be the answer to each question, best first: places (questions, top + 1, 3), scores (questions, top + 1).
+
+    A place is a text, and [start, end) there; all −1 for no answer.
+    """
+
+    places: Integers
+    scores: Floats
+
+    def probabilities(self, temperature: float) -> Floats:
+        """Of each choice among them, when scores are divided by `temperature`, (questions, top + 1)."""
+        found: Floats = softmax(self.scores / temperature, axis=1)
+        return found
+
+    def ranked(self, temperature: float, top: int | None = None) -> list[list[Choice]]:
+        """The choices of each question, the best first."""
+        columns = (self.places, self.scores, self.probabilities(temperature))
+        rows = zip(*(column[:, :top].tolist() for column in columns), strict=True)
+        return [
+            [Choice(*place, *values) for place, *values in zip(*row, strict=True) if values[0] > -np.inf]
+            for row in rows
+        ]
+
+
+class NBest(NamedTuple):
+    """The best spans of each question, best first.
+
+    places: texts, starts and ends, (questions, top, 3). scores: (questions, top); −inf where a question has fewer.
+    nulls: the score of no answer, (questions,); +inf where nothing was read.
+    """
+
+    places: Integers
+    scores: Floats
+    nulls: Floats
+
+    @property
+    def gaps(self) -> Floats:
+        """By how much the score of no answer is above that of the best span, (questions,); +inf without any."""
+        return self.nulls - self.scores[:, 0]
+
+    def spans(self) -> CandidateSpans:
+        """All spans, those of a question in order."""
+        questions, ranks = np.nonzero(self.scores > -np.inf)
+        return CandidateSpans(questions, self.places[questions, ranks], self.scores[questions, ranks])
+
+    def with_no_answer(self, threshold: float | None) -> Choices:
+        """The choices, no answer at its place among them.
+
+        threshold: by how much no answer must be above the best span; None where it is no choice. It always is where
+        there is no span.
+        """
+        has_span = self.scores[:, 0] > -np.inf
+        nothing = np.where(has_span, -np.inf if threshold is None else self.nulls - threshold, 0.0)
+        scores = np.column_stack([self.scores, nothing])
+        order = np.argsort(-scores, axis=1, kind="stable")  # of equals the span
+        places = np.pad(self.places, ((0, 0), (0, 1), (0, 0)), constant_values=-1)
+        return Choices(np.take_along_axis(places, order[..., None], axis=1), np.take_along_axis(scores, order, axis=1))
+
+
+def spans_in_windows(scores: Tensor, longest: int, top: int) -> CandidateSpans:
+    """The best spans of each window for scores (windows, tokens, 2), `top` of them and what is as good as the last.
+
+    longest: subwords of a span at most. starts and ends count columns; column 0 means no answer and is in none.
+    """
+    longest = min(longest, scores.shape[1])
+    starts, ends = scores.unbind(-1)  # (windows, tokens)
+    starts = starts.index_fill(1, torch.zeros(1, dtype=torch.int64, device=starts.device), -torch.inf)
+    last = pad(ends, (0, longest - 1), value=-torch.inf).unfold(1, longest, 1)  # (windows, tokens, longest)
+    sums = (starts[..., None] + last).flatten(1)  # (windows, tokens · longest)
+    least = sums.topk(min(top, sums.shape[1])).values[:, -1:]  # (windows, 1)
+    found = ((sums >= least) & (sums > -torch.inf)).nonzero(as_tuple=True)
+    windows, flat, values = (each.cpu().numpy() for each in (*found, sums[found]))
+    firsts = flat // longest
+    places = np.stack([windows, firsts, firsts + flat % longest + 1], axis=1)
+    return CandidateSpans(windows, places, values.astype(np.float64))
+
+
+def n_best(spans: CandidateSpans, nulls: Floats, top: int) -> NBest:
+    """The `top` best of each owner's spans; of equal ones, found in several windows, the best one alone.
+
+    nulls: the scores of no answer, (owners,).
+    """
+    spans = spans.chosen(np.lexsort((-spans.scores, *spans.places.T[::-1], spans.owners)))
+    keys = np.column_stack([spans.owners, spans.places])
+    spans = spans.chosen(np.append(True, np.any(keys[1:] != keys[:-1], axis=1))[: len(keys)])
+    spans = spans.chosen(np.lexsort((-spans.scores, spans.owners)))
+    ranks = np.arange(len(spans.owners)) - np.searchsorted(spans.owners, spans.owners)
+    spans, ranks = spans.chosen(ranks < top), ranks[ranks < top]
+    best = NBest(np.full((len(nulls), top, 3), -1), np.full((len(nulls), top), -np.inf), nulls)
+    best.places[spans.owners, ranks] = spans.places
+    best.scores[spans.owners, ranks] = spans.scores
+    return best
+
+
+# Answers
 
 
 def answered_blocks(
@@ -42,44 +171,40 @@ def answered_blocks(
     precision: str = "auto",
     batch_tokens: int | None = None,
     block_characters: int = BLOCK_CHARACTERS,
-) -> Iterator[AnsweredBlock]:
-    """Blocks of `questions` in order; they are read as a stream, a block ahead.
+) -> Iterator[tuple[list[Question], Flags, NBest]]:
+    """Blocks of `questions` in order, read as a stream, a block ahead.
 
+    With each block which of its questions leave their text no space in a window, (questions,), and the n-best of all.
     Texts that several questions of a block are asked of are cut once.
     batch_tokens: the most subwords in a batch, padding included; chosen by the device when not given.
     """
     splitter = PairSplitter(model.tokenizer)
+
+    def compute(subwords: PairSubwords, batch_tokens: int) -> tuple[Flags, NBest]:
+        return subwords.too_long(model.max_tokens, model.stride), nbest_of(model, splitter, subwords, batch_tokens)
+
     grouped = blocks(questions, lambda asked: len(asked.question) + len(asked.context), block_characters)
     cut = ((block, splitter(block)) for block in grouped)
-    for block, (is_too_long, nbest) in computed(
-        model, cut, partial(_answered, model, splitter), precision, batch_tokens
-    ):
-        yield AnsweredBlock(block, is_too_long, nbest)
-
-
-def _answered(
-    model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords, batch_tokens: int
-) -> tuple[Flags, NBest]:
-    is_too_long = subwords.too_long(model.max_tokens, model.stride)
-    return is_too_long, nbest_of(model, splitter, subwords, batch_tokens)
+    for block, (is_too_long, nbest) in computed(model, cut, compute, precision, batch_tokens):
+        yield block, is_too_long, nbest
 
 
 def nbest_of(model: AnswerModel, splitter: PairSplitter, subwords: PairSubwords, batch_tokens: int) -> NBest:
     """The n-best of each question over all its windows, in characters; the windows of all share their batches."""
     windows, contexts = subwords.windows(model.max_tokens, model.stride), subwords.contexts
-    nulls, none = np.full(len(subwords.context_of), np.inf), np.zeros(0, np.int64)
-    parts = [CandidateSpans(none, none, none, none, np.zeros(0))]
+    nulls = np.full(len(subwords.context_of), np.inf)
+    parts = [CandidateSpans(np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(0))]
     for chosen, output in window_outputs(model, subwords, windows, splitter.batch, batch_tokens):
         scores = output[: len(chosen.starts)]  # (windows, tokens, 2)
         np.minimum.at(nulls, chosen.sequences, scores[:, 0].sum(-1).double().cpu().numpy())
         if model.whole_words:
-            is_edge = splitter.edges(subwords, chosen, scores.shape[1]).to(scores.device)
+            is_edge = subwords.flags(chosen, scores.shape[1], contexts.edges).to(scores.device)
             scores = scores.masked_fill(~is_edge, -torch.inf)
         found = spans_in_windows(scores, model.max_answer_tokens, CANDIDATES)
         moved = (chosen.starts - subwords.begins(chosen))[found.owners]  # from a column to the subword of all contexts
-        starts, ends = contexts.starts[found.starts + moved], contexts.ends[found.ends - 1 + moved]
-        asked = chosen.sequences[found.owners]
-        parts.append(CandidateSpans(asked, asked, starts, ends, found.scores))
+        asked, (_, starts, ends) = chosen.sequences[found.owners], found.places.T
+        places = np.stack([asked, contexts.starts[starts + moved], contexts.ends[ends - 1 + moved]], axis=1)
+        parts.append(CandidateSpans(asked, places, found.scores))
     return n_best(CandidateSpans(*map(np.concatenate, zip(*parts, strict=True))), nulls, CANDIDATES)
 
 
@@ -107,34 +232,21 @@ class Candidate(NamedTuple):
     probability: float
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What a context answers to a question.
+class Reply(NamedTuple):
+    """What a context answers to a question: its best candidate, and the others.
 
-    nbest: the candidates, the best first; that the context does not answer may be one of them, the first too.
+    answer: empty where the context does not answer; start and end are then None.
+    probability: how sure it is that `answer` is right, which may be that there is none.
     sentence: the sentence or sentences that the answer is in; empty where there is no answer.
+    nbest: the candidates, the best first; that the context does not answer may be one of them, the first too.
     """
 
-    nbest: Sequence[Candidate]
+    answer: str
+    start: int | None
+    end: int | None
+    probability: float
     sentence: str
-
-    @property
-    def answer(self) -> str:
-        """The text of the best candidate; empty where the context does not answer."""
-        return self.nbest[0].text
-
-    @property
-    def start(self) -> int | None:
-        return self.nbest[0].start
-
-    @property
-    def end(self) -> int | None:
-        return self.nbest[0].end
-
-    @property
-    def probability(self) -> float:
-        """How sure it is that `answer` is right, which may be that there is none."""
-        return self.nbest[0].probability
+    nbest: Sequence[Candidate]
 
 
 class QuestionAnswerer:
@@ -160,10 +272,8 @@ class QuestionAnswerer:
         """
         device = as_device(device)
         model = load_model(source, cache_dir=cache_dir)
-        if whole_words is not None:
-            model = replace(model, whole_words=whole_words)
         model.network.to(device)
-        return cls(model)
+        return cls(model if whole_words is None else replace(model, whole_words=whole_words))
 
     @overload
     def __call__(self, question: str, context: str, **options: Any) -> Reply: ...
@@ -219,9 +329,10 @@ class QuestionAnswerer:
                 f"top: expected 1 to {CANDIDATES} candidates, found {top}; no more are kept of a question"
             )
         context, sentences, model = "", list[Span](), self.model
-        for block in answered_blocks(model, questions, precision=precision, batch_tokens=batch_tokens):
-            ranked = block.nbest.with_no_answer(model.threshold).ranked(model.temperature, top)
-            for question, is_out, choices in zip(block.questions, block.is_too_long, ranked, strict=True):
+        options: dict[str, Any] = {"precision": precision, "batch_tokens": batch_tokens}
+        for block, is_too_long, nbest in answered_blocks(model, questions, **options):
+            ranked = nbest.with_no_answer(model.threshold).ranked(model.temperature, top)
+            for question, is_out, choices in zip(block, is_too_long, ranked, strict=True):
                 if question.context != context:
                     context, sentences = question.context, sentence_spans(question.context)
                 yield question, None if is_out else _reply(choices, context, sentences)
@@ -241,7 +352,7 @@ def _reply(choices: Sequence[Choice], context: str, sentences: Sequence[Span]) -
         for _, start, end, _, probability in choices
     ]
     _, start, end, *_ = choices[0]
-    return Reply(nbest, _around(start, end, context, sentences) if start >= 0 else "")
+    return Reply(*nbest[0], _around(start, end, context, sentences) if start >= 0 else "", nbest)
 
 
 def _around(start: int, end: int, context: str, sentences: Sequence[Span]) -> str:

@@ -5,29 +5,32 @@ Importing this loads neither torch nor transformers, so that an invalid request 
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
+
+from markupsafe import Markup
 
 from bertrelay.data.records import Rejects, rows
 from bertrelay.data.shards import Scan, Shards, Span, cut_spans, json_line, model_output, read_spans
 from bertrelay.data.tables import Table, Unusable, format_of, write_table
 from bertrelay.distributed import SINGLE_PROCESS, ProcessGroup
 from bertrelay.errors import RequestError
-from bertrelay.files import check_output, write_error, write_text
+from bertrelay.files import atomic_write, check_output
 from bertrelay.privacy import check_page
 from bertrelay.progress import Bar, log
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.documents.document import Unfit, shown_id
+from domain.biomedical.documents.document import Unfit, shown_id, usable, with_distinct_ids
+from domain.biomedical.documents.page import HUES, Highlight, marked, render, shown
 from domain.biomedical.qa.question_files import Item, built, question_format_of, question_items, usable_questions
-from domain.biomedical.qa.questions import Question
-from domain.biomedical.qa.settings import AnswerSettings, InputFormat, QuestionFormat, TableFormat
+from domain.biomedical.qa.questions import DUPLICATE, Question
+from domain.biomedical.qa.settings import AnswerOptions, AnswerSettings, InputFormat, QuestionFormat, TableFormat
 
 if TYPE_CHECKING:
     from domain.biomedical.qa.answerer import QuestionAnswerer, Reply
 
-SUFFIXES = (".jsonl", ".csv", ".parquet")
 BLOCK_CHARACTERS = 400_000
 """So much text is asked before its answers are on the disk, questions and contexts: the most that a kill costs."""
 COLUMNS = {
@@ -40,10 +43,8 @@ COLUMNS = {
 }
 """The columns of a table of answers; JSONL has the candidates as well."""
 DIGITS = 6  # of a probability; those behind them depend on the threads of a machine
-MAX_REJECTS = 0.01
 
 Row = dict[str, Any]
-REFUSED: Row = {"answer": "", "start": None, "end": None, "probability": None}
 
 
 class QuestionFile(NamedTuple):
@@ -61,58 +62,64 @@ class QuestionFile(NamedTuple):
 
     def questions(self, rejects: Rejects | None = None) -> Iterator[Question]:
         """Streams the questions; of one id the first. Without `rejects` nothing that is left out is logged."""
-        return usable_questions(self._items(), rejects or Rejects(None, limit=1), quiet=rejects is None)
+        if rejects is None:
+            return usable(self._items(), Rejects(None, limit=1))
+        return usable_questions(self._items(), rejects)
 
     def check(self) -> None:
         """Reads one question, which shows most faults of a request. Raises RequestError."""
         next(self.questions(), None)
 
     def _items(self) -> Iterator[Item]:
-        if not self.path.is_file():
-            raise RequestError(f"there is no file {self.path}. Check the path; in a recipe it counts from its folder.")
-        name = self.format or _format_by_name(self.path)
-        if name is None and question_format_of(self.path) == "jsonl":
-            name = "jsonl"
+        name: InputFormat | None = self.format
+        if name is None:
+            by_suffix, inner = format_of(str(self.path)), self.path.name.lower().removesuffix(".gz")
+            is_clear = by_suffix != "lines" and not inner.endswith(".json")  # JSON may be one of several
+            name = cast(TableFormat, by_suffix) if is_clear else question_format_of(self.path)
         if name in get_args(TableFormat):
-            return self._of_table(cast(TableFormat, name))
-        return question_items(self.path, cast(QuestionFormat | None, name))
+            return with_distinct_ids(self._rows(cast(TableFormat, name)), DUPLICATE)
+        return question_items((self.path, cast(QuestionFormat | None, name)))
 
-    def _of_table(self, name: TableFormat) -> Iterator[Item]:
+    def _rows(self, name: TableFormat) -> Iterator[Item]:
         """The rows of a table as questions. Raises RequestError for a column that is not there."""
 
-        def table(columns: list[str]) -> Table:
-            return Table.model_validate({"path": str(self.path), "format": name, "columns": columns})
+        def table(*columns: str) -> Table:
+            return Table.model_validate({"path": str(self.path), "format": name, "columns": list(columns)})
 
-        id_column = self.id_column
-        if id_column is None:
+        columns = [self.question_column, self.context_column]
+        if self.id_column is not None:
+            columns.append(self.id_column)
+        else:
             try:
-                next(rows(table(["id"]), []), None)
-                id_column = "id"
+                next(rows(table("id"), []), None)
+                columns.append("id")
             except RequestError:  # reading the other columns reports other faults
                 pass
-        columns = [self.question_column, self.context_column, *([id_column] if id_column else [])]
-        for row in rows(table(columns), []):
+        for row in rows(table(*columns), []):
             if isinstance(row, Unusable):
                 yield row
             else:
-                question, context, *named = row.values
-                name_of_row = named[0] if named else row.line
-                yield built(partial(_of_row, question, context, name_of_row), row.file, row.line, name_of_row)
+                question, context, *ids = row.values
+                id_of_row = ids[0] if ids else row.line
+                yield built(row.file, row.line, id_of_row, _of_row, question, context, id_of_row)
 
 
-def _format_by_name(path: Path) -> TableFormat | None:
-    """The table format that a file's name implies; None for JSON, which may be one of several, and for other names."""
-    found = format_of(str(path))
-    is_json = path.name.lower().removesuffix(".gz").endswith(".json")
-    return None if is_json or found == "lines" else found
-
-
-def _of_row(question: object, context: object, name: object) -> Question:
-    if not shown_id(name):
+def _of_row(question: object, context: object, id_of_row: object) -> Question:
+    if not shown_id(id_of_row):
         raise Unfit("a row without an id", "give each question one of its own")
     if not (isinstance(question, str | None) and isinstance(context, str | None)):
         raise Unfit("a question or context that is no text", "expected text in both columns")
-    return Question(str(name), question or "", context or "")
+    return Question(str(id_of_row), question or "", context or "")
+
+
+def check_outputs(
+    source: str | Path, output: Path, page: Path | None, with_text: bool, option: str = "page", overwrite: bool = True
+) -> None:
+    """Raises RequestError for an output or a page that cannot be written. option: what the page is called."""
+    check_output(output, (".jsonl", ".csv", ".parquet"), source, overwrite=overwrite)
+    if page:
+        check_output(page, (".html",), option=option, overwrite=overwrite)
+        check_page(with_text)
 
 
 def scan(source: QuestionFile, listed: Path, max_rejects: float) -> Scan:
@@ -160,14 +167,9 @@ def answer_file(
     question_column: str = "question",
     context_column: str = "context",
     page: str | Path | None = None,
-    top: int = 5,
-    whole_words: bool | None = None,
-    max_rejects: float = MAX_REJECTS,
-    precision: str = "auto",
-    batch_tokens: int | None = None,
     cache: Path | None = None,
-    with_text: bool = False,
     process_group: ProcessGroup = SINGLE_PROCESS,
+    **options: Any,
 ) -> AnsweredFile:
     """Writes a row for each of `questions`: answer, offsets, probability, the sentence around it, other candidates.
 
@@ -175,12 +177,9 @@ def answer_file(
         which every snippet is a context; source_format when its name does not imply it.
     output: `.jsonl`, `.csv` or `.parquet`; the last two have the best candidate alone.
     page: takes an HTML page of all contexts with their answers marked.
-    top: the most candidates of a question.
-    whole_words: whether an answer may neither begin nor end inside a word; as the model has it when not given.
-    max_rejects: the share of questions that may be unusable; they are listed in `OUTPUT.rejects.jsonl`.
     cache: where a model of the hub is kept.
-    with_text: allows a page within `bertrelay.privacy.sensitive_data()`.
     process_group: each of several processes computes its share; see `tag_file`.
+    options: the fields of `AnswerOptions`. What is unusable is listed in `OUTPUT.rejects.jsonl`.
 
     Killed and called again, with as many processes or others, it resumes at the first shard that is missing.
     Raises RequestError, before anything is computed, for an input or output that cannot be what it should be, and
@@ -188,23 +187,24 @@ def answer_file(
     """
     from domain.biomedical.qa.answerer import QuestionAnswerer, too_long
 
+    given = AnswerOptions(**options)
     source = QuestionFile(Path(questions), source_format, id_column, question_column, context_column)
     output, page = Path(output), Path(page) if page else None
-    _check_outputs(source, output, page, with_text)
+    check_outputs(source.path, output, page, given.with_text)
     with model_output(
         output,
         model,
-        partial(scan, source, output.with_name(f"{output.name}.rejects.jsonl"), max_rejects),
+        partial(scan, source, output.with_name(f"{output.name}.rejects.jsonl"), given.max_rejects),
         block=BLOCK_CHARACTERS,
-        precision=precision,
+        precision=given.precision,
         cache=cache,
         process_group=process_group,
-        top=top,
-        whole_words=whole_words,
+        top=given.top,
+        whole_words=given.whole_words,
     ) as work:
-        answerer = QuestionAnswerer.load(work.folder, whole_words=whole_words)
-        options = {"top": top, "precision": work.precision, "batch_tokens": batch_tokens}
-        filled = work.shards.fill(partial(_lines, answerer, source, options), "answering", "questions")
+        answerer = QuestionAnswerer.load(work.folder, whole_words=given.whole_words)
+        how = {"top": given.top, "precision": work.precision, "batch_tokens": given.batch_tokens}
+        filled = work.shards.fill(partial(_lines, answerer, source, how), "answering", "questions")
         without_answer, refused = _assemble(source, work.shards, output, page) if work.is_main else (0, [])
     if refused:
         first = f"{len(refused):,} questions are left without an answer, {shown_id(refused[0])!r} the first"
@@ -212,15 +212,9 @@ def answer_file(
     return AnsweredFile(work.scan.items, without_answer, len(refused), work.scan.rejected, filled.rate)
 
 
-def _check_outputs(source: QuestionFile, output: Path, page: Path | None, with_text: bool) -> None:
-    check_output(output, SUFFIXES, source.path)
-    if page:
-        check_output(page, (".html",), option="page")
-        check_page(with_text)
-
-
 def run(settings: AnswerSettings, context: StageContext) -> Metrics:
     """The stage `domain.qa-answer`: `answers` with the suffix of the format, and perhaps `answers.html`."""
+    options = {name: getattr(settings, name) for name in AnswerOptions.model_fields}
     answered = answer_file(
         settings.model,
         settings.questions,
@@ -230,24 +224,19 @@ def run(settings: AnswerSettings, context: StageContext) -> Metrics:
         question_column=settings.question,
         context_column=settings.context,
         page=context.output / "answers.html" if settings.page else None,
-        top=settings.top,
-        whole_words=settings.whole_words,
-        max_rejects=settings.max_rejects,
-        precision=settings.precision,
-        batch_tokens=settings.batch_tokens,
         cache=context.cache,
-        with_text=settings.with_text or not context.sensitive,
         process_group=context.process_group,
+        **{**options, "with_text": settings.with_text or not context.sensitive},
     )
     return dict(answered._asdict())
 
 
 def _lines(
-    answerer: "QuestionAnswerer", source: QuestionFile, options: dict[str, Any], spans: Sequence[Span], bar: Bar
+    answerer: "QuestionAnswerer", source: QuestionFile, how: dict[str, Any], spans: Sequence[Span], bar: Bar
 ) -> Iterator[Iterator[str]]:
     """The lines of answered questions for each of `spans`."""
     for span, questions in zip(spans, read_spans(source.questions(), spans, source.path), strict=True):
-        yield (json_line(_row(*each)) for each in answerer.replies(questions, **options))
+        yield (json_line(_row(*answered)) for answered in answerer.replies(questions, **how))
         bar.advance(span.size)
 
 
@@ -257,8 +246,8 @@ def _row(question: Question, reply: "Reply | None") -> Row:
         {"answer": text, "start": start, "end": end, "probability": round(probability, DIGITS)}
         for text, start, end, probability in (reply.nbest if reply else ())
     ]
-    sentence = reply.sentence if reply else ""
-    return {"id": question.id, **(nbest[0] if nbest else REFUSED), "sentence": sentence, "nbest": nbest}
+    best = nbest[0] if nbest else {"answer": "", "start": None, "end": None, "probability": None}
+    return {"id": question.id, **best, "sentence": reply.sentence if reply else "", "nbest": nbest}
 
 
 def _assemble(source: QuestionFile, shards: Shards, output: Path, page: Path | None) -> tuple[int, list[str]]:
@@ -268,18 +257,49 @@ def _assemble(source: QuestionFile, shards: Shards, output: Path, page: Path | N
     else:
         write_table(output, COLUMNS, (tuple(map(row.get, COLUMNS)) for row in shards.rows()))
     if page:
-        _write_page(source, shards.rows(), page)
+        answered = zip(source.questions(), shards.rows(), strict=True)
+        with atomic_write(page) as building:
+            building.write_text(answer_page(answered, f"Answers from {source.path.name}"), encoding="utf-8")
     without_answer = sum(bool(row["nbest"] and not row["answer"]) for row in shards.rows())
     return without_answer, [row["id"] for row in shards.rows() if not row["nbest"]]
 
 
-def _write_page(source: QuestionFile, answered: Iterator[Row], path: Path) -> None:
-    """Writes the page of all contexts with the answers to their questions."""
-    from domain.biomedical.qa.page import answer_page
+# The page
 
-    try:
-        write_text(
-            path, answer_page(zip(source.questions(), answered, strict=True), f"Answers from {source.path.name}")
-        )
-    except OSError as error:
-        raise write_error(path, error) from error
+TEMPLATE = Path(__file__).parent / "answers.html.jinja"
+MAX_OF_SENTENCE = 0.6
+"""An answer of a larger share of its sentence is not shown in it again."""
+
+
+def answer_page(asked: Iterable[tuple[Question, Row]], title: str) -> str:
+    """A page of questions and their answers, as `answer_file` writes them, grouped by context."""
+    groups = groupby(asked, key=lambda answered: answered[0].context)
+    articles = [_article(number, context, list(group)) for number, (context, group) in enumerate(groups, 1)]
+    best = [answered["best"] for article in articles for answered in article["answered"]]
+    without_answer = sum(not row["answer"] for row in best)
+    return render(TEMPLATE, title=title, articles=articles, questions=len(best), without_answer=without_answer)
+
+
+def _article(article: int, context: str, asked: Sequence[tuple[Question, Row]]) -> dict[str, Any]:
+    """A context and the questions about it."""
+    answered, highlights = [], []
+    for number, (question, row) in enumerate(asked, 1):
+        hue, anchor = f"hue-{(number - 1) % HUES}", f"answer-{article}-{number}"
+        shown_as = {"number": number, "question": question.question, "anchor": anchor, "hue": hue}
+        sentence = _in_its_sentence(context, row, hue)
+        answered.append({**shown_as, "best": row, "others": row["nbest"][1:], "sentence": sentence})
+        if row["answer"]:
+            highlights.append(Highlight(row["start"], row["end"], hue, str(number), question.question, anchor))
+    document = asked[0][0].document
+    name = document if document and not document.startswith("article-") else f"Context {article}"
+    return {"name": name, "context": marked(context, highlights), "answered": answered}
+
+
+def _in_its_sentence(context: str, row: Row, hue: str) -> Markup:
+    """The sentence around an answer, with the answer marked in it; nothing where the answer is most of it."""
+    start, end, sentence = row["start"], row["end"], row["sentence"]
+    if len(row["answer"]) >= MAX_OF_SENTENCE * len(sentence):
+        return Markup()
+    offset = context.index(sentence, max(0, end - len(sentence)))  # an equal one may occur elsewhere
+    before, answer, after = context[offset:start], context[start:end], context[end : offset + len(sentence)]
+    return Markup('{}<mark class="{}">{}</mark>{}').format(shown(before), hue, shown(answer), shown(after))

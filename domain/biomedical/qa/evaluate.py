@@ -1,6 +1,5 @@
 """The stage `domain.qa-evaluate`: a model's answers as they are, scored on files of questions."""
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.shards import json_line, write_lines
 from bertrelay.evaluation.calibration import expected_calibration_error
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.files import atomic_write, write_json
 from bertrelay.hardware import default_device
 from bertrelay.progress import progress
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.qa.answerer import answered_blocks, log_too_long
-from domain.biomedical.qa.decoding import Choice, Floats, NBest, Pools
+from domain.biomedical.qa.answerer import Choice, Choices, NBest, answered_blocks, log_too_long
 from domain.biomedical.qa.metrics import (
+    Pools,
     Score,
-    ScoredText,
     best_answers,
     factoid_metrics,
     scores,
@@ -46,20 +45,19 @@ FIFTHS = 5
 class AnswerPredictions:
     """What a model answers to the questions that are scored.
 
-    spans: the n-best of what is asked, which pools then share. choices: of each question that is scored, best first.
-    confidences, uncalibrated: of the best ones, (questions,).
+    spans: the n-best of what is asked, which pools then share. choices: of each question that is scored, and `ranked`
+    the same as a list, best first.
     """
 
     pools: Pools
     spans: NBest
-    choices: list[list[Choice]]
-    confidences: Floats
-    uncalibrated: Floats
+    choices: Choices
+    ranked: list[list[Choice]]
 
     @property
     def answers(self) -> dict[str, str]:
         """The best choice by the question's id, "" for no answer."""
-        best = zip(self.pools.scored, self.choices, strict=True)
+        best = zip(self.pools.scored, self.ranked, strict=True)
         return {question.id: self.pools.text(*choices[0][:3]) for question, choices in best}
 
 
@@ -90,7 +88,7 @@ def run(settings: QaEvaluateSettings, context: StageContext) -> Metrics:
         "scored": len(score_of),
         **_bioasq(found, _golds_in(settings.test)),
         **_baseline(found.pools.scored),
-        **_calibration(found, score_of),
+        **_calibration(found, score_of, model.temperature),
         **{f"published_{name}": value for name, value in settings.published.items()},
         "questions": len(found.pools.scored),
         **_counts(model, questions),
@@ -103,19 +101,18 @@ def _predicted(model: AnswerModel, pools: Pools, settings: QaEvaluateSettings) -
     refused, parts, done = list[Question](), list[NBest](), 0
     options: dict[str, Any] = {"precision": settings.precision, "batch_tokens": settings.batch_tokens}
     with progress("answering", len(pools.asked), "questions") as bar:
-        for block in answered_blocks(model, pools.asked, **options):
-            refused += compress(block.questions, block.is_too_long)
-            parts.append(block.nbest._replace(texts=block.nbest.texts + done))
-            done += len(block.questions)
-            bar.advance(len(block.questions))
+        for block, is_too_long, nbest in answered_blocks(model, pools.asked, **options):
+            refused += compress(block, is_too_long)
+            parts.append(nbest._replace(places=nbest.places + np.array([done, 0, 0])))  # from the texts of a block
+            done += len(block)
+            bar.advance(len(block))
     log_too_long(model, refused)
     return _of_nbest(model, pools, NBest(*map(np.concatenate, zip(*parts, strict=True))))
 
 
 def _of_nbest(model: AnswerModel, pools: Pools, spans: NBest) -> AnswerPredictions:
     choices = pools.nbest(spans).with_no_answer(model.threshold)
-    confidences, uncalibrated = (choices.probabilities(each)[:, 0] for each in (model.temperature, 1.0))
-    return AnswerPredictions(pools, spans, choices.ranked(model.temperature), confidences, uncalibrated)
+    return AnswerPredictions(pools, spans, choices, choices.ranked(model.temperature))
 
 
 # Metrics
@@ -129,21 +126,23 @@ def _bioasq(found: AnswerPredictions, in_files: Mapping[str, Sequence[Synonyms]]
     golds = {each.scored_as: each.synonyms for each in found.pools.asked if each.synonyms} | dict(in_files)
     if not golds:
         return {}
-    texts = defaultdict[str, list[ScoredText]](list)  # every span that was kept: equal ones are joined before the cut
-    rows, ranks = np.nonzero(found.spans.scores > -np.inf)
-    columns = (each[rows, ranks].tolist() for each in (found.spans.starts, found.spans.ends, found.spans.scores))
-    for row, start, end, logit in zip(rows.tolist(), *columns, strict=True):
+    texts = defaultdict[str, list[tuple[str, float]]](list)  # every span: equal ones are joined before the cut
+    spans = found.spans.spans()
+    for row, (_, start, end), logit in zip(*(column.tolist() for column in spans), strict=True):
         asked = found.pools.asked[row]
-        texts[asked.scored_as].append(ScoredText(asked.context[start:end], logit))
-    answers = {name: best for name, each in texts.items() if (best := best_answers(each))}
+        texts[asked.scored_as].append((asked.context[start:end], logit))
+    answers = {name: best for name, scored in texts.items() if (best := best_answers(scored))}
     return factoid_metrics(answers, golds, intervals=True)
 
 
 def _golds_in(sources: Sequence[QuestionSource]) -> dict[str, tuple[Synonyms, ...]]:
     """The gold answers of every question in BioASQ's own files: a question without snippets is not read, and counts."""
-    paths = [(Path(source.path), source.format) for source in sources]
-    files = [path for path, format_name in paths if (format_name or question_format_of(path)) == "bioasq"]
-    return {name: golds for path in files for name, golds in bioasq_golds(path).items()}
+    golds = dict[str, tuple[Synonyms, ...]]()
+    for source in sources:
+        path = Path(source.path)
+        if (source.format or question_format_of(path)) == "bioasq":
+            golds |= bioasq_golds(path)
+    return golds
 
 
 def _baseline(questions: Sequence[Question]) -> Metrics:
@@ -156,12 +155,13 @@ def _baseline(questions: Sequence[Question]) -> Metrics:
     return {f"first_sentence/{name}": value for name, value in squad_metrics(found, questions).items()}
 
 
-def _calibration(found: AnswerPredictions, score_of: Mapping[str, Score]) -> Metrics:
+def _calibration(found: AnswerPredictions, score_of: Mapping[str, Score], temperature: float) -> Metrics:
     """How far probabilities are from the share of exact matches, with the model's temperature and without."""
-    is_right, known = np.array([each.exact_match == 1 for each in score_of.values()], bool), found.pools.known
+    is_right, known = np.array([score.exact_match == 1 for score in score_of.values()], bool), found.pools.known
+    names = {"ece": temperature, "ece_uncalibrated": 1.0}
     return {
-        "ece": expected_calibration_error(found.confidences[known], is_right),
-        "ece_uncalibrated": expected_calibration_error(found.uncalibrated[known], is_right),
+        name: expected_calibration_error(found.choices.probabilities(by)[known, 0], is_right)
+        for name, by in names.items()
     }
 
 
@@ -184,10 +184,10 @@ def _placed(found: AnswerPredictions) -> list[Question]:
     for question, pool in zip(asked, found.pools.pool_of.tolist(), strict=True):
         members[pool].append(question)
     placed = []
-    for number, (question, choices) in enumerate(zip(found.pools.scored, found.choices, strict=True)):
+    for number, (question, choices) in enumerate(zip(found.pools.scored, found.ranked, strict=True)):
         answered_from = [asked[choices[0].asked]] if choices[0].start >= 0 else []
-        text = next((each for each in [*answered_from, *members[number]] if each.answers), question)
-        placed.append(replace(question, context=text.context, answers=text.answers))
+        member = next((member for member in [*answered_from, *members[number]] if member.answers), question)
+        placed.append(replace(question, context=member.context, answers=member.answers))
     return placed
 
 
@@ -197,24 +197,24 @@ def slices(questions: Sequence[Question], score_of: Mapping[str, Score]) -> dict
     Of questions with an answer in the text alone, by the first one in their file: how many words it has, 1, 2–3, 4–7,
     …, and in which fifth of the text it begins.
     """
-    words, fifths = (defaultdict[int, list[Score]](list) for _ in range(2))
+    by_words, by_fifth = (defaultdict[int, list[Score]](list) for _ in range(2))
     for question in questions:
         if question.answers and question.id in score_of:
             text, start = question.answers[0]
-            words[1 << (max(1, len(text.split())).bit_length() - 1)].append(score_of[question.id])
-            fifths[start * FIFTHS // len(question.context)].append(score_of[question.id])
-    in_words = {low: "1 word" if low == 1 else f"{low}–{2 * low - 1} words" for low in words}
-    in_fifths = {fifth: f"{100 * fifth // FIFTHS}–{100 * (fifth + 1) // FIFTHS} %" for fifth in fifths}
+            by_words[1 << (max(1, len(text.split())).bit_length() - 1)].append(score_of[question.id])
+            by_fifth[start * FIFTHS // len(question.context)].append(score_of[question.id])
+    words = {low: "1 word" if low == 1 else f"{low}–{2 * low - 1} words" for low in sorted(by_words)}
+    fifths = {fifth: f"{100 * fifth // FIFTHS}–{100 * (fifth + 1) // FIFTHS} %" for fifth in sorted(by_fifth)}
     return {
-        "answer_words": [_slice(in_words[low], words[low]) for low in sorted(words)],
-        "position": [_slice(in_fifths[fifth], fifths[fifth]) for fifth in sorted(fifths)],
+        "answer_words": [_slice(name, by_words[low]) for low, name in words.items()],
+        "position": [_slice(name, by_fifth[fifth]) for fifth, name in fifths.items()],
     }
 
 
-def _slice(name: str, found: Sequence[Score]) -> dict[str, object]:
-    columns = dict(zip(Score._fields, np.array(found).T, strict=True))
-    metrics = [with_interval(field, share, values) for field, values in columns.items()]
-    return {"name": name, "questions": len(found), **metrics[0], **metrics[1]}
+def _slice(name: str, scored: Sequence[Score]) -> dict[str, object]:
+    columns = zip(Score._fields, np.array(scored).T, strict=True)
+    exact_match, f1 = (with_interval(field, share, values) for field, values in columns)
+    return {"name": name, "questions": len(scored), **exact_match, **f1}
 
 
 # Predictions and examples
@@ -222,33 +222,39 @@ def _slice(name: str, found: Sequence[Score]) -> dict[str, object]:
 
 def _write_nbest(found: AnswerPredictions, path: Path) -> None:
     """A line for each question: its id and its choices; `context` is the text of a pool that one is from."""
-    with atomic_write(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
-        for question, choices in zip(found.pools.scored, found.choices, strict=True):
-            listed = []
-            for choice in choices:
-                row = {"text": found.pools.text(*choice[:3]), **choice._asdict()}
-                asked = found.pools.asked[row.pop("asked")].id
-                listed.append(row if asked == question.id or choice.start < 0 else {**row, "context": asked})
-            file.write(json.dumps({"id": question.id, "nbest": listed}, ensure_ascii=False) + "\n")
+
+    def row(question: Question, choice: Choice) -> dict[str, Any]:
+        asked, values = found.pools.asked[choice.asked].id, choice._asdict()
+        del values["asked"]
+        context = {} if asked == question.id or choice.start < 0 else {"context": asked}
+        return {"text": found.pools.text(*choice[:3]), **values, **context}
+
+    ranked = zip(found.pools.scored, found.ranked, strict=True)
+    with atomic_write(path) as building:
+        write_lines(
+            building,
+            (
+                json_line({"id": asked.id, "nbest": [row(asked, choice) for choice in choices]})
+                for asked, choices in ranked
+            ),
+        )
 
 
 def _examples(found: AnswerPredictions, score_of: Mapping[str, Score]) -> dict[str, list[dict[str, object]]]:
     """Questions spread evenly over the data: answered right, and wrong."""
-    known = [place for place, question in enumerate(found.pools.scored) if question.id in score_of]
-    is_right = {place: score_of[found.pools.scored[place].id].exact_match == 1 for place in known}
-    among = {
-        name: [place for place in known if is_right[place] == right]
-        for name, right in (("right", True), ("wrong", False))
-    }
+    places: dict[str, list[int]] = {"right": [], "wrong": []}
+    for place, question in enumerate(found.pools.scored):
+        if score := score_of.get(question.id):
+            places["right" if score.exact_match == 1 else "wrong"].append(place)
     return {
-        name: [_example(found, place) for place in spread_evenly(places, EXAMPLES_KEPT)]
-        for name, places in among.items()
+        name: [_example(found, place) for place in spread_evenly(listed, EXAMPLES_KEPT)]
+        for name, listed in places.items()
     }
 
 
 def _example(found: AnswerPredictions, place: int) -> dict[str, object]:
     """A question, what is right and what was answered, and the text around both as `passages` with their places."""
-    question, best = found.pools.scored[place], found.choices[place][0]
+    question, best = found.pools.scored[place], found.ranked[place][0]
     asked = found.pools.asked[best.asked] if best.start >= 0 else question
     marks = [(answer.start, answer.end, "gold") for answer in asked.answers]
     if best.start >= 0:

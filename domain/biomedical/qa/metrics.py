@@ -8,21 +8,23 @@ compares five ranked answers to a factoid question with all wordings of its gold
 
 import re
 import string
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from bertrelay.evaluation.statistics import share, with_interval
 from bertrelay.stage import Metrics
+from domain.biomedical.qa.answerer import Floats, NBest, n_best
 from domain.biomedical.qa.questions import Question, Synonyms
+from domain.biomedical.windows import Integers
 
 Version = Literal["1.1", "2.0"]
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-MOST_ANSWERS = 5
 
 
 class Score(NamedTuple):
@@ -41,12 +43,12 @@ class FactoidScore(NamedTuple):
 
 
 def means(
-    prefix: str, kind: type[Score | FactoidScore], found: Sequence[Score | FactoidScore], intervals: bool = False
+    prefix: str, kind: type[Score | FactoidScore], scored: Sequence[Score | FactoidScore], intervals: bool = False
 ) -> Metrics:
     """The mean of each field of a kind of score, and its 95 % interval over questions; None of no question."""
     metrics: Metrics = {}
     for name in kind._fields:
-        values = [getattr(each, name) for each in found]
+        values = [getattr(score, name) for score in scored]
         bounds = with_interval(prefix + name, share, np.array(values)) if intervals else {}
         # The sum in order: numpy's pairwise sum differs from the published scripts in the last digit.
         metrics |= {**bounds, prefix + name: sum(values) / len(values) if values else None}
@@ -58,17 +60,16 @@ def means(
 
 def score(answer: str, golds: Iterable[str], version: Version = "1.1") -> Score:
     """The best of an answer against each gold; none of these, or `""`, means in 2.0 that no answer is right."""
-    compared = list(golds)
+    compared = [normalised(gold) for gold in golds]
     if version == "2.0":
-        compared = [gold for gold in compared if normalised(gold)] or [""]
-    found = [_score(answer, gold, version) for gold in compared]
-    return Score(max(each.exact_match for each in found), max(each.f1 for each in found))
+        compared = [gold for gold in compared if gold] or [""]
+    scored = [_score(normalised(answer), gold, version) for gold in compared]
+    return Score(*map(max, zip(*scored, strict=True)))
 
 
 def _score(answer: str, gold: str, version: Version) -> Score:
-    one, other = normalised(answer), normalised(gold)
-    exact = float(one == other)
-    words, gold_words = one.split(), other.split()
+    """Of normalised texts."""
+    exact, words, gold_words = float(answer == gold), answer.split(), gold.split()
     if version == "2.0" and not (words and gold_words):
         return Score(exact, exact)
     shared = (Counter(words) & Counter(gold_words)).total()
@@ -94,9 +95,9 @@ def scores(
     known = [question for question in questions if question.has_gold]
     version = version or ("2.0" if any(question.impossible for question in known) else "1.1")
     return {
-        each.id: score(answers[each.id], each.gold_texts, version) if each.id in answers else Score(0.0, 0.0)
-        for each in known
-        if version == "1.1" or each.id in answers
+        asked.id: score(answers[asked.id], asked.gold_texts, version) if asked.id in answers else Score(0.0, 0.0)
+        for asked in known
+        if version == "1.1" or asked.id in answers
     }
 
 
@@ -114,20 +115,16 @@ def squad_metrics(found: Mapping[str, Score], questions: Iterable[Question], int
 # BioASQ
 
 
-class ScoredText(NamedTuple):
-    """An answer that a model gives to one snippet, and its logit: logits of different snippets can be compared."""
+def best_answers(candidates: Iterable[tuple[str, float]], most: int = 5) -> list[str]:
+    """The answers to a question from all its snippets, best first, each once (in lower case); empty ones are none.
 
-    text: str
-    logit: float
-
-
-def best_answers(candidates: Iterable[ScoredText], most: int = MOST_ANSWERS) -> list[str]:
-    """The answers to a question from all its snippets, best first, each once (in lower case); empty ones are none."""
-    found: dict[str, str] = {}
-    for candidate in sorted(candidates, key=lambda each: -each.logit):
-        if candidate.text:
-            found.setdefault(candidate.text.lower(), candidate.text)
-    return list(found.values())[:most]
+    candidates: texts and their logits; logits of different snippets can be compared.
+    """
+    answers: dict[str, str] = {}
+    for text, _ in sorted(candidates, key=lambda candidate: -candidate[1]):
+        if text:
+            answers.setdefault(text.lower(), text)
+    return list(answers.values())[:most]
 
 
 def factoid_score(answers: Sequence[str | Sequence[str]], golds: Iterable[Synonyms]) -> FactoidScore:
@@ -149,5 +146,74 @@ def factoid_metrics(
     """Means over the gold questions answered, as the evaluator has them, and over all, the unanswered as wrong."""
     answered = [factoid_score(answers[name], right) for name, right in golds.items() if name in answers]
     whole = [factoid_score(answers.get(name, []), right) for name, right in golds.items()]
-    by_group = (means("", FactoidScore, answered, intervals), means("with_unanswered/", FactoidScore, whole, intervals))
-    return {**by_group[0], **by_group[1], "unanswered": len(whole) - len(answered)}
+    metrics = means("", FactoidScore, answered, intervals) | means("with_unanswered/", FactoidScore, whole, intervals)
+    return {**metrics, "unanswered": len(whole) - len(answered)}
+
+
+def best_threshold(gaps: Floats, answered: Floats, unanswered: Floats) -> float:
+    """The threshold at which questions score most together, (questions,).
+
+    gaps: by how much no answer is above the best span. answered, unanswered: what a question scores with its best span
+    and without an answer.
+    """
+    is_open = np.isfinite(gaps)
+    order = np.argsort(gaps[is_open], kind="stable")
+    ordered, gains = gaps[is_open][order], (answered - unanswered)[is_open][order]
+    if not len(ordered):
+        return 0.0
+    borders = np.flatnonzero(np.diff(ordered, prepend=-np.inf, append=np.inf) > 0)  # between unequal gaps
+    best = borders[np.append(0.0, np.cumsum(gains))[borders].argmax()]  # so many are answered
+    around = np.concatenate([[ordered[0] - 1], ordered, [ordered[-1] + 1]])
+    return float((around[best] + around[best + 1]) / 2)
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Questions as they are scored: what is asked of several texts is one question.
+
+    asked: of each text. scored: each with everything that is right in any of its texts. pool_of: which of these each
+    of those belongs to, (asked,).
+    """
+
+    asked: Sequence[Question]
+    scored: list[Question]
+    pool_of: Integers
+
+    @classmethod
+    def of(cls, questions: Sequence[Question]) -> "Pools":
+        members = defaultdict[str, list[Question]](list)
+        for question in questions:
+            members[question.scored_as].append(question)
+        place = {name: number for number, name in enumerate(members)}
+        pool_of = np.array([place[question.scored_as] for question in questions], dtype=np.int64)
+        return cls(questions, [_joined(name, pool) for name, pool in members.items()], pool_of)
+
+    @property
+    def known(self) -> Integers:
+        """The places of the scored questions with gold answers."""
+        return np.flatnonzero([question.has_gold for question in self.scored])
+
+    def nbest(self, found: NBest) -> NBest:
+        """The n-best of what is asked as that of what is scored; no answer is as likely as where it is least so."""
+        spans = found.spans()
+        nulls = np.full(len(self.scored), np.inf)
+        np.minimum.at(nulls, self.pool_of, found.nulls)
+        return n_best(spans._replace(owners=self.pool_of[spans.owners]), nulls, found.scores.shape[1])
+
+    def text(self, asked: int, start: int, end: int) -> str:
+        """The text of a choice, "" for no answer."""
+        return self.asked[asked].context[start:end] if start >= 0 else ""
+
+    def scores_at(self, nbest: NBest, threshold: float | None) -> dict[str, Score]:
+        """How right the best choices are, by id; of questions with gold answers alone."""
+        best = nbest.with_no_answer(threshold).places[:, 0].tolist()
+        answers = {question.id: self.text(*place) for question, place in zip(self.scored, best, strict=True)}
+        return scores(answers, self.scored)
+
+
+def _joined(name: str, members: Sequence[Question]) -> Question:
+    if len(members) == 1 and members[0].id == name:
+        return members[0]
+    golds = dict.fromkeys(text for member in members if member.answers or member.golds for text in member.gold_texts)
+    is_impossible = not golds and any(member.impossible for member in members)
+    return replace(members[0], id=name, answers=(), golds=tuple(golds), impossible=is_impossible)

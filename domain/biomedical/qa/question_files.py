@@ -10,10 +10,9 @@ its text.
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +20,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from bertrelay.data.records import Rejects
+from bertrelay.data.shards import json_line, write_lines
 from bertrelay.data.tables import Unusable
 from bertrelay.errors import RequestError
-from bertrelay.files import atomic_write, write_error
+from bertrelay.files import atomic_write
 from bertrelay.progress import log
 from domain.biomedical.documents.document import (
     LeftOut,
@@ -59,10 +59,10 @@ SHAPES = (
 LISTS: dict[str, QuestionFormat] = {"data": "squad", "questions": "bioasq"}
 
 
-def built(build: Callable[[], Question], file: str, line: int, name: object) -> Question | Unusable:
-    """The question that `build` makes; an unusable record, by its `name`, where that or a check raises Unfit."""
+def built(file: str, line: int, name: object, build: Callable[..., Question], *values: Any) -> Question | Unusable:
+    """The question that `build` makes of `values`; an unusable record, by `name`, where it or a check raises Unfit."""
     try:
-        return checked(replace(build(), file=file, line=line))
+        return checked(replace(build(*values), file=file, line=line))
     except Unfit as fault:
         return Unusable(file, line, fault.reason, fault.detail, shown_id(name))
 
@@ -108,42 +108,41 @@ def _read_jsonl(path: Path) -> Iterator[Item]:
             except (ValueError, RecursionError):
                 yield Unusable(row.file, row.line, NOT_JSON, "is the file cut off here?")
                 continue
-            item = built(partial(_of_json, value, row.line, context), row.file, row.line, _id_of(value))
+            item = built(row.file, row.line, _id_of(value), _of_json, value, row.line, context)
             context = item.context if isinstance(item, Question) else context
             yield item
 
 
 def _of_json(value: object, line: int, context_before: str) -> Question:
     try:
-        found = fitted(_JsonQuestion, value if isinstance(value, dict) else {})
+        asked = fitted(_JsonQuestion, value)
     except Unfit as fault:
         raise Unfit(fault.reason, f"{fault.detail}; {SHAPE}") from None
-    if found.context is None:
+    if asked.context is None:
         raise Unfit(NO_CONTEXT, "give the text that it is asked of as `context`")
     # Questions of one context follow one another, and contexts are long: they share one text in memory.
-    context = context_before if found.context == context_before else found.context
-    answers, lost, notes = placed_answers(context, [Answer(each.text, each.start) for each in found.answers])
+    context = context_before if asked.context == context_before else asked.context
+    answers, lost, notes = placed_answers(context, [Answer(answer.text, answer.start) for answer in asked.answers])
     return Question(
-        str(line if found.id is None else found.id),
-        found.question,
+        str(line if asked.id is None else asked.id),
+        asked.question,
         context,
         answers,
-        golds=(*found.golds, *lost),
-        impossible=found.impossible,
-        document=found.document or _name_of([context]),
-        pool=found.pool,
-        synonyms=tuple(map(tuple, found.synonyms)),
+        golds=(*asked.golds, *lost),
+        impossible=asked.impossible,
+        document=asked.document or _name_of([context]),
+        pool=asked.pool,
+        synonyms=tuple(map(tuple, asked.synonyms)),
         notes=notes,
     )
 
 
 def line_of(question: Question) -> str:
     """The line of JSONL of a question, its end included."""
-    value: dict[str, Any] = {"id": question.id, "question": question.question, "context": question.context}
-    value["answers"] = [answer._asdict() for answer in question.answers]
-    others = ("golds", "impossible", "document", "pool", "synonyms")
-    value |= {name: getattr(question, name) for name in others if getattr(question, name)}
-    return json.dumps(value, ensure_ascii=False) + "\n"
+    value = {"id": question.id, "question": question.question, "context": question.context}
+    others = {name: getattr(question, name) for name in ("golds", "impossible", "document", "pool", "synonyms")}
+    answers = [answer._asdict() for answer in question.answers]
+    return json_line({**value, "answers": answers, **{name: found for name, found in others.items() if found}})
 
 
 # SQuAD
@@ -174,15 +173,8 @@ class _SquadQuestion(Shape):
 
 def _read_squad(path: Path) -> Iterator[Item]:
     """Memory has one article at a time."""
-    is_version_2 = False
-    with json_window(path) as window:
-        for key in window.members():
-            if key == "data":
-                for line, text in window.elements():
-                    yield from _of_article(json.loads(text), str(path), line, is_version_2)
-            else:
-                value = json.loads(window.value())
-                is_version_2 = is_version_2 or (key == "version" and str(value).lower().lstrip("v").startswith("2"))
+    for line, value, version in _listed(path, "data"):
+        yield from _of_article(value, str(path), line, version.lower().lstrip("v").startswith("2"))
 
 
 def _of_article(value: object, file: str, line: int, is_version_2: bool) -> Iterator[Item]:
@@ -198,12 +190,11 @@ def _of_article(value: object, file: str, line: int, is_version_2: bool) -> Iter
         except Unfit as fault:
             detail = f"paragraph {number:,}: expected `context` and `qas`: {fault.detail}"
             yield Unusable(file, line, fault.reason, detail)
-    ids = [str(each.document_id) for each in paragraphs if each.document_id is not None]
-    document = article.title or next(iter(ids), "") or _name_of(each.context or "" for each in paragraphs)
+    ids = [str(paragraph.document_id) for paragraph in paragraphs if paragraph.document_id is not None]
+    document = article.title or next(iter(ids), "") or _name_of(paragraph.context or "" for paragraph in paragraphs)
     for paragraph in paragraphs:
         for asked in paragraph.qas:
-            build = partial(_of_squad, asked, paragraph.context, document, is_version_2)
-            yield built(build, file, line, _id_of(asked))
+            yield built(file, line, _id_of(asked), _of_squad, asked, paragraph.context, document, is_version_2)
 
 
 def _of_squad(value: object, context: str | None, document: str, is_version_2: bool) -> Question:
@@ -212,8 +203,8 @@ def _of_squad(value: object, context: str | None, document: str, is_version_2: b
         raise Unfit(NO_CONTEXT, "its paragraph has no `context`; give the text that it is asked of")
     given = [Answer(answer.text, answer.answer_start) for answer in asked.answers or ()]
     answers, golds, notes = placed_answers(context, given)
-    unsaid = is_version_2 and asked.answers == []
-    impossible = unsaid if asked.is_impossible is None else asked.is_impossible
+    has_none = is_version_2 and asked.answers == []
+    impossible = has_none if asked.is_impossible is None else asked.is_impossible
     return Question(str(asked.id), asked.question, context, answers, golds, impossible, document, notes=notes)
 
 
@@ -270,7 +261,7 @@ class _BioasqQuestion(Shape):
 def _read_bioasq(path: Path) -> Iterator[Item]:
     """Memory has one question at a time, and ids: a second question of an id would be pooled with the first."""
     lines, file = dict[str, int](), str(path)
-    for line, value in _bioasq_values(path):
+    for line, value, _ in _listed(path, "questions"):
         try:
             asked = fitted(_BioasqQuestion, value)
             if asked.type != "factoid":
@@ -286,37 +277,40 @@ def _read_bioasq(path: Path) -> Iterator[Item]:
             continue
         for number, snippet in enumerate(asked.snippets, 1):
             name = f"{asked.id}_{number:03}"
-            yield built(partial(_of_snippet, asked, name, snippet), file, line, name)
-
-
-def _bioasq_values(path: Path) -> Iterator[tuple[int, Any]]:
-    with json_window(path) as window:
-        for key in window.members():
-            if key == "questions":
-                yield from ((line, json.loads(text)) for line, text in window.elements())
-            else:
-                window.value()
+            yield built(file, line, name, _of_snippet, asked, name, snippet)
 
 
 def _of_snippet(asked: _BioasqQuestion, name: str, snippet: _Snippet) -> Question:
     golds = asked.golds
-    found = [aligned(snippet.text, wordings) for wordings in golds]
-    answers = tuple(dict.fromkeys(answer for mentions, _ in found for answer in mentions))
+    places = [aligned(snippet.text, wordings) for wordings in golds]
+    answers = tuple(dict.fromkeys(answer for mentions, _ in places for answer in mentions))
     present = {answer.text for answer in answers}
     others = tuple(dict.fromkeys(text for wordings in golds for text in wordings if text not in present))
-    document, notes = snippet.document or _name_of([snippet.text]), tuple(how for _, how in found)
+    document, notes = snippet.document or _name_of([snippet.text]), tuple(how for _, how in places)
     return Question(name, asked.body, snippet.text, answers, others, False, document, str(asked.id), golds, notes=notes)
 
 
 def bioasq_golds(path: Path) -> dict[str, tuple[Synonyms, ...]]:
     """The gold answers of every factoid question of a file that has some, by its id: of unusable ones too."""
-    found = dict[str, tuple[Synonyms, ...]]()
-    for _, value in _bioasq_values(path):
+    golds = dict[str, tuple[Synonyms, ...]]()
+    for _, value, _ in _listed(path, "questions"):
         with suppress(Unfit):
             asked = fitted(_BioasqQuestion, value)
             if asked.type == "factoid" and asked.golds:
-                found.setdefault(str(asked.id), asked.golds)
-    return found
+                golds.setdefault(str(asked.id), asked.golds)
+    return golds
+
+
+def _listed(path: Path, key: str) -> Iterator[tuple[int, Any, str]]:
+    """Line and value of each element of the list `key` in a file of one object, and the `version` before it."""
+    version = ""
+    with json_window(path) as window:
+        for name in window.members():
+            if name == key:
+                yield from ((line, json.loads(text), version) for line, text in window.elements())
+            else:
+                value = window.value()
+                version = str(json.loads(value)) if name == "version" else version
 
 
 # Any format
@@ -327,10 +321,6 @@ READERS: dict[QuestionFormat, Callable[[Path], Iterator[Item]]] = {
     "jsonl": _read_jsonl,
 }
 """Of each format what streams the questions of a file."""
-WRITERS: Mapping[QuestionFormat, Callable[[Iterable[Question]], Iterable[str]]] = {
-    "squad": _squad_text,
-    "jsonl": partial(map, line_of),
-}
 
 
 def read_questions(
@@ -344,53 +334,47 @@ def read_questions(
     rejects: counts the used and the unusable questions; without it the first unusable one raises RequestError.
     Raises RequestError for what concerns the whole file: not there, cut off, of another format, without a question.
     """
-    return usable_questions(question_items(path, format_name), rejects)
+    return usable_questions(question_items((path, format_name)), rejects)
 
 
 def read_all(sources: Sequence[QuestionSource], rejects: Rejects) -> list[Question]:
     """The questions of all `sources`; logs corrected offsets. Raises RequestError where there are none."""
-    found = list(usable_questions(source_items(sources), rejects))
-    if not found:
+    questions = list(usable_questions(source_items(sources), rejects))
+    if not questions:
         files = ", ".join(str(source.path) for source in sources)
         raise RequestError(f"{files}: expected questions, found none that can be used")
-    log_notes(Counter(note for question in found for note in question.notes))
-    return found
+    log_notes(Counter(note for question in questions for note in question.notes))
+    return questions
 
 
-def usable_questions(items: Iterable[Item], rejects: Rejects | None = None, quiet: bool = False) -> Iterator[Question]:
-    """The questions among the items of one file or several, each id once.
-
-    quiet: whether what is left out was logged before, when the same files were read.
-    """
-    left_out: Counter[str] = Counter()
-    yield from usable(once(items), rejects, left_out)
-    if not quiet:
-        log_left_out("left out", left_out)
-
-
-def once(items: Iterable[Item]) -> Iterator[Item]:
-    """The items; a question with the id of an earlier one becomes unusable."""
-    return with_distinct_ids(items, DUPLICATE)
+def usable_questions(items: Iterable[Item], rejects: Rejects | None = None) -> Iterator[Question]:
+    """The questions among the items; logs in the end what was left out. rejects: as of `read_questions`."""
+    left_out = Counter[str]()
+    yield from usable(items, rejects, left_out)
+    log_left_out("left out", left_out)
 
 
 def source_items(sources: Sequence[QuestionSource]) -> Iterator[Item]:
-    """The items of several files."""
-    return chain.from_iterable(question_items(source.path, source.format) for source in sources)
+    """`question_items` of the files that settings name."""
+    return question_items(*((source.path, source.format) for source in sources))
 
 
-def question_items(path: Path | str, format_name: QuestionFormat | None = None) -> Iterator[Item]:
-    """Every question in its place, usable or not, and what is left out. Raises RequestError where there is nothing."""
-    path = Path(path)
-    if not path.is_file():
-        raise RequestError(f"there is no file {path}. Check the path; in a recipe it counts from its folder.")
+def question_items(*files: tuple[Path | str, QuestionFormat | None]) -> Iterator[Item]:
+    """Every question of all files in its place, usable or not, and what is left out; of one id the first is usable.
+
+    Raises RequestError for a file without any.
+    """
+    return with_distinct_ids(chain.from_iterable(_items(Path(path), name) for path, name in files), DUPLICATE)
+
+
+def _items(path: Path, format_name: QuestionFormat | None) -> Iterator[Item]:
     name = format_name or question_format_of(path)
     if name is None:
         raise RequestError(f"{path}: expected questions, found JSON of another shape or none at all. {SHAPES}")
-    empty = True
+    item = None
     for item in READERS[name](path):
-        empty = False
         yield item
-    if empty:
+    if item is None:
         raise RequestError(f"{path}: expected questions ({name}), found none. Is it the right file, and complete?")
 
 
@@ -427,26 +411,21 @@ def write_questions(path: Path | str, questions: Iterable[Question], format_name
 
     Raises RequestError for a question that the format cannot hold, and for `bioasq`, which is only read.
     """
-    path = Path(path)
-    if format_name not in WRITERS:
-        raise RequestError(f"{path}: {format_name} is only read. Write one of {', '.join(WRITERS)}.")
-    try:
-        with atomic_write(path) as building, building.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(WRITERS[format_name](questions))
-    except OSError as error:
-        raise write_error(path, error) from error
+    if format_name == "bioasq":
+        raise RequestError(f"{path}: {format_name} is only read. Write one of squad, jsonl.")
+    with atomic_write(Path(path)) as building:
+        write_lines(building, _squad_text(questions) if format_name == "squad" else map(line_of, questions))
 
 
-def log_notes(notes: Mapping[str, int], more: str = "") -> None:
+def log_notes(notes: Counter[str], more: str = "") -> None:
     """Logs how answers were located, by the notes of their questions: corrected, not found, aligned.
 
     notes: the number of each. more: what to add where answers were located by their words.
     """
-    counts = Counter(notes)
-    if corrected := counts["corrected"]:
+    if corrected := notes["corrected"]:
         log(f"corrected the offsets of {corrected:,} answers, which were a few characters off")
-    if nowhere := counts["nowhere"]:
+    if nowhere := notes["nowhere"]:
         log(f"{nowhere:,} further answers are not in their context: scored by, not trained on")
-    if any(counts[how] for how in ALIGNMENTS):
-        found = ", ".join(f"{counts[how]:,} {how}" for how in ALIGNMENTS)
-        log(f"located the answers in every snippet: {found}{more}")
+    if any(notes[how] for how in ALIGNMENTS):
+        located = ", ".join(f"{notes[how]:,} {how}" for how in ALIGNMENTS)
+        log(f"located the answers in every snippet: {located}{more}")

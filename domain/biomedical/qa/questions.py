@@ -92,6 +92,24 @@ CONTRADICTION = "an impossible question with an answer"
 DUPLICATE = "an id that another question has"
 
 
+def placed_answers(
+    context: str, given: Sequence[Answer]
+) -> tuple[tuple[Answer, ...], tuple[str, ...], tuple[Placing, ...]]:
+    """The answers at their places, the texts of those that are not there, and how each one was placed.
+
+    Raises Unfit when none of several can be placed, and for an empty one.
+    """
+    if any(not answer.text.strip() for answer in given):
+        raise Unfit(NO_ANSWER, "give it its text, or leave it out")
+    placings = [placed(context, *answer) for answer in given]
+    answers = tuple(answer for answer, _ in placings if answer is not None)
+    if given and not answers:
+        starts = ", ".join(f"{answer.start:,}" for answer in given[:3])
+        raise Unfit(NOWHERE, f"expected it at {starts} of {len(context):,} characters; correct the text or the offset")
+    lost = tuple(gold.text for gold, (answer, _) in zip(given, placings, strict=True) if answer is None)
+    return answers, lost, tuple(how for _, how in placings)
+
+
 def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]:
     """The answer at `start`, else one at most `MOST_SHIFT` characters off.
 
@@ -101,29 +119,11 @@ def placed(context: str, text: str, start: int) -> tuple[Answer | None, Placing]
         return Answer(text, start), "in place"
     begin = max(0, start - MOST_SHIFT)
     around = context[begin : max(0, start + MOST_SHIFT + len(text))]
-    found = [begin + each.start() for each in re.finditer(f"(?={re.escape(text)})", around)]
-    if not found:
+    starts = [begin + match.start() for match in re.finditer(f"(?={re.escape(text)})", around)]
+    if not starts:
         return None, "nowhere"
     whole = {answer.start for answer in _mentions(context, text)}
-    return Answer(text, min(found, key=lambda place: (place not in whole, abs(place - start)))), "corrected"
-
-
-def placed_answers(
-    context: str, given: Sequence[Answer]
-) -> tuple[tuple[Answer, ...], tuple[str, ...], tuple[str, ...]]:
-    """The answers at their places, the texts of those that are not there, and how each one was placed.
-
-    Raises Unfit when none of several can be placed, and for an empty one.
-    """
-    if any(not answer.text.strip() for answer in given):
-        raise Unfit(NO_ANSWER, "give it its text, or leave it out")
-    found = [placed(context, *answer) for answer in given]
-    answers = tuple(answer for answer, _ in found if answer is not None)
-    lost = tuple(gold.text for gold, (answer, _) in zip(given, found, strict=True) if answer is None)
-    if given and not answers:
-        starts = ", ".join(f"{answer.start:,}" for answer in given[:3])
-        raise Unfit(NOWHERE, f"expected it at {starts} of {len(context):,} characters; correct the text or the offset")
-    return answers, lost, tuple(note for _, note in found)
+    return Answer(text, min(starts, key=lambda place: (place not in whole, abs(place - start)))), "corrected"
 
 
 def aligned(context: str, wordings: Synonyms) -> tuple[tuple[Answer, ...], Alignment]:
@@ -139,8 +139,8 @@ def aligned(context: str, wordings: Synonyms) -> tuple[tuple[Answer, ...], Align
         ("in a synonym", synonyms, re.IGNORECASE),
     ]
     for how, texts, flags in tries:
-        if found := {answer for text in texts for answer in _mentions(context, text, flags)}:
-            return tuple(sorted(found, key=lambda answer: answer.start)), how
+        if mentions := {answer for text in texts for answer in _mentions(context, text, flags)}:
+            return tuple(sorted(mentions, key=lambda answer: answer.start)), how
     return (), "not found"
 
 
@@ -148,7 +148,7 @@ def _mentions(context: str, text: str, flags: re.RegexFlag = re.NOFLAG) -> list[
     """Mentions of `text` that are no part of a longer word."""
     before = r"(?<!\w)" if re.match(r"\w", text) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", text) else ""
-    return [Answer(each[0], each.start()) for each in re.finditer(before + re.escape(text) + after, context, flags)]
+    return [Answer(match[0], match.start()) for match in re.finditer(before + re.escape(text) + after, context, flags)]
 
 
 def checked(question: Question) -> Question:

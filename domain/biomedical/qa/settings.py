@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from bertrelay.hardware import Precision
 from bertrelay.settings import (
     RUN_ONLY,
     WHEN_SET,
@@ -24,7 +25,6 @@ CANDIDATES = 20
 QuestionFormat = Literal["squad", "bioasq", "jsonl"]
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
 InputFormat = Literal[TableFormat, QuestionFormat]
-OutputFormat = Literal["jsonl", "csv", "parquet"]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -119,22 +119,35 @@ class QaEvaluateSettings(Settings):
     test: Annotated[list[QuestionSource], Field(min_length=1)]
     published: dict[str, Share] = {}
     max_rejects: Share = 0.01
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Precision = "auto"
     batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
     with_text: Annotated[bool, WHEN_SET] = False
 
 
-class AnswerSettings(Settings):
+class AnswerOptions(Settings):
+    """How questions are answered from the contexts beside them.
+
+    top: the most candidates of a question, 20 at most.
+    whole_words: whether an answer may neither begin nor end inside a word; as the model has it when absent.
+    max_rejects: the share of questions that may be unusable.
+    with_text: allows a page of sensitive questions, as it shows their text.
+    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
+    """
+
+    top: Annotated[int, Field(ge=1, le=CANDIDATES)] = 5
+    whole_words: bool | None = None
+    max_rejects: Share = 0.01
+    with_text: Annotated[bool, RUN_ONLY] = False
+    precision: Precision = "auto"
+    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
+
+
+class AnswerSettings(AnswerOptions):
     """Questions that a model answers from the contexts beside them.
 
     questions: a table with a row for each question, or SQuAD's or BioASQ's JSON; `format` if unclear.
     id, question, context: columns of a table; without `id` its column `id`, or else the lines count.
     output: the format that is written. page: whether an HTML page of contexts with their answers is written as well.
-    top: the most candidates of a question, 20 at most.
-    whole_words: whether an answer may neither begin nor end inside a word; as the model has it when absent.
-    max_rejects: the share of questions that may be unusable.
-    batch_tokens: subwords in a batch, padding included; chosen by the device when absent.
-    with_text: allows a page of sensitive questions, as it shows their text.
     """
 
     model: ModelSource
@@ -143,11 +156,5 @@ class AnswerSettings(Settings):
     id: str | None = None
     question: str = "question"
     context: str = "context"
-    output: OutputFormat = "jsonl"
+    output: Literal["jsonl", "csv", "parquet"] = "jsonl"
     page: bool = False
-    top: Annotated[int, Field(ge=1, le=CANDIDATES)] = 5
-    whole_words: bool | None = None
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    max_rejects: Share = 0.01
-    batch_tokens: Annotated[Positive | None, RUN_ONLY] = None
-    with_text: Annotated[bool, RUN_ONLY] = False

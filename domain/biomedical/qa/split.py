@@ -6,6 +6,7 @@ Writes `train.jsonl`, `dev.jsonl` and `test.jsonl`, `rejects.jsonl`, and of BioA
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack
+from pathlib import Path
 
 import pandas as pd
 from scipy.sparse import coo_array
@@ -15,13 +16,10 @@ from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
 from bertrelay.files import atomic_write, write_json
 from bertrelay.stage import Metrics, StageContext
-from domain.biomedical.qa.question_files import line_of, log_notes, once, source_items, usable_questions
+from domain.biomedical.qa.question_files import line_of, log_notes, source_items, usable_questions
 from domain.biomedical.qa.questions import ALIGNMENTS, Question
 from domain.biomedical.qa.settings import SPLITS, QuestionsSettings, SplitShares
 from domain.draws import place
-
-ArticleGroups = dict[int, str]
-"""The name of the group that an article is in, by the hash of the article's name."""
 
 
 def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
@@ -34,77 +32,54 @@ def run(settings: QuestionsSettings, context: StageContext) -> Metrics:
         return {}
     with Rejects(context.output / "rejects.jsonl", settings.max_rejects) as rejects:
         groups = article_groups(usable_questions(source_items(settings.files), rejects))
-    summary = SplitSummary()
+    names = ["questions", *(f"questions/{split}" for split in SPLITS), "answers", "impossible", "without_answer"]
+    counts, notes = Counter[str](dict.fromkeys(names, 0)), Counter[str]()
+    articles: dict[str, set[int]] = {split: set() for split in SPLITS}
+    aligned = dict[str, str]()  # by BioASQ's question, the best way in which an answer was found in one of its snippets
     with ExitStack() as stack:
         paths = {name: stack.enter_context(atomic_write(context.output / f"{name}.jsonl")) for name in SPLITS}
         files = {
             name: stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for name, path in paths.items()
         }
-        for question in once(source_items(settings.files)):
+        for question in source_items(settings.files):
             if isinstance(question, Question):
-                split = split_of(groups[hash(question.document)], str(settings.seed), settings.split)
+                article = hash(question.document)
+                split = split_of(groups[article], str(settings.seed), settings.split)
                 files[split].write(line_of(question))
-                summary.add(question, split)
-    _check_splits(summary, settings, len(set(groups.values())))
-    if summary.aligned:
-        by_question = settings.with_text or not context.sensitive
-        write_json(context.output / "alignment.json", summary.alignment(by_question))
-    log_notes(summary.notes, "; alignment.json has them question by question")
-    return {**summary.metrics(), "rejected": rejects.counts.total()}
+                counts.update(["questions", f"questions/{split}"])
+                counts["answers"] += len(question.answers)
+                counts["impossible"] += question.impossible
+                counts["without_answer"] += not question.is_known
+                articles[split].add(article)
+                notes.update(question.notes)
+                if found := [how for how in ALIGNMENTS if how in (*question.notes, aligned.get(question.pool))]:
+                    aligned[question.pool] = found[0]
+    _check_splits(counts, settings, len(set(groups.values())))
+    metrics: Metrics = {**counts, **{f"articles/{split}": len(articles[split]) for split in SPLITS}}
+    metrics |= {"answers_mended": notes["corrected"], "answers_nowhere": notes["nowhere"]}
+    if aligned:
+        metrics |= {f"aligned/{how.replace(' ', '_')}": notes[how] for how in ALIGNMENTS}
+        _write_alignment(context.output, notes, aligned, settings.with_text or not context.sensitive)
+    log_notes(notes, "; alignment.json has them question by question")
+    return {**metrics, "rejected": rejects.counts.total()}
 
 
-class SplitSummary:
-    """What was read, counted.
-
-    counts: by metric. notes: how answers were placed or found. aligned: of BioASQ's questions, the best way in which
-    one was found in any of its snippets.
-    """
-
-    def __init__(self) -> None:
-        names = ["questions", *(f"questions/{split}" for split in SPLITS), "answers", "impossible", "without_answer"]
-        self.counts, self.notes = Counter[str](dict.fromkeys(names, 0)), Counter[str]()
-        self.articles: dict[str, set[int]] = {split: set() for split in SPLITS}
-        self.aligned: dict[str, str] = {}
-
-    def add(self, question: Question, split: str) -> None:
-        """Counts one question."""
-        self.articles[split].add(hash(question.document))
-        self.notes.update(question.notes)
-        self.counts.update(
-            {
-                "questions": 1,
-                f"questions/{split}": 1,
-                "answers": len(question.answers),
-                "impossible": question.impossible,
-                "without_answer": not question.is_known,
-            }
-        )
-        if found := [how for how in ALIGNMENTS if how in (*question.notes, self.aligned.get(question.pool))]:
-            self.aligned[question.pool] = found[0]
-
-    def metrics(self) -> Metrics:
-        """The counts under their names as metrics."""
-        counts: Metrics = {**self.counts, **{f"articles/{split}": len(self.articles[split]) for split in SPLITS}}
-        counts |= {"answers_mended": self.notes["corrected"], "answers_nowhere": self.notes["nowhere"]}
-        if self.aligned:
-            counts |= {f"aligned/{how.replace(' ', '_')}": self.notes[how] for how in ALIGNMENTS}
-        return counts
-
-    def alignment(self, by_question: bool) -> dict[str, object]:
-        """The alignment report: how answers were found, snippet by snippet and question by question."""
-        best = Counter(self.aligned.values())
-        return {
-            "snippets": {how: self.notes[how] for how in ALIGNMENTS},
-            "questions": {how: best[how] for how in ALIGNMENTS},
-            "by_question": self.aligned if by_question else {},
-        }
+def _write_alignment(folder: Path, notes: Counter[str], aligned: dict[str, str], by_question: bool) -> None:
+    """How answers were found, snippet by snippet and question by question."""
+    best = Counter(aligned.values())
+    alignment = {
+        "snippets": {how: notes[how] for how in ALIGNMENTS},
+        "questions": {how: best[how] for how in ALIGNMENTS},
+        "by_question": aligned if by_question else {},
+    }
+    write_json(folder / "alignment.json", alignment)
 
 
-def article_groups(questions: Iterable[Question]) -> ArticleGroups:
-    """Articles that share a context or a pooled question, joined, and those joined with these, and so on.
+def article_groups(questions: Iterable[Question]) -> dict[int, str]:
+    """The name of the group that each article is in, by the hash of the article's name.
 
-    A group is named by the first of its articles in the order of their names, so that the split of an article that
-    shares nothing with others depends on its name alone.
+    Articles that share a context or a pooled question are of one group. It is named by the first of its articles in
+    the order of their names, so that the split of an article that shares nothing depends on its name alone.
     """
     names, shared = dict[int, str](), defaultdict[tuple[str, int], set[int]](set)
     for question in questions:
@@ -114,7 +89,7 @@ def article_groups(questions: Iterable[Question]) -> ArticleGroups:
         if question.pool:
             shared["pool", hash(question.pool)].add(article)
     number = {article: at for at, article in enumerate(names)}
-    pairs = [(number[min(each)], number[article]) for each in shared.values() for article in each]
+    pairs = [(number[min(sharing)], number[article]) for sharing in shared.values() for article in sharing]
     first, second = zip(*pairs, strict=True) if pairs else ((), ())
     links = coo_array(([True] * len(pairs), (first, second)), shape=(len(names), len(names)))
     group = pd.Series(connected_components(links, directed=False)[1])
@@ -130,9 +105,9 @@ def split_of(name: str, key: str, shares: SplitShares) -> str:
     return "dev" if where < shares.test + shares.dev else "train"
 
 
-def _check_splits(summary: SplitSummary, settings: QuestionsSettings, groups: int) -> None:
+def _check_splits(counts: Counter[str], settings: QuestionsSettings, groups: int) -> None:
     shares = settings.split.model_dump()
-    empty = [name for name in SPLITS if shares[name] and not summary.counts[f"questions/{name}"]]
+    empty = [name for name in SPLITS if shares[name] and not counts[f"questions/{name}"]]
     if empty:
         raise RequestError(
             f"split: no question fell into {' and '.join(empty)}; there are {groups:,} groups of articles that share "

@@ -6,11 +6,9 @@ whatever the tokenizer puts around a pair.
 
 import re
 import unicodedata
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +22,7 @@ from bertrelay.progress import log
 from bertrelay.tokenizer import before_sentences, plain_rules
 from domain.biomedical.documents.document import shown_id
 from domain.biomedical.qa.questions import Question
-from domain.biomedical.windows import Integers, Windows, cut_windows, ranges
+from domain.biomedical.windows import Integers, Windows, cut_windows
 
 CUT_AT_ONCE = 1024
 Flags = NDArray[np.bool_]
@@ -93,7 +91,7 @@ class PairSubwords:
         sizes = np.maximum(self.space(max_tokens), stride)  # with less space than a stride the text fits as a whole
         found = cut_windows(lengths, sizes, sizes - stride)
         moved = (self.contexts.firsts[self.context_of] - (np.cumsum(lengths) - lengths))[found.sequences]  # (windows,)
-        return Windows(found.sequences, *(each + moved for each in found[1:]))
+        return Windows(found.sequences, *(borders + moved for borders in found[1:]))
 
     def begins(self, windows: Windows) -> Integers:
         """The column at which the text begins in each window, (windows,)."""
@@ -102,6 +100,18 @@ class PairSubwords:
     def window_lengths(self, windows: Windows) -> Integers:
         """The subwords of each window, question and special ones among them, (windows,)."""
         return self.begins(windows) + windows.lengths + self.frame[2]
+
+    def flags(self, windows: Windows, width: int, of_subword: Flags) -> Tensor:
+        """Flags of the contexts' subwords, (subwords, …), in their windows, (windows, width, …).
+
+        The first column, no answer, has them all.
+        """
+        found = np.zeros((len(windows.starts), width, *of_subword.shape[1:]), bool)
+        begins = self.begins(windows)
+        for row, begin, start, end in zip(found, begins.tolist(), *(c.tolist() for c in windows[1:3]), strict=True):
+            row[begin : begin + end - start] = of_subword[start:end]
+        found[:, 0] = True
+        return torch.from_numpy(found)
 
 
 class PairSplitter:
@@ -119,26 +129,25 @@ class PairSplitter:
     def __call__(self, questions: Sequence[Question]) -> PairSubwords:
         """The subwords of `questions` and of their contexts."""
         place: dict[str, int] = {}
-        context_of = np.array([place.setdefault(each.context, len(place)) for each in questions], dtype=np.int64)
+        context_of = np.array([place.setdefault(asked.context, len(place)) for asked in questions], dtype=np.int64)
         frame = len(self.before), len(self.between), len(self.after)
-        return PairSubwords(
-            self._texts([each.question for each in questions]), self._texts(list(place)), context_of, frame
-        )
+        asked = self._texts([asked.question for asked in questions])
+        return PairSubwords(asked, self._texts(list(place)), context_of, frame)
 
     def _texts(self, texts: Sequence[str]) -> Texts:
-        added = len(self._before_text)
-        cut = [(text, np.array(each.ids, np.int64), _trimmed(text, each, added)) for text, each in self._cut(texts)]
-        ids = np.concatenate([np.zeros(0, np.int64), *(ids for _, ids, _ in cut)])
-        starts, ends = np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, _, spans in cut)]).T
-        edges = np.concatenate([np.zeros((0, 2), bool), *(~_inside_words(text)[spans] for text, _, spans in cut)])
-        return Texts(ids, starts, ends, np.array([len(ids) for _, ids, _ in cut], dtype=np.int64), edges)
-
-    def _cut(self, texts: Sequence[str]) -> Iterator[tuple[str, Encoding]]:
-        """Each text with its subwords; some at once, as an encoding takes much more memory than what is kept of it."""
+        """The subwords of texts, some cut at once: an encoding takes much more memory than what is kept of it."""
+        ids, spans, edges = [np.zeros(0, np.int64)], [np.zeros((0, 2), np.int64)], [np.zeros((0, 2), bool)]
         for start in range(0, len(texts), CUT_AT_ONCE):
             block = texts[start : start + CUT_AT_ONCE]
             marked = [self._before_text + text for text in block]
-            yield from zip(block, self._rules.encode_batch(marked, add_special_tokens=False), strict=True)
+            cut = self._rules.encode_batch(marked, add_special_tokens=False)
+            for text, encoding in zip(block, cut, strict=True):
+                ids.append(np.array(encoding.ids, np.int64))
+                spans.append(_trimmed(text, encoding, len(self._before_text)))
+                edges.append(~_inside_words(text)[spans[-1]])
+        starts, ends = np.concatenate(spans).T
+        lengths = np.array([len(text) for text in ids[1:]], dtype=np.int64)
+        return Texts(np.concatenate(ids), starts, ends, lengths, np.concatenate(edges))
 
     def batch(self, subwords: PairSubwords, windows: Windows, width: int, height: int) -> dict[str, Tensor]:
         """What the network reads of `windows`, all (height, width); rows beyond them repeat the last one.
@@ -147,48 +156,22 @@ class PairSplitter:
         means no answer.
         """
         windows = windows.chosen(np.pad(np.arange(len(windows.starts)), (0, height - len(windows.starts)), "edge"))
-        asked, begins = windows.sequences, subwords.begins(windows)
-        lengths, zeros = subwords.window_lengths(windows), np.zeros_like(begins)
+        questions, contexts = subwords.questions, subwords.contexts
         ids = np.full((height, width), self.pad, np.int64)
-        _put(ids, zeros, self.before, zeros, zeros + len(self.before))
-        _put(
-            ids,
-            zeros + len(self.before),
-            subwords.questions.ids,
-            subwords.questions.firsts[asked],
-            subwords.questions.lengths[asked],
-        )
-        _put(ids, begins, subwords.contexts.ids, windows.starts, windows.lengths)
-        _put(ids, begins - len(self.between), self.between, zeros, zeros + len(self.between))
-        _put(ids, lengths - len(self.after), self.after, zeros, zeros + len(self.after))
-        columns = np.arange(width)
+        for row, asked, start, end in zip(ids, *(column.tolist() for column in windows[:3]), strict=True):
+            first = questions.firsts[asked]
+            question = questions.ids[first : first + questions.lengths[asked]]
+            window = np.concatenate([self.before, question, self.between, contexts.ids[start:end], self.after])
+            row[: len(window)] = window
+        columns, lengths = np.arange(width), subwords.window_lengths(windows)
         mask = columns < lengths[:, None]
+        types = mask & (columns >= subwords.begins(windows)[:, None])
         return {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(mask.astype(np.int64)),
-            "token_type_ids": torch.from_numpy((mask & (columns >= begins[:, None])).astype(np.int64)),
-            "choices": _allowed(subwords, windows, width, subwords.contexts.is_solid),
+            "token_type_ids": torch.from_numpy(types.astype(np.int64)),
+            "choices": subwords.flags(windows, width, contexts.is_solid),
         }
-
-    def edges(self, subwords: PairSubwords, windows: Windows, width: int) -> Tensor:
-        """Where an answer may begin and where it may end so that it has whole words, (windows, width, 2)."""
-        borders = subwords.contexts.edges.T
-        return torch.stack([_allowed(subwords, windows, width, is_edge) for is_edge in borders], dim=-1)
-
-
-def _allowed(subwords: PairSubwords, windows: Windows, width: int, of_subword: Flags) -> Tensor:
-    """Flags of the contexts' subwords in their windows, (windows, width); the first column, no answer, is allowed."""
-    found = np.zeros((len(windows.starts), width), bool)
-    _put(found, subwords.begins(windows), of_subword, windows.starts, windows.lengths)
-    found[:, 0] = True
-    return torch.from_numpy(found)
-
-
-def _put(rows: NDArray[Any], columns: Integers, values: NDArray[Any], starts: Integers, lengths: Integers) -> None:
-    """Writes the range of `values` that begins at `starts` into each of `rows`, from its column on."""
-    places = np.arange(rows.shape[1])
-    where = (places >= columns[:, None]) & (places < (columns + lengths)[:, None])
-    rows[where] = values[ranges(starts, lengths)]
 
 
 def _frame(tokenizer: PreTrainedTokenizerFast, rules: Tokenizer) -> tuple[Integers, Integers, Integers]:
@@ -249,8 +232,6 @@ def _is_of_word(character: str) -> bool:
 
 # Right answers
 
-TEXT = 1 << 40
-"""More characters than a text has: a text's number times this, plus a place in it, is in the order of the texts."""
 SubwordSpan = tuple[int, int]
 """Subwords [first, end) of all contexts."""
 
@@ -264,23 +245,19 @@ def gold_spans(questions: Sequence[Question], subwords: PairSubwords) -> list[li
 
     An answer that begins or ends inside a subword has all of it.
     """
-    spans = [
-        (number, answer.end - len(answer.text.lstrip()), answer.start + len(answer.text.rstrip()))
-        for number, question in enumerate(questions)
-        for answer in question.answers
-    ]
-    owners, starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 3).T
-    starts, ends = (each + subwords.context_of[owners] * TEXT for each in (starts, ends))
-    contexts = subwords.contexts
-    moved = np.repeat(np.arange(len(contexts.lengths)) * TEXT, contexts.lengths)  # (subwords,)
-    solid = np.flatnonzero(contexts.is_solid)
-    firsts = np.searchsorted((contexts.ends + moved)[solid], starts, side="right")  # the first that ends after it
-    beyond = np.searchsorted((contexts.starts + moved)[solid], ends, side="left")  # the first that begins after it
-    found = defaultdict[int, set[SubwordSpan]](set)
-    for owner, first, end in zip(*(each.tolist() for each in (owners, firsts, beyond)), strict=True):
-        if first < end:
-            found[owner].add((int(solid[first]), int(solid[end - 1]) + 1))
-    return [sorted(found[number]) for number in range(len(questions))]
+    contexts, golds = subwords.contexts, list[list[SubwordSpan]]()
+    for question, context in zip(questions, subwords.context_of.tolist(), strict=True):
+        first = int(contexts.firsts[context])
+        own = slice(first, first + int(contexts.lengths[context]))
+        starts, ends, is_solid = contexts.starts[own], contexts.ends[own], contexts.is_solid[own]
+        spans = set[SubwordSpan]()
+        for answer in question.answers:
+            start, end = answer.end - len(answer.text.lstrip()), answer.start + len(answer.text.rstrip())
+            inside = np.flatnonzero(is_solid & (ends > start) & (starts < end))
+            if len(inside):
+                spans.add((first + int(inside[0]), first + int(inside[-1]) + 1))
+        golds.append(sorted(spans))
+    return golds
 
 
 def golds_in_windows(golds: Sequence[Sequence[SubwordSpan]], windows: Windows) -> list[list[SubwordSpan]]:
@@ -292,23 +269,25 @@ def golds_in_windows(golds: Sequence[Sequence[SubwordSpan]], windows: Windows) -
 
 
 def training_faults(
-    questions: Sequence[Question], subwords: PairSubwords, max_tokens: int, stride: int
+    questions: Sequence[Question],
+    subwords: PairSubwords,
+    golds: Sequence[Sequence[SubwordSpan]],
+    max_tokens: int,
+    stride: int,
 ) -> list[str | None]:
     """Why each question with a known answer cannot be trained on in such windows; None where it can."""
-    golds, windows = gold_spans(questions, subwords), subwords.windows(max_tokens, stride)
-    answered = {
-        asked for asked, held in zip(windows.sequences.tolist(), golds_in_windows(golds, windows), strict=True) if held
-    }
-
-    def fault(number: int, question: Question, is_too_long: bool) -> str | None:
+    windows = subwords.windows(max_tokens, stride)
+    held = zip(windows.sequences.tolist(), golds_in_windows(golds, windows), strict=True)
+    answered = {asked for asked, spans in held if spans}
+    faults = list[str | None]()
+    for number, is_too_long in enumerate(subwords.too_long(max_tokens, stride).tolist()):
         if is_too_long:
-            return TOO_LONG if question.is_known else None
-        if not question.answers or number in answered:
-            return None
-        return NOT_WHOLE if golds[number] else NO_SUBWORDS
-
-    too_long = subwords.too_long(max_tokens, stride).tolist()
-    return [fault(number, question, too_long[number]) for number, question in enumerate(questions)]
+            faults.append(TOO_LONG if questions[number].is_known else None)
+        elif questions[number].answers and number not in answered:
+            faults.append(NOT_WHOLE if golds[number] else NO_SUBWORDS)
+        else:
+            faults.append(None)
+    return faults
 
 
 def count_long_answers(

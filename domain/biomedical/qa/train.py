@@ -21,9 +21,8 @@ from bertrelay.stage import Metrics, StageContext
 from bertrelay.training.batches import Items
 from bertrelay.training.loop import Batch, train
 from domain.biomedical.documents.document import shown_id
-from domain.biomedical.qa.answerer import log_too_long, nbest_of
-from domain.biomedical.qa.decoding import NBest, Pools, best_threshold
-from domain.biomedical.qa.metrics import squad_metrics
+from domain.biomedical.qa.answerer import NBest, log_too_long, nbest_of
+from domain.biomedical.qa.metrics import Pools, best_threshold, squad_metrics
 from domain.biomedical.qa.model import AnswerModel, save_model, start_model
 from domain.biomedical.qa.question_files import read_all
 from domain.biomedical.qa.questions import Question
@@ -82,7 +81,7 @@ class QaTask:
         self.splitter = PairSplitter(model.tokenizer)
         self.subwords = self.splitter(questions)
         golds = gold_spans(questions, self.subwords)
-        faults = training_faults(questions, self.subwords, model.max_tokens, model.stride)
+        faults = training_faults(questions, self.subwords, golds, model.max_tokens, model.stride)
         is_trainable = _trainable(questions, faults, rejects)
         count_long_answers(questions, golds, model.max_answer_tokens)
         self.questions = int(is_trainable.sum())

@@ -109,9 +109,9 @@ def find_answers(
     model: qa.AnswerModel, questions: Iterable[Question], *, top: int = 5, **options: Any
 ) -> Iterator[list[Found]]:
     """The choices of each question, the best first; none for one that is too long."""
-    for block in answered_blocks(model, questions, **options):
-        ranked = block.nbest.with_no_answer(model.threshold).ranked(model.temperature, top)
-        for is_out, choices in zip(block.is_too_long, ranked, strict=True):
+    for _, is_too_long, nbest in answered_blocks(model, questions, **options):
+        ranked = nbest.with_no_answer(model.threshold).ranked(model.temperature, top)
+        for is_out, choices in zip(is_too_long, ranked, strict=True):
             yield [] if is_out else [Found(*each[1:]) for each in choices]
 
 

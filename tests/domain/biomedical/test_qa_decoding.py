@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from domain.biomedical.qa.decoding import CandidateSpans, NBest, best_threshold, n_best, spans_in_windows
+from domain.biomedical.qa.answerer import CandidateSpans, NBest, n_best, spans_in_windows
+from domain.biomedical.qa.metrics import best_threshold
 
 Listed = list[tuple[int, int, float]]
 
@@ -44,12 +45,9 @@ def test_the_best_spans_are_the_best_of_all(has_ties: bool, longest: int, top: i
         scores, moved = drawn(generator, has_ties), np.array([0, 2, 0])  # the second window begins 2 subwords later
         owners = np.array([0, 0, 1])  # the question of each window
         found = spans_in_windows(scores, longest, top)
-        of_questions = found._replace(
-            owners=owners[found.owners],
-            texts=owners[found.owners],
-            starts=found.starts + moved[found.owners],
-            ends=found.ends + moved[found.owners],
-        )
+        shift = moved[found.owners][:, None]
+        places = np.hstack([owners[found.owners][:, None], found.places[:, 1:] + shift])
+        of_questions = CandidateSpans(owners[found.owners], places, found.scores)
         nbest = n_best(of_questions, np.zeros(2), top)
         for question in range(2):
             known: dict[tuple[int, int], float] = {}
@@ -58,21 +56,23 @@ def test_the_best_spans_are_the_best_of_all(has_ties: bool, longest: int, top: i
                     place = (start + int(moved[window]), end + int(moved[window]))
                     known[place] = max(score, known.get(place, -np.inf))
             expected = best_first([(*place, score) for place, score in known.items()])[:top]
-            told = list(zip(*(each[question].tolist() for each in nbest[1:4]), strict=True))
+            told = [
+                (*place[1:], score)
+                for place, score in zip(nbest.places[question].tolist(), nbest.scores[question].tolist(), strict=True)
+            ]
             assert told[: len(expected)] == expected
             assert all(span == (-1, -1, -np.inf) for span in told[len(expected) :])
 
 
 def nbest_of(scores: list[list[float]], nulls: list[float]) -> NBest:
-    numbers = np.arange(len(scores[0]))
-    places = np.tile(numbers, (len(scores), 1))
-    return NBest(places * 0, places, places + 1, np.array(scores), np.array(nulls))
+    places = [[0, start, start + 1] for start in range(len(scores[0]))]
+    return NBest(np.array([places] * len(scores)), np.array(scores), np.array(nulls))
 
 
 def test_no_answer_stands_where_its_score_less_the_threshold_puts_it() -> None:
     nbest = nbest_of([[3.0, 1.0], [3.0, 1.0], [3.0, -np.inf], [-np.inf, -np.inf]], [2.5, 5.0, 4.0, np.inf])
     choices = nbest.with_no_answer(1.0)
-    assert choices.starts.tolist() == [[0, -1, 1], [-1, 0, 1], [0, -1, 1], [-1, 0, 1]]
+    assert choices.places[..., 1].tolist() == [[0, -1, 1], [-1, 0, 1], [0, -1, 1], [-1, 0, 1]]
     assert choices.scores[:, :2].tolist() == [[3.0, 1.5], [4.0, 3.0], [3.0, 3.0], [0.0, -np.inf]]
     weights = np.exp([3.0 / 2, 1.5 / 2, 1.0 / 2])
     np.testing.assert_allclose(choices.probabilities(2.0)[0], weights / weights.sum())
@@ -81,7 +81,7 @@ def test_no_answer_stands_where_its_score_less_the_threshold_puts_it() -> None:
 
 def test_without_a_threshold_a_text_that_was_read_always_answers() -> None:
     choices = nbest_of([[1.0, 0.0], [-np.inf, -np.inf]], [9.0, np.inf]).with_no_answer(None)
-    assert choices.starts.tolist() == [[0, 1, -1], [-1, 0, 1]]
+    assert choices.places[..., 1].tolist() == [[0, 1, -1], [-1, 0, 1]]
     np.testing.assert_allclose(choices.probabilities(1.0)[:, 0], [1 / (1 + np.exp(-1)), 1])
 
 
@@ -101,7 +101,7 @@ def test_the_threshold_is_the_best_there_is() -> None:
 
 
 def test_nothing_read_gives_nothing() -> None:
-    none = CandidateSpans(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0))
+    none = CandidateSpans(np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros(0))
     found = n_best(none, np.full(2, np.inf), 3)
     assert found.scores.shape == (2, 3)
     assert not np.isfinite(found.scores).any()

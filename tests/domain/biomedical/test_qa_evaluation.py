@@ -12,9 +12,9 @@ from asked_texts import ask, find_answers, many, start_answerer, write
 
 from bertrelay.stage import StageContext
 from domain.biomedical.qa import evaluate as evaluation
-from domain.biomedical.qa.decoding import NBest, Pools
+from domain.biomedical.qa.answerer import NBest
 from domain.biomedical.qa.evaluate import slices
-from domain.biomedical.qa.metrics import Score
+from domain.biomedical.qa.metrics import Pools, Score
 from domain.biomedical.qa.model import AnswerModel, save_model
 from domain.biomedical.qa.questions import Answer, Question
 from domain.biomedical.qa.settings import QaEvaluateSettings
@@ -151,7 +151,7 @@ def test_equal_texts_of_all_snippets_are_joined_before_five_are_left(model: Answ
     scores = np.full((2, 20), -np.inf)
     starts[0], ends[0], scores[0] = np.arange(20) * 5, np.arange(20) * 5 + 4, 9.0
     starts[1, :2], ends[1, :2], scores[1, :2] = (0, 8), (3, 14), (2.0, 1.0)
-    spans = NBest(np.repeat([[0], [1]], 20, axis=1), starts, ends, scores, np.zeros(2))
+    spans = NBest(np.stack([np.repeat([[0], [1]], 20, axis=1), starts, ends], axis=2), scores, np.zeros(2))
     found = evaluation._of_nbest(replace(model, threshold=None), Pools.of(questions), spans)
     told = evaluation._bioasq(found, {})
     assert (told["strict_accuracy"], told["mrr"]) == (0.0, pytest.approx(1 / 3))  # gout, flu, asthma
@@ -190,7 +190,7 @@ def test_a_pool_is_sliced_by_the_text_answered_from_or_the_first_that_has_an_ans
     def placed(answered_from: int) -> str:
         scores = np.full((3, 1), -np.inf)
         scores[answered_from] = 1.0
-        spans = NBest(np.arange(3)[:, None], np.zeros((3, 1), int), np.full((3, 1), 2), scores, np.zeros(3))
+        spans = NBest(np.array([[[text, 0, 2]] for text in range(3)]), scores, np.zeros(3))
         found = evaluation._of_nbest(replace(model, threshold=None), Pools.of(questions), spans)
         return evaluation._placed(found)[0].context
 

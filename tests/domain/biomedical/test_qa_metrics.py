@@ -7,7 +7,6 @@ from fractions import Fraction
 import pytest
 
 from domain.biomedical.qa.metrics import (
-    ScoredText,
     best_answers,
     factoid_metrics,
     factoid_score,
@@ -189,13 +188,13 @@ def test_where_nothing_was_answered_there_is_no_figure():
 
 
 def test_snippets_are_pooled_by_logits():
-    first, second = [ScoredText("b", 3.0), ScoredText("a", 1.0)], [ScoredText("A", 2.5), ScoredText("c", -4.0)]
+    first, second = [("b", 3.0), ("a", 1.0)], [("A", 2.5), ("c", -4.0)]
     assert best_answers([*first, *second]) == ["b", "A", "c"]
     assert best_answers([*second, *first]) == ["b", "A", "c"]
 
 
 def test_at_most_five_answers_are_given_and_none_is_empty():
-    assert best_answers([ScoredText(str(number), -number) for number in range(9)]) == ["0", "1", "2", "3", "4"]
-    assert best_answers([ScoredText("", 9.0), ScoredText("x", 1.0)]) == ["x"]
+    assert best_answers([(str(number), -number) for number in range(9)]) == ["0", "1", "2", "3", "4"]
+    assert best_answers([("", 9.0), ("x", 1.0)]) == ["x"]
     assert best_answers([]) == []
-    assert best_answers([ScoredText("first", 1.0), ScoredText("second", 1.0)]) == ["first", "second"]
+    assert best_answers([("first", 1.0), ("second", 1.0)]) == ["first", "second"]
