@@ -4,7 +4,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bertrelay.hardware import Precision
 from bertrelay.settings import (
     RUN_ONLY,
     WHEN_SET,
@@ -12,6 +11,7 @@ from bertrelay.settings import (
     InputFile,
     ModelSource,
     Positive,
+    Precision,
     Seed,
     Settings,
     refuse_idle,
