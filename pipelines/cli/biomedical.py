@@ -9,7 +9,7 @@ import typer
 
 from bertrelay.data.records import Rejects
 from bertrelay.errors import RequestError
-from bertrelay.privacy import check_page, identifiers_shown
+from bertrelay.privacy import identifiers_shown
 from domain.biomedical.documents import TITLE_LINE, Columns, FormatName, read_documents
 from domain.biomedical.ner.settings import TagSettings
 from domain.biomedical.qa.question_files import SHAPES
